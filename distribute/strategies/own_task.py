@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..cluster import ClusterSpec, host_to_bind, split_address
@@ -55,21 +56,27 @@ class OwnTask:
             found._users += 1
         return found
 
-    def serve(self, workers: Sequence[str], patience: float = 30.0) -> None:
+    def serve(self, workers: Mapping[str, str], patience: float = 30.0) -> None:
         """Be a ps task until the job ends: until all workers are gone, after some were there.
 
         Args:
-            workers: the addresses of all.
-            patience: how many seconds none is there at the end; workers may be started again meanwhile.
+            workers: the address of each, by its name.
+            patience: how many seconds none is there at the end, unless all have ended in order; one that was lost may
+                be started again meanwhile.
         """
         assert self.server is not None
         seen: float | None = None
         while not self.server.join(_LOOK_SECONDS):
-            if any(map(_listens, workers)):
+            if any(map(_listens, workers.values())):
                 seen = time.monotonic()
-            elif seen is not None and time.monotonic() > seen + patience:
+            elif seen is not None and (self.server.task.left >= workers.keys() or time.monotonic() > seen + patience):
                 self.leave()
                 return
+
+    def end_with_process(self) -> None:
+        """Have other tasks be notified that this one ends for good, unless the script has failed: it may come again."""
+        if self.server is not None and getattr(sys, "last_value", None) is None:
+            self.server.task.ends_in_order = True
 
     def leave(self) -> None:
         """Have the server end, if this was the last strategy that has it."""

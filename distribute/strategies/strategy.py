@@ -213,11 +213,11 @@ class ParameterServer(Strategy):
             raise ValueError(f"{name} is neither a worker nor a ps task; jobs are 'worker', 'ps' and 'chief'.")
         self._own = OwnTask.joined(place.cluster, place.job_name, place.task_index)
         if name in self.ps:
-            self._own.serve([place.cluster.address(worker) for worker in self.workers])
+            self._own.serve({worker: place.cluster.address(worker) for worker in self.workers})
             raise SystemExit(0)
         self.task_index = self.workers.index(name)
         self.chief_index = chief_of_launcher() or 0
-        atexit.register(self.close)
+        atexit.register(self._end)
 
     @property
     def shares(self) -> int:
@@ -282,6 +282,12 @@ class ParameterServer(Strategy):
         """Have steps that use this task's `path` in a container share an object of this process."""
         if self._own is not None:
             self._server.task.hold(container, path, resource)
+
+    def _end(self) -> None:
+        """Close it at the end of the process."""
+        if self._own is not None:
+            self._own.end_with_process()
+        self.close()
 
     def close(self) -> None:
         """End this process's task, if no other strategy of the process has it. It ends with the process, too."""

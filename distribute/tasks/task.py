@@ -65,6 +65,10 @@ class Task:
         port: of its sockets.
         front: where it answers gRPC.
         system: the process and machine that it is on.
+
+    Attributes:
+        ends_in_order: whether the tasks to which this one has connected are notified that it ends for good.
+        left: the names of those that have said so, and were not started again.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class Task:
         system: System,
     ) -> None:
         self.identity = identity
+        self.ends_in_order = False
+        self.left: set[str] = set()
         self.loop = system.loop
         self.loop.idle = self._idle
         self.connections: dict[Connection, None] = {}  # all that are open or about to be, in order
@@ -224,6 +230,7 @@ class Task:
         if not _is_task(connection.other):
             self._worker.clients.opened(connection)
             return
+        self.left.discard(connection.other.name)
         for older in self._with(connection.other):
             if older is not connection and older.accepts:
                 older.close("the other side has reconnected")
@@ -242,6 +249,8 @@ class Task:
             self._worker.take_fed(connection, frame)
         elif not _is_task(connection.other):
             self._master.take(connection, frame)
+        elif frame.kind == Kind.LEAVES:
+            self.left.add(connection.other.name)
         elif frame.kind in _FOR_WORKERS:
             self._worker.take(connection, frame)
         else:
@@ -303,6 +312,10 @@ class Task:
 
     def close(self) -> None:
         """Give up everything; the loop has ended."""
+        if self.ends_in_order:
+            for connection in [each for each in self.connections if each.is_open and not each.accepts]:
+                connection.send(Kind.LEAVES, {})
+                connection.flush()
         self.disconnect("the task ends")
         self._worker.close()
         self._system.close()

@@ -22,7 +22,7 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype, name_of
 from .slabs import SlabError
 
-PROTOCOL = 8  # the version of what tasks and clients say to each other
+PROTOCOL = 9  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18
@@ -74,6 +74,7 @@ class Kind(IntEnum):
     PROBE = 35
     FED = 36
     FETCHED = 37
+    LEAVES = 38
 
 
 # Made once: `json` makes one each time that it is asked for other separators, and guesses the encoding of bytes.

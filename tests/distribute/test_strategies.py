@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,8 @@ from shared.tasks import PATIENCE
 
 import anabranch as ab
 from anabranch import callbacks, layers
-from anabranch.distribute import ClusterSpec, ParameterServer, Server, cluster_from_environment
-from anabranch.distribute.cluster import split_address
+from anabranch.distribute import ParameterServer, Server, cluster_from_environment
 from anabranch.distribute.environment import tell_launcher
-from anabranch.distribute.strategies import own_task
-from anabranch.distribute.tasks.front import is_healthy
 from anabranch.engine.checkpoint.folders import Folder
 from anabranch.framework.saving.checkpointing import read_backup
 
@@ -393,42 +389,6 @@ def test_parameter_server_refuses_processes_that_are_all_alike(monkeypatch: pyte
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"needs ps tasks, but this is process 1 of 2.*Use DataParallel"):
-        ParameterServer()
-
-
-def test_a_ps_that_runs_the_script_serves_until_the_workers_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANABRANCH_TOKEN", "a token for tests, which is no secret")
-    monkeypatch.setattr(own_task, "_LOOK_SECONDS", 0.05)
-    found, saw_nobody, saw_one = own_task._listens, threading.Event(), threading.Event()
-
-    def listens(worker: str) -> bool:
-        is_there = found(worker)
-        (saw_one if is_there else saw_nobody).set()
-        return is_there
-
-    monkeypatch.setattr(own_task, "_listens", listens)
-    ps, worker, absent = addresses(3)
-    cluster = ClusterSpec({"ps": [ps], "worker": [absent, worker]})
-    own = own_task.OwnTask.joined(cluster, "ps", 0)
-    serving = threading.Thread(target=own.serve, args=([absent, worker], 0.0))
-    serving.start()
-    assert saw_nobody.wait(PATIENCE)
-    with Server(cluster, "worker", 1):
-        assert saw_one.wait(PATIENCE), "it has waited for the worker"
-    serving.join(PATIENCE)
-    assert not serving.is_alive()
-    assert own.server is None
-
-
-def test_a_task_whose_address_is_no_loopback_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"cluster": {"worker": ["0.0.0.0:0"], "ps": ["0.0.0.0:1"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    monkeypatch.setenv("ANABRANCH_TOKEN", "a token for tests, which is no secret")
-    with contextlib.closing(ParameterServer()) as made:
-        _, port = split_address(made._server.target.removeprefix("grpc://"))
-        assert is_healthy(f"localhost:{port}")
-    monkeypatch.delenv("ANABRANCH_TOKEN")
-    with pytest.raises(ValueError, match="other machines can reach need a token: set ANABRANCH_TOKEN"):
         ParameterServer()
 
 
