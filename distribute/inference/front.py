@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from ..grpc_options import CALLS_WAIT, NO_LIMIT
 from . import Backends, RequestError, authorization
 from .messages import SERVICE, Method, methods_of
 from .open_inference import OpenInference
@@ -19,7 +20,6 @@ from .standard import HEALTH, Health, Reflection
 from .tensorflow import MODELS, PREDICTION, ModelService, PredictionService
 
 _log = logging.getLogger("anabranch.serving")
-_MANY = 10**9
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -52,11 +52,11 @@ async def start_front(
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", int(shares_port)),
-        # gRPC's core cancels what this process has not come to within 30 s, and some of more than 1,000 such calls.
-        # Clients set deadlines by themselves, and a model refuses what is too much for it by a status that says so.
-        ("grpc.server_max_unrequested_time_in_server", _MANY),
-        ("grpc.server.max_pending_requests", _MANY),
-        ("grpc.server.max_pending_requests_hard_limit", _MANY),
+        CALLS_WAIT,
+        # gRPC's core cancels some of more than 1,000 calls that wait. A model refuses what is too much for it by a
+        # status that says so.
+        ("grpc.server.max_pending_requests", NO_LIMIT),
+        ("grpc.server.max_pending_requests_hard_limit", NO_LIMIT),
     ]
     server = grpc.aio.server(options=options)
     services: dict[str, Any] = {

@@ -16,7 +16,7 @@ from ..encryption import TLS
 from ..transport.channel import Channel
 from ..transport.connections import Identity, RefusedError
 from ..transport.dialing import dial
-from ..transport.failures import task_failed
+from ..transport.failures import task_failed, task_unavailable
 from ..transport.planes import asked, ways
 from ..transport.streams import open_stream
 from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
@@ -101,7 +101,7 @@ class Channels:
         try:
             found = ask_task(self.info.front, self.info.name, seconds, self._tls)
         except (TaskUnavailableError, OSError, ValueError) as error:
-            raise task_failed(self.info.name, str(error).rstrip(".")) from None
+            raise task_unavailable(self.info.name, error) from None
         with self._asking:
             if found.incarnation != self.info.incarnation:
                 self.info = found

@@ -35,7 +35,7 @@ from ..encryption import TLS, tls_from_environment
 from ..token import job_token
 from ..transport.channel import Channel
 from ..transport.connections import Identity
-from ..transport.failures import read_error, task_failed
+from ..transport.failures import read_error, task_failed, task_unavailable
 from ..transport.values import decode_value, encode_value
 from ..transport.wire import Frame, Kind
 from .channels import BACK_SECONDS, CONNECT_SECONDS, Channels
@@ -62,7 +62,7 @@ def connect(target: str, timeout: float | None = None) -> Client:
         tls = tls_from_environment()
         info = ask_task(address, None, CONNECT_SECONDS if timeout is None else timeout, tls)
     except TaskUnavailableError as error:
-        raise task_failed(target, str(error).rstrip(".")) from None
+        raise task_unavailable(target, error) from None
     return Client(info, job_token(is_loopback=is_loopback(host)), tls)
 
 

@@ -17,6 +17,7 @@ import grpc
 
 from ..cluster import joined_address, resolved, split_address
 from ..encryption import TLS, fault_of_handshake, open_channel
+from ..grpc_options import CALLS_WAIT
 from ..transport.messages import (
     HEALTH_SERVICE,
     NOT_SERVING,
@@ -34,7 +35,6 @@ _CALLS = 256  # at once; each stream is one
 _PATIENCE = 0.2  # seconds between tries to reach a task
 _CALL_SECONDS = 5.0
 _HANDSHAKE_SECONDS = 1.0
-_LONG_SECONDS = 10**9
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,7 @@ class Front:
         self._information = information
         self._is_serving = True
         self._threads: Any = _DaemonThreads("anabranch-front")
-        # gRPC's core cancels what this process has not come to within 30 s. Who calls has a deadline of its own.
-        options = [("grpc.so_reuseport", 0), ("grpc.server_max_unrequested_time_in_server", _LONG_SECONDS)]
+        options = [("grpc.so_reuseport", 0), CALLS_WAIT]
         self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=_CALLS)
         self._server.add_generic_rpc_handlers(
             (

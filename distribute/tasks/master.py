@@ -13,7 +13,7 @@ from ...engine.place.kernels import all_operations
 from ...engine.queues.errors import DeadlineExceededError
 from ..cluster import ClusterSpec
 from ..transport.connections import Connection, Identity
-from ..transport.failures import describe_error, read_error, task_failed
+from ..transport.failures import describe_error, read_error, task_failed, task_unavailable
 from ..transport.loop import Loop
 from ..transport.values import decode_value, encode_value
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
@@ -312,7 +312,7 @@ class Master:
         timeout = min(self._connect_timeout, _BACK_SECONDS) if name in self._seen else self._connect_timeout
 
         def answered(found: TaskInfo | str) -> None:
-            info = found if isinstance(found, TaskInfo) else task_failed(name, found.rstrip("."))
+            info = found if isinstance(found, TaskInfo) else task_unavailable(name, found)
             self._loop.call(lambda: located(name, info))
 
         self._system.ask(address, name, timeout, answered)

@@ -59,6 +59,12 @@ def _type_named(name: str) -> type[Exception]:
     return RuntimeError
 
 
+def task_unavailable(task: str, error: object) -> errors.TaskFailedError:
+    """Report that a task can't be used, for a reason that says how to mend it."""
+    reason = str(error).rstrip(".")
+    return errors.TaskFailedError(f"{task} has failed: {reason}. Steps that do not need it run.", task, reason, None)
+
+
 def task_failed(task: str, reason: str, step: int | None = None) -> errors.TaskFailedError:
     """Say that a task is gone."""
     where = "" if step is None else f" Step {step} needed it, and has ended on all tasks."
