@@ -98,7 +98,9 @@ class Catalogue:
         found = self.find_any(name, version, label)
         if isinstance(found, ServedDecoder):
             raise RequestError(
-                400, f"{name!r} is a decoder: send POST /v2/models/{name}/generate, or /generate_stream."
+                400,
+                f"{name!r} is a decoder: send POST /v2/models/{name}/generate or /generate_stream, or call gRPC's "
+                "ModelStreamInfer.",
             )
         return found
 
@@ -106,7 +108,9 @@ class Catalogue:
         """Give the decoder of a name, and of a version if one is given; as `find`."""
         found = self.find_any(name, version)
         if isinstance(found, ServedModel):
-            raise RequestError(400, f"{name!r} is no decoder: send POST /v2/models/{name}/infer.")
+            raise RequestError(
+                400, f"{name!r} is no decoder: send POST /v2/models/{name}/infer, or call gRPC's ModelInfer."
+            )
         return found
 
     def needs_token(self, name: str) -> bool:

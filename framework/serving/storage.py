@@ -124,7 +124,11 @@ def write_servable(
     aside = base / f".{secrets.token_hex(4)}.anabranch.tmp"
     aside.mkdir()
     try:
-        _write_files(aside, document, arrays, _signature_document(signatures, decoder), warmup)
+        try:
+            _write_files(aside, document, arrays, _signature_document(signatures, decoder), warmup)
+        except OSError as error:
+            text = f"No version could be written to {str(base)!r}: {error}. Is the disk full?"
+            raise (OSError(text) if error.errno is None else OSError(error.errno, text)) from error
         taken = _rename(aside, base, version)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
