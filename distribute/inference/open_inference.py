@@ -173,6 +173,10 @@ def _tensors(request: Any) -> list[WireTensor]:
     for each in request.inputs:
         if each.parameters:
             check_parameters(each.name, each.parameters, is_output=False)
+        if raw and each.HasField("contents") and each.contents.ListFields():
+            raise RequestError(
+                400, f"Input {each.name!r} has typed contents beside raw_input_contents. Send one of them."
+            )
     return [
         WireTensor(each.name, each.datatype, each.shape, raw[place] if raw else _typed(each))
         for place, each in enumerate(request.inputs)
@@ -185,4 +189,11 @@ def _typed(tensor: Any) -> list[Any]:
         raise RequestError(
             400, f"Input {tensor.name!r}: {tensor.datatype!r} has no typed contents. Send raw_input_contents."
         )
-    return list(getattr(tensor.contents, field))
+    values = list(getattr(tensor.contents, field))
+    others = [] if values else [found.name for found, _ in tensor.contents.ListFields()]
+    if others:
+        raise RequestError(
+            400,
+            f"Input {tensor.name!r}: {tensor.datatype} has its values in {field}, which is empty; {others[0]} is not.",
+        )
+    return values

@@ -68,6 +68,20 @@ def test_typed_contents_and_requested_outputs(served: Any) -> None:
             "raw_input_contents has 2 entries for 1 inputs",
         ),
         (
+            {
+                "model_name": "letters",
+                "inputs": [an_input("x", "INT64", [1, 1], int64_contents=[1])],
+                "raw_input_contents": [b"12345678"],
+            },
+            "INVALID_ARGUMENT",
+            "Input 'x' has typed contents beside raw_input_contents. Send one of them",
+        ),
+        (
+            {"model_name": "letters", "inputs": [an_input("x", "INT64", [1, 2], int_contents=[1, 2])]},
+            "INVALID_ARGUMENT",
+            "Input 'x': INT64 has its values in int64_contents, which is empty; int_contents is not",
+        ),
+        (
             {"model_name": "letters", "inputs": [an_input("x", "INT64", [1, 2])], "raw_input_contents": [b"12345678"]},
             "INVALID_ARGUMENT",
             "needs 16 bytes, got 8",
