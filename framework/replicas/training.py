@@ -155,9 +155,11 @@ class ReplicaFit(ClusterFit):
         except BaseException as error:
             if self._goes_on(error):
                 return False
-            self._keep_statistics()
-            with contextlib.suppress(Exception):
-                self._give_up(error)
+            is_needed = isinstance(error, TaskFailedError) and error.task == self.strategy.ps[0]
+            if self.strategy.is_chief or not is_needed:  # both would wait for it once more
+                self._keep_statistics()
+                with contextlib.suppress(Exception):
+                    self._give_up(error)
             raise
         return True
 
