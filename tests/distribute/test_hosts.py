@@ -179,8 +179,9 @@ def test_ps_tasks_listen_where_other_hosts_reach_them(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Launch, "_started", lambda self, command, *others, **options: command)
     launch = Launch(1, 2, ["script.py"])
     launch.cluster = {"ps": ["localhost:2201", "192.0.2.7:2201"], "worker": ["192.0.2.7:2203"]}
-    assert "--bind" not in launch._started_ps(0)
-    assert launch._started_ps(1)[-2:] == ["--bind", "192.0.2.7"]
+    commands: list[Any] = [launch._started_ps(0), launch._started_ps(1)]
+    assert "--bind" not in commands[0]
+    assert commands[1][-2:] == ["--bind", "192.0.2.7"]
     launch._folder.cleanup()
 
 
