@@ -157,7 +157,12 @@ class Channels:
         with self._lock:
             if self._is_closed:
                 raise ConnectionError("The session is closed. Make a new one.")
-            return self._idle.pop() if self._idle else None
+            while self._idle:
+                channel = self._idle.pop()
+                if channel.is_quiet:
+                    return channel
+                channel.close()  # the task has closed it, and may have been started again
+        return None
 
     def give(self, channel: Channel, is_whole: bool) -> None:
         """Give a connection back; it is kept if nothing is under way on it."""

@@ -99,9 +99,6 @@ class Straight:
             if known is None:
                 known = self._ways[info.name] = self._connect(info)
             channel = known.take()
-            while channel is not None and not channel.is_quiet:  # it was closed by the other side
-                channel.close()
-                channel = known.take()
             if channel is not None:
                 return known, channel
             failed = self._failed.get(info.name)

@@ -14,6 +14,7 @@ from .connections import MOST_BUFFERS, Handshake, Identity
 from .wire import Decoder, Frame, Kind, encode_document
 
 _SILENCE_SECONDS = 1.0
+_Brief = getattr(selectors, "PollSelector", selectors.SelectSelector)  # which the system need not make before a look
 
 
 class Channel:
@@ -107,7 +108,7 @@ class Channel:
     @property
     def is_quiet(self) -> bool:
         """Test whether nothing has come, nor the end of the connection."""
-        with selectors.DefaultSelector() as selector:
+        with _Brief() as selector:
             selector.register(self._sock, selectors.EVENT_READ)
             return not selector.select(0)
 

@@ -100,3 +100,12 @@ def test_a_session_that_is_closed_ends_its_steps(graph: ab.Graph, server: Any):
     with pytest.raises(ab.errors.CancelledError, match="session was closed"):
         waiting.result()
     until(lambda: server.status().steps == 0)
+
+
+def test_the_first_step_after_a_restart_of_the_master_runs(graph: ab.Graph, server: Any):
+    y = ab.constant(1.0) + 1.0
+    with ab.Session(graph, target=server.target) as session:
+        assert session.run(y) == 2
+        server.stop()
+        with ab.distribute.Server({"worker": [server.target.removeprefix("grpc://")]}):
+            assert session.run(y) == 2
