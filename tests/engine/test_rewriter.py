@@ -44,7 +44,9 @@ def step_of(*fetches: Any, feeds: tuple[Any, ...] = ()) -> Rewriter:
     operations = needed_operations(targets[0].graph, targets, feeds)
     copy.copy_step(operations, {feed: feed.spec for feed in feeds}, targets)
     fed, fetched = [copy.tensors[feed] for feed in feeds], [copy.tensors[target] for target in targets]
-    return Rewriter(copy, needed_operations(copy.graph, fetched, fed), fed, fetched, [])
+    step = Rewriter(copy, [], fed, fetched, [])
+    step.settle()
+    return step
 
 
 def one(step: Rewriter, kind: type, number: int = 0) -> Operation:

@@ -41,7 +41,9 @@ def step_of(*fetches: Any, feeds: tuple[Any, ...] = ()) -> Rewriter:
     copy = Specialised(share=False)
     copy.copy_step(needed_operations(graph, targets, feeds), {feed: feed.spec for feed in feeds}, targets)
     fed, fetched = [copy.tensors[feed] for feed in feeds], [copy.tensors[target] for target in targets]
-    return Rewriter(copy, needed_operations(copy.graph, fetched, fed), fed, fetched, [])
+    step = Rewriter(copy, [], fed, fetched, [])
+    step.settle()
+    return step
 
 
 def chain() -> Rewriter:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...control_flow.call import Recursion
 from ...graph.graph import Graph, Operation
 from ...graph.op import Op
 from ...graph.spec import Spec
@@ -15,7 +14,7 @@ from ..fusion.fuse import FusionRule
 from . import limits, log
 from .assign import Assign
 from .pipeline import RAGGED_BATCHES, Options, run_pipeline
-from .prune import all_operations, is_kind_among, needed_operations, settle_regions
+from .prune import all_operations, is_kind_among, needed_operations
 from .rewriter import Rewriter
 from .specialise import Specialised
 from .switches import is_on
@@ -87,7 +86,7 @@ def prepare(
         log.note_seconds("specialise", time.perf_counter() - began)
         run_pipeline(step, options)
     kinds = frozenset(step.kinds)
-    settle_regions(step.operations, is_kind_among(kinds, Recursion))
+    step.pruning.settle()
     return Step(step.operations, step.fed, step.fetches, assign is not None, kinds)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from ...control_flow.call import Body, Recorded, Recursion
@@ -90,25 +90,63 @@ def needed_in_region(
     return sorted(seen, key=_index_of)
 
 
-def settle_regions(operations: Sequence[Operation], has_recursions: bool) -> None:
-    """Note in each region of a step what a run of it needs, and what frames record: nothing is rewritten any more.
+class Pruning:
+    """One walk over a copied step, in which its regions lose what no run of them needs: operations and captures.
 
-    What frames record of it is needed, for takers that are needed themselves: those that are not may still refer to
-    captures that were dropped. Takers come behind a region's operation, so blocks are gone through from their ends.
+    Users come behind what they use, and what frames record behind the region: a walk from the end of each block sees
+    all users of an operation before itself, so that what only dead operations had taken is left out with them.
+
+    Attributes:
+        recorded: for each region the tensors of which frames record the values, for what is needed.
+        needed: for each region the operations that a run of it needs.
+
+    Args:
+        recorded: what the calls of recursions record of their bodies (`recorded_tensors`).
     """
-    recorded: dict[Graph, list[Symbol]] = {**recorded_tensors(operations)} if has_recursions else {}
 
-    def settle(block: Sequence[Operation]) -> None:
+    def __init__(self, recorded: Mapping[Body, list[Symbol]]) -> None:
+        self.recorded: dict[Graph, list[Symbol]] = {**recorded}
+        self.needed: dict[Region, set[Operation]] = {}
+
+    def prune(self, block: Sequence[Operation], live: set[Operation]) -> None:
+        """Add to the wanted operations of a block what they need, and prune the regions of all of them."""
         for operation in reversed(block):
+            if operation not in live:
+                continue
             op = operation.op
-            if isinstance(op, (History, Saved)):
-                recorded.setdefault(op.inner.graph, []).append(op.inner)
-            for region in reversed(op.regions):
-                region.needed, region.demanded = None, recorded.get(region, [])
-                region.needed = needed_in_region(region, region.demanded)
-                settle(region.needed)
+            if op.regions:
+                self._prune_inside(operation, op.regions)
+            elif isinstance(op, (History, Saved)):
+                self.recorded.setdefault(op.inner.graph, []).append(op.inner)
+            for tensor in operation.inputs:
+                live.add(tensor.operation)
+            if operation.control_inputs:
+                live.update(operation.control_inputs)
 
-    settle(operations)
+    def _prune_inside(self, holder: Operation, regions: Sequence[Region]) -> None:
+        """Prune the regions of a needed operation, which takes no longer what they had captured in vain."""
+        own: tuple[Symbol, ...] | None = None
+        for region in reversed(regions):
+            live = {tensor.operation for tensor in region.results}
+            live.update([operation for operation in region.operations if operation.effects and operation.writes])
+            if region in self.recorded:
+                live.update([tensor.operation for tensor in self.recorded[region]])
+            self.prune(region.operations, live)
+            self.needed[region] = live
+            unread = sum([parameter.operation not in live for parameter in region.parameters])
+            if len(live) + unread < len(region.operations):
+                own = holder.own_inputs if own is None else own
+                region.drop_captures({tensor for operation in live for tensor in operation.outputs})
+                region.keep_only(live)
+        if own is not None:
+            holder.inputs = (*own, *[outer for region in regions for outer in region.outer_tensors()])
+            holder.effects = tuple(holder.op.effects())
+
+    def settle(self) -> None:
+        """Note in each region what a run of it needs, and what frames record: nothing is rewritten any more."""
+        for region, live in self.needed.items():
+            region.needed = [operation for operation in region.operations if operation in live]
+            region.demanded = self.recorded.get(region, [])
 
 
 def _waited_for(
@@ -186,44 +224,6 @@ class Kept:
     def needed_in(self, region: Region) -> list[Operation]:
         """The operations of a region that a run of it needs."""
         return needed_in_region(region, self.recorded_in(region))
-
-
-def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Symbol | Operation]) -> Kept:
-    """Return the tensors to keep of `operations` of `graph` and those inside: `wanted`, and what frames record."""
-    return Kept(graph, {*[item for item in wanted if isinstance(item, Symbol)], *inner_tensors(operations)})
-
-
-def prune_regions(operations: Sequence[Operation], kept: Kept) -> bool:
-    """Leave out of the regions of `operations`, and of those inside, what nothing needs: operations, and captures.
-
-    Bodies of recursions stay: calls may record anything of them.
-
-    Args:
-        operations: the operations of a block that are needed.
-        kept: the tensors whose values are wanted from outside of their block, as that block sees them.
-
-    Returns whether anything was left out, so that what it took may not be needed any more.
-    """
-    is_changed = False
-    for operation in reversed(operations):
-        op = operation.op
-        if not op.regions or isinstance(op, Recursion):
-            continue
-        own = operation.own_inputs
-        for region in op.regions:
-            if region.holds_regions:
-                is_changed |= prune_regions(kept.needed_in(region), kept.inside(region))
-            needed = kept.needed_in(region)
-            used = {tensor for each in needed for tensor in each.inputs}
-            used.update(region.results, kept.recorded_in(region))
-            if not all(parameter in used for _, parameter in region.captures):
-                region.drop_captures(used)
-                operation.inputs = (*own, *[outer for each in op.regions for outer, _ in each.captures])
-                is_changed = True
-            if len(region.operations) != len({*needed, *[tensor.operation for tensor in region.inner_inputs()]}):
-                region.keep_only(needed)
-                is_changed = True
-    return is_changed
 
 
 def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:

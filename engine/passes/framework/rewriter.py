@@ -7,10 +7,11 @@ erased, and uses are replaced. Name, device and user's line of what is rewritten
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 
 from ...common.identity import is_among
-from ...control_flow.call import Recorded
+from ...control_flow.call import Recorded, Recursion
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
@@ -20,7 +21,7 @@ from ...graph.spec import Spec
 from ...graph.tensor import Symbol
 from .order import reorder
 from .patterns import captured
-from .prune import Kept, is_kind_among, kept_of, kinds_of, needed_operations, prune_regions
+from .prune import Kept, Pruning, holds, is_kind_among, kinds_of, needed_operations, recorded_tensors
 from .sizes import KnownSizes
 from .specialise import Specialised, StepUnderRewrite
 
@@ -113,6 +114,7 @@ class Rewriter:
         self.sizes = KnownSizes()
         self.erased: set[Operation] = set()
         self._taken_out: set[Operation] = set()  # those of them whose place nothing takes
+        self.pruning = Pruning({})
         self._known_kept: Kept | None = None
         self._known_uses: _Uses | None = None
         self._disordered: dict[Graph, dict[Operation, Operation]] = {}  # with what took whose place
@@ -133,7 +135,7 @@ class Rewriter:
     def kept_tensors(self) -> Kept:
         """The tensors whose values are wanted from outside of their block: fetches, and what frames record."""
         if self._known_kept is None:
-            self._known_kept = kept_of(self.graph, self.operations, self.fetches)
+            self._known_kept = Kept(self.graph, {*self.fetches, *chain.from_iterable(self.pruning.recorded.values())})
         return self._known_kept
 
     @property
@@ -365,16 +367,18 @@ class Rewriter:
         self._known_kept, self._known_uses, self._known_kinds, self._is_changed = None, None, None, False
         remaining = set(self.graph.operations) if self.wanted else set[Operation]()
         self.wanted = [operation for operation in self.wanted if operation in remaining]
-        self.operations = needed_operations(self.graph, self.kept, self.fed)
-        if any(operation.op.regions for operation in self.operations):
-            self._prune_regions()
+        self._prune()
         return True
 
-    def _prune_regions(self) -> None:
-        """Leave out of regions what nothing needs, and what only that needed."""
-        while prune_regions(self.operations, self.kept_tensors):
-            self._known_kept = None
-            self.operations = needed_operations(self.graph, self.kept, self.fed)
+    def _prune(self) -> None:
+        """Find the operations that are needed, and leave out of regions what nothing needs."""
+        has_recursions = holds(self.graph.operations, Recursion)
+        needed = needed_operations(self.graph, self.kept, self.fed) if has_recursions else ()
+        self.pruning = Pruning(recorded_tensors(needed))
+        live = {item.operation if isinstance(item, Symbol) else item for item in self.kept}
+        self.pruning.prune(self.graph.operations, live)
+        live.difference_update([tensor.operation for tensor in self.fed])
+        self.operations = [operation for operation in self.graph.operations if operation in live]
 
 
 def narrow(operation: Operation) -> list[Symbol]:

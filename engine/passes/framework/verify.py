@@ -7,10 +7,9 @@ them, and `verify` applies them to all blocks. MLIR's verifier and tinygrad's sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ...control_flow.call import Recursion
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
@@ -37,15 +36,14 @@ class Block:
         operations: those of it that are needed, in program order.
         holder: the operation that holds the region; None for the step.
         is_placed: whether devices were given.
-        kept: the tensors whose values are wanted from outside of their block; None in the body of a recursion, of
-            which calls may record anything.
+        kept: the tensors whose values are wanted from outside of their block.
     """
 
     graph: Graph
     operations: Sequence[Operation]
     holder: Operation | None
     is_placed: bool
-    kept: Kept | None
+    kept: Kept
 
     def named(self, operation: Operation) -> str:
         """Return how messages call an operation."""
@@ -74,12 +72,10 @@ def verify(step: Rewriter, is_placed: bool | None = None) -> Iterator[str]:
 def _blocks(
     graph: Graph, operations: Sequence[Operation], kept: Kept, holder: Operation | None, is_placed: bool
 ) -> Iterator[Block]:
-    pruned = None if holder is not None and isinstance(holder.op, Recursion) else kept
-    yield Block(graph, operations, holder, is_placed, pruned)
+    yield Block(graph, operations, holder, is_placed, kept)
     for operation in operations:
         for region in operation.op.regions:
-            for block in _blocks(region, kept.needed_in(region), kept.inside(region), operation, is_placed):
-                yield block if pruned is not None else replace(block, kept=None)
+            yield from _blocks(region, kept.needed_in(region), kept.inside(region), operation, is_placed)
 
 
 def _fetched(step: Rewriter) -> Iterator[str]:
@@ -188,7 +184,7 @@ def captures(block: Block) -> Iterator[str]:
 
 def needed(block: Block) -> Iterator[str]:
     """Each operation of a region is needed by a run of it, or is a parameter."""
-    if block.kept is not None and isinstance(block.graph, Region):
+    if isinstance(block.graph, Region):
         there = set(block.operations)
         for operation in block.graph.operations:
             if operation not in there and not isinstance(operation.op, Parameter):
@@ -197,7 +193,7 @@ def needed(block: Block) -> Iterator[str]:
 
 def captures_taken(block: Block) -> Iterator[str]:
     """Each capture of a region is taken by an operation that a run of it needs, is a result of it, or is recorded."""
-    if block.kept is None or not isinstance(block.graph, Region):
+    if not isinstance(block.graph, Region):
         return
     taken = {tensor for operation in block.operations for tensor in operation.inputs} | block.kept.own
     for outer, inner in block.graph.captures:
