@@ -77,6 +77,7 @@ class ReplicaFit(ClusterFit):
         self._passes_made = 0
         self._is_computing = self._is_leaving = False
         self._has_made_epochs = False
+        self._absent: list[str] = []  # workers that did not take part when the latest epoch began
         self._done: Any = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
         # A ps task that was started again, too, has no chief noted: then the launcher has.
@@ -282,7 +283,12 @@ class ReplicaFit(ClusterFit):
     def _shares_of_step(self) -> int:
         if not self._has_made_epochs:  # workers may be on their way
             return self.strategy.shares
-        return self.strategy.shares_of(len(self.programs.statistics()["members"]))
+        members = self.programs.statistics()["members"]
+        absent = [task for number, task in enumerate(self.strategy.workers) if number not in members]
+        if absent and absent != self._absent:
+            _logger.warning("Training goes on without %s: the others compute all rows.", ", ".join(absent))
+        self._absent = absent
+        return self.strategy.shares_of(len(members))
 
     def _note(self, epoch: int, done: int) -> None:
         """Leave what a worker will need that takes over: callbacks saw so many steps of an epoch."""

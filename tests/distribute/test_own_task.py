@@ -78,3 +78,19 @@ def test_a_task_whose_address_is_no_loopback_listens_there(monkeypatch: pytest.M
     monkeypatch.delenv("ANABRANCH_TOKEN")
     with pytest.raises(ValueError, match="other machines can reach need a token: set ANABRANCH_TOKEN"):
         ParameterServer()
+
+
+def test_workers_that_never_come_are_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ANABRANCH_TOKEN", "a token for tests, which is no secret")
+    ps, *workers = addresses(3)
+    cluster = {"ps": [ps], "worker": workers}
+    with ab.distribute.Server(cluster, "ps", 0):
+        made = ParameterServer(cluster=cluster, job_name="worker", task_index=0)
+        with contextlib.closing(made), made.scope():
+            model = ab.Sequential([ab.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, epochs=3, verbose=0)
+    said = "Training goes on without /job:worker/task:1: the others compute all rows."
+    assert [record.getMessage() for record in caplog.records].count(said) == 1
