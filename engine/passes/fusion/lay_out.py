@@ -120,9 +120,7 @@ class _LayingOut:
 
     def _passes_on(self, holder: Operation, forms: set[Symbol]) -> bool:
         """Test whether a loop or branch takes one of `forms` for something else than a capture that is one of them."""
-        assert isinstance(holder.op, RegionOp)
-        own = holder.inputs[: len(holder.inputs) - len(holder.op.captured_inputs())]
-        if any(tensor in forms for tensor in own):
+        if any(tensor in forms for tensor in holder.own_inputs):
             return True
         for region in holder.op.regions:
             captured = [parameter for outer, parameter in region.captures if outer in forms]

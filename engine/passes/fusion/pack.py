@@ -71,9 +71,10 @@ class Captures:
         for inside in around:
             known = self._known.get((inside.region, outer))
             if known is None:
-                own = _own_inputs(inside.holder)
+                holder, own = inside.holder, inside.holder.own_inputs
+                assert isinstance(holder.op, RegionOp)
                 known = self._known[inside.region, outer] = capture_late(inside.region, outer)
-                _bring_into_line(inside.holder, own)
+                holder.inputs = (*own, *holder.op.captured_inputs())
             outer = known
         return outer
 
@@ -247,17 +248,6 @@ def _remove(operation: Operation) -> None:
 def _number(operations: Sequence[Operation]) -> None:
     for index, operation in enumerate(operations):
         operation.index = index
-
-
-def _own_inputs(holder: Operation) -> int:
-    assert isinstance(holder.op, RegionOp)
-    return len(holder.inputs) - len(holder.op.captured_inputs())
-
-
-def _bring_into_line(holder: Operation, own: int) -> None:
-    """Let a loop or branch take what its regions capture; `own` inputs are its own."""
-    assert isinstance(holder.op, RegionOp)
-    holder.inputs = (*holder.inputs[:own], *holder.op.captured_inputs())
 
 
 __all__ = [

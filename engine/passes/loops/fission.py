@@ -128,9 +128,6 @@ def _split_region(holder: Operation, region: Region, users: Users, sides: Sides,
     kept = {*region.results, *demanded}
     inside = Users(region, needed, kept)
     _split(inside, needed, kept, sides, reassociate)
-    if inside.is_out_of_order and not isinstance(region, Body):
-        # What is dead may refer to what was taken out of a loop: records that nothing reads any more.
-        region.keep_only(needed_in_region(region, demanded))
 
 
 def _rewrite(loop: LoopView, reassociate: bool) -> None:
