@@ -19,7 +19,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.claims import claim
 from ...engine.common.dtypes import is_integer, string
-from ...engine.graph import Tensor, Variable
+from ...engine.graph import Tensor, Value, Variable
 from ...engine.objects.arguments import check_numbers, check_optional_numbers, listed, refused
 from ...engine.objects.floats import floatx
 from ...engine.objects.trust import distrusts_files
@@ -354,6 +354,8 @@ class IndexLookup(PreprocessingLayer):
 
     def call(self, inputs: TensorLike) -> Tensor:
         values = self._checked(ops.convert_to_tensor(inputs))
+        if self._vocabulary_size is None and isinstance(values, Value):  # in graphs it may follow
+            raise RuntimeError(f"Layer {self.name!r} has no vocabulary yet. Call adapt() or set_vocabulary() first.")
         if self.invert:
             return self._inverse(values)
         found = self._indices(values)
