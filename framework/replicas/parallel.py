@@ -143,8 +143,9 @@ class ParallelFit(ClusterFit):
     def _train(self, epochs: range) -> None:
         model, hooks = self.model, self.hooks
         self.begin_steps()
+        run = TrainingRun(model, hooks, self.passes) if self.strategy.is_chief else None  # callbacks load a backup
         hooks.on_begin("train")
-        epochs = self._begin(epochs)
+        epochs = self._begin(epochs, run)
         self.send_values()
         for each in self._shards_of_optimizers:
             each.scatter()
@@ -160,11 +161,11 @@ class ParallelFit(ClusterFit):
         hooks.on_end("train", logs)
         self._share_changes(before)
 
-    def _begin(self, epochs: range) -> range:
-        """Agree on the epochs to make, and on what came before."""
+    def _begin(self, epochs: range, run: TrainingRun | None) -> range:
+        """Agree on the epochs to make, and on what came before; the chief has the run."""
         history = self.model.history
-        if self.strategy.is_chief:
-            epochs = self._taken_up(TrainingRun(self.model, self.hooks, self.passes), epochs)
+        if run is not None:
+            epochs = self._taken_up(run, epochs)
         passes = self.passes.position["passes"]
         self._all_validate = all(each == b"1" for each in self._group.gather_bytes(b"1" if self._validate else b"0"))
         begun = self._tell({"epochs": [epochs.start, epochs.stop], "passes": passes, "history": history.get_state()})
