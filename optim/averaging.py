@@ -9,6 +9,7 @@ from typing import Any
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.objects.arguments import check_numbers
+from ..engine.queues.writing import writing_together
 from .optimizer import Optimizer
 from .stateless import step_where
 from .updates import constrain
@@ -127,10 +128,11 @@ class _Averages(_Copies):
 
     def swap_weights(self) -> None:
         """Exchange the weights and their averages, at once: to evaluate with averages, and to go on after that."""
-        for variable, average in self._pairs():
-            kept = variable.numpy()
-            variable.assign(average.numpy())
-            average.assign(kept)
+        with writing_together([variable for pair in self._pairs() for variable in pair]):
+            for variable, average in self._pairs():
+                kept = variable.numpy()
+                variable.assign(average.numpy())
+                average.assign(kept)
 
     def assign_average_vars(self, var_list: Iterable[Variable] | None = None) -> None:
         """Put the averages in the places of the weights, at once.
@@ -138,8 +140,11 @@ class _Averages(_Copies):
         Args:
             var_list: the weights, by default all.
         """
-        for variable in self._trainable_variables if var_list is None else var_list:
-            variable.assign(self.copy_of(variable).numpy())
+        variables = self._trainable_variables if var_list is None else list(var_list)
+        averages = [self.copy_of(variable).numpy() for variable in variables]
+        with writing_together(variables):
+            for variable, average in zip(variables, averages, strict=True):
+                variable.assign(average)
 
 
 class MovingAverage(_Averages):

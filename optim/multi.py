@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from ..engine.graph import Operation, Tensor, Variable, flatten, graph_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.queues.writing import writing_together
 from .loss_scale import LossScaleOptimizer
 from .optimizer import NO_GRADIENTS, Optimizer, path_of
 
@@ -198,9 +199,10 @@ class MultiOptimizer(Optimizer):
     def finalize_variable_values(self, var_list: Iterable[Variable] | None = None) -> None:
         """See `Optimizer`."""
         wanted = None if var_list is None else set(var_list)
-        for optimizer, group in zip(self._inner, self._groups, strict=True):
-            if group:
-                optimizer.finalize_variable_values([v for v in group if wanted is None or v in wanted])
+        with writing_together([variable for group in self._groups for variable in group]):
+            for optimizer, group in zip(self._inner, self._groups, strict=True):
+                if group:
+                    optimizer.finalize_variable_values([v for v in group if wanted is None or v in wanted])
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine.graph import Variable
 from ...engine.graph.state.sharded import ShardedVariable
+from ...engine.queues.writing import writing_together
 from ..data.adapters import Data
 from ..saving.checkpointing import stateful_parts
 from ..training.epochs import Epochs
@@ -154,8 +155,9 @@ def _averages_kept(model: Model) -> Generator[None]:
     try:
         yield
     finally:
-        for variable, value in kept:
-            variable.write_value(value[()] if value.ndim == 0 else value)
+        with writing_together(others):
+            for variable, value in kept:
+                variable.write_value(value[()] if value.ndim == 0 else value)
 
 
 def _check_is_for_epochs(callback: Callback) -> None:

@@ -44,18 +44,41 @@ def interrupted_at(line: int, function: str, call: Callable[[], object]) -> bool
     return left[0] <= 0
 
 
+def ema() -> ab.optimizers.Optimizer:
+    return ab.optimizers.AdamW(0.1, use_ema=True)
+
+
+def moving() -> ab.optimizers.Optimizer:
+    return ab.optimizers.MovingAverage(ab.optimizers.SGD(0.1))
+
+
+def several() -> ab.optimizers.Optimizer:
+    """One optimizer for biases, one for the others."""
+    biases: dict[str, ab.optimizers.Optimizer] = {"bias": ema()}
+    return ab.optimizers.MultiOptimizer(ab.optimizers.OptimizerMap(ab.optimizers.SGD(0.01, use_ema=True), biases))
+
+
 @pytest.mark.parametrize(
-    ("function", "call"),
+    ("make", "function", "call"),
     [
-        ("assign_values", lambda model, swap: model.set_weights([array + 1 for array in model.get_weights()])),
-        ("set_weights", lambda model, swap: model.optimizer.set_weights([v + 1.0 for v in model.optimizer.variables])),
-        ("finalize_variable_values", lambda model, swap: model.optimizer.finalize_variable_values()),
-        ("_swap", lambda model, swap: swap.on_test_begin()),
+        (ema, "assign_values", lambda model, swap: model.set_weights([array + 1 for array in model.get_weights()])),
+        (
+            ema,
+            "set_weights",
+            lambda model, swap: model.optimizer.set_weights([v + 1.0 for v in model.optimizer.variables]),
+        ),
+        (ema, "finalize_variable_values", lambda model, swap: model.optimizer.finalize_variable_values()),
+        (ema, "_swap", lambda model, swap: swap.on_test_begin()),
+        (several, "finalize_variable_values", lambda model, swap: model.optimizer.finalize_variable_values()),
+        (moving, "swap_weights", lambda model, swap: model.optimizer.swap_weights()),
+        (moving, "assign_average_vars", lambda model, swap: model.optimizer.assign_average_vars()),
     ],
 )
-def test_all_variables_are_written_or_none(function: str, call: Callable[[ab.Model, Any], None]) -> None:
+def test_all_variables_are_written_or_none(
+    make: Callable[[], Any], function: str, call: Callable[[ab.Model, Any], None]
+) -> None:
     model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2)])
-    model.compile(ab.optimizers.AdamW(0.1, use_ema=True), "mse")
+    model.compile(make(), "mse")
     model.fit(np.ones((4, 3)), np.zeros((4, 2)), epochs=2, verbose=0)
     model.set_weights([array + 5 for array in model.get_weights()])
     swap = ab.callbacks.SwapEMAWeights()
