@@ -1,16 +1,16 @@
 """Steps of several threads that write the same variables lose no update; interrupted ones leave all updates or none."""
 
-import contextlib
 import copy
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.interrupts import interrupted_at, interruptible
 
 import anabranch as ab
 from anabranch import ops
@@ -31,10 +31,8 @@ def _quick_switches() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """An interrupt raises KeyboardInterrupt, also in processes that were started in the background, which ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    with interruptible():
+        yield
 
 
 @pytest.fixture
@@ -255,30 +253,6 @@ def momentum_step(count: int = 3) -> tuple[ab.Graph, list[ab.Variable], Any]:
     return graph, variables, (updates, x)
 
 
-def interrupted_at(line: int, program: Any, *values: Any) -> bool:
-    """Run a program and interrupt it before a line of its own; whether it has that line."""
-    left = [line]
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != program.filename:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            program(*values)
-            assert left[0] > 0, "the interrupt was lost"
-    finally:
-        sys.settrace(before)
-    return left[0] <= 0
-
-
 @pytest.mark.parametrize("kernels", [True, False])
 def test_of_an_interrupted_step_all_updates_are_there_or_none(kernels: bool):
     graph, variables, (updates, x) = momentum_step()
@@ -286,7 +260,7 @@ def test_of_an_interrupted_step_all_updates_are_there_or_none(kernels: bool):
     ones, line = np.ones((50, 40), "float32"), 1
     outcomes: set[float] = set()
     before = [v.numpy() for v in variables]
-    while interrupted_at(line, program, ones):
+    while interrupted_at(line, lambda code: code.co_filename == program.filename, partial(program, ones)):
         changes = [v.numpy() - old for v, old in zip(variables, before, strict=True)]
         outcomes.add(float(changes[0][0, 0]))
         for change in changes:
@@ -339,7 +313,7 @@ def test_an_interrupted_step_gives_its_locks_back():
     graph, variables, (updates, x) = momentum_step()
     program = Program(graph, updates, [x])
     ones, line = np.ones((50, 40), "float32"), 1
-    while interrupted_at(line, program, ones):
+    while interrupted_at(line, lambda code: code.co_filename == program.filename, partial(program, ones)):
         in_threads(lambda: [v.lock.acquire() and v.lock.release() for v in variables])
         line += 1
     assert line > 3

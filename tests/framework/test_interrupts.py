@@ -1,47 +1,19 @@
 """Writes of several variables outside of steps: of interrupted ones all are made, or none."""
 
-import contextlib
-import signal
-import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.interrupts import interrupted_at, interruptible
 
 import anabranch as ab
 
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def interrupted_at(line: int, function: str, call: Callable[[], object]) -> bool:
-    """Call, and interrupt before a line of the functions of this name; whether they have so many lines."""
-    left = [line]
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_name != function:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            call()
-            assert left[0] > 0, "the interrupt was lost"
-    finally:
-        sys.settrace(before)
-    return left[0] <= 0
+    with interruptible():
+        yield
 
 
 def ema() -> ab.optimizers.Optimizer:
@@ -99,7 +71,7 @@ def test_all_variables_are_written_or_none(
     all_made, line = state(), 1
     restore()
     found: set[tuple[bytes, ...]] = set()
-    while interrupted_at(line, function, lambda: call(model, swap)):
+    while interrupted_at(line, lambda code: code.co_name == function, lambda: call(model, swap)):
         found.add(state())
         restore()
         line += 1
