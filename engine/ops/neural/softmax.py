@@ -160,16 +160,16 @@ def _label_shape(x: TensorSpec, labels: TensorSpec) -> Shape:
     return labels.shape if x.shape is None else x.shape[:-1]
 
 
-def _check_labels(labels: Any, classes: int) -> None:
-    """Refuse class numbers outside of 0 ... classes - 1.
+def check_labels(labels: Any, classes: int) -> None:
+    """Refuse class numbers outside of 0 ... `classes` - 1.
 
     Raises:
         ValueError: there is one.
     """
     if labels.size == 0:
         return
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
+    if int(labels.view(f"u{labels.dtype.itemsize}").max()) >= classes:  # below zero they are largest, read so
+        low, high = int(labels.min()), int(labels.max())
         raise ValueError(
             f"Class number {low if low < 0 else high} is out of range: the scores have {classes} classes, so class "
             f"numbers go from 0 to {classes - 1}."
@@ -199,7 +199,7 @@ class SparseCrossEntropy(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, labels = inputs
-        _check_labels(labels, x.shape[-1])
+        check_labels(labels, x.shape[-1])
         centred = xp.ascontiguousarray(_centred(xp, x, (-1,)))
         rows, at_labels = _rows(xp, centred, labels)
         chosen = rows[at_labels].reshape(labels.shape)
@@ -288,7 +288,7 @@ class SelectClass(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, labels = inputs
-        _check_labels(labels, x.shape[-1])
+        check_labels(labels, x.shape[-1])
         rows, at_labels = _rows(xp, x, labels)
         return as_scalar_or_array(rows[at_labels].reshape(labels.shape))
 

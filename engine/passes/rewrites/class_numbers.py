@@ -1,0 +1,156 @@
+"""Compute what takes class numbers by comparing them with the numbers of all classes.
+
+The cross-entropy of class numbers takes an element of each row at a place that is known at run time only, which no
+kernel does: so it takes a pass over the scores for each of its steps. As elementwise operations and reductions of rows
+it is part of a kernel, often of one with its gradient, and reads the scores once. That class numbers are in range is
+tested before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...common import dtypes
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.tensor import Symbol
+from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Squeeze
+from ...ops.base import Cast, Constant
+from ...ops.internal.checked_classes import CheckedClasses
+from ...ops.math.comparison import Equal, Where
+from ...ops.math.elementwise import Divide, Multiply, Subtract
+from ...ops.math.mathematics import Exp, Log
+from ...ops.math.reduced import BroadcastReduced, Sum, accumulator_of
+from ...ops.math.reduction import Max
+from ...ops.neural.softmax import PlaceClass, SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad
+from ..framework.driver import Change, Rule
+from ..framework.patterns import Match, constant_of, op
+from ..framework.rewriter import Rewriter
+
+_MOST_CLASSES = 2**31 - 1  # of which each number is an int32
+
+
+class _Writer:
+    """Writes operations in the place of one whose last axis is one of classes."""
+
+    def __init__(self, step: Rewriter, place: Operation, scores: Symbol) -> None:
+        assert scores.shape is not None, f"the pattern asks for a known number of classes, not {scores!r}"
+        self._step = step
+        self.place = place
+        self.classes: int = scores.shape[-1] or 0
+        self.axes = (len(scores.shape) - 1,)
+        self.dtype = accumulator_of(scores.dtype) or scores.dtype
+
+    def put(self, definition: Op, *inputs: Symbol) -> Symbol:
+        """Insert an operation of one result."""
+        return self._step.insert(self.place.graph, definition, inputs, self.place).outputs[0]
+
+    def constant(self, value: object, dtype: dtypes.DType) -> Symbol:
+        """Insert a constant."""
+        return self.put(Constant(np.asarray(value, dtype)[()]))
+
+    def cast(self, value: Symbol, dtype: dtypes.DType) -> Symbol:
+        """Insert a cast, where one is needed."""
+        return value if value.dtype == dtype else self.put(Cast(dtype), value)
+
+    def wide(self, value: Symbol) -> Symbol:
+        """Return a value in the type in which it is computed: float32 for half precision."""
+        return self.cast(value, self.dtype)
+
+    def column(self, rows: Symbol) -> Symbol:
+        """Return what each row has, to go with all classes; one number, if it is known to be the same for all rows."""
+        source = rows.operation
+        if isinstance(source.op, (BroadcastReduced, BroadcastTo)) and source.inputs[0].shape == ():
+            return source.inputs[0]
+        value = constant_of(rows, self._step)
+        if value is not None and value.size and (value == value.flat[0]).all():
+            return self.constant(value.flat[0], rows.dtype)
+        return self.put(ExpandDims((-1,)), rows)
+
+    def hits(self, labels: Symbol) -> Symbol:
+        """Return for each row and class whether it is the row's, after the test that class numbers are in range.
+
+        The gradient of an operation finds what was written for that.
+        """
+        column = self._once(ExpandDims((-1,)), self._once(CheckedClasses(self.classes), labels))
+        return self._once(Equal(), column, np.arange(self.classes))
+
+    def _once(self, definition: Op, value: Symbol, other: object = None) -> Symbol:
+        """Return what an operation before computes of a value by this definition; insert one where there is none."""
+        for user in self._step.users(value):
+            if user.op == definition and user.index <= self.place.index:
+                return user.outputs[0]
+        return self.put(definition, value, *([] if other is None else [self.constant(other, value.dtype)]))
+
+    def chosen(self, hits: Symbol, values: Symbol) -> Symbol:
+        """Return the value of each row's class, and a last axis of size 1."""
+        zero = self.constant(0, values.dtype)
+        return self.put(Sum(self.axes, True), self.put(Where(), hits, values, zero))
+
+    def finish(self, *results: Symbol) -> None:
+        """Let all that uses the outputs of the operation use these results, and erase it."""
+        for old, new in zip(self.place.outputs, results, strict=True):
+            self._step.replace_uses(old, new)
+        self._step.erase(self.place)
+
+
+def _has_classes(operation: Operation) -> bool:
+    """Test that the number of classes is known."""
+    shape = operation.inputs[0].shape
+    return bool(shape) and shape[-1] is not None and 0 < shape[-1] <= _MOST_CLASSES
+
+
+def _cross_entropy(match: Match, step: Rewriter) -> Change:
+    place: Operation = match["place"]
+    scores, labels = place.inputs
+    to = _Writer(step, place, scores)
+    wide = to.wide(scores)
+    centred = to.put(Subtract(), wide, to.put(Max(to.axes, True), wide))
+    weights = to.put(Exp(), centred)
+    total = to.put(Sum(to.axes, True), weights)
+    chosen = to.chosen(to.hits(labels), centred)
+    loss = to.put(Squeeze(to.axes), to.put(Subtract(), to.put(Log(), total), chosen))
+    softmax = to.put(Multiply(), weights, to.put(Divide(), to.constant(1, to.dtype), total))
+    to.finish(to.cast(loss, scores.dtype), to.cast(softmax, scores.dtype))
+    return Change(place, "compares class numbers with those of all classes")
+
+
+def _cross_entropy_grad(match: Match, step: Rewriter) -> Change:
+    place: Operation = match["place"]
+    softmax, labels, dloss = place.inputs
+    to = _Writer(step, place, softmax)
+    one, zero = to.constant(1, to.dtype), to.constant(0, to.dtype)
+    excess = to.put(Subtract(), to.wide(softmax), to.put(Where(), to.hits(labels), one, zero))
+    dscores = to.put(Multiply(), excess, to.column(to.wide(dloss)))
+    to.finish(to.cast(dscores, softmax.dtype))
+    return Change(place, "compares class numbers with those of all classes")
+
+
+def _select_class(match: Match, step: Rewriter) -> Change | None:
+    place: Operation = match["place"]
+    scores, labels = place.inputs
+    if step.is_only_use(scores):
+        return None  # it reads one element of each row
+    to = _Writer(step, place, scores)
+    to.finish(to.put(Squeeze(to.axes), to.chosen(to.hits(labels), scores)))
+    return Change(place, "compares class numbers with those of all classes")
+
+
+def _place_class(match: Match, step: Rewriter) -> Change | None:
+    place: Operation = match["place"]
+    (result,), (values, labels, _) = place.outputs, place.inputs
+    if not result.shape or not result.shape[-1]:
+        return None
+    to = _Writer(step, place, result)
+    to.finish(to.put(Where(), to.hits(labels), to.column(values), to.constant(0, values.dtype)))
+    return Change(place, "compares class numbers with those of all classes")
+
+
+RULES = (
+    Rule("cross-entropy", op(SparseCrossEntropy, name="place", where=_has_classes), _cross_entropy),
+    Rule("its gradient", op(SparseCrossEntropyGrad, name="place", where=_has_classes), _cross_entropy_grad),
+    Rule("select the score of a class", op(SelectClass, name="place", where=_has_classes), _select_class),
+    Rule("place a score at its class", op(PlaceClass, name="place"), _place_class),
+)
+
+__all__ = ["RULES"]

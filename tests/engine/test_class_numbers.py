@@ -1,0 +1,153 @@
+"""Losses of class numbers in kernels: what the pass `class_numbers` writes gives what the ops give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shared.examples import examples
+
+import anabranch as ab
+from anabranch.engine.common.dtypes import as_dtype
+from anabranch.engine.ops.base import apply
+from anabranch.engine.ops.neural.softmax import SelectClass
+from anabranch.engine.passes.framework.log import recording
+from anabranch.engine.passes.framework.switches import without
+
+_TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-13}
+
+
+def _run(fetches: Any, feeds: dict[Any, Any]) -> tuple[list[np.ndarray], int]:
+    """The values of fetches, and how many operations the pass has rewritten."""
+    with recording() as log, ab.Session() as session:
+        values = session.run(fetches, feeds)
+    return [np.asarray(value, "float64") for value in values], len(log.of("class_numbers")[0])
+
+
+def _reference(scores: np.ndarray, labels: np.ndarray, from_logits: bool) -> np.ndarray:
+    at_label = np.take_along_axis(scores, labels[..., None], -1)[..., 0]
+    if not from_logits:
+        return -np.log(np.clip(at_label / scores.sum(-1), 1e-7, 1 - 1e-7))
+    top = scores.max(-1, keepdims=True)
+    return np.log(np.exp(scores - top).sum(-1)) + top[..., 0] - at_label
+
+
+@settings(max_examples=examples(15, 500), deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 4), max_size=2),
+    classes=st.integers(1, 40),
+    dtype=st.sampled_from(sorted(_TOLERANCE)),
+    label_dtype=st.sampled_from(["int8", "uint8", "int32", "int64"]),
+    is_open=st.booleans(),
+    from_logits=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_results_and_gradients(
+    rows: list[int], classes: int, dtype: str, label_dtype: str, is_open: bool, from_logits: bool, seed: int
+) -> None:
+    """Gradients of first and second order are those without the pass; the loss is NumPy's in float64."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(*rows, classes)) if from_logits else rng.uniform(0.1, 1, (*rows, classes))
+    scores = scores.astype(as_dtype(dtype))
+    labels = rng.integers(0, classes, rows).astype(label_dtype)
+    shape = [None] * len(rows) if is_open else rows
+    with ab.Graph().as_default():
+        x, y = ab.placeholder((*shape, classes), dtype, "x"), ab.placeholder(shape, label_dtype, "y")
+        loss = ab.ops.sparse_categorical_crossentropy(y, x, from_logits=from_logits)
+        (first,) = ab.gradients(ab.ops.sum(loss * loss), [x])
+        (second,) = ab.gradients(ab.ops.sum(ab.ops.sin(first)), [x])
+        fetches, feeds = [loss, first, second], {x: scores, y: labels}
+        found, rewritten = _run(fetches, feeds)
+        with without("class_numbers"):
+            expected, none = _run(fetches, feeds)
+    assert rewritten >= 2
+    assert none == 0
+    bound = _TOLERANCE[dtype]
+    for value, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, other, rtol=bound, atol=bound * (1 + np.abs(other).max(initial=0)))
+    exact = _reference(scores.astype("float64"), labels.astype("int64"), from_logits)
+    np.testing.assert_allclose(found[0], exact, rtol=bound, atol=2 * bound * (1 + np.abs(exact).max(initial=0)))
+
+
+def test_extremes() -> None:
+    scores = np.array([[1000, 0], [0, -1000], [-np.inf, 0], [0, -np.inf], [np.nan, 0], [np.inf, 0]], "float32")
+    labels = np.array([1, 0, 0, 0, 1, 1], "int32")
+    with ab.Graph().as_default():
+        x, y = ab.placeholder(scores.shape, "float32"), ab.placeholder(labels.shape, "int32")
+        loss = ab.ops.sparse_categorical_crossentropy(y, x, from_logits=True)
+        fetches, feeds = [loss, *ab.gradients(loss, [x])], {x: scores, y: labels}
+        with np.errstate(invalid="ignore"):
+            (found, gradient), rewritten = _run(fetches, feeds)
+    assert rewritten == 2
+    np.testing.assert_array_equal(found, [1000, 0, np.inf, 0, np.nan, np.nan])
+    np.testing.assert_array_equal(gradient, [[1, -1], [0, 0], [-1, 1], [0, 0], [np.nan] * 2, [np.nan] * 2])
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_a_class_number_out_of_range(wrong: int, from_logits: bool) -> None:
+    """The error has the line of the loss."""
+    with ab.Graph().as_default(), ab.Session() as session:
+        x, y = ab.placeholder((2, 3), "float32"), ab.placeholder((2,), "int64")
+        loss = ab.ops.sparse_categorical_crossentropy(y, x, from_logits=from_logits)
+        with pytest.raises(
+            ValueError, match=rf"Class number {wrong} is out of range: the scores have 3 classes"
+        ) as error:
+            session.run(loss, {x: np.ones((2, 3), "float32"), y: [0, wrong]})
+    assert "test_class_numbers.py" in "".join(error.value.__notes__)
+
+
+def test_a_class_number_of_a_branch_that_is_not_taken() -> None:
+    with ab.Graph().as_default(), ab.Session() as session:
+        choice, x = ab.placeholder((), "bool"), ab.placeholder((1, 3), "float32")
+        y = ab.placeholder((1,), "int32")
+        loss = ab.cond(
+            choice, lambda: ab.ops.sum(ab.ops.sparse_categorical_crossentropy(y, x, from_logits=True)), lambda: 0.0
+        )
+        feeds = {x: np.zeros((1, 3), "float32"), y: [7]}
+        assert session.run(loss, {choice: False, **feeds}) == 0
+        with pytest.raises(ValueError, match=r"Class number 7 is out of range"):
+            session.run(loss, {choice: True, **feeds})
+
+
+def test_a_loss_in_each_iteration_of_a_loop() -> None:
+    """The gradient is a loop again, over what the first one has saved."""
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(5, 4, 6)).astype("float32"), rng.integers(0, 6, (5, 4)).astype("int32")
+    with ab.Graph().as_default():
+        x, y = ab.placeholder((5, 4, 6), "float32"), ab.placeholder((5, 4), "int32")
+
+        def body(i: Any, total: Any) -> Any:
+            row = ab.ops.sparse_categorical_crossentropy(y[i], ab.ops.tanh(total) + x[i], from_logits=True)
+            return i + 1, total + ab.ops.sum(row)
+
+        _, total = ab.while_loop(lambda i, _: i < 5, body, (0, ab.ops.sum(x[0, 0, 0])))
+        fetches, feeds = [total, *ab.gradients(total, [x])], {x: scores, y: labels}
+        found, rewritten = _run(fetches, feeds)
+        with without("class_numbers"):
+            expected, _ = _run(fetches, feeds)
+    assert rewritten
+    for value, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
+
+
+def test_one_element_of_each_row_is_read_alone() -> None:
+    """A kernel over all classes would be slower where nothing else reads the scores."""
+    with ab.Graph().as_default():
+        x, y = ab.placeholder((4, 6), "float32"), ab.placeholder((4,), "int32")
+        chosen = apply(SelectClass(), x, y)
+        feeds = {x: np.arange(24, dtype="float32").reshape(4, 6), y: [0, 1, 2, 5]}
+        (found,), rewritten = _run([chosen], feeds)
+    assert rewritten == 0
+    np.testing.assert_array_equal(found, [0, 7, 14, 23])
+
+
+def test_a_loss_and_its_gradient_are_one_kernel() -> None:
+    with ab.Graph().as_default():
+        x, y = ab.placeholder((8, 10), "float32", "x"), ab.placeholder((8,), "int32", "y")
+        loss = ab.ops.mean(ab.ops.sparse_categorical_crossentropy(y, x, from_logits=True))
+        explanation = ab.explain([loss, *ab.gradients(loss, [x])])
+    assert explanation.source.count("kernel") == 1
