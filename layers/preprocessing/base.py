@@ -10,7 +10,8 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, string
-from ...engine.graph import Tensor, Variable
+from ...engine.graph import Tensor, Variable, as_dtype
+from ...engine.graph.state.initial_values import Later
 from ...engine.ops.base import as_array
 from ..core.layer import Layer
 
@@ -22,6 +23,28 @@ class PreprocessingLayer(Layer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*[_as_data(value) for value in args[:1]], *args[1:], **kwargs)
+
+
+class Unlearnt(Later):
+    """The value, before `adapt`, of a variable of unknown length: whatever reads it, a model's step too, fails.
+
+    Args:
+        dtype: of the value.
+        message: of the error: whose value it is, and what learns it.
+        error: its class.
+    """
+
+    def __init__(self, dtype: DTypeLike, message: str, error: type[Exception]) -> None:
+        self.dtype = as_dtype(dtype)
+        self._message = message
+        self._error = error
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (0,)
+
+    def compute(self) -> Any:
+        raise self._error(self._message)
 
 
 def _as_data(value: object) -> Any:

@@ -18,8 +18,8 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.claims import claim
-from ...engine.common.dtypes import is_integer, string
-from ...engine.graph import Tensor, Value, Variable
+from ...engine.common.dtypes import DTypeLike, is_integer, string
+from ...engine.graph import Tensor, Variable
 from ...engine.objects.arguments import check_numbers, check_optional_numbers, listed, refused
 from ...engine.objects.floats import floatx
 from ...engine.objects.trust import distrusts_files
@@ -29,6 +29,7 @@ from ..core.layer_config import config_from_signature
 from .base import (
     ENCODED_MODES,
     PreprocessingLayer,
+    Unlearnt,
     batches_of,
     check_mode,
     encode,
@@ -50,18 +51,24 @@ _BYTES_A_TOKEN = 128  # that an out-of-vocabulary token takes in lists and array
 
 
 class _Table:
-    """A map from keys to places, as two variables: sorted keys, and the place of each."""
+    """A map from keys to places, as two variables: sorted keys, and the place of each.
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        empty = strings_of([""]) if dtype == string else np.zeros(1, "int64")
-        self.keys = Variable(empty, shape=(None,), trainable=False, name="vocabulary")
+    Args:
+        keys: the first value of the keys.
+    """
+
+    def __init__(self, keys: Unlearnt) -> None:
+        self.keys = Variable(keys, shape=(None,), trainable=False, name="vocabulary")
         self.places = Variable(np.full(1, -1, "int64"), shape=(None,), trainable=False, name="places")
 
     def assign(self, keys: Array, first: int) -> None:
-        """Let the place of each key be its index, counted from `first`."""
+        """Let the place of each key be its index, counted from `first`; of no keys there is no place."""
         order = np.argsort(keys, kind="stable")
+        places = np.arange(first, first + len(keys), dtype="int64")[order]
+        if not len(keys):
+            keys, order, places = np.zeros(1, keys.dtype), np.zeros(1, "int64"), np.full(1, -1, "int64")
         self.keys.write_value(np.ascontiguousarray(keys[order]))
-        self.places.write_value(np.arange(first, first + len(keys), dtype="int64")[order])
+        self.places.write_value(places)
 
     def lookup(self, values: Tensor) -> Tensor:
         """The place of each value, -1 for unknown ones."""
@@ -125,13 +132,13 @@ class IndexLookup(PreprocessingLayer):
         self._has_input_vocabulary = vocabulary is not None if has_input_vocabulary is None else has_input_vocabulary
         self._check_arguments(vocabulary, vocabulary_size)
         claim((num_oov_indices,), _BYTES_A_TOKEN, f"Layer {self.name!r}: num_oov_indices={num_oov_indices}")
-        self._table = _Table(self._key_type)
-        self._tokens = Variable(self._as_tokens([]), shape=(None,), trainable=False, name="tokens")
-        self.idf_weights = Variable(np.zeros(0, floatx()), shape=(None,), trainable=False, name="idf_weights")
+        # Graphs that read these before there is a vocabulary fail when they run: it may follow in between.
+        self._table = _Table(self._unlearnt(self._key_type))
+        self._tokens = Variable(self._unlearnt(self._key_type), shape=(None,), trainable=False, name="tokens")
+        self.idf_weights = Variable(self._unlearnt(floatx()), shape=(None,), trainable=False, name="idf_weights")
+        self._learnt = self._as_tokens([])
         self._vocabulary_size: int | None = vocabulary_size
         self._called_with_size: int | None = None
-        self._write_tokens(self._as_tokens([]))
-        self._vocabulary_size = vocabulary_size
         self.reset_state()
         if vocabulary is not None:
             self.set_vocabulary(vocabulary, idf_weights)
@@ -161,6 +168,13 @@ class IndexLookup(PreprocessingLayer):
             raise self._wrong(f"idf_weights are for output_mode='tf_idf', got {self.output_mode!r}")
         if self.output_mode == "tf_idf" and vocabulary is not None and idf is None:
             raise self._wrong("a vocabulary with output_mode='tf_idf' needs idf_weights, one for each term")
+
+    def _unlearnt(self, dtype: DTypeLike) -> Unlearnt:
+        return Unlearnt(dtype, self._no_vocabulary(), RuntimeError)
+
+    def _no_vocabulary(self, consequence: str = "") -> str:
+        remedy = "Call adapt() or set_vocabulary() first, or give it vocabulary=."
+        return f"Layer {self.name!r} has no vocabulary yet{consequence}. {remedy}"
 
     def _wrong(self, what: str) -> ValueError:
         return ValueError(f"Layer {self.name!r} ({type(self).__name__}): {what}.")
@@ -219,8 +233,7 @@ class IndexLookup(PreprocessingLayer):
         # What an inverse lookup of special places gives; None stands for nothing, which has no place in an array.
         special = [token if token is not None else self._nothing for token in self._special_tokens()]
         self._tokens.write_value(np.concatenate([self._as_tokens(special), tokens]))
-        if len(tokens):
-            self._table.assign(tokens, self._token_start())
+        self._table.assign(tokens, self._token_start())
 
     @property
     def _nothing(self) -> Any:
@@ -354,8 +367,6 @@ class IndexLookup(PreprocessingLayer):
 
     def call(self, inputs: TensorLike) -> Tensor:
         values = self._checked(ops.convert_to_tensor(inputs))
-        if self._vocabulary_size is None and isinstance(values, Value):  # in graphs it may follow
-            raise RuntimeError(f"Layer {self.name!r} has no vocabulary yet. Call adapt() or set_vocabulary() first.")
         if self.invert:
             return self._inverse(values)
         found = self._indices(values)
@@ -363,10 +374,8 @@ class IndexLookup(PreprocessingLayer):
             return found
         depth = self._depth()
         if depth is None:
-            raise RuntimeError(
-                f"Layer {self.name!r} has no vocabulary yet, which gives the width of its output in mode "
-                f"{self.output_mode!r}. Call adapt() or set_vocabulary() first, or use pad_to_max_tokens=True."
-            )
+            width = f", which gives the width of its output in mode {self.output_mode!r} without pad_to_max_tokens=True"
+            raise RuntimeError(self._no_vocabulary(width))
         self._called_with_size = depth if not self.pad_to_max_tokens else None
         if self.output_mode == "tf_idf":
             return encode(found, "count", depth, floatx()) * self.idf_weights.value
@@ -421,7 +430,7 @@ class IndexLookup(PreprocessingLayer):
         return None
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
-        if self.output_mode == "tf_idf":
+        if self.output_mode == "tf_idf" and len(self._learnt):
             store["idf_weights"] = self.idf_weights.numpy()
 
     def load_own_variables(self, store: MutableMapping[str, Any]) -> None:

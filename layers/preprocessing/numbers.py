@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import Tensor, Variable, as_dtype
-from ...engine.graph.state.initial_values import Later
+from ...engine.graph import Tensor, Variable
 from ...engine.objects.arguments import check_numbers, check_optional_numbers, floats, listed
 from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike, as_array
 from ..core.layer_config import config_from_signature
-from .base import ENCODED_MODES, PreprocessingLayer, batches_of, check_mode, encode, encoded_shape
+from .base import ENCODED_MODES, PreprocessingLayer, Unlearnt, batches_of, check_mode, encode, encoded_shape
 
 if TYPE_CHECKING:
     from ..core.options import LayerOptions
@@ -232,7 +231,8 @@ class Discretization(PreprocessingLayer):
         self._build_at_init()
         self.reset_state()
         # A variable of unknown length, so that boundaries which are found later need no new program.
-        first = _NoBoundaries(self.name)
+        missing = f"Layer {self.name!r} has no boundaries yet. Call adapt() on data first, or give it bin_boundaries=."
+        first = Unlearnt(floatx(), missing, ValueError)
         self._boundaries = Variable(first, shape=(None,), trainable=False, name="bin_boundaries")
         self._has_boundaries = False
         if bin_boundaries is not None:
@@ -313,24 +313,6 @@ class Discretization(PreprocessingLayer):
         if found is not None:
             layer._set_boundaries(found)
         return layer
-
-
-class _NoBoundaries(Later):
-    """The boundaries before `adapt`: what reads them, a model's step too, fails and names the layer."""
-
-    def __init__(self, layer_name: str) -> None:
-        self.dtype = as_dtype(floatx())
-        self._layer_name = layer_name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (0,)
-
-    def compute(self) -> Array:
-        raise ValueError(
-            f"Layer {self._layer_name!r} has no boundaries yet. Call adapt() on data first, or make it with "
-            "bin_boundaries."
-        )
 
 
 def _compressed(summary: Array, epsilon: float) -> Array:

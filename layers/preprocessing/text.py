@@ -103,6 +103,7 @@ class TextVectorization(PreprocessingLayer):
             output_mode=output_mode,
             sparse=sparse,
             encoding=encoding,
+            name=self.name,  # which errors then show
             vocabulary_size=vocabulary_size,
             has_input_vocabulary=has_input_vocabulary,
         )

@@ -197,29 +197,6 @@ def test_empty_and_scalar_inputs() -> None:
     assert L.Hashing(3)(np.zeros(0, "U1")).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("layer", "data"),
-    [
-        (L.StringLookup(), ["a", ""]),
-        (L.StringLookup(output_mode="count"), ["a"]),
-        (L.IntegerLookup(), [1, 2]),
-        (L.IntegerLookup(invert=True), [1, 2]),
-        (L.TextVectorization(), ["a b"]),
-    ],
-)
-def test_a_lookup_without_a_vocabulary_is_refused(layer: Any, data: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"no vocabulary yet.*adapt\(\)"):
-        layer(data)
-
-
-def test_a_vocabulary_may_follow_when_the_model_is_built() -> None:
-    layer = L.StringLookup()
-    assert layer.get_vocabulary() == []
-    model = ab.Sequential([ab.Input((1,), dtype="string"), layer])
-    layer.adapt(["b", "b", "a"])
-    assert model.predict(np.array([["a"], ["b"]]), verbose=0).tolist() == [[2], [1]]
-
-
 def test_a_new_vocabulary_works_in_a_model_that_is_built() -> None:
     layer = L.StringLookup(vocabulary=["a"])
     model = ab.Sequential([ab.Input((1,), dtype="string"), layer])
