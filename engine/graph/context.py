@@ -7,9 +7,29 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .device import DeviceScope
+
 if TYPE_CHECKING:
-    from .device import DeviceScope
-    from .graph import Graph
+    from .graph import Graph, Operation
+
+
+class Scopes:
+    """Hold what the scopes around ask for operations that are added to a graph.
+
+    Attributes:
+        name: the prefix of their names.
+        device: where they are to run.
+        controls: what they wait for, of each block.
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.device = DeviceScope()
+        self.controls: list[tuple[Operation, ...]] = []
+
+
+class ScopesOfThread(Scopes, threading.local):
+    """Hold the scopes of each thread, of a graph in which several build at the same time."""
 
 
 class _Context(threading.local):

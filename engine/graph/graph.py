@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from .context import graph_context
+from .context import Scopes, ScopesOfThread, graph_context
 from .default_graph import LivingOperations, LivingReads, prefixes_of, without_references
 from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
 from .op import Op
@@ -44,9 +44,7 @@ class Graph:
         self.captures: list[tuple[Symbol, Symbol]] = []  # only regions capture
         self._by_name: dict[str, Operation] = {}
         self._name_counts: dict[str, int] = {}
-        self._name_scope = ""
-        self._scope = DeviceScope()
-        self._control_stack: list[tuple[Operation, ...]] = []
+        self._scopes = Scopes()
         self._reads: dict[Variable, Symbol] = {}
         self.constants: dict[Any, Symbol] = {}  # operations built once: Python scalars, shapes
         self._values: dict[int, tuple[weakref.ref[Value], Symbol]] = {}  # captured, by identity
@@ -78,12 +76,12 @@ class Graph:
     ) -> Operation:
         controls: tuple[Operation, ...] = ()
         outer: list[Operation] = []
-        if self._control_stack:
-            waits = dict.fromkeys(c for group in self._control_stack for c in group)
+        if self._scopes.controls:
+            waits = dict.fromkeys(c for group in self._scopes.controls for c in group)
             controls = tuple([source for source in waits if source.graph is self])
             outer = [source for source in waits if source.graph is not self]
         name = self.unique_name(name or op.type_name)
-        scope = self._scope
+        scope = self._scopes.device
         operation = Operation(self, op, inputs, specs, name, scope.plain, controls, location or user_location())
         operation.colocations = scope.colocations
         if scope.parts or scope.colocations or operation.effects:
@@ -99,18 +97,18 @@ class Graph:
         """
         known = self.constants.get(key)
         if known is None:
-            before, scope = self._control_stack, self._scope
-            self._control_stack, self._scope = [], DeviceScope()
+            before, scope = self._scopes.controls, self._scopes.device
+            self._scopes.controls, self._scopes.device = [], DeviceScope()
             try:
                 known = self.constants[key] = self.add(op, inputs, name).outputs[0]
             finally:
-                self._control_stack, self._scope = before, scope
+                self._scopes.controls, self._scopes.device = before, scope
         return known
 
     @property
     def in_control_block(self) -> bool:
         """Test whether `control_dependencies` hold for what is built now."""
-        return bool(self._control_stack)
+        return bool(self._scopes.controls)
 
     def adopt(
         self,
@@ -208,7 +206,7 @@ class Graph:
 
         Reads under control dependencies are apart: they wait for more than others do.
         """
-        if self._control_stack:
+        if self._scopes.controls:
             return self.add_read(variable)
         known = self._reads.get(variable)
         if known is None:
@@ -225,7 +223,7 @@ class Graph:
 
     def unique_name(self, name: str) -> str:
         """`name` inside the current name scope, with a number behind it if it is taken."""
-        full = self._name_scope + name
+        full = self._scopes.name + name
         count = self._name_counts.get(full)
         if count is None:
             self._name_counts[full] = 0
@@ -241,12 +239,12 @@ class Graph:
     @contextmanager
     def name_scope(self, name: str) -> Generator[str]:
         """Prefix the names of operations built inside with ``name/``."""
-        before = self._name_scope
-        self._name_scope = self.unique_name(name) + "/"
+        before = self._scopes.name
+        self._scopes.name = self.unique_name(name) + "/"
         try:
-            yield self._name_scope
+            yield self._scopes.name
         finally:
-            self._name_scope = before
+            self._scopes.name = before
 
     @contextmanager
     def device(self, device: str | DeviceFunction | None) -> Generator[None]:
@@ -254,7 +252,7 @@ class Graph:
 
         See `anabranch.device`.
         """
-        scope = DeviceScope() if device is None else self._scope
+        scope = DeviceScope() if device is None else self._scopes.device
         if device:
             scope = scope.inside(DeviceName.parse(device) if isinstance(device, str) else device)
         with self.in_scope(scope):
@@ -283,17 +281,17 @@ class Graph:
     @contextmanager
     def in_scope(self, scope: DeviceScope) -> Generator[None]:
         """Make `scope` what is asked for the operations built inside."""
-        before = self._scope
-        self._scope = scope
+        before = self._scopes.device
+        self._scopes.device = scope
         try:
             yield
         finally:
-            self._scope = before
+            self._scopes.device = before
 
     @property
     def device_scope(self) -> DeviceScope:
         """Return what the device scopes around this place of the program ask for."""
-        return self._scope
+        return self._scopes.device
 
     def control_dependencies(self, control_inputs: Sequence[Any] | None) -> AbstractContextManager[None]:
         """Operations built inside run after the operations and tensors of `control_inputs`; None lifts outer ones.
@@ -312,15 +310,15 @@ class Graph:
                 raise TypeError(f"control_dependencies takes operations and tensors, not {type(item).__name__}.")
             if not self.is_inside(item.graph):
                 raise ValueError(f"control_dependencies: {item!r} belongs to an unrelated graph.")
-        return self._in_control_block([*self._control_stack, tuple(operations)])
+        return self._in_control_block([*self._scopes.controls, tuple(operations)])
 
     @contextmanager
     def _in_control_block(self, stack: list[tuple[Operation, ...]]) -> Generator[None]:
-        before, self._control_stack = self._control_stack, stack
+        before, self._scopes.controls = self._scopes.controls, stack
         try:
             yield
         finally:
-            self._control_stack = before
+            self._scopes.controls = before
 
     def note_outer_waits(self, operation: Operation, sources: Sequence[Operation]) -> None:
         """Take note that `operation` waits for operations of enclosing graphs."""
@@ -468,6 +466,7 @@ class DefaultGraph(Graph):
         self.constants = cast("dict[Any, Symbol]", weakref.WeakValueDictionary[Any, Symbol]())
         self._captured: dict[int, tuple[weakref.ref[Value], weakref.ref[Symbol]]] = {}
         self._kept: set[Operation] = set()
+        self._scopes = ScopesOfThread()
         self._lock = threading.Lock()
 
     @contextmanager

@@ -54,7 +54,7 @@ class Region(Graph):
         self.written: set[object] = set()
         self._local: dict[Symbol, Symbol] = {}
         self._hoisted: dict[Variable, Symbol] = {}
-        self._scope = parent.device_scope
+        self._scopes.device = parent.device_scope
         self.is_built = False
         self.is_copy = False
         self.needed: list[Operation] | None = None
@@ -103,11 +103,11 @@ class Region(Graph):
                 f"A value from inside a loop or branch is used outside it, together with {outer!r}. "
                 "Values inside a loop or branch leave it only as its results."
             )
-        with_controls, self._control_stack = self._control_stack, []
+        with_controls, self._scopes.controls = self._scopes.controls, []
         source = outer.operation
         location = source.location if self.is_copy else None
         parameter = self._append(Parameter(outer.spec), (), (outer.spec,), source.name, location).outputs[0]
-        self._control_stack = with_controls
+        self._scopes.controls = with_controls
         self.captures.append((outer, parameter))
         return parameter
 
@@ -172,7 +172,7 @@ class Region(Graph):
 
         What a control block around the region names is left out of `outer_waits`: it counts, whatever runs inside.
         """
-        around = {source for group in self._parent._control_stack for source in group}
+        around = {source for group in self._parent._scopes.controls for source in group}
         for operation, sources in self.outer_waits.items():
             self.outer_waits[operation] = tuple([source for source in sources if source not in around])
         return list(dict.fromkeys(source for sources in self.outer_waits.values() for source in sources))

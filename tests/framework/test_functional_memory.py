@@ -166,6 +166,29 @@ def test_scopes_hold_for_what_is_built_on_inputs() -> None:
     assert before.operation in after.operation.control_inputs
 
 
+def test_scopes_of_a_thread_do_not_hold_in_others() -> None:
+    entered, seen = threading.Event(), threading.Event()
+    first = ab.placeholder((), name="first")
+
+    def build() -> None:
+        with ab.name_scope("theirs"), ab.device("cpu:0"), ab.control_dependencies([first]):
+            entered.set()
+            seen.wait(60)
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    entered.wait(60)
+    with ab.name_scope("ours"):  # and is left after theirs
+        made = symbol(layers.Dense(1, name="inside")(ab.Input((2,)))).operation
+        variable = ab.Variable(1.0)
+        seen.set()
+        thread.join()
+    assert made.name.startswith("ours")
+    assert made.device == variable.device == ""
+    assert not made.control_inputs
+    assert ab.placeholder((), name="behind").operation.name.startswith("behind")
+
+
 def test_models_are_built_in_threads_side_by_side() -> None:
     graph, found = get_default_graph(), []
 
@@ -189,6 +212,7 @@ def test_models_are_built_in_threads_side_by_side() -> None:
     for _, values in found:
         np.testing.assert_allclose(values, 2 * np.exp(X.sum(1, keepdims=True) - 1) * np.ones(3), rtol=1e-5)
     assert all(graph.operations[operation.index] is operation for operation in graph.operations)
+    assert "/" not in ab.placeholder((), name="behind").operation.name  # none of their layers is still entered
 
 
 def test_nothing_is_left_entered() -> None:
