@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.common.identity import is_among
-from ...engine.graph import Symbol, Tensor, TensorSpec, flatten
+from ...engine.graph import Placeholder, Symbol, Tensor, TensorSpec, flatten
 from ...engine.session import placeholder
 from ...layers.core.calling import map_leaves, symbols_in
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
 from ...layers.core.node import History, Node, is_construction_graph
-from .raw_ops import RawOp, as_nodes
+from .raw_ops import RawOp, as_nodes, is_literal
 
 if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike
@@ -80,6 +80,8 @@ class LayerGraph:
 
     def _check_inputs(self) -> None:
         for position, tensor in enumerate(self.inputs):
+            if not is_literal(tensor) and not isinstance(tensor.operation.op, Placeholder):
+                as_nodes([tensor], [])  # what ops made of a layer's output
             if "history" not in tensor.annotations:
                 raise ValueError(
                     f"Model {self.model_name!r}: input {position}, {tensor!r}, was not made by ab.Input or a layer. "

@@ -164,6 +164,19 @@ def test_a_model_may_begin_at_several_places() -> None:
     assert len({layer.name for layer in model.layers}) == 3
 
 
+def test_a_model_may_begin_at_what_an_op_gives(tmp_path: Any) -> None:
+    x = ab.Input((3,), name="x")
+    scaled = layers.Dense(4)(x) * 2.0
+    head = ab.Model(scaled, layers.Dense(1, kernel_initializer="ones")(ab.ops.relu(scaled[:, :2])))
+    head.save(tmp_path / "head.keras")
+    for model in (head, ab.models.load_model(tmp_path / "head.keras")):
+        assert model.predict(np.array([[1.0, -2.0, 7.0, 7.0]], "float32"), verbose=0).tolist() == [[1.0]]
+    with pytest.raises(ValueError, match=r"depend on \['x'\], which is not among the inputs"):
+        ab.Model(scaled, scaled + x[:, :1])
+    with pytest.raises(ValueError, match=r"placeholder 'plain.*which is no ab.Input"):
+        ab.Model(ab.placeholder((None, 3), name="plain") * 2.0, layers.Dense(1)(x))
+
+
 def test_one_of_two_outputs_of_a_layer_is_not_enough_to_begin_with() -> None:
     class Halves(layers.Layer):
         def call(self, inputs: Any) -> Any:
