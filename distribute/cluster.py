@@ -150,6 +150,15 @@ def split_address(address: Any) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def listens(address: str, timeout: float = 1.0) -> bool:
+    """Test whether a process listens at an address, within so many seconds."""
+    try:
+        socket.create_connection(split_address(address), timeout).close()
+    except OSError:
+        return False
+    return True
+
+
 def joined_address(host: str, port: int) -> str:
     """Put an address together."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

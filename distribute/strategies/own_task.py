@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..cluster import ClusterSpec, host_to_bind, split_address
+from ..cluster import ClusterSpec, host_to_bind, listens
 
 if TYPE_CHECKING:
     from ..tasks.server import Server
@@ -67,7 +66,7 @@ class OwnTask:
         assert self.server is not None
         seen: float | None = None
         while not self.server.join(_LOOK_SECONDS):
-            if any(map(_listens, workers.values())):
+            if any(listens(each, _LOOK_SECONDS) for each in workers.values()):
                 seen = time.monotonic()
             elif seen is not None and (self.server.task.left >= workers.keys() or time.monotonic() > seen + patience):
                 self.leave()
@@ -85,15 +84,6 @@ class OwnTask:
             server, self.server = (self.server, None) if self._users == 0 else (None, self.server)
         if server is not None:
             server.stop()
-
-
-def _listens(address: str) -> bool:
-    """Test whether a process listens at an address."""
-    try:
-        socket.create_connection(split_address(address), _LOOK_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def _check_address(cluster: ClusterSpec, job_name: str, task_index: int) -> None:

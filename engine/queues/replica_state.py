@@ -129,10 +129,11 @@ class ReplicaStepsState(ReplicaFencing):
         """Have a worker leave between steps: what it has out counts, and it gets nothing more."""
         if self._is_member(worker, incarnation):
             self._retiring.add(worker)
-            hears, self._hears = self._hears, []
-            for hear in hears:
-                self._serve(*hear)
+            self._serve_all()
             self._settle()
+        for each in [each for each in self._enrolments if (each[1], each[3]) == (worker, incarnation)]:
+            self._enrolments.remove(each)
+            each[0].finish((LEAVE,))
 
     def hand_over(self, worker: int, incarnation: int) -> bool:
         """Let the leader go, for whom another worker takes over; gives whether there is one."""
@@ -190,7 +191,7 @@ class ReplicaStepsState(ReplicaFencing):
         """Ask to take part; it waits for a generation that is led, and is another one than `after`.
 
         If the worker takes part, it does not any more until then. The outcome is the number of the generation; LEAD if
-        state is lost, the leader too, and this worker is to begin again.
+        state is lost, the leader too, and this worker is to begin again; LEAVE if it was to leave meanwhile.
 
         Args:
             worker, task, incarnation: who asks.
@@ -242,9 +243,7 @@ class ReplicaStepsState(ReplicaFencing):
         if self.leader is not None or not self._workers or not self.generation or is_over:
             return
         self.leader, self._is_appointed = min(self._workers), True
-        hears, self._hears = self._hears, []
-        for hear in hears:
-            self._serve(*hear)
+        self._serve_all()
 
     def accept(self, worker: int, incarnation: int) -> tuple[int, int]:
         """Take over, as the worker that was appointed.
@@ -368,9 +367,7 @@ class ReplicaStepsState(ReplicaFencing):
     def announce(self, text: str) -> None:
         """Add an announcement for all workers. It is kept for those that come later."""
         self._announcements.append(text)
-        hears, self._hears = self._hears, []
-        for hear in hears:
-            self._serve(*hear)
+        self._serve_all()
 
     def hear(self, worker: int, incarnation: int, number: int) -> Attempt:
         """Ask for the announcement of a number, counted from 0; it waits until there is one."""
@@ -381,6 +378,11 @@ class ReplicaStepsState(ReplicaFencing):
         else:
             self._serve(attempt, number, worker)
         return attempt
+
+    def _serve_all(self) -> None:
+        hears, self._hears = self._hears, []
+        for hear in hears:
+            self._serve(*hear)
 
     def _serve(self, attempt: Attempt, number: int, worker: int) -> None:
         if number < len(self._announcements):

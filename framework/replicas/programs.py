@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...distribute.cluster import listens
 from ...engine import ops
 from ...engine.common import dtypes
 from ...engine.common.deadlines import deadline
@@ -22,6 +24,10 @@ from ..data.adapters import Batch
 from .plan import ReplicaPlan
 from .traced import placeholders
 
+_logger = logging.getLogger(__name__)
+SAYS_SECONDS = 30.0  # after how long a worker logs which workers steps wait for, and from then on
+BEGIN_SECONDS = 60.0  # after how long it logs that nobody has begun to train, and from then on; ps tasks may take 30
+ABSENT_SECONDS = 300.0  # after how long it waits no more for a chief that is not there
 _NUMBER, _NUMBERS, _PART, _TEXT = (
     TensorSpec((), dtypes.int64),
     TensorSpec((None,), dtypes.int64),
@@ -121,15 +127,43 @@ class ReplicaPrograms:
 
         Args:
             after: that number.
-            patience: after so many seconds this worker takes a leader that has not come for lost.
+            patience: after so many seconds this worker takes a leader that has not come for lost. None where none has
+                led before: then it logs for whom it waits, and waits on as long as that one is there.
+
+        Raises:
+            TimeoutError: that one is not.
         """
+        begun = seen = time.monotonic()
         is_late = False
         while True:
             try:
-                with deadline(patience):
+                with deadline(BEGIN_SECONDS if patience is None else patience):
                     return self._enrolled(after, is_late)
             except DeadlineExceededError:
-                is_late = True
+                is_late = patience is not None
+            if not is_late:
+                seen = self._say_who_is_to_begin(begun, seen)
+
+    def _say_who_is_to_begin(self, begun: float, seen: float) -> float:
+        """Log for whom this worker has waited since it `begun`; gives when that one was last `seen`.
+
+        Raises:
+            TimeoutError: that one has been absent for too long.
+        """
+        strategy, now = self.plan.strategy, time.monotonic()
+        assert strategy.cluster is not None
+        chief = strategy.workers[strategy.chief_index or 0]
+        address = strategy.cluster.address(chief)
+        text = f"{strategy.workers[self._worker]} has waited {now - begun:.0f} s for {chief} to begin training."
+        if listens(address):
+            ps = ", ".join(f"{task} at {strategy.cluster.address(task)}" for task in strategy.ps)
+            _logger.warning("%s It is there, but has not called fit yet, or not with the same ps tasks: %s.", text, ps)
+            return now
+        text += f" Nothing answers at {address}. Start it with the same cluster, or see whether it has failed."
+        if now - seen >= ABSENT_SECONDS:
+            raise TimeoutError(text)
+        _logger.warning("%s", text)
+        return seen
 
     def _enrolled(self, after: int, is_late: bool) -> int:
         task = self.plan.strategy.workers[self._worker]
@@ -158,13 +192,36 @@ class ReplicaPrograms:
         return bool(self._run("hand over", lambda: [self.plan.steps.hand_over(self._worker, self._incarnation)])[0])
 
     def take(self, epoch: int) -> Ticket:
-        """Take a ticket; its number is -1 at the end of the epoch."""
+        """Take a ticket; its number is -1 at the end of the epoch. While too few workers take part it is waited for."""
+        is_bounded = self.plan.strategy.min_workers > 1
+        while True:
+            try:
+                with deadline(SAYS_SECONDS if is_bounded else None):
+                    return self._taken(epoch)
+            except DeadlineExceededError:
+                self._say_who_is_absent()
+
+    def _taken(self, epoch: int) -> Ticket:
         found = self._run(
             "take",
             lambda epoch: self.plan.steps.take(self._worker, self._incarnation, epoch),
             (_NUMBER, epoch),
         )
         return Ticket(*map(int, found))
+
+    def _say_who_is_absent(self) -> None:
+        """Log for whom steps wait, if too few workers take part."""
+        strategy, members = self.plan.strategy, self.statistics()["members"]
+        if len(members) >= strategy.min_workers:
+            return
+        absent = [task for number, task in enumerate(strategy.workers) if number not in members]
+        _logger.warning(
+            "Training waits for %d of %s: min_workers=%d, and %d take part.",
+            strategy.min_workers - len(members),
+            ", ".join(absent),
+            strategy.min_workers,
+            len(members),
+        )
 
     def train(self, ticket: int, batch: Batch, part: float, window: Sequence[int]) -> Receipt:
         """Compute the gradients of a batch and put them under a ticket; a batch without rows has none.

@@ -512,6 +512,8 @@ class ReplicaFit(ClusterFit):
         model, hooks = self.model, self.hooks
         is_again, after = self._generation > 0, self._after
         generation = self._enter(lambda each: each.enrol(after, _RESTART_SECONDS if is_again else None), is_again)
+        if generation == LEAVE:
+            raise LeavingError
         self.strategy.count = self.programs.statistics
         if not is_again:
             hooks.on_begin("train")

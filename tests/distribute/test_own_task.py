@@ -27,14 +27,14 @@ def test_a_ps_that_runs_the_script_serves_until_the_workers_have_ended(
     """At once where all have said that they end; else it has patience, here none."""
     monkeypatch.setenv("ANABRANCH_TOKEN", "a token for tests, which is no secret")
     monkeypatch.setattr(own_task, "_LOOK_SECONDS", 0.05)
-    found, saw_nobody, saw_one = own_task._listens, threading.Event(), threading.Event()
+    found, saw_nobody, saw_one = own_task.listens, threading.Event(), threading.Event()
 
-    def listens(worker: str) -> bool:
-        is_there = found(worker)
+    def listens(worker: str, timeout: float) -> bool:
+        is_there = found(worker, timeout)
         (saw_one if is_there else saw_nobody).set()
         return is_there
 
-    monkeypatch.setattr(own_task, "_listens", listens)
+    monkeypatch.setattr(own_task, "listens", listens)
     ps, worker = addresses(2)
     cluster = {"ps": [ps], "worker": [worker]}
     own = own_task.OwnTask.joined(ClusterSpec(cluster), "ps", 0)

@@ -6,8 +6,9 @@ import pytest
 from anabranch.engine.graph import Graph, control_dependencies
 from anabranch.engine.queues import DeadlineExceededError
 from anabranch.engine.queues.errors import CancelledError, StateLostError
+from anabranch.engine.queues.replica_state import ReplicaStepsState
 from anabranch.engine.queues.replica_steps import FORGET, Part, ReplicaGradients, ReplicaSteps
-from anabranch.engine.queues.replica_tickets import Receipt
+from anabranch.engine.queues.replica_tickets import LEAVE, Receipt
 from anabranch.engine.session import Session
 
 NONE = np.zeros(0, "int64")
@@ -201,3 +202,15 @@ def test_lost_state_says_so():
         Session(graph).run(steps.choose(0))
     with pytest.raises(StateLostError, match="gone"):
         gradients.put_now(0, [np.float32(1.0)])
+
+
+def test_a_worker_that_waits_for_training_to_begin_leaves_at_once():
+    state = ReplicaStepsState(1)
+    waits, other = state.enrol(1, "task 1", 101, 0), state.enrol(2, "task 2", 102, 0)
+    state.retire(1, 100)
+    assert not waits.is_done, "that was an earlier start of it"
+    state.retire(1, 101)
+    assert waits.outcome() == (LEAVE,)
+    token = state.lead(0, "task 0", 100)
+    assert other.outcome() == (token,)
+    assert state.members == [0, 2]
