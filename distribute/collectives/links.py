@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
+from ...engine.queues.errors import TaskFailedError
 from ..cluster import joined_address, resolved, split_address
 from ..transport.connections import Handshake, Identity, RefusedError
 from ..transport.failures import task_failed
@@ -186,13 +187,17 @@ class Links:
         into = {rank: memoryview(target) for rank, target in receives.items()}
         says_at = self.says_at()
         while True:
-            moved = False
-            for rank in [*out]:
-                moved |= self._send(rank, out)
-            for rank in [*into]:
-                moved |= self._receive(rank, into)
-                if rank not in into and arrived is not None:
-                    arrived(rank)
+            moved, lost = False, None
+            try:
+                for rank in [*out]:
+                    moved |= self._send(rank, out)
+                for rank in [*into]:
+                    moved |= self._receive_from(rank, into, arrived)
+            except TaskFailedError as error:
+                lost = error
+            if lost is not None:
+                self._receive_rest(into, arrived)
+                raise lost
             if not out and not into:
                 return
             if not moved:
@@ -200,6 +205,22 @@ class Links:
                 if time.monotonic() >= says_at:
                     says_at = float("inf")
                     self.say({*out, *into})
+
+    def _receive_from(self, rank: int, into: dict[int, memoryview], arrived: Callable[[int], None] | None) -> bool:
+        moved = self._receive(rank, into)
+        if rank not in into and arrived is not None:
+            arrived(rank)
+        return moved
+
+    def _receive_rest(self, into: dict[int, memoryview], arrived: Callable[[int], None] | None) -> None:
+        """Take what members had sent before one was lost: it may be the reason, and `arrived` raises it."""
+        lost, self._error = self._error, None
+        try:
+            for rank in [*into]:
+                with contextlib.suppress(TaskFailedError):
+                    self._receive_from(rank, into, arrived)
+        finally:
+            self._error = lost
 
     def told(self, data: bytes, ranks: Sequence[int]) -> dict[int, bytearray]:
         """Exchange as many bytes with each of some members."""

@@ -161,6 +161,15 @@ def test_members_that_disagree_are_both_named(first: Any, second: Any, match: st
         one.barrier()
 
 
+def test_a_member_that_comes_when_others_have_ended_by_a_disagreement_learns_of_it() -> None:
+    """It got a `TaskFailedError`: a connection was closed before it had read what came by it."""
+    first, second, third = made(3, shares_memory=False)
+    calls = [lambda: first.all_reduce(np.zeros(2), "sum"), lambda: third.all_reduce(np.zeros(3), "sum")]
+    assert [type(error) for error in all_at_once(*calls)] == [ValueError, ValueError]
+    with pytest.raises(ValueError, match=r"task:1 runs .* float64\[2\] .*, and .*task:2 runs .* float64\[3\] "):
+        second.all_reduce(np.zeros(2), "sum")
+
+
 def test_a_member_that_is_gone_is_named() -> None:
     group = made(3, shares_memory=True)
     group[1].close()
