@@ -34,6 +34,11 @@ def half_words(key: Any, count: int, start: int = 0) -> Any:
     return words.astype("<u8", copy=False).view("<u4")[before : before + count]
 
 
+def half_threshold(rate: float) -> int:
+    """Return the least half word that is not among the first `rate` of them."""
+    return min(round(rate * 2**32), 2**32 - 1)
+
+
 def unit_numbers(key: Any, count: int, dtype: DType, start: int = 0) -> Any:
     """`count` uniforms in [0, 1), in float64 or (for narrower types, too) in float32, from number `start` on."""
     if dtype == dtypes.float64:

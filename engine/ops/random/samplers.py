@@ -54,6 +54,7 @@ from ..math.bits import (
     RandomOp,
     element_count,
     floating_dtype,
+    half_threshold,
     half_words,
     numbers_of,
     raw_words,
@@ -96,7 +97,12 @@ def draw_uniform(
         part: for some numbers of a longer draw, the number of the first one, and how many there are in all.
     """
     wanted = as_dtype(dtype)
-    values = unit_numbers(key, element_count(shape), wanted, 0 if part is None else part[0])
+    units = unit_numbers(key, element_count(shape), wanted, 0 if part is None else part[0])
+    return _uniform_of(units, shape, wanted, low, high)
+
+
+def _uniform_of(values: Any, shape: Sequence[int], wanted: DType, low: float, high: float) -> Any:
+    """Numbers in [low, high) made of those in [0, 1)."""
     if (low, high) != (0.0, 1.0):
         values = values * values.dtype.type(high - low) + values.dtype.type(low)
     if high > low and (wanted != values.dtype or (low, high) != (0.0, 1.0)):
@@ -104,12 +110,9 @@ def draw_uniform(
     return as_scalar_or_array(values.astype(wanted, copy=False).reshape(tuple(shape)))
 
 
-def _standard_normal(key: Any, count: int, dtype: DType, part: tuple[int, int] | None = None) -> Any:
+def _standard_normal(unit: Any, count: int) -> Any:
     """`count` numbers: those of the first half are cosines, those of the second one sines, of the same angles."""
-    if part is not None and part != (0, count):
-        return _some_standard_normal(key, count, dtype, *part)
     half = (count + 1) // 2
-    unit = unit_numbers(key, 2 * half, dtype)
     radius = np.sqrt(-2 * np.log1p(-unit[:half]))
     angle = unit[half:] * unit.dtype.type(2 * math.pi)
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
@@ -136,8 +139,16 @@ def draw_normal(
     part: tuple[int, int] | None = None,
 ) -> Any:
     """Normally distributed numbers, as an array. See `draw_uniform`."""
-    wanted = as_dtype(dtype)
-    values = _standard_normal(key, element_count(shape), wanted, part)
+    wanted, count = as_dtype(dtype), element_count(shape)
+    if part is not None and part != (0, count):
+        values = _some_standard_normal(key, count, wanted, *part)
+    else:
+        values = _standard_normal(unit_numbers(key, count + count % 2, wanted), count)
+    return _normal_of(values, shape, wanted, mean, stddev)
+
+
+def _normal_of(values: Any, shape: Sequence[int], wanted: DType, mean: float, stddev: float) -> Any:
+    """Numbers of a mean and a standard deviation made of those of 0 and 1."""
     values = values * values.dtype.type(stddev) + values.dtype.type(mean)
     return as_scalar_or_array(values.astype(wanted, copy=False).reshape(tuple(shape)))
 
@@ -186,6 +197,14 @@ class RandomUniform(RandomOp):
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return draw_uniform(key, shape, self.dtype, self.low, self.high)
 
+    def unit_count(self, count: int) -> int:
+        """Return of how many numbers in [0, 1) so many are made."""
+        return count
+
+    def of_units(self, units: Any, shape: tuple[int, ...]) -> Any:
+        """Return what is drawn, made of its numbers in [0, 1)."""
+        return _uniform_of(units, shape, self.dtype, self.low, self.high)
+
     def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
         return draw_uniform(key, shape, self.dtype, self.low, self.high, part)
 
@@ -213,6 +232,15 @@ class RandomNormal(RandomOp):
 
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return draw_normal(key, shape, self.dtype, self.mean, self.stddev)
+
+    def unit_count(self, count: int) -> int:
+        """Return of how many numbers in [0, 1) so many are made."""
+        return count + count % 2
+
+    def of_units(self, units: Any, shape: tuple[int, ...]) -> Any:
+        """Return what is drawn, made of its numbers in [0, 1)."""
+        values = _standard_normal(units, element_count(shape))
+        return _normal_of(values, shape, self.dtype, self.mean, self.stddev)
 
     def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
         return draw_normal(key, shape, self.dtype, self.mean, self.stddev, part)
@@ -277,7 +305,7 @@ class RandomKeep(RandomOp):
         return self.draw_part(key, shape, (0, 0))
 
     def draw_part(self, key: Any, shape: tuple[int, ...], part: tuple[int, int]) -> Any:
-        kept = half_words(key, element_count(shape), part[0]) >= np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+        kept = half_words(key, element_count(shape), part[0]) >= np.uint32(half_threshold(self.rate))
         scale = 1.0 / (1.0 - self.rate)
         return as_scalar_or_array((kept * np.float32(scale)).astype(self.dtype, copy=False).reshape(shape))
 

@@ -1,0 +1,1 @@
+"""Machine code of operations that draw random numbers."""
