@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -55,6 +57,34 @@ def tell_launcher(chief: int) -> None:
         with open(f"{path}.{chief}", "w", encoding="ascii") as stream:
             stream.write(str(chief))
         os.replace(f"{path}.{chief}", path)
+
+
+def note_end() -> None:
+    """Leave a note for the launcher, beside ``ANABRANCH_CHIEF_FILE``, that this process begins to end, and when.
+
+    Others that fail because this one does may end before it: by the notes the launcher finds out who was first.
+    """
+    path = os.environ.get("ANABRANCH_CHIEF_FILE", "")
+    note = f"{path}.{os.getpid()}"
+    if path and not os.path.exists(note):
+        with contextlib.suppress(OSError):  # the launcher is gone
+            with open(f"{note}.new", "w", encoding="ascii") as stream:
+                stream.write(str(time.monotonic()))
+            os.replace(f"{note}.new", note)
+
+
+def time_of_end(pid: int, path: str) -> float | None:
+    """Return when a process began to end, as it has noted; None where it has not.
+
+    Args:
+        pid: its number.
+        path: the launcher's file.
+    """
+    try:
+        with open(f"{path}.{pid}", encoding="ascii") as stream:
+            return float(stream.read())
+    except FileNotFoundError:
+        return None
 
 
 def chief_of_launcher(environment: Mapping[str, str] | None = None) -> int | None:

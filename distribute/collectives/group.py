@@ -22,6 +22,7 @@ import numpy as np
 
 from ...engine.ops.collectives import Group
 from ...engine.queues.errors import CancelledError, TaskFailedError
+from ..environment import note_end
 from .begun import Begun
 from .chain import reduce_lane
 from .choice import Choice
@@ -314,6 +315,7 @@ class ProcessGroup(Group):
 
     def abort(self, reason: str) -> None:
         """Have all members that run a collective, or will, fail with this reason; then leave the group."""
+        note_end()  # before others learn of it
         self._begun.close()  # others come to what runs; it does not wait for ever
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             with contextlib.suppress(Exception):

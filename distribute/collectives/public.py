@@ -8,7 +8,7 @@ import secrets
 from ...engine.ops import collectives
 from ...engine.ops.collectives import Group, all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from ..cluster import is_loopback, split_address
-from ..environment import WORKER_JOBS, Place, cluster_from_environment
+from ..environment import WORKER_JOBS, Place, cluster_from_environment, note_end
 from ..token import job_token
 from ..transport.planes import AUTO, Plane, asked
 from .group import ProcessGroup
@@ -59,8 +59,14 @@ def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -
     is_local = all(is_loopback(split_address(address)[0]) for address in addresses)
     links = Links(names, addresses, rank, secrets.randbits(63), job_token(None, is_local), timeout)
     group = ProcessGroup(links, asked() in (AUTO, Plane.SHARED_MEMORY))
-    atexit.register(group.close)
+    atexit.register(_leave, group)
     return group
+
+
+def _leave(group: ProcessGroup) -> None:
+    """Leave a group at the end of the process."""
+    note_end()  # before others learn of it
+    group.close()
 
 
 collectives.set_finder(lambda: joined(cluster_from_environment()))

@@ -20,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from ..cluster import host_to_bind
-from ..environment import chief_of_launcher
+from ..environment import chief_of_launcher, time_of_end
 from ..ports import free_ports
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
@@ -155,7 +156,7 @@ class Launch:
         self._environment["ANABRANCH_CHIEF_FILE"] = str(self._chief_file)
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
-        self._ended: list[subprocess.Popen[str]] = []  # in the order in which they ended
+        self._ended: dict[subprocess.Popen[str], float] = {}  # with the time at which that was seen
         self._threads: list[threading.Thread] = []  # that read lines, and that wait for ends
 
     def __enter__(self) -> Launch:
@@ -217,7 +218,7 @@ class Launch:
 
     def _note_end(self, process: subprocess.Popen[str]) -> None:
         process.wait()
-        self._ended.append(process)
+        self._ended.setdefault(process, time.monotonic())
 
     def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -272,10 +273,27 @@ class Launch:
 
     def _in_order_of_end(self) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
         """Job, number on this host and process of each that has ended and was not started again."""
-        for process in list(self._ended):
+        if any(process.returncode for process in list(self._ended)):
+            self._wait_for_noted()
+        for process in sorted(self._ended.copy(), key=self._time_of_end):
             for job, processes in (("ps", self.ps), ("worker", self.workers)):
                 if process in processes:
                     yield job, processes.index(process), process
+
+    def _wait_for_noted(self) -> None:
+        """Wait for workers that have noted that they end: others may have ended before, because of them."""
+        for process in self.workers:
+            if process in self._ended or time_of_end(process.pid, str(self._chief_file)) is None:
+                continue
+            try:
+                process.wait(_END_SECONDS)
+                self._ended.setdefault(process, time.monotonic())
+            except subprocess.TimeoutExpired:  # it goes on
+                Path(f"{self._chief_file}.{process.pid}").unlink()
+
+    def _time_of_end(self, process: subprocess.Popen[str]) -> float:
+        noted = time_of_end(process.pid, str(self._chief_file))
+        return self._ended[process] if noted is None else noted
 
     def _restart_failed(self) -> bool:
         """Start again what has failed; gives whether anything was."""

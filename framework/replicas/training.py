@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...distribute.environment import chief_of_launcher, tell_launcher
+from ...distribute.environment import chief_of_launcher, note_end, tell_launcher
 from ...distribute.restarts import Restarts
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
@@ -223,6 +223,7 @@ class ReplicaFit(ClusterFit):
 
     def _give_up(self, error: BaseException) -> None:
         if self.strategy.is_chief:
+            note_end()  # before others learn of it
             chief = self.strategy.workers[self.strategy.task_index]
             self.programs.end_all(f"{chief}, which leads the training, has ended it: {told(error)}")
         else:

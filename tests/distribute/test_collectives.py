@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import threading
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +27,7 @@ import anabranch as ab
 from anabranch.distribute.collectives import links
 from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.distribute.collectives.links import Links
+from anabranch.distribute.environment import note_end, time_of_end
 from anabranch.distribute.transport.connections import RefusedError
 from anabranch.engine.ops import collectives
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
@@ -189,6 +192,18 @@ def test_an_abort_tells_the_others_why() -> None:
         assert str(error) == "/job:worker/task:2 has ended what the group runs: no luck"
     for member in group:
         member.close()
+
+
+def test_who_aborts_notes_before_that_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_CHIEF_FILE", str(tmp_path / "chief"))
+    assert time_of_end(os.getpid(), str(tmp_path / "chief")) is None
+    group = made(2, shares_memory=False)
+    all_at_once(group[0].barrier, lambda: group[1].abort("no luck"))
+    noted = time_of_end(os.getpid(), str(tmp_path / "chief"))
+    assert noted is not None
+    note_end()
+    assert noted == time_of_end(os.getpid(), str(tmp_path / "chief")), "the first one holds"
+    group[0].close()
 
 
 def test_a_member_says_for_whom_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:

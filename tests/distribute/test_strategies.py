@@ -551,6 +551,25 @@ def test_the_launcher_gives_the_status_of_who_failed_first_if_the_chief_fails_be
         assert done.stderr == f"anabranch launch: worker 1 ended with exit status {named}.\n"
 
 
+def test_the_launcher_names_who_has_noted_an_earlier_end(tmp_path: Path) -> None:
+    """Of workers that end because of each other any was named, and its status given."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "if '\"index\": 0' in os.environ['TF_CONFIG']:\n"
+        "    file = open(sys.argv[1], 'w')\n"  # waits for who reads, for whom it is over when this process has ended
+        "    os._exit(1)\n"
+        "with open(f\"{os.environ['ANABRANCH_CHIEF_FILE']}.{os.getpid()}\", 'w') as note:\n"
+        "    note.write(str(time.monotonic()))\n"
+        "with open(sys.argv[1]) as file:\n"
+        "    file.read()\n"
+        "sys.exit(3)\n"
+    )
+    os.mkfifo(tmp_path / "pipe")
+    done = launched("-n", "2", "--ps", "0", str(script), str(tmp_path / "pipe"))
+    assert (done.returncode, done.stderr) == (3, "anabranch launch: worker 1 ended with exit status 3.\n")
+
+
 def test_the_launcher_gives_the_threads_that_are_asked_for_to_all_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
