@@ -552,7 +552,7 @@ def test_the_launcher_gives_the_status_of_who_failed_first_if_the_chief_fails_be
 
 
 def test_the_launcher_names_who_has_noted_an_earlier_end(tmp_path: Path) -> None:
-    """Of workers that end because of each other any was named, and its status given."""
+    """It named any of the workers that end because of each other, and gave its status."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os, sys, time\n"
