@@ -1,4 +1,4 @@
-"""Class numbers that were found to be in range. Made by the pass `class_numbers`."""
+"""Class numbers that were found to be in range. Made by the pass `decompose`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CheckedClasses(Op):
         ValueError: a class number is not in 0 ... `classes` - 1.
     """
 
-    no_samples: ClassVar[str] = "is made by a pass: test_class_numbers"
+    no_samples: ClassVar[str] = "is made by a pass: test_decompose"
     classes: int
 
     def infer(self, *inputs: Any) -> TensorSpec:

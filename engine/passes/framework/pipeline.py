@@ -27,7 +27,7 @@ from ..loops.fission import split_loops
 from ..loops.ragged_batches import compute_ragged_batches
 from ..loops.unroll import unroll
 from ..memory.recompute import recompute
-from ..rewrites import class_numbers, row_updates, same_shapes, slices
+from ..rewrites import decompose, row_updates, same_shapes, slices
 from ..rewrites.late_rows import take_rows_late
 from ..rewrites.sink import sink_into_branches
 from . import limits, log, observe, verify
@@ -220,9 +220,9 @@ def _winograd(step: Rewriter, options: Options) -> None:
     apply_rules(step, winograd.rules_for(options.fusion_rule), "winograd")
 
 
-def _class_numbers(step: Rewriter, options: Options) -> None:
+def _decompose(step: Rewriter, options: Options) -> None:
     del options
-    apply_rules(step, class_numbers.RULES, "class_numbers")
+    apply_rules(step, decompose.RULES, "decompose")
 
 
 def _fuse(step: Rewriter, options: Options) -> None:
@@ -283,7 +283,7 @@ PIPELINE = (
     _switched("pack", _pack, KERNELS, of=(While, MatMul), by_rules=True),
     _switched("lay_out", _lay_out, KERNELS, ONE_HOST, of=(QuantizedMatMul,)),
     _switched("winograd", _winograd, KERNELS, ONE_HOST, by_rules=True),
-    _switched("class_numbers", _class_numbers, KERNELS, FUSION, by_rules=True),
+    _switched("decompose", _decompose, KERNELS, FUSION, by_rules=True),
     _switched("fuse", _fuse, KERNELS, by_rules=True),
     _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST, of=(AssignVariable,)),
     _switched(

@@ -47,7 +47,7 @@ _TABLE = (
     Switch("pack", "compute products of few rows by weights that are packed once", is_exact=False),
     Switch("lay_out", "lay int8 and int4 matrices of variables out once, in the order in which kernels read them"),
     Switch("winograd", "compute convolutions with 3 x 3 taps with fewer multiplications", is_exact=False),
-    Switch("class_numbers", "compute losses of class numbers by comparing with all classes", is_exact=False),
+    Switch("decompose", "write operations that have no kernel as several that have one", is_exact=False),
     Switch("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
     Switch("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
     Switch("horizontal_fusion", "update variables by one expression in one call, and rows of tables in one pass"),

@@ -1,9 +1,9 @@
-"""Compute what takes class numbers by comparing them with the numbers of all classes.
+"""Write operations that have no kernel as elementwise operations and reductions, which have.
 
 The cross-entropy of class numbers takes an element of each row at a place that is known at run time only, which no
-kernel does: so it takes a pass over the scores for each of its steps. As elementwise operations and reductions of rows
-it is part of a kernel, often of one with its gradient, and reads the scores once. That class numbers are in range is
-tested before.
+kernel does: so it takes a pass over the scores for each of its steps. By comparing class numbers with the numbers of
+all classes it is part of a kernel, often of one with its gradient, and reads the scores once. That class numbers are in
+range is tested before. The gradient of a maximum or minimum compares each element with that, and counts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Squeeze
-from ...ops.base import Cast, Constant
+from ...ops.base import Cast, Constant, normalize_axes
 from ...ops.internal.checked_classes import CheckedClasses
-from ...ops.math.comparison import Equal, Where
-from ...ops.math.elementwise import Divide, Multiply, Subtract
+from ...ops.math.comparison import Equal, Maximum, Where
+from ...ops.math.elementwise import Add, Divide, Multiply, Subtract
 from ...ops.math.mathematics import Exp, Log
 from ...ops.math.reduced import BroadcastReduced, Sum, accumulator_of
-from ...ops.math.reduction import Max
+from ...ops.math.reduction import Max, TieShare
 from ...ops.neural.softmax import PlaceClass, SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad
 from ..framework.driver import Change, Rule
 from ..framework.patterns import Match, constant_of, op
@@ -31,19 +31,21 @@ _MOST_CLASSES = 2**31 - 1  # of which each number is an int32
 
 
 class _Writer:
-    """Writes operations in the place of one whose last axis is one of classes."""
+    """Writes operations in the place of one.
 
-    def __init__(self, step: Rewriter, place: Operation, scores: Symbol) -> None:
-        assert scores.shape is not None, f"the pattern asks for a known number of classes, not {scores!r}"
-        self._step = step
+    Attributes:
+        place: the operation.
+        dtype: the type in which it is computed: float32 for half precision.
+    """
+
+    def __init__(self, step: Rewriter, place: Operation, dtype: dtypes.DType) -> None:
+        self.step = step
         self.place = place
-        self.classes: int = scores.shape[-1] or 0
-        self.axes = (len(scores.shape) - 1,)
-        self.dtype = accumulator_of(scores.dtype) or scores.dtype
+        self.dtype = accumulator_of(dtype) or dtype
 
     def put(self, definition: Op, *inputs: Symbol) -> Symbol:
         """Insert an operation of one result."""
-        return self._step.insert(self.place.graph, definition, inputs, self.place).outputs[0]
+        return self.step.insert(self.place.graph, definition, inputs, self.place).outputs[0]
 
     def constant(self, value: object, dtype: dtypes.DType) -> Symbol:
         """Insert a constant."""
@@ -54,15 +56,31 @@ class _Writer:
         return value if value.dtype == dtype else self.put(Cast(dtype), value)
 
     def wide(self, value: Symbol) -> Symbol:
-        """Return a value in the type in which it is computed: float32 for half precision."""
+        """Return a value in the type in which it is computed."""
         return self.cast(value, self.dtype)
+
+    def finish(self, *results: Symbol) -> None:
+        """Let all that uses the outputs of the operation use these results, and erase it."""
+        for old, new in zip(self.place.outputs, results, strict=True):
+            self.step.replace_uses(old, new)
+        self.step.erase(self.place)
+
+
+class _ClassWriter(_Writer):
+    """Writes operations in the place of one whose last axis is one of classes."""
+
+    def __init__(self, step: Rewriter, place: Operation, scores: Symbol) -> None:
+        super().__init__(step, place, scores.dtype)
+        assert scores.shape is not None, f"the pattern asks for a known number of classes, not {scores!r}"
+        self.classes: int = scores.shape[-1] or 0
+        self.axes = (len(scores.shape) - 1,)
 
     def column(self, rows: Symbol) -> Symbol:
         """Return what each row has, to go with all classes; one number, if it is known to be the same for all rows."""
         source = rows.operation
         if isinstance(source.op, (BroadcastReduced, BroadcastTo)) and source.inputs[0].shape == ():
             return source.inputs[0]
-        value = constant_of(rows, self._step)
+        value = constant_of(rows, self.step)
         if value is not None and value.size and (value == value.flat[0]).all():
             return self.constant(value.flat[0], rows.dtype)
         return self.put(ExpandDims((-1,)), rows)
@@ -77,7 +95,7 @@ class _Writer:
 
     def _once(self, definition: Op, value: Symbol, other: object = None) -> Symbol:
         """Return what an operation before computes of a value by this definition; insert one where there is none."""
-        for user in self._step.users(value):
+        for user in self.step.users(value):
             if user.op == definition and user.index <= self.place.index:
                 return user.outputs[0]
         return self.put(definition, value, *([] if other is None else [self.constant(other, value.dtype)]))
@@ -86,12 +104,6 @@ class _Writer:
         """Return the value of each row's class, and a last axis of size 1."""
         zero = self.constant(0, values.dtype)
         return self.put(Sum(self.axes, True), self.put(Where(), hits, values, zero))
-
-    def finish(self, *results: Symbol) -> None:
-        """Let all that uses the outputs of the operation use these results, and erase it."""
-        for old, new in zip(self.place.outputs, results, strict=True):
-            self._step.replace_uses(old, new)
-        self._step.erase(self.place)
 
 
 def _has_classes(operation: Operation) -> bool:
@@ -103,7 +115,7 @@ def _has_classes(operation: Operation) -> bool:
 def _cross_entropy(match: Match, step: Rewriter) -> Change:
     place: Operation = match["place"]
     scores, labels = place.inputs
-    to = _Writer(step, place, scores)
+    to = _ClassWriter(step, place, scores)
     wide = to.wide(scores)
     centred = to.put(Subtract(), wide, to.put(Max(to.axes, True), wide))
     weights = to.put(Exp(), centred)
@@ -118,7 +130,7 @@ def _cross_entropy(match: Match, step: Rewriter) -> Change:
 def _cross_entropy_grad(match: Match, step: Rewriter) -> Change:
     place: Operation = match["place"]
     softmax, labels, dloss = place.inputs
-    to = _Writer(step, place, softmax)
+    to = _ClassWriter(step, place, softmax)
     one, zero = to.constant(1, to.dtype), to.constant(0, to.dtype)
     excess = to.put(Subtract(), to.wide(softmax), to.put(Where(), to.hits(labels), one, zero))
     dscores = to.put(Multiply(), excess, to.column(to.wide(dloss)))
@@ -131,7 +143,7 @@ def _select_class(match: Match, step: Rewriter) -> Change | None:
     scores, labels = place.inputs
     if step.is_only_use(scores):
         return None  # it reads one element of each row
-    to = _Writer(step, place, scores)
+    to = _ClassWriter(step, place, scores)
     to.finish(to.put(Squeeze(to.axes), to.chosen(to.hits(labels), scores)))
     return Change(place, "compares class numbers with those of all classes")
 
@@ -141,9 +153,29 @@ def _place_class(match: Match, step: Rewriter) -> Change | None:
     (result,), (values, labels, _) = place.outputs, place.inputs
     if not result.shape or not result.shape[-1]:
         return None
-    to = _Writer(step, place, result)
+    to = _ClassWriter(step, place, result)
     to.finish(to.put(Where(), to.hits(labels), to.column(values), to.constant(0, values.dtype)))
     return Change(place, "compares class numbers with those of all classes")
+
+
+def _tie_share(match: Match, step: Rewriter) -> Change | None:
+    place: Operation = match["place"]
+    (x, y), own = place.inputs, place.op
+    assert isinstance(own, TieShare)
+    axes = normalize_axes(own.axes, len(x.shape or ()))
+    if x.shape is None or not axes or not dtypes.is_floating(x.dtype):
+        return None
+    to = _Writer(step, place, x.dtype)
+    full = y if own.keepdims else to.put(ExpandDims(tuple(sorted(axes))), y)
+    one, zero = to.constant(1, to.dtype), to.constant(0, to.dtype)
+    hits = to.put(Where(), to.put(Equal(), x, full), one, zero)
+    count = to.put(Sum(axes, True), hits)
+    if own.initial is not None:
+        is_initial = to.put(Equal(), full, to.constant(own.initial, x.dtype))
+        count = to.put(Add(), count, to.put(Where(), is_initial, one, zero))
+    share = to.put(Divide(), hits, to.put(Maximum(), count, one))
+    to.finish(to.cast(share, x.dtype))
+    return Change(place, "compares elements with the extremum, and counts")
 
 
 RULES = (
@@ -151,6 +183,7 @@ RULES = (
     Rule("its gradient", op(SparseCrossEntropyGrad, name="place", where=_has_classes), _cross_entropy_grad),
     Rule("select the score of a class", op(SelectClass, name="place", where=_has_classes), _select_class),
     Rule("place a score at its class", op(PlaceClass, name="place"), _place_class),
+    Rule("gradient of an extremum", op(TieShare, name="place"), _tie_share),
 )
 
 __all__ = ["RULES"]

@@ -1,4 +1,4 @@
-"""Losses of class numbers in kernels: what the pass `class_numbers` writes gives what the ops give."""
+"""What the pass `decompose` writes, for kernels: it gives what the operations give."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _run(fetches: Any, feeds: dict[Any, Any]) -> tuple[list[np.ndarray], int]:
     """The values of fetches, and how many operations the pass has rewritten."""
     with recording() as log, ab.Session() as session:
         values = session.run(fetches, feeds)
-    return [np.asarray(value, "float64") for value in values], len(log.of("class_numbers")[0])
+    return [np.asarray(value, "float64") for value in values], len(log.of("decompose")[0])
 
 
 def _reference(scores: np.ndarray, labels: np.ndarray, from_logits: bool) -> np.ndarray:
@@ -61,7 +61,7 @@ def test_results_and_gradients(
         (second,) = ab.gradients(ab.ops.sum(ab.ops.sin(first)), [x])
         fetches, feeds = [loss, first, second], {x: scores, y: labels}
         found, rewritten = _run(fetches, feeds)
-        with without("class_numbers"):
+        with without("decompose"):
             expected, none = _run(fetches, feeds)
     assert rewritten >= 2
     assert none == 0
@@ -97,7 +97,7 @@ def test_a_class_number_out_of_range(wrong: int, from_logits: bool) -> None:
             ValueError, match=rf"Class number {wrong} is out of range: the scores have 3 classes"
         ) as error:
             session.run(loss, {x: np.ones((2, 3), "float32"), y: [0, wrong]})
-    assert "test_class_numbers.py" in "".join(error.value.__notes__)
+    assert "test_decompose.py" in "".join(error.value.__notes__)
 
 
 def test_a_class_number_of_a_branch_that_is_not_taken() -> None:
@@ -127,7 +127,7 @@ def test_a_loss_in_each_iteration_of_a_loop() -> None:
         _, total = ab.while_loop(lambda i, _: i < 5, body, (0, ab.ops.sum(x[0, 0, 0])))
         fetches, feeds = [total, *ab.gradients(total, [x])], {x: scores, y: labels}
         found, rewritten = _run(fetches, feeds)
-        with without("class_numbers"):
+        with without("decompose"):
             expected, _ = _run(fetches, feeds)
     assert rewritten
     for value, other in zip(found, expected, strict=True):
@@ -151,3 +151,53 @@ def test_a_loss_and_its_gradient_are_one_kernel() -> None:
         loss = ab.ops.mean(ab.ops.sparse_categorical_crossentropy(y, x, from_logits=True))
         explanation = ab.explain([loss, *ab.gradients(loss, [x])])
     assert explanation.source.count("kernel") == 1
+
+
+# --- extrema --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=examples(15, 500), deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    axis=st.integers(-1, 2),
+    keepdims=st.booleans(),
+    is_least=st.booleans(),
+    initial=st.sampled_from([None, 0.0, 1.0]),
+    dtype=st.sampled_from(sorted(_TOLERANCE)),
+    is_open=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_gradients_of_extrema(
+    shape: list[int],
+    axis: int,
+    keepdims: bool,
+    is_least: bool,
+    initial: float | None,
+    dtype: str,
+    is_open: bool,
+    seed: int,
+) -> None:
+    """Elements that attain an extremum share its gradient, of few values with many ties."""
+    rng = np.random.default_rng(seed)
+    x_value = rng.integers(-1, 3, shape).astype(as_dtype(dtype))
+    axes = None if axis >= len(shape) else axis
+    with ab.Graph().as_default():
+        x = ab.placeholder([None, *shape[1:]] if is_open else shape, dtype, "x")
+        reduce = ab.ops.min if is_least else ab.ops.max
+        y = reduce(x, axes, keepdims=keepdims, initial=initial)
+        (gradient,) = ab.gradients(ab.ops.sum(y * y + 3 * y), [x])
+        found, rewritten = _run([gradient], {x: x_value})
+        with without("decompose"):
+            expected, none = _run([gradient], {x: x_value})
+    assert (rewritten, none) == (1, 0)
+    bound = _TOLERANCE[dtype]
+    np.testing.assert_allclose(found[0], expected[0], rtol=4 * bound, atol=bound)
+
+
+def test_the_gradient_of_an_extremum_that_is_nan_is_zero() -> None:
+    with ab.Graph().as_default():
+        x = ab.placeholder((2, 2), "float32", "x")
+        fetches = ab.gradients(ab.ops.sum(ab.ops.max(x, 1)), [x])
+        (found,), rewritten = _run(fetches, {x: np.array([[np.nan, 1], [np.inf, 2]], "float32")})
+    assert rewritten == 1
+    np.testing.assert_array_equal(found, [[0, 0], [1, 0]])
