@@ -315,7 +315,7 @@ class ProcessGroup(Group):
 
     def abort(self, reason: str) -> None:
         """Have all members that run a collective, or will, fail with this reason; then leave the group."""
-        note_end()  # before others learn of it
+        self.note_end()
         self._begun.close()  # others come to what runs; it does not wait for ever
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             with contextlib.suppress(Exception):
@@ -324,6 +324,11 @@ class ProcessGroup(Group):
                 self.links.exchange(self._for_others([header, text]), {})
             self._lock.release()
         self.close()
+
+    def note_end(self) -> None:
+        """Leave a note for the launcher that this process ends, before others learn of it, unless it ends by a loss."""
+        if not self.links.has_lost:
+            note_end()
 
     def close(self) -> None:
         """End the connections and give the memory up, that of parts of the group, too."""

@@ -233,6 +233,11 @@ class Links:
         if self._error is not None:
             raise self._error
 
+    @property
+    def has_lost(self) -> bool:
+        """Test whether the loss of a member has ended this group."""
+        return isinstance(self._error, TaskFailedError)
+
     @staticmethod
     def says_at() -> float:
         """The time from which on a wait that begins now says for whom it waits."""

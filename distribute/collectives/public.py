@@ -8,7 +8,7 @@ import secrets
 from ...engine.ops import collectives
 from ...engine.ops.collectives import Group, all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from ..cluster import is_loopback, split_address
-from ..environment import WORKER_JOBS, Place, cluster_from_environment, note_end
+from ..environment import WORKER_JOBS, Place, cluster_from_environment
 from ..token import job_token
 from ..transport.planes import AUTO, Plane, asked
 from .group import ProcessGroup
@@ -65,7 +65,7 @@ def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -
 
 def _leave(group: ProcessGroup) -> None:
     """Leave a group at the end of the process."""
-    note_end()  # before others learn of it
+    group.note_end()
     group.close()
 
 

@@ -223,7 +223,8 @@ class ReplicaFit(ClusterFit):
 
     def _give_up(self, error: BaseException) -> None:
         if self.strategy.is_chief:
-            note_end()  # before others learn of it
+            if not isinstance(error, TaskFailedError):
+                note_end()  # before others learn of it
             chief = self.strategy.workers[self.strategy.task_index]
             self.programs.end_all(f"{chief}, which leads the training, has ended it: {told(error)}")
         else:

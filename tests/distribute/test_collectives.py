@@ -206,6 +206,17 @@ def test_who_aborts_notes_before_that_it_ends(tmp_path: Path, monkeypatch: pytes
     group[0].close()
 
 
+def test_who_ends_by_the_loss_of_another_leaves_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was named in place of a process that was killed: its note was older than what the launcher saw."""
+    monkeypatch.setenv("ANABRANCH_CHIEF_FILE", str(tmp_path / "chief"))
+    group = made(2, shares_memory=False)
+    group[1].close()
+    with pytest.raises(TaskFailedError) as caught:
+        group[0].barrier()
+    group[0].abort(str(caught.value))
+    assert time_of_end(os.getpid(), str(tmp_path / "chief")) is None
+
+
 def test_a_member_says_for_whom_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     has_said = threading.Event()
