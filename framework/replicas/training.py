@@ -15,29 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 
 from ...distribute.environment import chief_of_launcher, note_end, tell_launcher
 from ...distribute.restarts import Restarts
-from ...distribute.strategies.strategy import ParameterServer
-from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
-from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET, Ticket
+from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET
 from ..callbacks.base import History
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
 from .alike import check_alike, facts_of_data, facts_of_model
 from .applier import Applier
-from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
+from .cluster_fit import Logs, ends_group, plain, seed_now, told
+from .member import RESTART_SECONDS, ReplicaMember
 from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
 from .shares import Current, Shares
@@ -48,14 +44,10 @@ NO_BACKUP = (
     "State was lost, and there is no backup to go on from: training has ended, or its folder is another one for each "
     "worker. Give BackupAndRestore a folder that all workers see."
 )
-_RESTART_SECONDS = 60.0  # how long ps tasks that were lost are waited for
-_POLL_SECONDS = 0.2  # between two attempts to reach them
 
 
-class ReplicaFit(ClusterFit):
+class ReplicaFit(ReplicaMember):
     """One call of `fit` in one worker under `ParameterServer`."""
-
-    strategy: ParameterServer
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -91,47 +83,6 @@ class ReplicaFit(ClusterFit):
                     self._connect_again()
         finally:
             self.programs.close()
-
-    # --- leaving ----------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _leaving_when_asked(self) -> Generator[None]:
-        """Have SIGTERM make this worker leave between steps; a second one ends it at once."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            yield
-            return
-
-        def asked(number: int, frame: Any) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._is_leaving = True
-            threading.Thread(target=self._retire, name="anabranch leaves", daemon=True).start()
-
-        signal.signal(signal.SIGTERM, asked)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def _retire(self) -> None:
-        try:
-            self.programs.retire()
-        except Exception:  # nobody is there to whom anything could be handed back
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def _leave(self) -> NoReturn:
-        """End this process, as it was asked to; others go on.
-
-        Raises:
-            SystemExit: always, with 0, unless no other worker is there: then the signal ends the process.
-        """
-        self._keep_statistics()
-        if not self.strategy.is_chief:
-            self.programs.leave()
-        elif not self.programs.hand_over():
-            os.kill(os.getpid(), signal.SIGTERM)
-        _logger.warning("%s leaves the training.", self.strategy.workers[self.strategy.task_index])
-        raise SystemExit(0)
 
     # --- what was lost ----------------------------------------------------------------------------------------------
 
@@ -194,32 +145,6 @@ class ReplicaFit(ClusterFit):
         with contextlib.suppress(TaskFailedError, StateLostError):
             self._connect_again()
             self.programs.check_leads()
-
-    def _connect_again(self) -> None:
-        self.programs.close()
-        self.programs = ReplicaPrograms(self.plan, self.programs.token)
-
-    def _enter(self, enter: Callable[[ReplicaPrograms], Any], is_again: bool) -> Any:
-        """Lead or enrol; where that was done before, ps tasks that are gone are waited for.
-
-        Raises:
-            TaskFailedError: one does not come back.
-        """
-        deadline = time.monotonic() + _RESTART_SECONDS
-        while True:
-            try:
-                return enter(self.programs)
-            except (TaskFailedError, StateLostError):
-                if not is_again or time.monotonic() > deadline:
-                    raise
-            time.sleep(_POLL_SECONDS)
-            self._connect_again()
-
-    def _keep_statistics(self) -> None:
-        found: dict[str, Any] = {}
-        with contextlib.suppress(Exception):  # a ps task may be gone
-            found = self.programs.statistics()
-        self.strategy.count = lambda: found
 
     def _give_up(self, error: BaseException) -> None:
         if self.strategy.is_chief:
@@ -470,50 +395,12 @@ class ReplicaFit(ClusterFit):
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
 
-    def _compute(self, epoch: int, ticket: Ticket, shares: Shares) -> None:
-        batch = shares.batch(ticket.share)
-        if not self.model._checked_batch and batch.size:
-            self.model._check_batch(batch)
-        self._is_computing = True
-        self.plan.draw_for(epoch, ticket.share, shares)
-        self.programs.train(ticket.number, batch, shares.part(ticket.share, batch), shares.window(ticket.share))
-        self._is_computing = False
-
-    def _logs_now(self) -> Logs:
-        metrics = [variable for metric in self.model.metrics for variable in metric.variables]
-        self._pull([*metrics, *self.plan.read_by_logs])
-        return self._logs()
-
-    def _pull(self, variables: Sequence[Variable], with_account: bool = False) -> None:
-        with self._between_steps():
-            if with_account:
-                values, self._done = self.programs.pull_with_account(variables)
-            else:
-                values = self.programs.pull(variables)
-        for variable, value in zip(variables, values, strict=True):
-            self._known[variable] = value
-            variable.assign(value)
-
-    def _push(self, variables: Sequence[Variable]) -> None:
-        values = [variable.numpy() for variable in variables]
-        with self._between_steps():
-            self.programs.push(variables, values)
-        self._known.update(zip(variables, values, strict=True))
-
-    def _push_changed(self) -> None:
-        """Bring what a callback has changed to the ps tasks."""
-        self._push([variable for variable in self.plan.variables if not same(variable.numpy(), self._known[variable])])
-
-    def _between_steps(self) -> Any:
-        applier = getattr(self, "_applier", None)
-        return contextlib.nullcontext() if applier is None else applier.between_steps
-
     # --- the other workers ------------------------------------------------------------------------------------------
 
     def _follow(self, epochs: range) -> None:
         model, hooks = self.model, self.hooks
         is_again, after = self._generation > 0, self._after
-        generation = self._enter(lambda each: each.enrol(after, _RESTART_SECONDS if is_again else None), is_again)
+        generation = self._enter(lambda each: each.enrol(after, RESTART_SECONDS if is_again else None), is_again)
         if generation == LEAVE:
             raise LeavingError
         self.strategy.count = self.programs.statistics
