@@ -1,4 +1,4 @@
-"""What the pass `decompose` writes, for kernels: it gives what the operations give."""
+"""Rewrites of operations that have no kernel as several that have one: both give the same."""
 
 from __future__ import annotations
 
