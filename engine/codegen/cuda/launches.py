@@ -117,7 +117,7 @@ def _halves(operands: Sequence[Any], by_value: Sequence[int]) -> tuple[int, ...]
 def _of_rows(
     op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], by_value: Sequence[int]
 ) -> Launches:
-    spec, extents, strides = row_kernel_of(op, inputs, outputs)
+    spec, extents, strides = row_kernel_of(op, tuple(inputs), tuple(outputs))
     rows, length = math.prod(extents[:-1]), extents[-1]
     if has_row_reductions(spec) and rows < _FEW_ROWS and length > _LONG_ROW:
         raise UnsupportedError("few rows that are long")

@@ -33,7 +33,7 @@ class ResizedRows:
     def __init__(self, op: Fused, dtypes: Sequence[Any], results: Sequence[Any]) -> None:
         layouts = [*op.layouts[: op.input_count], *[op.layouts[k] for k in op.results]]
         specs = [TensorSpec(_shape(layout), dtype) for layout, dtype in zip(layouts, (*dtypes, *results), strict=True)]
-        self._specs = specs[: op.input_count], specs[op.input_count :]
+        self._specs = tuple(specs[: op.input_count]), tuple(specs[op.input_count :])
         self.spec, extents, strides = row_kernel_of(op, *self._specs)
         unknown = unknown_sizes(op.layouts)
         names: list[Names] = [

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from ...common.dtypes import name_of
@@ -144,13 +145,14 @@ def bind_rows(
     Raises:
         UnsupportedError: kernels can't compute it.
     """
-    spec, extents, strides = row_kernel_of(op, inputs, outputs, unrolls)
+    spec, extents, strides = row_kernel_of(op, tuple(inputs), tuple(outputs), unrolls)
     sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
     return BoundKernel(spec, inputs, outputs, row_numbers(spec, extents, strides, sizes))
 
 
+@lru_cache(maxsize=256)  # `fuse` asks whether there is one, and a program then binds it
 def row_kernel_of(
-    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], unrolls: bool = False
+    op: Fused, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], unrolls: bool = False
 ) -> tuple[RowKernel, list[int], list[int]]:
     """The row kernel of a fused op that has layouts, the extents of its loops and the strides that it names.
 
