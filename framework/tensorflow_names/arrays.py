@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
-from ...engine.common.dtypes import DTypeLike
+from ...engine.common.dtypes import DTypeLike, as_dtype, name_of
 from ...engine.control_flow.vectorized_map import vectorized_map
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.ops.math.elementwise import identity as pass_on
+from .sizes import Sizes
 
 newaxis = None
 
@@ -130,13 +131,25 @@ def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name
 
 
 def shape(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
-    """The shape: of each axis an int where it is known, and a tensor where it is not."""
-    return ops.shape(input)
+    """Return the shape: of each axis an int where it is known, and a tensor where it is not. See `Sizes`."""
+    sizes: Any = ops.shape(input)
+    if isinstance(sizes, Tensor):  # of an input of unknown rank
+        return ops.cast(sizes, out_type)
+    return Sizes(size if isinstance(size, int) else ops.cast(size, out_type) for size in sizes)
 
 
-def size(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
-    """The number of elements."""
-    return ops.size(input)
+def size(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Tensor:
+    """Return the number of elements.
+
+    Raises:
+        OverflowError: `out_type` can't hold it.
+    """
+    found = ops.size(input)
+    if isinstance(found, int) and found > np.iinfo(as_dtype(out_type)).max:
+        raise OverflowError(
+            f"tf.size: {found} elements are more than {name_of(as_dtype(out_type))} can hold. Give out_type=tf.int64."
+        )
+    return ops.convert_to_tensor(found, out_type)
 
 
 def squeeze(input: TensorLike, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
