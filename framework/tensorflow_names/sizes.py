@@ -1,4 +1,4 @@
-"""What `tf.shape` gives: sizes, known ones as ints, that compute as TensorFlow's vector does."""
+"""The sizes that `tf.shape` gives: known ones as ints, that compute as TensorFlow's vector does."""
 
 from __future__ import annotations
 
