@@ -135,11 +135,12 @@ class Clips:
 def rows_once(gradient: IndexedSlices, variable: Variable) -> IndexedSlices:
     """A gradient in the variable's dtype, in which each row is named once: clipping looks at whole rows."""
     values, indices = ops.convert_to_tensor(gradient.values, variable.dtype), ops.convert_to_tensor(gradient.indices)
-    return deduplicated(IndexedSlices(values, indices, gradient.dense_shape))
+    whole = variable.shape if gradient.dense_shape is None else gradient.dense_shape
+    return deduplicated(IndexedSlices(values, indices, whole))
 
 
 def as_arrays(gradient: Any) -> Any:
     """Convert a gradient, or the parts of `IndexedSlices`, to arrays."""
     if not isinstance(gradient, IndexedSlices):
         return as_array(gradient)
-    return IndexedSlices(*[as_array(field) for field in gradient])
+    return IndexedSlices(*[None if field is None else as_array(field) for field in gradient])

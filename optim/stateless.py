@@ -110,7 +110,7 @@ def _as_given(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, IndexedSlices):
-        return IndexedSlices(*[convert_to_tensor(field) for field in value])
+        return IndexedSlices(*[None if field is None else convert_to_tensor(field) for field in value])
     return convert_to_tensor(value)
 
 

@@ -16,7 +16,7 @@ from .value import Value
 class _Fields(NamedTuple):
     values: Any
     indices: Any
-    dense_shape: Any
+    dense_shape: Any = None
 
 
 class IndexedSlices(Operators, _Fields):
@@ -29,7 +29,8 @@ class IndexedSlices(Operators, _Fields):
     Attributes:
         values: ``(n, ...)``, the rows.
         indices: ``(n,)`` integers, their positions; as they were given, so negative ones count from the end.
-        dense_shape: int32 vector, the shape of the whole.
+        dense_shape: int32 vector, the shape of the whole. None where that follows from the variable whose rows are
+            written, or for which this is the gradient.
 
     >>> import anabranch as ab
     >>> table = ab.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
@@ -54,6 +55,8 @@ class IndexedSlices(Operators, _Fields):
     @property
     def shape(self) -> Shape:
         """Return what is known of the shape of the whole."""
+        if self.dense_shape is None:
+            return None if self.values.shape is None else (None, *self.values.shape[1:])
         if not isinstance(self.dense_shape, Tensor):
             return tuple(int(dim) for dim in self.dense_shape)
         if isinstance(self.dense_shape, Value):
@@ -72,12 +75,25 @@ class IndexedSlices(Operators, _Fields):
         """The same rows with `function` applied to their values; it must keep zero zero and add up: scale, cast."""
         return IndexedSlices(function(self.values), self.indices, self.dense_shape)
 
+    def whole_shape(self) -> Any:
+        """Return `dense_shape`.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.dense_shape is None:
+            raise ValueError(
+                f"{self!r} has no dense_shape, which says how large the whole is. Give it: "
+                "IndexedSlices(values, indices, dense_shape)."
+            )
+        return self.dense_shape
+
     def to_dense(self) -> Tensor:
         """The whole as a tensor."""
         return operator_functions["to_dense"](self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        values, indices, shape = map(np.asarray, (self.values, self.indices, self.dense_shape))
+        values, indices, shape = map(np.asarray, (self.values, self.indices, self.whole_shape()))
         dense = np.zeros(tuple(shape.tolist()), values.dtype)
         np.add.at(dense, indices, values)
         return dense if dtype is None else dense.astype(dtype)

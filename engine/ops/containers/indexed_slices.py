@@ -75,7 +75,8 @@ class FrontPositions(Op):
 
 def to_dense(slices: IndexedSlices) -> Tensor:
     """The whole tensor."""
-    return apply(PutRows(0, True, slices.shape), slices.values, slices.indices, slices.dense_shape)
+    whole = convert_to_tensor(slices.whole_shape(), "int32")
+    return apply(PutRows(0, True, slices.shape), slices.values, slices.indices, whole)
 
 
 def as_slices(cotangent: Any, like: Tensor) -> IndexedSlices:
@@ -95,7 +96,7 @@ def deduplicated(slices: IndexedSlices) -> IndexedSlices:
 
 def from_the_front(slices: IndexedSlices) -> Tensor:
     """The indices counted from the front, int64. At run time, IndexError: one is out of bounds."""
-    return apply(FrontPositions(), slices.indices, convert_to_tensor(slices.dense_shape, "int32")[0])
+    return apply(FrontPositions(), slices.indices, convert_to_tensor(slices.whole_shape(), "int32")[0])
 
 
 def parts_of_rows(slices: IndexedSlices, wholes: Sequence[Tensor]) -> list[SlicesSum]:
