@@ -352,7 +352,7 @@ class ReplicaFit(ReplicaMember):
         self.hooks.on_epoch_end(epoch, logs)
         self._note(epoch + 1, 0)
         self._has_made_epochs = True
-        self.programs.announce({"logs": {name: plain(value) for name, value in logs.items()}})
+        self.programs.announce({"logs": {name: plain(value) for name, value in logs.items()}, "steps": steps})
         return logs
 
     @contextlib.contextmanager
@@ -439,11 +439,7 @@ class ReplicaFit(ReplicaMember):
             shares = Shares(self.data, message["shares"], message["seed"])
             current = Current(epoch, message["number"], shares, message["first"], message["applied"], message["seed"])
             self.plan.begin_draws(message["states"])
-            while (ticket := self.programs.take(current.number)).number >= 0:
-                self._compute(epoch, ticket, shares)
-            if ticket.number == LEAVE:
-                raise LeavingError
-            heard = None if ticket.number == LEAD else self._hear_logs(epoch)
+            heard = self._follow_steps(current)
             if heard is None:
                 self._take_over(epochs, epoch, current)
                 return
@@ -451,9 +447,51 @@ class ReplicaFit(ReplicaMember):
             self.data.on_epoch_end()
             self._passes_made += 1
             hooks.on_epoch_end(epoch, logs)
-        for variable, value in zip(self.plan.variables, self.programs.pull(self.plan.variables), strict=True):
-            variable.assign(value)
+        self._pull(self.plan.variables)
         hooks.on_end("train", logs)
+
+    def _follow_steps(self, current: Current) -> Any:
+        """Compute shares of an epoch; gives what the chief says of its end, None if the chief is lost.
+
+        Raises:
+            LeavingError: this worker is to leave.
+        """
+        shown = current.first
+        while (ticket := self.programs.take(current.number)).number >= 0:
+            shown = self._show_steps(current, shown, current.first + ticket.step - current.applied)
+            self._compute(current.epoch, ticket, current.shares)
+        if ticket.number == LEAVE:
+            raise LeavingError
+        heard = None if ticket.number == LEAD else self._hear_logs(current.epoch)
+        if heard is not None:
+            if any(callback in self.given for callback in self.hooks.callbacks):
+                self._pull(self.plan.variables)
+            logs = {name: value for name, value in heard["logs"].items() if not name.startswith("val_")}
+            self._show_steps(current, shown, heard["steps"], logs)
+        return heard
+
+    def _show_steps(self, current: Current, shown: int, until: int, logs: Logs | None = None) -> int:
+        """Call the callbacks' methods for batches, which are applied up to `until`; gives that.
+
+        Args:
+            current: the epoch.
+            shown: up to which they were called before.
+            until: up to which they are called.
+            logs: those of the end of the epoch; None within it.
+        """
+        hooks, together = self.hooks, self.model.steps_per_execution
+        if not hooks.wants_batches("train"):
+            return until
+        for step in range(shown, until):
+            if step % together == 0 or step == current.first:
+                hooks.begin_batch("train", step)
+            if not ends_group(step, together, self.data.batches):
+                continue
+            if logs is None:
+                self._pull(self.plan.variables)
+                logs = self._logs() if hooks.reads_batch_logs("train") else {}
+            hooks.end_batch("train", step, dict(logs))
+        return until
 
     def _hear_logs(self, epoch: int) -> Any:
         """Wait for the logs of an epoch, and join its validation before, if there is one; None if the chief is lost."""

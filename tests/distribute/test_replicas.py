@@ -93,6 +93,9 @@ def assert_found(folder: Path, workers: int, alone: dict[str, Any], models: Sequ
         found = np.load(folder / f"found-{worker}.npz")
         assert set(found.files) == of_worker(expected, worker)
         for name in found.files:
+            if name.endswith(": called"):
+                assert found[name].tolist() == alone[name].tolist()
+                continue
             precision = 1e-10 if name.startswith("float64") else 2e-5
             np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
 

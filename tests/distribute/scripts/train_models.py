@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import anabranch as ab
-from anabranch import layers, ops, optim
+from anabranch import callbacks, layers, ops, optim
 
 ROWS = 50  # in batches of 12: the last one has 2 rows, fewer than there are workers in some runs
 rng = np.random.default_rng(0)
@@ -23,6 +23,28 @@ X = rng.normal(size=(ROWS, 6))
 Y = rng.normal(size=(ROWS, 1))
 WORDS = rng.integers(0, 20, size=(ROWS, 5))
 CLASSES = (WORDS.sum(1) % 3).astype("int32")
+
+
+class Everywhere(callbacks.Callback):
+    """Notes, in each worker, for which batches it is called, and with which logs at the end of an epoch."""
+
+    on_all_workers = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.results: list[Any] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.seen.append(f"begin {batch}")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen.append(f"end {batch}: {', '.join(sorted(logs))}")
+        self.last = [logs[name] for name in sorted(logs)]
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(f"end of epoch {epoch}: {', '.join(sorted(logs))}")
+        self.results.append([*self.last, *[np.sum(weight) for weight in self.model.get_weights()]])
 
 
 class Leaky(layers.Layer):
@@ -163,8 +185,9 @@ def main(kind: str, output: str, names: list[str]) -> None:
         if is_unlike:  # each worker has other rows
             x, y = x[strategy.task_index :], y[strategy.task_index :]
         options = {"batch_size": 12, "epochs": 2, "verbose": 0, **options}
+        everywhere = Everywhere()
         try:
-            history = model.fit(x, y, validation_data=(x[:20], _first(y)), **options)
+            history = model.fit(x, y, validation_data=(x[:20], _first(y)), callbacks=[everywhere], **options)
         except ValueError as error:
             if kind != "ParameterServer" and not is_unlike:
                 raise
@@ -177,6 +200,8 @@ def main(kind: str, output: str, names: list[str]) -> None:
         if strategy.is_chief:
             for number, variable in enumerate(model.optimizer.saved_variables):
                 found[f"{name}: optimizer {number}"] = variable.numpy()
+        found[f"{name}: called"] = np.array(everywhere.seen)
+        found[f"{name}: last logs and weights"] = np.array(everywhere.results)
         found[f"{name}: steps"] = np.array(int(model.optimizer.iterations))
     np.savez(f"{output}-{strategy.task_index}.npz", **found)
     if isinstance(strategy, ab.distribute.ParameterServer):
