@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from ..engine.common.dtypes import DTypeLike, as_dtype, is_floating, is_integer, name_of
 from ..engine.common.dtypes import result_type as _result_type
+from ..engine.common.names_elsewhere import BACKEND_MODULE
 from ..engine.graph import Tensor
 from ..engine.objects.names import unique_name
+from ..engine.objects.on_demand import on_demand
 from ..engine.session.placeholder import placeholder
 from .config import backend, epsilon, floatx, image_data_format, set_epsilon, set_floatx, set_image_data_format
 from .utils import clear_session, is_keras_tensor, standardize_dtype
@@ -99,6 +101,9 @@ else:
                 raise ValueError("KerasTensor: sparse=True and ragged=True are not supported; tensors are dense.")
             return placeholder(tuple(shape), dtype, name)
 
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__, _ = on_demand(globals(), {}, elsewhere=BACKEND_MODULE)
 
 __all__ = [
     "KerasTensor",

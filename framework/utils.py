@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from ..engine import ops
 from ..engine.common.dtypes import DTypeLike, as_dtype, name_of
+from ..engine.common.names_elsewhere import UTILS_MODULE
 from ..engine.common.nest import flatten, map_structure
 from ..engine.graph import Tensor, Value
 from ..engine.graph.graph import reset_default_graph
 from ..engine.objects.floats import floatx
 from ..engine.objects.names import reset_names
+from ..engine.objects.on_demand import on_demand
 from ..engine.ops.base import TensorLike
 from ..engine.ops.random.keys import set_global_seed
 from . import bounding_boxes
@@ -265,6 +267,9 @@ def _rows_of(size: float | int | None, total: int) -> int | None:
         return None
     return round(size * total) if isinstance(size, float) else int(size)
 
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__, _ = on_demand(globals(), {}, elsewhere=UTILS_MODULE)
 
 __all__ = [
     "Config",

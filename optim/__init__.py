@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..engine.common.names_elsewhere import OPTIM_MODULE
 from ..engine.objects.on_demand import modules_by_name, on_demand
 from ..engine.objects.registry import (
     deserialize_keras_object,
@@ -58,7 +59,7 @@ _INSTEAD = {
     "legacy": "It held the optimizers of Keras 2, and its classes raise an error in Keras 3. "
     "Use those of the same names in anabranch.optimizers.",
 }
-_look_up, __dir__ = on_demand(globals(), _NAMES, _INSTEAD)
+_look_up, __dir__ = on_demand(globals(), _NAMES, _INSTEAD, OPTIM_MODULE)
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
     __getattr__ = _look_up
 

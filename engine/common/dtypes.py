@@ -96,8 +96,9 @@ def as_dtype(dtype: DTypeLike) -> DType:
         found = _dtype_from_name(dtype) if isinstance(dtype, str) else np.dtype(dtype)
         return string if found.kind in "TUS" else found
     except TypeError as error:
+        hint = " A shape is one argument: zeros((2, 3))." if isinstance(dtype, int) else ""
         raise TypeError(
-            f"Unknown dtype {dtype!r}. Expected a name such as 'float32', 'int32' or 'bool', or a NumPy dtype."
+            f"Unknown dtype {dtype!r}. Expected a name such as 'float32', 'int32' or 'bool', or a NumPy dtype.{hint}"
         ) from error
 
 

@@ -27,11 +27,13 @@ _NAMES_ELSEWHERE = {
     "dropout_rate": ("rate", "dropout"),
     "embedding_dim": ("output_dim",),
     "eps": ("epsilon",),
+    "hidden_layer_sizes": ("units",),
     "hidden_size": ("units",),
     "keep_prob": ("rate",),
     "kernel_size": ("pool_size",),
     "lr": ("learning_rate",),
     "max_epochs": ("epochs",),
+    "max_iter": ("epochs",),
     "nb_epoch": ("epochs",),
     "nesterov_momentum": ("nesterov",),
     "num_embeddings": ("input_dim",),
@@ -43,6 +45,8 @@ _NAMES_ELSEWHERE = {
     "output_dim": ("units",),
     "p": ("rate",),
     "padding_idx": ("mask_zero",),
+    "random_state": ("seed",),
+    "requires_grad": ("trainable",),
     "size": ("shape",),
     "stride": ("strides",),
     "validation": ("validation_data",),
@@ -50,14 +54,18 @@ _NAMES_ELSEWHERE = {
 }
 
 _BY_INPUT = "the size comes from the input of the first call"
-# What other libraries have arguments for, and there is nothing to say here.
+# What other libraries have arguments for, and no argument says here.
 _LEFT_OUT = {
     "batch_first": "inputs are (batch, steps, features), and with time_major=True (steps, batch, features)",
+    "bidirectional": "put the layer into layers.Bidirectional",
+    "device": "`with ab.device(...)` names the device to compute on",
     "in_channels": _BY_INPUT,
     "in_features": _BY_INPUT,
+    "inplace": "tensors never change, and steps use memory again where they can",
     "input_size": _BY_INPUT,
     "normalized_shape": _BY_INPUT,
     "num_features": _BY_INPUT,
+    "num_layers": "put several layers in a row, or give layers.RNN a list of cells",
     "params": "apply(gradients, variables) and minimize(loss, variables) take the variables",
 }
 

@@ -16,6 +16,7 @@ _DEVICE = "Declare GPUs by ab.config.set_devices(gpu=1); `with ab.device(...)` n
 _MODE = "Pass training=True or training=False in the call; fit, evaluate and predict do."
 _POLICY = 'Call ab.mixed_precision.set_global_policy("mixed_float16") before layers are made.'
 _NO_GRADIENTS = "Leave it out: gradients are what a tape gives, and are kept nowhere."
+_ESTIMATORS = "ab.wrappers.SKLearnClassifier and ab.wrappers.SKLearnRegressor have scikit-learn's methods."
 _LAYERS = "Keep layers as attributes, or in lists and dicts that are attributes."
 
 
@@ -27,13 +28,19 @@ TENSORS: dict[str, str] = {
     **_by_op(
         "abs cos erf exp log log10 matmul maximum minimum norm power relu rsqrt sigmoid sin softmax sqrt square tanh"
     ),
-    **_by_op("broadcast_to expand_dims repeat split tile where"),
+    **_by_op(
+        "argsort broadcast_to cumprod diagonal expand_dims flip isnan logsumexp repeat roll sort split tile where"
+    ),
     **dict.fromkeys(["backward", "grad", "requires_grad", "requires_grad_", "retain_grad", "grad_fn"], _TAPE),
     **dict.fromkeys(["bfloat16", "bool", "double", "float", "half", "int", "long", "type", "type_as"], _CAST),
     **dict.fromkeys(["add_", "clamp_", "copy_", "div_", "fill_", "mul_", "sub_", "zero_"], _CONSTANT),
+    **dict.fromkeys(["add", "div", "eq", "ge", "gt", "le", "lt", "mul", "ne", "sub"], "Use the operator."),
+    **dict.fromkeys(["new_full", "new_ones", "new_zeros"], "Use ab.ops.full, ab.ops.ones and ab.ops.zeros."),
     **dict.fromkeys(["cpu", "cuda", "is_cuda", "to"], f"{_DEVICE} For dtypes use ab.ops.cast."),
     "at": "Use ab.ops.scatter_update, or ab.ops.slice_update, which give another tensor.",
+    "block_until_ready": "Leave it out: ops have computed when they return.",
     "bmm": "Use ab.ops.matmul.",
+    "chunk": "Use ab.ops.split.",
     "clamp": "Use ab.ops.clip.",
     "clone": "Use it as it is: a tensor never changes.",
     "contiguous": "Leave it out: steps choose layouts themselves.",
@@ -41,8 +48,11 @@ TENSORS: dict[str, str] = {
     "detach": "Use ab.ops.stop_gradient.",
     "dim": "Use ndim.",
     "expand": "Use ab.ops.broadcast_to.",
+    "expand_as": "Use ab.ops.broadcast_to.",
     "gather": "Use ab.ops.take_along_axis.",
     "get_shape": "Use shape.",
+    "index_select": "Use ab.ops.take.",
+    "mT": "Use swapaxes(-1, -2).",
     "masked_fill": "Use ab.ops.where.",
     "mm": "Use ab.ops.matmul.",
     "numel": "Use size.",
@@ -50,6 +60,8 @@ TENSORS: dict[str, str] = {
     "pow": "Use ab.ops.power.",
     "set_shape": "Use ab.ops.reshape.",
     "t": "Use T, or ab.ops.transpose.",
+    "topk": "Use ab.ops.top_k.",
+    "unbind": "Use ab.ops.unstack.",
     "unsqueeze": "Use ab.ops.expand_dims.",
     "view": "Use ab.ops.reshape.",
 }
@@ -58,20 +70,26 @@ LAYERS: dict[str, str] = {
     **dict.fromkeys(["cpu", "cuda", "to"], _DEVICE),
     **dict.fromkeys(["eval", "train"], _MODE),
     **dict.fromkeys(["bfloat16", "float", "half"], _POLICY),
+    **dict.fromkeys(["get_params", "set_params", "fit_predict"], _ESTIMATORS),
+    **dict.fromkeys(["fit_transform", "transform"], "Layers that learn from data have adapt(data); then call them."),
     "add_module": _LAYERS,
+    "apply": "Call the model itself; stateless_call takes its variables as arguments.",
+    "coef_": "Use get_weights().",
     "evaluate_generator": "Use evaluate, which takes generators.",
     "fit_generator": "Use fit, which takes generators.",
     "forward": "Call the object itself; a class of your own defines call(self, inputs).",
     "load_state_dict": "Use load_weights for a file, and set_weights for arrays.",
     "named_parameters": "Use trainable_variables; each has a path and a name.",
+    "partial_fit": "Use fit, which goes on from the weights there are, or train_on_batch.",
     "parameters": "Use trainable_variables, or weights with those that are not trained.",
     "predict_classes": "Use ab.ops.argmax(model.predict(x), axis=-1).",
     "predict_generator": "Use predict, which takes generators.",
     "predict_proba": "Use predict.",
     "register_buffer": "Use add_weight(..., trainable=False) in build.",
+    "register_forward_hook": "Make a model of inner outputs: ab.Model(model.inputs, model.get_layer(name).output).",
     "register_parameter": "Use add_weight in build.",
     "requires_grad_": "Set trainable.",
-    "score": "Use evaluate; ab.wrappers.SKLearnClassifier has scikit-learn's methods.",
+    "score": f"Use evaluate. {_ESTIMATORS}",
     "state_dict": "Use save_weights for a file, and get_weights for arrays.",
     "weight": "Use kernel or embeddings, or weights for all.",
     "zero_grad": _NO_GRADIENTS,
@@ -159,11 +177,21 @@ _DATA = (
     "Use tf.data.Dataset of `from anabranch import tf`, or ab.utils.PyDataset; fit takes both, arrays and generators."
 )
 _DRAWS = "Pass seed=, a number or an ab.random.SeedGenerator, to what draws; ab.utils.set_random_seed seeds the rest."
+_NOT_RECORDED = "Leave it out: nothing is recorded outside of ab.GradientTape."
+_GRADIENTS = "Use ab.GradientTape outside of graphs, and ab.gradients in them."
+_SEED = "Use ab.utils.set_random_seed."
+_SEVERAL = "Use ab.distribute.DataParallel for processes, and ab.distribution for devices of one process."
 _DTYPE = 'Dtypes are strings, such as dtype="float32".'
 PACKAGE: dict[str, str] = {
     **dict.fromkeys(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8"], _DTYPE),
     **_by_op("arange argmax cast concatenate exp eye full log matmul max maximum mean min minimum ones ones_like"),
     **_by_op("reshape sigmoid softmax sqrt stack sum tanh transpose where zeros zeros_like"),
+    **_by_op("argmin argsort broadcast_to clip cumsum dot einsum expand_dims flip gelu linspace norm one_hot relu"),
+    **_by_op("repeat roll sort split squeeze take tile top_k unstack"),
+    **dict.fromkeys(["LinearRegression", "LogisticRegression", "MLPClassifier", "MLPRegressor"], _ESTIMATORS),
+    **dict.fromkeys(["distributed", "pmap"], _SEVERAL),
+    **dict.fromkeys(["enable_grad", "inference_mode", "set_grad_enabled"], _NOT_RECORDED),
+    **dict.fromkeys(["jacfwd", "jacrev"], "Use ab.jacobian."),
     **_use(_OP_NAMES),
     "Checkpoint": _CHECKPOINTS,
     "DataLoader": "Use ab.utils.PyDataset, or PyTorch's DataLoader: fit takes both.",
@@ -171,37 +199,97 @@ PACKAGE: dict[str, str] = {
     "Module": "Subclass ab.layers.Layer or ab.Model.",
     "PRNGKey": _DRAWS,
     "autocast": _POLICY,
+    "autograd": _GRADIENTS,
+    "checkpoint": "Use ab.remat.",
     "compile": "Use ab.function for functions, and model.compile for models.",
     "cuda": "Declare GPUs by ab.config.set_devices(gpu=1).",
     "data": _DATA,
+    "debug": "Use ab.ops.print, and ab.debugging.",
+    "device_put": "Leave it out, or compute inside of `with ab.device(...)`.",
     "get_variable": "Use ab.Variable(value, name=...), which is one object for all who use it.",
     "global_variables_initializer": "Leave it out: a variable has its first value when it is read.",
-    "grad": "Use ab.GradientTape outside of graphs, and ab.gradients in them.",
+    "grad": _GRADIENTS,
     "jit": "Use ab.function.",
     "keras": "The package has Keras's names itself: import anabranch as keras.",
     "lax": "Use ab.while_loop, ab.cond, ab.scan and ab.ops.fori_loop.",
     "load": "Use ab.load_model for models, and ab.serving.load for what was exported.",
-    "manual_seed": "Use ab.utils.set_random_seed.",
-    "no_grad": "Nothing is recorded outside of ab.GradientTape.",
+    "make_jaxpr": "Use ab.explain.",
+    "manual_seed": _SEED,
+    "model_selection": f"Use scikit-learn's. {_ESTIMATORS}",
+    "no_grad": _NOT_RECORDED,
     "numpy": "Use ab.ops, which has NumPy's functions by their names.",
     "save": 'Use model.save("model.keras"), or model.save_weights("model.weights.h5").',
     "tensor": "Use ab.convert_to_tensor.",
     "train": "Optimizers are in ab.optim, checkpoints in ab.callbacks and ab.distribute.CheckpointManager.",
     "tree_map": "Use ab.tree.map_structure.",
+    "tree_util": "Use ab.tree.",
     "trainable_variables": "Models and layers have their own; graph.variables has those of a graph.",
-    "value_and_grad": "Use ab.GradientTape outside of graphs, and ab.gradients in them.",
+    "value_and_grad": _GRADIENTS,
     "vmap": "Use ab.vectorized_map.",
 }
 _LISTS = dict.fromkeys(["ModuleDict", "ModuleList"], _LAYERS)
 _SAME_LAYERS = ("Dropout", "Embedding", "Flatten", "GRU", "GRUCell", "Identity", "LSTM", "LSTMCell", "ReLU", "Softmax")
 LAYERS_MODULE: dict[str, str] = {**_use(_LAYER_NAMES), **_use(_LOSS_NAMES), **_LISTS}
-LOSSES_MODULE: dict[str, str] = _use(_LOSS_NAMES)
+LOSSES_MODULE: dict[str, str] = {
+    **_use(_LOSS_NAMES),
+    "binary_cross_entropy": "Use ab.losses.binary_crossentropy.",
+    "binary_cross_entropy_with_logits": "Use ab.losses.binary_crossentropy(y, p, from_logits=True).",
+    "cross_entropy": "Use ab.losses.sparse_categorical_crossentropy(y, p, from_logits=True): targets come first.",
+    "l1_loss": "Use ab.losses.mean_absolute_error.",
+    "mse_loss": "Use ab.losses.mean_squared_error.",
+}
 NN_MODULE: dict[str, str] = {
     **LAYERS_MODULE,
     **_use({name: f"layers.{name}" for name in _SAME_LAYERS}),
+    **_by_op(
+        "average_pool conv elu gelu leaky_relu log_softmax max_pool one_hot relu selu sigmoid silu softmax softplus"
+    ),
+    **_by_op("tanh"),
+    "Conv": "Use ab.layers.Conv1D, ab.layers.Conv2D or ab.layers.Conv3D.",
+    "DataParallel": _SEVERAL,
+    "Dense": "Use ab.layers.Dense.",
+    "compact": "Make layers in __init__ or build, and use them in call.",
     "functional": "Use ab.ops, ab.activations and ab.losses.",
+    "init": "Use ab.initializers.",
+    "utils": "To clip gradients give the optimizer global_clipnorm=.",
 }
 OPS_MODULE: dict[str, str] = _use(_OP_NAMES)
+RANDOM_MODULE: dict[str, str] = {
+    **dict.fromkeys(["PRNGKey", "fold_in", "key", "split"], _DRAWS),
+    **dict.fromkeys(["manual_seed", "seed", "set_seed"], _SEED),
+    "choice": "Use ab.random.categorical, or ab.ops.take of ab.random.randint.",
+    "permutation": "Use ab.random.shuffle.",
+    "rand": "Use ab.random.uniform.",
+    "randn": "Use ab.random.normal.",
+}
+METRICS_MODULE: dict[str, str] = {
+    "accuracy_score": "Use ab.metrics.Accuracy, or scikit-learn's with arrays.",
+    "f1_score": "Use ab.metrics.F1Score, or scikit-learn's with arrays.",
+    "r2_score": "Use ab.metrics.R2Score, or scikit-learn's with arrays.",
+    "roc_auc_score": "Use ab.metrics.AUC, or scikit-learn's with arrays.",
+}
+OPTIM_MODULE: dict[str, str] = {
+    "lr_scheduler": "Use ab.optim.schedules, or the callback ab.callbacks.LearningRateScheduler.",
+}
+UTILS_MODULE: dict[str, str] = {"data": PACKAGE["DataLoader"]}
+PREPROCESSING_MODULE: dict[str, str] = {
+    "MinMaxScaler": "Use ab.layers.Rescaling.",
+    "OneHotEncoder": "Use ab.layers.CategoryEncoding.",
+    "StandardScaler": "Use ab.layers.Normalization: adapt(data), then call it.",
+    "text": "Use ab.layers.TextVectorization.",
+}
+# Of Keras 2's `backend` most functions are in `ops`, by the same names.
+BACKEND_MODULE: dict[str, str] = {
+    **_by_op(
+        "abs argmax argmin cast clip concatenate cumsum dot equal exp expand_dims greater less log max maximum mean"
+    ),
+    **_by_op(
+        "min minimum not_equal ones prod relu repeat reshape shape sigmoid sign softmax sqrt square squeeze stack"
+    ),
+    **_by_op("std sum tanh transpose where zeros"),
+    "flatten": "Use ab.ops.reshape.",
+    "pow": "Use ab.ops.power.",
+}
 
 
 def missing(what: str, name: str, remedy: str) -> AttributeError:
@@ -266,14 +354,20 @@ def _found(cls: type[Any], name: str) -> object:
 
 
 __all__ = [
+    "BACKEND_MODULE",
     "LAYERS",
     "LAYERS_MODULE",
     "LOSSES_MODULE",
+    "METRICS_MODULE",
     "NN_MODULE",
     "OPS_MODULE",
     "OPTIMIZERS",
+    "OPTIM_MODULE",
     "PACKAGE",
+    "PREPROCESSING_MODULE",
+    "RANDOM_MODULE",
     "TENSORS",
+    "UTILS_MODULE",
     "ExplainsNames",
     "missing",
     "module_error",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
+from ..common.keywords import explaining_keywords
 from .operator_table import operator_functions
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class ArrayMethods:
         """The tensor with two axes exchanged."""
         return operator_functions["swapaxes"](self, axis1, axis2)
 
+    @explaining_keywords
     def squeeze(self, axis: Any = None) -> Tensor:
         """The tensor without axes of size 1."""
         return operator_functions["squeeze"](self, axis)
@@ -70,34 +72,42 @@ class ArrayMethods:
 
     # --- reductions -----------------------------------------------------------------------------------------
 
+    @explaining_keywords
     def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """The sum over axes, by default over all of them."""
         return _reduced("sum", self, axis, dtype, out, keepdims)
 
+    @explaining_keywords
     def prod(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """The product over axes, by default over all of them."""
         return _reduced("prod", self, axis, dtype, out, keepdims)
 
+    @explaining_keywords
     def mean(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """The mean over axes, by default over all of them."""
         return _reduced("mean", self, axis, dtype, out, keepdims)
 
+    @explaining_keywords
     def max(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """The maximum over axes, by default over all of them."""
         return _reduced("max", self, axis, None, out, keepdims)
 
+    @explaining_keywords
     def min(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """The minimum over axes, by default over all of them."""
         return _reduced("min", self, axis, None, out, keepdims)
 
+    @explaining_keywords
     def any(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Test whether any element is true, over axes, by default over all of them."""
         return _reduced("any", self, axis, None, out, keepdims)
 
+    @explaining_keywords
     def all(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Test whether all elements are true, over axes, by default over all of them."""
         return _reduced("all", self, axis, None, out, keepdims)
 
+    @explaining_keywords
     def var(
         self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
     ) -> Tensor:
@@ -105,6 +115,7 @@ class ArrayMethods:
         _check_ddof("var", ddof)
         return _reduced("var", self, axis, dtype, out, keepdims)
 
+    @explaining_keywords
     def std(
         self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
     ) -> Tensor:
@@ -112,14 +123,17 @@ class ArrayMethods:
         _check_ddof("std", ddof)
         return _reduced("std", self, axis, dtype, out, keepdims)
 
+    @explaining_keywords
     def argmax(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
         """The position of the maximum, in the flattened tensor or along an axis."""
         return _reduced("argmax", self, axis, None, out, keepdims)
 
+    @explaining_keywords
     def argmin(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
         """The position of the minimum, in the flattened tensor or along an axis."""
         return _reduced("argmin", self, axis, None, out, keepdims)
 
+    @explaining_keywords
     def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None) -> Tensor:
         """The running sums along an axis, by default of the flattened tensor."""
         _check_out("cumsum", out)
@@ -157,7 +171,7 @@ def _reduced(name: str, x: Any, axis: Any, dtype: Any, out: Any, keepdims: bool)
 
 def _check_out(name: str, out: Any) -> None:
     if out is not None:
-        raise TypeError(f"{name}(out=...) can't write into a tensor or for one: tensors do not change. Leave out away.")
+        raise TypeError(f"{name}(out=...) can't write into a tensor or for one: tensors never change. Leave out `out`.")
 
 
 def _check_ddof(name: str, ddof: int) -> None:

@@ -183,6 +183,19 @@ class Tensor(Operators, ArrayMethods):
 
     __slots__ = ()
 
+    if not TYPE_CHECKING:  # editors are to show neither of them
+
+        def __init__(self, *args, **kwargs):
+            raise TypeError(
+                "Tensor is the base of values and symbols. Use ab.convert_to_tensor, or ab.Input for a symbol."
+            )
+
+        def __setitem__(self, index, value):
+            raise TypeError(
+                "A tensor never changes, so that x[...] = value is not possible. Use ab.ops.slice_update or "
+                "ab.ops.scatter_update, which give another tensor, or ab.ops.where."
+            )
+
     @property
     def spec(self) -> Spec:
         """Return what is known of the tensor: its dtype and shape."""

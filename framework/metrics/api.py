@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
+from ...engine.common.names_elsewhere import METRICS_MODULE
 from ...engine.objects.arguments import check_axis, check_numbers, check_optional_numbers
 from ...engine.objects.identifiers import Config
 from ...engine.objects.names import to_snake_case
+from ...engine.objects.on_demand import on_demand
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -398,6 +400,9 @@ def deserialize(config: Config, custom_objects: Mapping[str, Any] | None = None)
         config = {**config, "module": "keras.metrics"}
     return deserialize_keras_object(config, custom_objects)
 
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__, _ = on_demand(globals(), {}, elsewhere=METRICS_MODULE)
 
 __all__ = [
     "AUC",

@@ -99,6 +99,18 @@ MISSPELT: list[tuple[Callable[[], Any], str]] = [
         lambda: any_ab.optim.SGD(params=[]),
         "Leave out 'params': apply(gradients, variables) and minimize(loss, variables) take the variables.",
     ),
+    (lambda: any_layers.ReLU(inplace=True), "Leave out 'inplace': tensors never change"),
+    (
+        lambda: any_layers.LSTM(3, num_layers=2),
+        "Leave out 'num_layers': put several layers in a row, or give layers.RNN",
+    ),
+    (lambda: any_layers.Dropout(0.5, random_state=1), "argument 'random_state'. Did you mean 'seed'?"),
+    (lambda: any_ab.ops.ones(2).sum(dim=0), "sum() got an unexpected keyword argument 'dim'. Did you mean 'axis'?"),
+    (
+        lambda: any_ab.ops.ones(2).argmax(dim=0),
+        "argmax() got an unexpected keyword argument 'dim'. Did you mean 'axis'?",
+    ),
+    (lambda: any_ab.ops.ones(2).var(dim=0), "var() got an unexpected keyword argument 'dim'. Did you mean 'axis'?"),
     (lambda: any_layers.Dense(name="a"), "Dense.__init__() missing 1 required positional argument: 'units'"),
     (lambda: any_ab.Sequential([], nme="a"), "Sequential() got an unexpected keyword argument 'nme'."),
     (lambda: any_ab.Model(input=1, output=2), "Did you mean 'inputs' for 'input', 'outputs' for 'output'?"),

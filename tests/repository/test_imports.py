@@ -253,7 +253,7 @@ print("annotations" in dir(anabranch.callbacks))
     [
         ("data", "tf.data.Dataset of `from anabranch import tf`"),
         ("keras", "import anabranch as keras"),
-        ("no_grad", "Nothing is recorded outside of ab.GradientTape"),
+        ("no_grad", "nothing is recorded outside of ab.GradientTape"),
         ("train", "ab.distribute.CheckpointManager"),
         ("save", "model.save_weights"),
     ],
@@ -274,6 +274,12 @@ def test_what_names_of_other_frameworks_lead_to_is_there() -> None:
         (names_elsewhere.LOSSES_MODULE, (ab.losses,)),
         (names_elsewhere.NN_MODULE, (ab.nn,)),
         (names_elsewhere.OPS_MODULE, (ab.ops,)),
+        (names_elsewhere.RANDOM_MODULE, (ab.random,)),
+        (names_elsewhere.METRICS_MODULE, (ab.metrics,)),
+        (names_elsewhere.OPTIM_MODULE, (ab.optim,)),
+        (names_elsewhere.UTILS_MODULE, (ab.utils,)),
+        (names_elsewhere.PREPROCESSING_MODULE, (ab.preprocessing,)),
+        (names_elsewhere.BACKEND_MODULE, (ab.backend,)),
     ]
     for remedies, owners in of_tables:
         for name, remedy in remedies.items():
@@ -307,6 +313,47 @@ def test_lines_of_pytorch_name_the_way_here(line: str, remedy: str) -> None:
     scope = {"ab": ab, "loss": loss, "variable": variable, "model": ab.Sequential(), "optimizer": ab.optim.Adam()}
     with pytest.raises(AttributeError, match=re.escape(remedy)):
         eval(line, scope)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("ab.random.PRNGKey(0)", "Pass seed=, a number or an ab.random.SeedGenerator"),
+        ("ab.random.split(0)", "Pass seed=, a number or an ab.random.SeedGenerator"),
+        ("ab.nn.relu(x)", "Use ab.ops.relu."),
+        ("ab.einsum('i->', x)", "Use ab.ops.einsum."),
+        ("ab.jacfwd(len)", "Use ab.jacobian."),
+        ("ab.make_jaxpr(len)", "Use ab.explain."),
+        ("x.block_until_ready()", "Leave it out: ops have computed when they return."),
+        ("x.chunk(2)", "Use ab.ops.split."),
+        ("model.partial_fit(x, x)", "Use fit, which goes on"),
+        ("model.get_params()", "ab.wrappers.SKLearnClassifier"),
+        ("ab.metrics.f1_score(x, x)", "Use ab.metrics.F1Score"),
+        ("ab.preprocessing.StandardScaler()", "Use ab.layers.Normalization: adapt(data)"),
+        ("ab.optim.lr_scheduler", "Use ab.optim.schedules"),
+        ("ab.utils.data.DataLoader", "Use ab.utils.PyDataset"),
+        ("ab.backend.mean(x)", "Use ab.ops.mean."),
+    ],
+)
+def test_lines_of_jax_and_scikit_learn_name_the_way_here(line: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(remedy)):
+        eval(line, {"ab": ab, "x": ab.ops.ones(2), "model": ab.Sequential()})
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("ab.Tensor([1.0, 2.0])", "Use ab.convert_to_tensor"),
+        ("x.__setitem__(0, 5.0)", "Use ab.ops.slice_update"),
+        ("ab.Input((2,)).__setitem__(0, 5.0)", "Use ab.ops.slice_update"),
+        ("ab.ops.zeros(2, 3)", "Unknown dtype 3. .* A shape is one argument: zeros((2, 3))."),
+        ("x.sum(out=x)", "tensors never change. Leave out `out`."),
+    ],
+)
+def test_calls_of_pytorch_and_numpy_name_the_way_here(line: str, remedy: str) -> None:
+    pattern = ".*".join(map(re.escape, remedy.split(".*")))
+    with pytest.raises(TypeError, match=pattern):
+        eval(line, {"ab": ab, "x": ab.ops.ones(2)})
 
 
 def test_a_property_that_fails_says_what_it_lacks() -> None:

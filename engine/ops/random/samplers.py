@@ -22,12 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ...common import dtypes
 from ...common.dtypes import DType, as_dtype
+from ...common.names_elsewhere import RANDOM_MODULE, module_error
 from ...common.quick_dataclass import dataclass
 from ...graph.op import Cost
 from ...graph.spec import shape_text
@@ -558,6 +559,14 @@ def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
 
 
 guard_entrances(globals(), __package__ or "")
+
+
+def _refuse(name: str) -> Any:
+    raise module_error(__name__, name, RANDOM_MODULE)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _refuse
 
 __all__ = [
     "SeedGenerator",
