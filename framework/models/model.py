@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ...engine.common.dtypes import DTypeLike
@@ -419,11 +419,13 @@ class Model(Trainer, NestedState, Layer):
 
         save_weights(self, filepath, overwrite=overwrite, max_shard_size=max_shard_size)
 
-    def load_weights(self, filepath: PathLike, skip_mismatch: bool = False) -> None:
-        """Load weights that `save_weights` or `save` wrote; the model must be built."""
+    def load_weights(
+        self, filepath: PathLike, skip_mismatch: bool = False, objects_to_skip: Collection[object] | None = None
+    ) -> None:
+        """Load weights that `save_weights` or `save` wrote; the model must be built. See `saving.load_weights`."""
         from ..saving.api import load_weights
 
-        load_weights(self, filepath, skip_mismatch=skip_mismatch)
+        load_weights(self, filepath, skip_mismatch=skip_mismatch, objects_to_skip=objects_to_skip)
 
     @overload
     def export(
@@ -589,9 +591,8 @@ def _any_batch(shapes: Any) -> Any:
     """Shapes, in their structure, with the batch left open."""
     if isinstance(shapes, dict):
         return {name: _any_batch(shape) for name, shape in shapes.items()}
-    if isinstance(shapes, list) or (
-        isinstance(shapes, tuple) and any(isinstance(size, (tuple, list)) for size in shapes)
-    ):
+    is_list = isinstance(shapes, list)
+    if is_list or (isinstance(shapes, tuple) and any(isinstance(size, (tuple, list)) for size in shapes)):
         return [_any_batch(shape) for shape in shapes]
     return (None, *shapes[1:]) if shapes else shapes
 

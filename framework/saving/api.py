@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -138,7 +138,11 @@ def _restored(content: bytes, objects: dict[str, Any]) -> Model:
 
 
 def save_weights(
-    model: Model, filepath: PathLike, overwrite: bool = True, max_shard_size: str | float | None = None
+    model: Model,
+    filepath: PathLike,
+    overwrite: bool = True,
+    max_shard_size: str | float | None = None,
+    objects_to_skip: Collection[object] | None = None,
 ) -> None:
     """Save the weights of a model; in a ``.weights.h5`` file also its optimizer's state if it is compiled.
 
@@ -147,6 +151,7 @@ def save_weights(
         filepath: a name that ends in ``.weights.h5``, or in ``.safetensors``, where weights are called by their paths.
         overwrite: whether an existing file is replaced.
         max_shard_size: of safetensors files, such as "5GB": larger models are written as several, with an index.
+        objects_to_skip: layers, or an optimizer, that a ``.weights.h5`` file is not to have.
 
     Raises:
         ValueError: the name ends otherwise, or the model is not built.
@@ -156,6 +161,7 @@ def save_weights(
     if path.suffix == SUFFIX:
         from .named_weights import save_named_weights
 
+        _check_skips_none(path, objects_to_skip)
         _check_built(model, "saved")
         save_named_weights(model, path, max_shard_size, overwrite)
         return
@@ -169,7 +175,7 @@ def save_weights(
     check_overwrite(path, overwrite)
     _check_built(model, "saved")
     with atomic_write(path) as stream:
-        _write_weights(model, stream)
+        _write_weights(model, stream, objects_to_skip or ())
         seal(stream)
 
 
@@ -213,13 +219,19 @@ def _load(
     return model
 
 
-def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) -> None:
+def load_weights(
+    model: Model,
+    filepath: PathLike,
+    skip_mismatch: bool = False,
+    objects_to_skip: Collection[object] | None = None,
+) -> None:
     """Give a model the weights of a file. The optimizer's state comes too if both have one.
 
     Args:
         model: a model that is built, as the saved one was.
         filepath: a ``.weights.h5``, ``.keras``, ``.safetensors`` or old ``.h5`` file; or a ``.safetensors.index.json``.
         skip_mismatch: load what fits and warn about the rest, where otherwise nothing is loaded.
+        objects_to_skip: layers, or an optimizer, that keep their weights; of ``.weights.h5`` files.
 
     Raises:
         SavedFileError: (a ValueError) the file is damaged, or does not fit the model; the message lists all
@@ -228,6 +240,8 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
     """
     path = Path(filepath)
     _check_built(model, "loaded")
+    if not path.name.endswith(".weights.h5"):
+        _check_skips_none(path, objects_to_skip)
     if path.suffix == SUFFIX or path.name.endswith(INDEX_SUFFIX):
         from .named_weights import load_named_weights
 
@@ -243,7 +257,12 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
     with open(path, "rb") as stream:
         check_seal(stream, path)
         with WeightsReader(stream, path) as reader:
-            _load_weights(model, reader, skip_mismatch=skip_mismatch)
+            _load_weights(model, reader, skip_mismatch=skip_mismatch, left_out=objects_to_skip or ())
+
+
+def _check_skips_none(path: Path, objects_to_skip: Collection[object] | None) -> None:
+    if objects_to_skip is not None:
+        raise ValueError(f"objects_to_skip is for files that end in .weights.h5, as in Keras; got {str(path)!r}.")
 
 
 def open_weights(path: Path, stream: BinaryIO, safe_mode: bool) -> WeightsReader:
@@ -303,13 +322,19 @@ def _check_built(model: Model, what: str) -> None:
         )
 
 
-def _write_weights(model: Model, stream: BinaryIO) -> None:
+def _write_weights(model: Model, stream: BinaryIO, left_out: Collection[object] = ()) -> None:
     from .state_tree import collect
 
-    write_weights(stream, collect(model))
+    write_weights(stream, collect(model, left_out))
 
 
-def _load_weights(model: Model, reader: WeightsReader, is_new: bool = False, skip_mismatch: bool = False) -> None:
+def _load_weights(
+    model: Model,
+    reader: WeightsReader,
+    is_new: bool = False,
+    skip_mismatch: bool = False,
+    left_out: Collection[object] = (),
+) -> None:
     """Compare, then assign.
 
     Args:
@@ -317,19 +342,22 @@ def _load_weights(model: Model, reader: WeightsReader, is_new: bool = False, ski
         reader: the file.
         is_new: whether the model was just made as the file says, so that the optimizer's state has to fit, too.
         skip_mismatch: whether to load what fits.
+        left_out: what keeps its weights.
     """
     from .legacy_h5 import is_legacy, load_legacy_weights
 
     if is_legacy(reader):
         load_legacy_weights(model, reader)
     else:
-        _apply(model, reader, is_new, skip_mismatch)
+        _apply(model, reader, is_new, skip_mismatch, left_out)
 
 
-def _apply(model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: bool) -> None:
+def _apply(
+    model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: bool, left_out: Collection[object]
+) -> None:
     from .state_tree import assign, describe, match
 
-    fit = match(model, reader, is_new=is_new)
+    fit = match(model, reader, is_new=is_new, left_out=left_out)
     name = f"{str(reader.path)!r} does not fit model {model.name!r}"
     if fit.differences and not skip_mismatch:
         raise SavedFileError(

@@ -14,7 +14,7 @@ object's own `load_own_variables` fails after all.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,9 +38,14 @@ Saveable = Layer | Optimizer
 _SHOWN = 12
 
 
-def walk(root: Saveable) -> Iterator[tuple[str, Saveable]]:
-    """Every object below `root` that saves weights, `root` first, with its path."""
-    yield from _walk(root, "", set())
+def walk(root: Saveable, left_out: Iterable[object] = ()) -> Iterator[tuple[str, Saveable]]:
+    """Every object below `root` that saves weights, `root` first, with its path.
+
+    Args:
+        root: a layer, a model or an optimizer.
+        left_out: objects that are not given, nor what only they hold.
+    """
+    yield from _walk(root, "", {id(item) for item in left_out})
 
 
 def _walk(item: Saveable, path: str, visited: set[int]) -> Iterator[tuple[str, Saveable]]:
@@ -113,9 +118,9 @@ def _names_to_skip(kind: type) -> frozenset[str]:
     return frozenset(names)
 
 
-def collect(root: Saveable) -> Iterator[Group]:
-    """Yield what is to be saved, object by object."""
-    for path, item in walk(root):
+def collect(root: Saveable, left_out: Iterable[object] = ()) -> Iterator[Group]:
+    """Yield what is to be saved, object by object, but for `left_out` (see `walk`)."""
+    for path, item in walk(root, left_out):
         yield Group(path, item.name, _arrays_of(item))
 
 
@@ -132,7 +137,7 @@ class Match:
     optimizer_differences: list[str] = field(default_factory=list)
 
 
-def match(root: Saveable, reader: WeightsReader, is_new: bool = False) -> Match:
+def match(root: Saveable, reader: WeightsReader, is_new: bool = False, left_out: Collection[object] = ()) -> Match:
     """Compare a model with a file. Nothing is read but shapes, and nothing is assigned.
 
     A file without an optimizer's state, or a model without the optimizer, are no difference: weights go to models
@@ -143,11 +148,15 @@ def match(root: Saveable, reader: WeightsReader, is_new: bool = False) -> Match:
         reader: the file.
         is_new: whether the model was just made, so that its optimizer's slots are what they start with. Then they
             need not be in the file, which may have been saved before the first step.
+        left_out: objects that keep their weights, whatever the file has of them (see `walk`).
     """
     result = Match()
     claimed: set[str] = set()
+    wanted = {id(item) for _, item in walk(root, left_out)}
     for path, item in walk(root):
         claimed.add(path)
+        if id(item) not in wanted:
+            continue
         stored = reader.index.get(path, {})
         if isinstance(item, Optimizer):
             if stored:

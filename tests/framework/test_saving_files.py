@@ -339,3 +339,32 @@ def test_an_inner_file_cut_short(tmp_path):
     for length in (0, 7, 8, 50, 500, len(stream.getvalue()) - 1):
         (tmp_path / "m.weights.h5").write_bytes(stream.getvalue()[:length])
         refuses(dense(2), tmp_path / "m.weights.h5", "damaged")
+
+
+def two_layers() -> Any:
+    return ab.Sequential([ab.Input((3,)), ab.layers.Dense(2, name="body"), ab.layers.Dense(1, name="head")])
+
+
+def test_objects_to_skip_keep_their_weights(tmp_path: Path) -> None:
+    ab.utils.set_random_seed(1)
+    saved, loaded = two_layers(), two_layers()
+    saved.save_weights(tmp_path / "all.weights.h5")
+    head = loaded.get_layer("head").get_weights()
+    loaded.load_weights(tmp_path / "all.weights.h5", objects_to_skip=[loaded.get_layer("head")])
+    np.testing.assert_array_equal(loaded.get_layer("body").kernel, saved.get_layer("body").kernel)
+    np.testing.assert_array_equal(loaded.get_layer("head").kernel, head[0])
+    other_head = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2), ab.layers.Dense(5)])  # weights of another shape
+    other_head.load_weights(tmp_path / "all.weights.h5", objects_to_skip=other_head.layers[1:])
+
+
+def test_files_leave_out_objects_to_skip(tmp_path: Path) -> None:
+    model = two_layers()
+    ab.saving.save_weights(model, tmp_path / "body.weights.h5", objects_to_skip=[model.get_layer("head")])
+    model.load_weights(tmp_path / "body.weights.h5", objects_to_skip=[model.get_layer("head")])
+    with pytest.raises(ValueError, match=r"layer 'head' .* the model has 2 weights, the file 0"):
+        model.load_weights(tmp_path / "body.weights.h5")
+    with pytest.raises(ValueError, match=r"objects_to_skip is for files that end in \.weights\.h5"):
+        ab.saving.save_weights(model, tmp_path / "body.safetensors", objects_to_skip=[model])
+    model.save_weights(tmp_path / "body.safetensors")
+    with pytest.raises(ValueError, match=r"objects_to_skip is for files that end in \.weights\.h5"):
+        model.load_weights(tmp_path / "body.safetensors", objects_to_skip=[model])
