@@ -10,7 +10,7 @@ import numpy as np
 
 # Colours follow the page around: a notebook may be dark.
 STYLE = """
-.ab-view {font: 13px/1.5 system-ui, sans-serif; color: inherit; max-width: 100%}
+.ab-view {font: 13px/1.5 system-ui, sans-serif; color: inherit; max-width: 100%; overflow-x: auto}
 .ab-view h1 {font-size: 20px; margin: 0 0 8px} .ab-view h2 {font-size: 15px; margin: 16px 0 4px}
 .ab-view p {margin: 4px 0} .ab-view pre, .ab-view code {font: 12px/1.45 ui-monospace, monospace}
 .ab-view table {font: inherit; border-collapse: collapse; margin: 6px 0; font-variant-numeric: tabular-nums}
@@ -38,6 +38,15 @@ def escape(text: object) -> str:
 def view(*parts: str) -> str:
     """Return parts of HTML as one block with its style, for ``_repr_html_``."""
     return f'<style>{STYLE}</style><div class="ab-view">{"".join(parts)}</div>'
+
+
+def shortened(text: str, width: int) -> str:
+    """Return text of at most `width` characters; dots stand for what was left out at its end.
+
+    >>> shortened("fused (add, tanh)", 12)
+    'fused (ad...'
+    """
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def page(title: str, *parts: str, style: str = "") -> str:

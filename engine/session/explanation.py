@@ -244,6 +244,8 @@ body {margin: 0} .ab-view {padding: 12px} .columns {display: grid; grid-template
 .columns > div {overflow: auto; height: 78vh; border: 1px solid #8886; border-radius: 4px; padding: 4px}
 .columns pre {margin: 0} .columns .l {display: block; min-height: 1.45em; padding: 0 4px; scroll-margin: 30vh}
 .columns .b {cursor: pointer} .columns .m {background: #facc1566} .no {color: #8889; user-select: none}
+.ab-view > pre {white-space: pre-wrap}
+@media (max-width: 800px) {.columns {grid-template-columns: 100%} .columns > div {height: auto; max-height: 60vh}}
 """
 _SCRIPT = """
 document.querySelectorAll('[data-u]').forEach(function (line) {

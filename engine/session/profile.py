@@ -16,7 +16,7 @@ from typing import Any
 
 from ..codegen.host.refits import refits
 from ..common.dtypes import as_dtype
-from ..common.html import FLAME_STYLE, escape, flame_graph, page, table, view
+from ..common.html import FLAME_STYLE, escape, flame_graph, page, shortened, table, view
 from ..common.nest import flatten, is_integer
 from ..graph.graph import Operation
 from ..graph.provenance import Part
@@ -178,10 +178,14 @@ class Profile:
         lines = [
             (_time(o.seconds), f"{o.calls:,}", _size(o.bytes), o.location or "elsewhere") for o in self.by_user_line()
         ]
-        kernels = [(_time(o.seconds), f"{o.calls:,}", _size(o.bytes), o.kernel[: 2 * _WIDTH]) for o in self.by_kernel()]
+        kernels = [
+            (_time(o.seconds), f"{o.calls:,}", _size(o.bytes), shortened(o.kernel, 2 * _WIDTH))
+            for o in self.by_kernel()
+        ]
         longest = sorted(self.lines, key=lambda line: -line.seconds)
         operations = [
-            (_time(o.seconds), f"{o.calls:,}", _size(o.bytes), o.operation, o.text[: 2 * _WIDTH]) for o in longest
+            (_time(o.seconds), f"{o.calls:,}", _size(o.bytes), o.operation, shortened(o.text, 2 * _WIDTH))
+            for o in longest
         ]
         titles = ("time", "calls", "bytes")
         return [
@@ -220,14 +224,14 @@ class Profile:
         for line in sorted(self.lines, key=lambda line: -line.seconds):
             where = f"  # {line.operation}" + (f", {os.path.basename(line.location)}" if line.location else "")
             text = f"{line.number}: {line.text}" if line.number else "-"
-            told.append(_row(line, total) + f"  {text[:_WIDTH]:<{_WIDTH}}{where}")
+            told.append(_row(line, total) + f"  {shortened(text, _WIDTH):<{_WIDTH}}{where}")
         told.append(f"{_time(self.between):>10} {self.between / total:>6.1%} {'':>17}  -: between operations")
         if self.refits:
             told.append(f"operands of kernels were copied to another layout {self.refits:g} times a run")
         told.append("by your lines:")
         told += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
         told.append("by kernel:")
-        told += [_row(line, total) + f"  {line.kernel[: 2 * _WIDTH]}" for line in self.by_kernel()]
+        told += [_row(line, total) + f"  {shortened(line.kernel, 2 * _WIDTH)}" for line in self.by_kernel()]
         told.append(self.told_of_memory())
         return "\n".join(told) + "\n"
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ...engine.common.html import escape, table, view
 
-_WIDTH, _HEIGHT = 300, 140  # of a chart
-_LEFT, _TOP, _BOTTOM = 52, 8, 18
+_WIDTH, _HEIGHT = 300, 160  # of a chart
+_LEFT, _TOP, _BOTTOM = 52, 30, 18  # above the curves are their names
 _COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2")
 _MOST_ROWS = 20
 
@@ -54,7 +54,7 @@ def _chart(name: str, history: Mapping[str, Sequence[float]]) -> str:
             if math.isfinite(value)
         )
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        parts.append(_text(_WIDTH - 12, _TOP + 12 + 13 * number, label, "end", colour))
+        parts.append(_text(_LEFT, 10 + 12 * number, label, "start", colour))
     return f'<svg width="{_WIDTH}" height="{_HEIGHT}" style="font: 10px sans-serif">{"".join(parts)}</svg>'
 
 

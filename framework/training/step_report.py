@@ -191,7 +191,7 @@ class ModelProfile:
     def _told(self) -> str:
         return (
             f"One {self.kind} step of {self.model!r}: {_ms(self.seconds)} ms (median of {self.steps.runs}); "
-            f"with clocks {_ms(self.steps.clocked)} ms"
+            f"with clocks {_ms(self.steps.clocked + self.steps.clocks)} ms"
         )
 
     def _memory(self) -> str:

@@ -180,11 +180,26 @@ def test_pages(profiled: ModelProfile, explained: ModelExplanation, tmp_path: Pa
     assert (tmp_path / "profile.html").read_text(encoding="utf-8") == profiled.to_html()
 
     page = explained.to_html(tmp_path / "step.html")
+    assert "@media (max-width: 800px) {.columns {grid-template-columns: 100%}" in page  # of phones: one below the other
     text = Checked(page).text
     for part in ("Your lines", "The program", "Its kernels", "def step(x, y):", "model.explain(X, Y)"):
         assert part in text
     linked = set(re.findall(r'data-u="([^"]+)"', page))
     assert len(linked) > 0
+
+
+def test_the_time_with_clocks_is_the_one_that_is_warned_of(profiled: ModelProfile):
+    (shown,) = re.findall(r"with clocks ([\d.]+) ms", str(profiled))
+    assert float(shown) == pytest.approx(1e3 * (profiled.steps.clocked + profiled.steps.clocks), abs=6e-4)
+
+
+def test_long_names_of_kernels_end_in_dots():
+    line = profiling.ProfiledLine(1, "code", "op", "x.py:1", 1, 1.0, 8, kernel="fused (" + "multiply, " * 50 + ")")
+    found = profiling.Profile(1.0, (line,), "code", 1)
+    (cell,) = re.findall(r"<td>(fused[^<]*)</td>", "".join(found.html_tables(found.stacks())))
+    assert cell.endswith("...")
+    assert len(cell) == 2 * 48
+    assert f"  {cell}\n" in str(found)
 
 
 def test_flame_graphs_leave_out_what_is_too_narrow():
@@ -295,6 +310,14 @@ def test_histories_without_epochs_and_of_many():
     assert "no epoch has ended" in history_html([], {})
     shown = Checked(history_html(list(range(50)), {"loss": [float(each) for each in range(50)]})).text
     assert "the last 20 of 50 epochs" in shown
+
+
+def test_names_of_curves_are_above_them():
+    chart = history_html([0, 1], {"loss": [2.0, 1.0], "val_loss": [1.0, 2.0]})
+    names = [float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>(?:val_)?loss<', chart)]
+    heights = [float(y) for points in re.findall(r'points="([^"]+)"', chart) for y in re.findall(r",([\d.]+)", points)]
+    assert len(names) == 2
+    assert max(names) < min(heights)
 
 
 def test_a_drawing_has_a_short_repr(model: Sequential):
