@@ -37,11 +37,13 @@ from .elementwise import print_elementwise, print_reduction, print_scalars, prin
 from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, strides_of
 from .fused import print_fused
 from .gather_forms import FORMS as GATHER_FORMS
+from .moves import FORMS as MOVING_FORMS
 from .normalised import FORMS as NORMALISED_FORMS
 from .packed import FORMS as PACKED_FORMS
 from .pieces import Pieces
 from .products import print_matmul, print_products, print_sum_of_products
 from .scalars import literal, type_of
+from .scans import FORMS as SCANNING_FORMS
 from .scatter_forms import FORMS as SCATTER_FORMS
 from .variables import Variables
 
@@ -499,9 +501,11 @@ def _constant(context: Context, operation: Operation, inputs: Sequence[Value]) -
 
 FORMS: dict[type[Op], Form] = {
     **ARRAY_FORMS,
+    **MOVING_FORMS,
     **NORMALISED_FORMS,
     **PACKED_FORMS,
     **GATHER_FORMS,
+    **SCANNING_FORMS,
     **SCATTER_FORMS,
     AllTrue: _reduction("all"),
     AnyTrue: _reduction("any"),

@@ -1,0 +1,158 @@
+"""Native forms of operations that move elements to other places: padding, shifts, reversed axes and windows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...graph.graph import Operation
+from ...ops.arrays.axes import Flip, Roll
+from ...ops.arrays.padding import Pad
+from ...ops.signal.windows import Slice, SliceUpdate
+from ..expression.expression import UnsupportedError
+from .arrays import as_index
+from .elementwise import print_strided_copy
+from .function import Array, Function, Scalar, Value, strides_of
+
+if TYPE_CHECKING:
+    from .forms import Context, Form
+
+_MOST_COPIED = 4096  # elements of an array of which a window is replaced: outside of regions it may be in place
+_MOST_WINDOWS = 4  # of which a shifted array is made
+
+
+def _pad(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function = operation.op, context.function
+    assert isinstance(op, Pad)
+    if len(inputs) > 2:
+        raise UnsupportedError("computed widths")
+    x, value = inputs
+    if not op.widths:
+        return [x]
+    if not isinstance(x, Array) or not isinstance(value, Scalar):
+        raise UnsupportedError("no array")
+    target = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    print_strided_copy(function, value, target, [0] * len(target.shape))
+    starts = [before or 0 for before, _ in op.widths]
+    _copy_window(function, x, [0] * len(starts), target, starts, x.shape)
+    return [target]
+
+
+def _roll(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function = operation.op, context.function
+    assert isinstance(op, Roll)
+    if op.shifts is None:
+        raise UnsupportedError("a computed shift")
+    x = inputs[0]
+    if not isinstance(x, Array):
+        raise UnsupportedError("no array")
+    shifts = [0] * len(x.shape)
+    for shift, axis in zip(op.shifts, op.axes, strict=True):
+        shifts[axis] += shift
+    # Along each axis the last `shift` elements come first, and the others behind them.
+    parts = [
+        [(0, dim, 0)] if not dim or shift % dim == 0 else [(0, dim - shift % dim, shift % dim), (-shift % dim, dim, 0)]
+        for dim, shift in zip(x.shape, shifts, strict=True)
+    ]
+    windows = list(itertools.product(*parts))
+    if len(windows) > _MOST_WINDOWS:
+        raise UnsupportedError("shifts along many axes")
+    target = function.allocate(x.kind, x.shape)
+    for window in windows:
+        starts, ends, places = zip(*window, strict=True)
+        sizes = tuple([end - start for start, end in zip(starts, ends, strict=True)])
+        _copy_window(function, x, starts, target, places, sizes)
+    return [target]
+
+
+def _flip(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function = operation.op, context.function
+    assert isinstance(op, Flip)
+    x = inputs[0]
+    if not isinstance(x, Array):
+        return [x] if isinstance(x, Scalar) else _refuse()
+    rank = len(x.shape)
+    axes = range(rank) if op.axes is None else [axis % rank for axis in op.axes]
+    steps = strides_of(x.shape, x.shape)
+    start = sum([(x.shape[axis] - 1) * steps[axis] for axis in axes])
+    target = function.allocate(x.kind, x.shape)
+    if x.size:
+        strides = [-step if axis in axes else step for axis, step in enumerate(steps)]
+        print_strided_copy(function, x, target, strides, start)
+    return [target]
+
+
+def _slice(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    x, starts = inputs[0], inputs[1]
+    if len(inputs) > 2:
+        raise UnsupportedError("a window of a computed size")
+    sizes = context.shape_of(operation.outputs[0])
+    if not isinstance(x, Array) or not isinstance(starts, Array):
+        return [x] if isinstance(x, Scalar) else _refuse()
+    window = Array(_window(context, x, starts, sizes), x.kind, sizes)
+    target = context.function.allocate(x.kind, sizes)
+    if target.size:
+        print_strided_copy(context.function, window, target, strides_of(x.shape, x.shape))
+    return [target]
+
+
+def _slice_update(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    x, starts, updates = inputs
+    function = context.function
+    if not isinstance(x, Array) or not isinstance(starts, Array) or not isinstance(updates, Array):
+        return [updates] if isinstance(x, Scalar) else _refuse()
+    if x.size > _MOST_COPIED:
+        raise UnsupportedError("a large array that is copied for a window")
+    target = function.allocate(x.kind, x.shape)
+    function.copy_bytes(target.pointer, x.pointer, target.bytes)
+    window = Array(_window(context, target, starts, updates.shape), x.kind, updates.shape)
+    if window.size:
+        own = strides_of(updates.shape, updates.shape)
+        print_strided_copy(function, updates, window, own, into=strides_of(x.shape, x.shape))
+    return [target]
+
+
+def _window(context: Context, whole: Array, starts: Array, sizes: Sequence[int]) -> str:
+    """Return the address of a window that begins at computed places, which are tested to be inside."""
+    function, pointer = context.function, whole.pointer
+    for axis, (dim, size) in enumerate(zip(whole.shape, sizes, strict=True)):
+        given = Scalar(
+            function.load(starts.kind, function.element(starts.kind, starts.pointer, str(axis))), starts.kind
+        )
+        start = as_index(function, given)
+        context.fail_unless(function.let(f"icmp ule i64 {start}, {dim - size}"))
+        offset = function.let(f"mul nsw i64 {start}, {math.prod(whole.shape[axis + 1 :])}")
+        pointer = function.element(whole.kind, pointer, offset)
+    return pointer
+
+
+def _refuse() -> list[Value]:
+    raise UnsupportedError("no array")
+
+
+def _copy_window(
+    function: Function,
+    source: Array,
+    starts: Sequence[int],
+    target: Array,
+    places: Sequence[int],
+    sizes: tuple[int, ...],
+) -> None:
+    """Copy a window of an array of so many elements along each axis to a place in another one of its rank."""
+    if 0 in sizes:
+        return
+    steps, own = (strides_of(array.shape, array.shape) for array in (source, target))
+    first, place = (_offset(numbers, strides) for numbers, strides in ((starts, steps), (places, own)))
+    window = Array(function.element(target.kind, target.pointer, str(place)), target.kind, sizes)
+    print_strided_copy(function, source, window, steps, first, own)
+
+
+def _offset(numbers: Sequence[int], strides: Sequence[int]) -> int:
+    return sum([number * stride for number, stride in zip(numbers, strides, strict=True)])
+
+
+FORMS: dict[type[Any], Form] = {Flip: _flip, Pad: _pad, Roll: _roll, Slice: _slice, SliceUpdate: _slice_update}
+
+__all__ = ["FORMS"]
