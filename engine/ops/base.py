@@ -360,6 +360,15 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     return make_constant(as_array(value, wanted), name)
 
 
+def unchanged(tensor: Tensor) -> Tensor:
+    """Return what an op gives that has nothing to do: the tensor, or in a control block one that waits for that."""
+    if isinstance(tensor, Symbol) and get_default_graph().in_control_block:
+        from .math.elementwise import identity
+
+        return identity(tensor)
+    return tensor
+
+
 def _holds_symbols(value: Any) -> bool:
     if is_sequence(value):
         return any(_holds_symbols(item) for item in value)

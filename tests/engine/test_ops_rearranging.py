@@ -253,3 +253,25 @@ def test_argpartition(axis: Any, kth: Any):
 def test_argpartition_refuses():
     with pytest.raises(ValueError, match="kth=2 is outside of axis -1, which has 2 elements"):
         ops.argpartition([1, 2], 2)
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda x: ops.reshape(x, (2, 3)),
+        lambda x: ops.transpose(x, (0, 1)),
+        lambda x: ops.transpose(x[0]),
+        lambda x: ops.squeeze(x),
+        lambda x: ops.expand_dims(x, ()),
+        lambda x: ops.broadcast_to(x, (2, 3)),
+        lambda x: ops.tile(x, (1, 1)),
+    ],
+)
+def test_what_has_nothing_to_do_waits_for_control_dependencies(leave: Any):
+    graph = ab.Graph()
+    with graph.as_default():
+        x, counter = ab.placeholder((2, 3)), ab.Variable(0.0)
+        with ab.control_dependencies([counter.assign_add(1.0)]):
+            waiting = leave(x)
+    ab.Session(graph).run(waiting, {x: np.zeros((2, 3), "float32")})
+    assert counter.numpy() == 1

@@ -15,7 +15,7 @@ from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
-from ..base import TensorLike, apply, convert_to_tensor, normalize_axes, normalize_axis
+from ..base import TensorLike, apply, convert_to_tensor, normalize_axes, normalize_axis, unchanged
 from ..run_time_shapes import reshape_like
 from .shaping import axes_argument, constant_value, expand_dims, index_text, ravel
 
@@ -150,12 +150,12 @@ def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
     """
     tensor = convert_to_tensor(x)
     if tensor.shape is not None and len(tensor.shape) < 2 and not axes:
-        return tensor
+        return unchanged(tensor)
     if axes is None:
         return apply(Transpose(None), tensor)
     order = tuple(normalize_axis(int(axis), len(axes)) for axis in axes)
     if tensor.shape is not None and len(order) == len(tensor.shape) and order == tuple(range(len(order))):
-        return tensor
+        return unchanged(tensor)
     return apply(Transpose(order), tensor)
 
 

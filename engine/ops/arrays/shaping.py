@@ -18,7 +18,7 @@ from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ...graph.tensor import Symbol, Tensor
 from .. import row_rules
-from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis
+from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis, unchanged
 from ..run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape, split_shape
 
@@ -309,7 +309,7 @@ def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
     static = _settle_remainder(tensor, static, dynamic)
     # Two unknown sizes may have changed places, and beside a size of 0 any size fits.
     if static == tensor.shape and (None not in static or (static.count(None) == 1 and 0 not in static)):
-        return tensor
+        return unchanged(tensor)
     return apply(Reshape(static), tensor, *dynamic)
 
 
@@ -416,7 +416,7 @@ def expand_dims(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
     tensor = convert_to_tensor(x)
     axes = axes_argument(axis)
     if not axes:
-        return tensor
+        return unchanged(tensor)
     if tensor.shape is not None:
         rank = len(tensor.shape) + len(axes)
         axes = [normalize_axis(a, rank) for a in axes]
@@ -506,7 +506,7 @@ def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
         axes = axes_argument(axis)
     if tensor.shape is not None:
         axes = [normalize_axis(a, len(tensor.shape)) for a in axes]
-    return apply(Squeeze(tuple(sorted(set(axes)))), tensor) if axes else tensor
+    return apply(Squeeze(tuple(sorted(set(axes)))), tensor) if axes else unchanged(tensor)
 
 
 # --- broadcasting ---------------------------------------------------------------------------------------------------
@@ -582,7 +582,7 @@ def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
     if is_shape_vector(shape):
         return apply(BroadcastToShape(shape_from_vector(shape)), tensor, shape)
     static, dynamic = resolve_shape(shape)
-    return tensor if static == tensor.shape and not dynamic else apply(BroadcastTo(static), tensor, *dynamic)
+    return unchanged(tensor) if static == tensor.shape and not dynamic else apply(BroadcastTo(static), tensor, *dynamic)
 
 
 __all__ = [
