@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from ...engine.common.deadlines import seconds_left
 from ...engine.common.dtypes import name_of
 from ...engine.graph.graph import Graph, Operation
@@ -271,7 +273,7 @@ class Client:
 
     def _prepared(self, channel: Channel, described: tuple[Any, list[Any], Any], document: dict[str, Any]) -> Frame:
         """Return the answer of the master, which other threads do not wait for: tasks of the step may be absent."""
-        digest = _digest_of(described[0])
+        digest = _digest_of(*described[:2])
         asked = {**document, "graph": digest, "timeout": seconds_left()}
         self._send_graph(channel, described, digest)
         channel.send(Kind.PREPARE, asked)
@@ -350,10 +352,16 @@ def _connect_back(address: str) -> Client:
     return connect(f"grpc://{address}", BACK_SECONDS)
 
 
-def _digest_of(described: dict[str, Any]) -> str:
-    """The digest of a graph's document, and of where its state is."""
+def _digest_of(described: dict[str, Any], arrays: Sequence[Any]) -> str:
+    """The digest of a graph's document, of its constants, and of where its state is."""
     state = [[each["container"], each["path"], each["device"]] for each in described["resources"]]
-    return hashlib.sha256(json.dumps([described["blocks"], state]).encode()).hexdigest()
+    found = hashlib.sha256(json.dumps([described["blocks"], state]).encode())
+    values = {each.get("value") for each in described["resources"]}  # of variables: first values, no constants
+    for number, array in enumerate(arrays):
+        if number not in values:
+            value = np.ascontiguousarray(array)
+            found.update(repr(value.tolist()).encode() if value.dtype.kind in "OT" else value.view("uint8").data)
+    return found.hexdigest()
 
 
 def _new_identity() -> Identity:

@@ -22,6 +22,7 @@ from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 
 import anabranch as ab
 from anabranch.distribute.commands import worker as worker_command
+from anabranch.distribute.tasks.client import connect
 from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
 from anabranch.distribute.tasks.system import System
 from anabranch.distribute.transport.channel import Channel
@@ -342,6 +343,23 @@ def test_a_task_that_ends_waits_for_no_other_that_never_came():
     system.close()
     assert "when this task ended" in answers.get(timeout=PATIENCE)
     system.loop.close()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(-1, -2), (1.5, 2.5), ([True, False], [False, True]), (["ö"], ["o"]), ([], [])],
+    ids=["integers", "floats", "bools", "texts", "empty"],
+)
+def test_graphs_that_differ_in_a_constant_alone_are_both_sent(server: ab.distribute.Server, values: Any):
+    """The second one was taken for the first, and its steps computed with the constant of that."""
+    client = connect(server.target)
+    found = []
+    for value in values:
+        with ab.Graph().as_default() as graph:
+            fetched: Any = ab.constant(value)
+        found.append(client.program(graph, [fetched], [], [], None)()[0])
+    client.close()
+    assert [each.tolist() for each in found] == [np.array(value).tolist() for value in values]
 
 
 @pytest.mark.slow
