@@ -469,3 +469,20 @@ def test_an_answer_that_ends_the_connection_says_so_once_and_does(headers: tuple
     answer = serve(handle, talk)
     assert answer.startswith(b"HTTP/1.1 413")
     assert answer.count(b"connection: close") == 1
+
+
+def test_half_a_head_is_not_refused_before_the_request_in_front_of_it_is_answered() -> None:
+    doors = Doors("a")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Any) -> list[str]:
+        writer.write(post("/a") + b"POST /b")
+        await until(lambda: doors.begun)
+        (connection,) = server.server_state.connections
+        connection._is_late()  # which its timer calls
+        doors.open.setdefault("a", asyncio.Event()).set()
+        found = await answers(reader, 1)
+        connection._is_late()
+        return found + await answers(reader, 1)
+
+    first, last = serve(doors, talk)
+    assert (first, last.split()[0]) == ("200 <a >", "408")

@@ -5,6 +5,7 @@ import gzip
 import http.client
 import json
 import logging
+import re
 import shutil
 import socket
 import ssl
@@ -159,6 +160,24 @@ def test_requests_that_do_not_come_are_ended(folder: Path, sent: bytes) -> None:
         assert stream.recv(100).startswith(b"HTTP/1.1 408")
         while stream.recv(1000):
             pass  # until the server ends the connection
+
+
+@pytest.mark.parametrize(
+    ("whole", "status"),
+    [
+        ("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", "200"),
+        (f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}", "400"),
+    ],
+)
+def test_half_a_head_behind_a_whole_request_is_ended(folder: Path, whole: str, status: str) -> None:
+    config = {"models": {"wide": {"path": str(folder / "wide")}}, "limits": {"read_seconds": 0.2}}
+    with ab.serving.Server(config=config) as server, connected(server) as stream:
+        stream.settimeout(10)  # an idle connection is kept for longer
+        stream.sendall(f"{whole}GET /v2/hea".encode())
+        answer = b""
+        while piece := stream.recv(1000):
+            answer += piece
+    assert re.findall(r"HTTP/1.1 (\d+)", answer.decode()) == [status, "408"]
 
 
 def test_a_body_that_nobody_waits_for_any_more_is_not_answered_again(folder: Path) -> None:

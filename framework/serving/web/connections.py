@@ -177,7 +177,7 @@ class _Connection(HttpToolsProtocol):
             self._waiting.cancel()
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_body_missing and (self.cycle is None or self.cycle.response_complete):
+        if not self._is_body_missing and not self._is_answering():
             self._head_bytes += len(data)
             self._is_head_missing = True
         self._unset_keepalive_if_required()
@@ -187,6 +187,10 @@ class _Connection(HttpToolsProtocol):
         if self._head_bytes > _MOST_HEAD_BYTES:
             self._refuse(b"431 Request Header Fields Too Large", "The headers are too large.")
         self._set_timer()
+
+    def _is_answering(self) -> bool:
+        """Test whether a request has no whole answer yet."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _parse(self, data: bytes) -> None:
         while data:
@@ -214,6 +218,10 @@ class _Connection(HttpToolsProtocol):
         fields += [] if keeps else [(b"connection", b"close")]
         lines = [b"%s %s HTTP/1.1" % (method, self.url), *[b"%s: %s" % field for field in fields], b"", b""]
         return b"\r\n".join(lines)
+
+    def on_message_begin(self) -> None:
+        self._is_head_missing = True  # also behind a whole request that has come with the beginning of this one
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         parser: Any = self.parser
@@ -252,7 +260,7 @@ class _Connection(HttpToolsProtocol):
         if (
             parser.get_method() != b"POST"
             or self.expect_100_continue
-            or (self.cycle is not None and not self.cycle.response_complete)
+            or self._is_answering()
             or self.flow.write_paused
             or self.transport.is_closing()
             or parser.get_http_version() != "1.1"
@@ -377,8 +385,8 @@ class _Connection(HttpToolsProtocol):
 
     def _is_late(self) -> None:
         self._timer = None
-        if self.pipeline:  # it is not read on before those in front of it are answered
-            self._set_timer()
+        if self.pipeline or (self._is_head_missing and self._is_answering()):
+            self._set_timer()  # an error would come before the answers of those in front of it
         elif self._is_head_missing:
             self._refuse(b"408 Request Timeout", "The request did not come in time.")
         elif self.cycle.response_started:
