@@ -36,6 +36,11 @@ WARMUP = "warmup.jsonl"
 WarmupRequest = tuple[str, Mapping[str, Any]]  # the name of a signature, and arrays by the names of its inputs
 _INLINE = 4096  # bytes up to which an array is part of graph.json
 _PIECE = 1 << 20
+_WRITTEN_BY = {  # by the end of a file's name
+    ".keras": "model.save()",
+    ".h5": "model.save_weights()",
+    ".onnx": 'model.export(path, "onnx")',
+}
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
 
@@ -112,9 +117,11 @@ def write_servable(
     Raises:
         SavedGraphError: an operation holds something that can't be written, such as a Python function.
         FileExistsError: there is this version already.
+        ValueError: the name is that of a file of another kind.
     """
-    document, arrays = describe(graph, operations)
     base = Path(filepath)
+    _check_is_no_file_name(base)
+    document, arrays = describe(graph, operations)
     try:
         base.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -135,6 +142,15 @@ def write_servable(
         raise
     _sync(base)
     return taken
+
+
+def _check_is_no_file_name(base: Path) -> None:
+    remedy = _WRITTEN_BY.get(base.suffix.lower())
+    if remedy is not None:
+        raise ValueError(
+            f"export({str(base)!r}): a servable is a folder of versions, and {base.suffix} ends the name of a file, "
+            f"as which `serve` would read it. Name the folder {base.stem!r}, or write such a file by {remedy}."
+        )
 
 
 def _write_files(

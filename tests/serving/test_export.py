@@ -37,6 +37,17 @@ def test_a_process_without_the_class_computes_what_predict_does(tmp_path: Path) 
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), model.predict(x, verbose=0), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("m.keras", r"model\.save\(\)"), ("m.ONNX", r'model\.export\(path, "onnx"\)'), ("m.weights.h5", "save_weights")],
+)
+def test_names_of_files_of_other_kinds_are_refused(tmp_path: Path, name: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=rf"a servable is a folder of versions.* Name the folder 'm.*{remedy}"):
+        two_in_two_out().export(tmp_path / name, verbose=False)
+    assert list(tmp_path.iterdir()) == []
+    two_in_two_out().export(tmp_path / "v1.2", verbose=False)
+
+
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 12), (7, 3), (40, 5)])
 def test_any_batch_and_length(tmp_path: Path, rows: int, length: int) -> None:
     model, x = letters(), some_text(rows, length)
