@@ -186,6 +186,10 @@ def check_emission(sample: Sample) -> int:
     cases = _check_emitted(op, inputs, expected)
     if op.elementwise:
         definition: Any = op
+        assert hasattr(op, "expression"), (
+            "elementwise is True, and there is no expression(self, e, x) for kernels. Define it in place of run, or "
+            "say by_element = True."
+        )
         assert_identical(as_scalar_or_array(definition.expression(_NumpyExpressions(), *inputs)), expected)
         cases += 1
     return cases + _check_emitted_into(op, inputs, expected)

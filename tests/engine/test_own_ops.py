@@ -228,6 +228,10 @@ class WrongGradient(_Broken):
         return (cotangents[0] * 2.5,)
 
 
+class NoExpression(_Broken):
+    elementwise = True
+
+
 class NoGradient(_Broken):
     def grad(self, node: Any, *cotangents: Any) -> Any:
         return (None,)
@@ -373,6 +377,7 @@ BROKEN = [
     (WrongValue, r"sample 0, value: Not equal to tolerance"),
     (TwoResults, r"sample 0, value: 2 results, but 1 are expected"),
     (WrongSource, r"sample 0, emission: Arrays are not equal"),
+    (NoExpression, r"sample 0, emission: elementwise is True, and there is no expression\(self, e, x\) for kernels"),
     (MixesRows, r"sample 0, axes: axis 0 of the result does not follow .* index by index"),
     (
         HasLongerRows,
