@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from natives.loops import check
 from shared.examples import examples
 
 import anabranch as ab
@@ -132,6 +133,25 @@ def test_a_loss_in_each_iteration_of_a_loop() -> None:
     assert rewritten
     for value, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")
+def test_a_loss_of_what_a_loop_computed_before_is_native() -> None:
+    """The gradient is a native loop, too; class numbers out of range are the same error."""
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(3, 4)).astype("float32"), np.array([0, 3, 1], "int32")
+
+    def build(x: Any, y: Any) -> list[Any]:
+        def body(i: Any, x: Any) -> Any:
+            loss = ab.ops.sparse_categorical_crossentropy(y, x, from_logits=True)
+            return i + 1, ab.ops.tanh(x) + ab.ops.expand_dims(loss, -1)
+
+        _, result = ab.while_loop(lambda i, _: i < 3, body, (0, x))
+        return [result, *ab.gradients(ab.ops.sum(result), [x])]
+
+    program = check(build, scores, labels, native=2)
+    with pytest.raises(ValueError, match=r"Class number 4 is out of range"):
+        program(scores, labels + 1)
 
 
 def test_one_element_of_each_row_is_read_alone() -> None:

@@ -31,7 +31,7 @@ _ROUNDS = 10
 _MULTIPLIERS = 0xD2E7470EE14C6C93, 0xCA5A826395121157
 _STEPS = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B  # of the two words of the key, from round to round
 _LANES = 8
-_HALVES = f"<{_LANES} x i32>"
+HALVES = f"<{_LANES} x i32>"
 _FLOATS = f"<{_LANES} x float>"
 
 
@@ -87,14 +87,14 @@ def _function(kind: str) -> LaterFunction:
     name = f"random_{kind}"
 
     def text() -> str:
-        return _print_block() + _print_task(name, kind) + print_entry(name, _FIELDS)
+        return print_block("philox") + _print_task(name, kind) + print_entry(name, _FIELDS)
 
     return library.later(f"{name}\n{text()}", text, name)
 
 
-def _print_block() -> str:
-    """Print the function of a block's number and of a key that returns the block's half words."""
-    code = FunctionBuilder("philox", ["i64 %number", "i64 %key", "i64 %tweak"], "alwaysinline", result=_HALVES)
+def print_block(name: str) -> str:
+    """Print the function `name` of a block's number and of a key that returns the block's half words."""
+    code = FunctionBuilder(name, ["i64 %number", "i64 %key", "i64 %tweak"], "alwaysinline", result=HALVES)
     x: list[str | int] = [code.add("%number", 1), 0, 0, 0]
     for turn in range(_ROUNDS):
         keys = [_plus(code, name, turn * step) for name, step in zip(("%key", "%tweak"), _STEPS, strict=True)]
@@ -105,7 +105,7 @@ def _print_block() -> str:
     words = "undef"
     for place, word in enumerate(x):
         words = code.let(f"insertelement <4 x i64> {words}, i64 {word}, i32 {place}")
-    code.line(f"ret {_HALVES} {code.let(f'bitcast <4 x i64> {words} to {_HALVES}')}")
+    code.line(f"ret {HALVES} {code.let(f'bitcast <4 x i64> {words} to {HALVES}')}")
     return code.text()
 
 
@@ -134,18 +134,18 @@ def _print_task(name: str, kind: str) -> str:
     least, scale = (
         code.broadcast(_LANES, "i32", code.let(f"trunc i64 {fields[each]} to i32")) for each in ("least", "scale")
     )
-    scale = code.let(f"bitcast {_HALVES} {scale} to {_FLOATS}")
+    scale = code.let(f"bitcast {HALVES} {scale} to {_FLOATS}")
     first, end = print_share(code, code.ceil_div(count, _LANES), "%part", fields["parts"])
     whole = code.div(count, _LANES)
 
     def numbers(block: str) -> str:
-        halves = code.let(f"call {_HALVES} @philox(i64 {block}, i64 {key}, i64 {tweak})")
+        halves = code.let(f"call {HALVES} @philox(i64 {block}, i64 {key}, i64 {tweak})")
         if kind == "keep":
-            kept = code.let(f"icmp uge {_HALVES} {halves}, {least}")
+            kept = code.let(f"icmp uge {HALVES} {halves}, {least}")
             return code.let(f"select <{_LANES} x i1> {kept}, {_FLOATS} {scale}, {_FLOATS} zeroinitializer")
-        upper = code.let(f"lshr {_HALVES} {halves}, {code.broadcast(_LANES, 'i32', '8')}")
+        upper = code.let(f"lshr {HALVES} {halves}, {code.broadcast(_LANES, 'i32', '8')}")
         unit = code.broadcast(_LANES, "float", "0x3E70000000000000")  # 2**-24
-        return code.let(f"fmul {_FLOATS} {code.let(f'uitofp {_HALVES} {upper} to {_FLOATS}')}, {unit}")
+        return code.let(f"fmul {_FLOATS} {code.let(f'uitofp {HALVES} {upper} to {_FLOATS}')}, {unit}")
 
     with code.loop(first, code.least(end, whole)) as block:
         code.store_vector(_FLOATS, "float", numbers(block), target, code.mul(block, _LANES))
@@ -156,4 +156,4 @@ def _print_task(name: str, kind: str) -> str:
     return code.text()
 
 
-__all__ = ["keep_runner", "units_runner"]
+__all__ = ["HALVES", "keep_runner", "print_block", "units_runner"]

@@ -1,4 +1,4 @@
-"""Native forms of operations that pick by position (rows, one-hot vectors, extrema), and of random numbers."""
+"""Native forms of operations that pick by position (rows, one-hot vectors), and of random numbers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ...ops.arrays.gathering import Take
 from ...ops.arrays.joining import Unstack
 from ...ops.arrays.positions import OneHot
 from ...ops.containers.indexed_slices import FrontPositions
+from ...ops.internal.checked_classes import CheckedClasses
 from ...ops.internal.fused import HorizontallyFused
-from ...ops.math.reduction import ArgMax, ArgMin
 from ...ops.random.samplers import RandomUniform
 from ..expression.expression import UnsupportedError
+from ..random.philox import HALVES, print_block
 from .elementwise import print_strided_copy
 from .function import Array, Function, Scalar, Value, strides_of
 from .fused import Step, print_fused
@@ -106,6 +107,17 @@ def _unstack(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return parts
 
 
+def _checked_classes(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Class numbers as int32; the region fails where one is out of range."""
+    op: Any = operation.op
+    positions, function = _integers(inputs[0]), context.function
+    target = function.allocate("i32", context.shape_of(operation.outputs[0]))
+    with function.count(target.size) as k:
+        position = _from_the_front(context, _at(function, positions, k), op.classes, wrap=False)
+        function.store("i32", function.let(f"trunc i64 {position} to i32"), target.pointer, k)
+    return [Scalar(function.load("i32", target.pointer), "i32") if isinstance(positions, Scalar) else target]
+
+
 def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op: Any = operation.op
     positions = _integers(inputs[0])
@@ -125,50 +137,6 @@ def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) ->
         function.jump(done)
         function.begin(done)
     return [target]
-
-
-def _arg_extremum(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """The place of the first extremum, or of the first NaN: of all, or along the last axis."""
-    op: Any = operation.op
-    (source,) = inputs
-    if not isinstance(source, Array) or not source.size or source.kind == "i1":
-        raise UnsupportedError("the place of an extremum of another kind")
-    rank = len(source.shape)
-    if op.axes is not None and [axis % rank for axis in op.axes] != [rank - 1]:
-        raise UnsupportedError("places of extrema along another axis")
-    width = source.size if op.axes is None else source.shape[-1]
-    function, shape = context.function, context.shape_of(operation.outputs[0])
-    target = function.allocate("i32", shape)
-    best, place = function.slot(source.kind), function.slot("i64")
-    with function.count(source.size // width) as row:
-        start = function.element(source.kind, source.pointer, function.offset_of([row], [width]))
-        function.line(f"store {source.kind} {function.load(source.kind, start)}, ptr {best}")
-        function.line(f"store i64 0, ptr {place}")
-        with function.count(width) as k:
-            value = function.load(source.kind, function.element(source.kind, start, k))
-            is_better = _is_better(function, isinstance(op, ArgMax), source.kind, value, best)
-            _replace_if(function, is_better, source.kind, value, best)
-            _replace_if(function, is_better, "i64", k, place)
-        found = function.let(f"trunc i64 {function.let(f'load i64, ptr {place}')} to i32")
-        function.store("i32", found, function.element("i32", target.pointer, row))
-    if not shape:
-        return [Scalar(function.load("i32", target.pointer), "i32")]
-    return [target]
-
-
-def _is_better(function: Function, is_max: bool, kind: str, value: str, best: str) -> str:
-    """Print the test whether a value comes before the best one so far: it is further out, or the first NaN."""
-    before = function.let(f"load {kind}, ptr {best}")
-    if kind not in ("float", "double"):
-        return function.let(f"icmp {'sgt' if is_max else 'slt'} {kind} {value}, {before}")
-    further = function.let(f"fcmp {'ugt' if is_max else 'ult'} {kind} {value}, {before}")  # true for a NaN
-    is_number = function.let(f"fcmp ord {kind} {before}, {before}")
-    return function.let(f"and i1 {further}, {is_number}")
-
-
-def _replace_if(function: Function, condition: str, kind: str, value: str, slot: str) -> None:
-    before = function.let(f"load {kind}, ptr {slot}")
-    function.line(f"store {kind} {function.let(f'select i1 {condition}, {kind} {value}, {kind} {before}')}, ptr {slot}")
 
 
 def _horizontally_fused(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -194,59 +162,6 @@ class _Member(Step):
 
 # --- random numbers -------------------------------------------------------------------------------------------------
 
-# Philox4x64-10 (see `ops.random`): a block of the counter 1, 2, 3, ... gives four words.
-_ROUND_KEYS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
-_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-_ROUNDS = 10
-
-
-def _philox() -> str:
-    """The text of a function that fills `blocks` times four words."""
-    lines = [
-        "define internal void @HELPER(ptr %key, ptr %words, i64 %blocks) noinline {",
-        "start:",
-        "  %k0 = load i64, ptr %key",
-        "  %at1 = getelementptr i64, ptr %key, i64 1",
-        "  %k1 = load i64, ptr %at1",
-        "  br label %head",
-        "head:",
-        "  %i = phi i64 [0, %start], [%c0_0, %head]",
-        "  %c0_0 = add i64 %i, 1",
-    ]
-    words = ["%c0_0", "0", "0", "0"]
-    for number in range(_ROUNDS):
-        keys = [f"%k{k}_{number}" for k in range(2)]
-        for k in range(2):
-            lines.append(f"  {keys[k]} = add i64 %k{k}, {_signed(_ROUND_KEYS[k] * number)}")
-            lines += _product(f"{k}_{number}", words[2 * k], _MULTIPLIERS[k])
-        lines.append(f"  %x0_{number} = xor i64 %high1_{number}, {words[1]}")
-        lines.append(f"  %y0_{number} = xor i64 %x0_{number}, {keys[0]}")
-        lines.append(f"  %x1_{number} = xor i64 %high0_{number}, {words[3]}")
-        lines.append(f"  %y1_{number} = xor i64 %x1_{number}, {keys[1]}")
-        words = [f"%y0_{number}", f"%low1_{number}", f"%y1_{number}", f"%low0_{number}"]
-    lines.append("  %first = shl i64 %i, 2")
-    for k, word in enumerate(words):
-        lines.append(f"  %n{k} = add i64 %first, {k}")
-        lines.append(f"  %p{k} = getelementptr i64, ptr %words, i64 %n{k}")
-        lines.append(f"  store i64 {word}, ptr %p{k}")
-    lines += ["  %more = icmp ult i64 %c0_0, %blocks", "  br i1 %more, label %head, label %done"]
-    return "\n".join([*lines, "done:", "  ret void", "}"])
-
-
-def _signed(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63
-
-
-def _product(name: str, word: str, multiplier: int) -> list[str]:
-    """The upper and the lower half of a product."""
-    return [
-        f"  %wide{name} = zext i64 {word} to i128",
-        f"  %product{name} = mul i128 %wide{name}, {multiplier}",
-        f"  %low{name} = trunc i128 %product{name} to i64",
-        f"  %upper{name} = lshr i128 %product{name}, 64",
-        f"  %high{name} = trunc i128 %upper{name} to i64",
-    ]
-
 
 def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op: Any = operation.op
@@ -261,7 +176,10 @@ def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) ->
         return [target]
     words = function.allocate("i64", (4 * blocks,))
     function.hold(words)
-    function.line(f"call void {function.helper(_philox())}(ptr {key.pointer}, ptr {words.pointer}, i64 {blocks})")
+    draw, keys = function.helper(print_block("HELPER")), [function.load("i64", key.pointer, k) for k in range(2)]
+    with function.count(blocks) as number:
+        drawn = function.let(f"call {HALVES} {draw}(i64 {number}, i64 {keys[0]}, i64 {keys[1]})")
+        function.store_vector(HALVES, "i64", drawn, words.pointer, function.mul(number, 4))
     integer, shift, scale = ("i32", 8, 2.0**-24) if kind == "float" else ("i64", 11, 2.0**-53)
     with function.count(target.size) as k:
         word = function.load(integer, function.element(integer, words.pointer, k))
@@ -275,8 +193,7 @@ def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) ->
 
 
 FORMS: dict[type, Form] = {
-    ArgMax: _arg_extremum,
-    ArgMin: _arg_extremum,
+    CheckedClasses: _checked_classes,
     FrontPositions: _front_positions,
     HorizontallyFused: _horizontally_fused,
     OneHot: _one_hot,

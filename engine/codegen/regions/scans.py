@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .forms import Context, Form
 
 _FLOATS = ("float", "double")
-_MOST_COMPARED = 1 << 13  # elements: NumPy compares vectors, which makes up for a call of Python from there on
 
 
 def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -30,21 +29,20 @@ def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -
         return [Scalar("0", "i32")]
     if not isinstance(x, Array) or x.kind == "i1" or not x.size:
         raise UnsupportedError("a position of another kind")
-    if x.size > _MOST_COMPARED:
-        raise UnsupportedError("the position of an extremum of many elements")
     outer, count, inner = _along(x.shape, None if op.axes is None else op.axes[0])
     target = function.allocate("i32", shape)
     best, place = function.slot(x.kind), function.slot("i64")
     is_least = isinstance(op, ArgMin)
     with function.count(outer) as row, function.count(inner) as column:
         first = function.element(x.kind, x.pointer, function.offset_of([row, column], [count * inner, 1]))
-        function.line(f"store {x.kind} {function.load(x.kind, first)}, ptr {best}")
-        function.line(f"store i64 0, ptr {place}")
+        function.store(x.kind, function.load(x.kind, first), best)
+        function.store("i64", 0, place)
         with function.loop(1, count) as number:
             value = function.load(x.kind, function.element(x.kind, first, function.offset_of([number], [inner])))
-            with function.when(_is_better(function, x.kind, value, function.load(x.kind, best), is_least)):
-                function.line(f"store {x.kind} {value}, ptr {best}")
-                function.line(f"store i64 {number}, ptr {place}")
+            before, place_before = function.load(x.kind, best), function.load("i64", place)
+            is_better = _is_better(function, x.kind, value, before, is_least)
+            function.store(x.kind, function.choose(is_better, value, before, x.kind), best)
+            function.store("i64", function.choose(is_better, number, place_before), place)
         found = function.let(f"trunc i64 {function.load('i64', place)} to i32")
         function.store(
             "i32", found, function.element("i32", target.pointer, function.offset_of([row, column], [inner, 1]))
@@ -76,14 +74,14 @@ def _running_sum(context: Context, operation: Operation, inputs: Sequence[Value]
     add = "fadd" if x.kind in _FLOATS else "add"
     with function.count(outer) as row, function.count(inner) as column:
         start = function.offset_of([row, column], [count * inner, 1])
-        function.line(f"store {x.kind} {literal(0, x.kind)}, ptr {total}")
+        function.store(x.kind, literal(0, x.kind), total)
         with function.loop(0, count) as number:
             place = function.let(f"sub i64 {count - 1}, {number}") if op.reverse else number
             offset = function.let(f"add nsw i64 {start}, {function.offset_of([place], [inner])}")
             before = function.load(x.kind, total)
             value = function.load(x.kind, function.element(x.kind, x.pointer, offset))
             after = function.let(f"{add} {x.kind} {before}, {value}")
-            function.line(f"store {x.kind} {after}, ptr {total}")
+            function.store(x.kind, after, total)
             function.store(x.kind, before if op.exclusive else after, function.element(x.kind, target.pointer, offset))
     return [target]
 
