@@ -6,6 +6,7 @@ Each step ends in time; what it writes counts once or never; nothing of it is le
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.prepared_once import prepared_once
-from shared.simulator import ClientNode, Network, TaskNode
+from shared.simulator import ClientNode, Network, Pipe, TaskNode
 from shared.tasks import PS, TOKEN, WORKER
 
 import anabranch as ab
@@ -284,6 +285,25 @@ def test_without_faults_all_steps_succeed(requests: dict[int, Request]):
     for _ in range(5):
         made.step()
     assert made.outcomes == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_pipe_that_is_full_is_no_slower_than_its_pieces():
+    for seed in range(20):
+        network = Network(seed)
+        one, other = ClientNode(network, 0), ClientNode(network, 1)
+        near, far = one.pipe_to(other)
+        left, came = 300_000, 0
+
+        def move(near: Pipe = near, far: Pipe = far) -> bool:
+            nonlocal left, came
+            came += sum(map(len, far.incoming))
+            far.incoming.clear()
+            with contextlib.suppress(BlockingIOError):
+                while left:
+                    left -= near.send(bytes(left))
+            return came == 300_000
+
+        assert network.run(move, 20.0), (seed, came)
 
 
 def test_a_seed_replays_exactly_with_programs_that_are_prepared_once_or_each_time(requests: dict[int, Request]):

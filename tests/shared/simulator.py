@@ -26,6 +26,7 @@ from anabranch.engine.place.devices import make_devices
 
 TOKEN = b"a token for tests, which is no secret"
 SMALL = 0.001  # seconds
+_ROOM = 20_000  # bytes that a connection holds while they travel
 _FACTORS = (1, 1, 1, 1, 20, 400)  # by which what travels is slower
 
 
@@ -101,8 +102,8 @@ class Pipe:
             raise BrokenPipeError(32, "the connection was cut")
         data = b"".join(map(bytes, buffers))
         waiting = sum(map(len, self.under_way))
-        room = max(20_000 - waiting, 0)
-        if not room:
+        room = _ROOM - waiting
+        if room < _ROOM // 4:  # as of a real socket: else all would go in ever smaller pieces, a delay each
             raise BlockingIOError
         taken = data[: self.node.network.random.randint(1, room) if self.node.network.random.random() < 0.3 else room]
         self.under_way.append(taken)
