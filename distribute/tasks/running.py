@@ -36,8 +36,8 @@ class Program:
 
     @property
     def is_connected(self) -> bool:
-        """Test whether all ways are open: one may have been cut since a step took it."""
-        return not any(way.is_closed for way in self.ways.values())
+        """Test whether all ways are open: one may never have been, or have been cut since a step took it."""
+        return len(self.ways) == len(self.targets) and not any(way.is_closed for way in self.ways.values())
 
     def connect(self, peers: Peers, done: Callable[[Exception | None], None]) -> None:
         """Have all ways open; `done` is called when they are, or takes why one is not."""
