@@ -49,6 +49,7 @@ class InferRequest(NamedTuple):
         inputs: the tensors.
         outputs: the names of the outputs that are asked for; all of them, if it is empty.
         parameters: of the request: booleans, numbers and texts by name.
+        size: how many bytes of JSON it came as; 0 if it came otherwise.
     """
 
     model: str
@@ -56,6 +57,7 @@ class InferRequest(NamedTuple):
     inputs: Sequence[WireTensor]
     outputs: Sequence[str] = ()
     parameters: Mapping[str, Any] = {}
+    size: int = 0
 
 
 class Answer(NamedTuple):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import orjson
@@ -14,6 +16,9 @@ from ...distribute.inference import RequestError
 if TYPE_CHECKING:
     from ..structures import Array
 
+T = TypeVar("T")
+
+LARGE = 1 << 20  # bytes of text or arrays from which these are read and written beside other requests
 _TOKENS = re.compile(rb"NaN|Infinity")
 
 
@@ -53,6 +58,13 @@ def write_json(value: object, arrays: tuple[Any, ...] = ()) -> bytes:
     if b"null" in text and any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays):
         return json.dumps(value, default=_plain).encode("utf-8")
     return text
+
+
+async def beside_others(size: int, function: Callable[..., T], *args: Any) -> T:
+    """Give what a function of this module gives, in another thread if it has many bytes to read or write."""
+    if size < LARGE:
+        return function(*args)
+    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
 
 
 def as_json_array(array: Array) -> Any:

@@ -6,16 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from ...distribute.inference import RequestError
 from .batching import Batcher, Batching
 from .configuration import MAX_ROWS
+from .json_text import LARGE
 from .metrics import Metrics
 from .sequences import Sequences, Step
 from .servable import Servable
-from .signature import DEFAULT, Signature
+from .signature import DEFAULT
 from .statistics import Statistics
+
+T = TypeVar("T")
 
 _log = logging.getLogger("anabranch.serving")
 
@@ -48,18 +51,23 @@ class ServedModel:
         self.servable = servable
         self.version = str(servable.version)
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
-        self._images = ThreadPoolExecutor(1, f"serving-images-{name}")  # one at a time: they take memory
+        self._reading = ThreadPoolExecutor(1, f"serving-reading-{name}")  # one at a time: they take memory
+        self._takes_images = any(each.takes_images for each in servable.signatures.values())
         self.statistics = Statistics(metrics.of_model(name))
         first = servable.first_states(1) if DEFAULT in servable.signatures else []
         limits = settings.max_sequences, settings.sequence_idle_seconds
         self.sequences = Sequences(name, first, *limits) if first else None
         self._batcher = Batcher(servable, settings, self._thread, self.statistics)
 
-    async def prepare(self, signature: Signature, read: Callable[[], list[Any]]) -> list[Any]:
-        """The arrays of a request, which `read` gives; where images are among them, in another thread."""
-        if not signature.takes_images:
+    async def prepare(self, read: Callable[[], T], size: int) -> T:
+        """Give what `read` gives, of a request of `size` bytes to be read.
+
+        Large ones, and those of models that take images, are read in another thread, beside other requests. The model
+        stays until they have been computed.
+        """
+        if size < LARGE and not self._takes_images:
             return read()
-        return await asyncio.get_running_loop().run_in_executor(self._images, read)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, read)
 
     def run(
         self, arrays: Sequence[Any], signature: str = "", step: Step | None = None
@@ -133,7 +141,7 @@ class ServedModel:
             if is_replaced:
                 await self.sequences.ended()
             self.sequences.forget()
-        # Requests whose images are being read come to the batcher then, before this goes on.
-        await asyncio.get_running_loop().run_in_executor(None, self._images.shutdown)
+        # Requests that are being read come to the batcher then, before this goes on.
+        await asyncio.get_running_loop().run_in_executor(None, self._reading.shutdown)
         await self._batcher.drained()
         self._thread.shutdown()

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from .... import __version__
-from ....distribute.inference import Answer, InferRequest, RequestError
+from ....distribute.inference import Answer, InferRequest, RequestError, WireTensor
 from ..catalogue import Catalogue
 from ..decoding.served import ServedDecoder
 from ..decoding.wire import answers
@@ -137,7 +137,8 @@ class OpenInferenceBackend:
         if step is not None and not step.is_first and not request.version:
             found = self._catalogue.models[request.model].with_sequence(step.sequence) or found
         signature = found.servable.signature()
-        arrays = await found.prepare(signature, lambda: from_wire(signature, request.inputs, found.check_size))
+        size = request.size + _bytes_of_text(request.inputs)
+        arrays = await found.prepare(lambda: from_wire(signature, request.inputs, found.check_size), size)
         chosen = _chosen(signature, request.outputs) if request.outputs else range(len(signature.outputs))
         values = await found.run(arrays, step=step)
         return Answer(found.version, [as_wire(signature.outputs[each], values[each], raw) for each in chosen])
@@ -150,6 +151,12 @@ class OpenInferenceBackend:
         else:
             answer = await self.infer(request)
             yield answer._replace(parameters={"triton_final_response": True})
+
+
+def _bytes_of_text(tensors: Sequence[WireTensor]) -> int:
+    """Return how many bytes of text, which is read one by one, came as they are."""
+    raw = [each.data for each in tensors if each.datatype == "BYTES" and isinstance(each.data, bytes | memoryview)]
+    return sum(map(len, raw))
 
 
 def _chosen(signature: Signature, wanted: Sequence[str]) -> list[int]:

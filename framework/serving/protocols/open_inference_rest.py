@@ -8,7 +8,7 @@ from typing import Any
 
 from ....distribute.inference import InferenceBackend, InferRequest, RequestError, WireTensor
 from ....distribute.inference.open_inference import check_parameters
-from ..json_text import as_json_array, read_object, write_json
+from ..json_text import as_json_array, beside_others, read_object, write_json
 from ..web.application import Request, Response, Route
 from .open_inference import RAW_ONLY, as_bytes
 
@@ -53,13 +53,14 @@ class OpenInferenceRest:
         return Response(write_json({"name": model, "ready": ready}), status=200 if ready else 503)
 
     async def _infer(self, request: Request) -> Response:
-        document, rest = _parted(request)
+        content, rest = _parted(request)
+        document = await beside_others(len(content), read_object, content)
         inputs = _inputs(document, rest)
         parameters = _parameters(document, "The request")
         binary = parameters.get("binary_data_output", False)
         requested = _requested(document, bool(binary))
         name = request.parts["model"]
-        asked = InferRequest(name, request.parts["version"], inputs, list(requested), parameters)
+        asked = InferRequest(name, request.parts["version"], inputs, list(requested), parameters, len(content))
         answer = await self._backend.infer(asked, raw=False)
         head: dict[str, Any] = {"model_name": name, "model_version": answer.version}
         if document.get("id"):
@@ -73,21 +74,22 @@ class OpenInferenceRest:
             else:
                 arrays.append(_in_json(tensor))
                 described.append({**entry, "data": as_json_array(tensor.data.reshape(-1))})
-        text = write_json({**head, "outputs": described}, tuple(arrays))
+        size = sum([array.nbytes for array in arrays])
+        text = await beside_others(size, write_json, {**head, "outputs": described}, tuple(arrays))
         if not raw:
             return Response(text)
         return Response(b"".join([text, *raw]), "application/octet-stream", {_LENGTH: str(len(text))})
 
 
-def _parted(request: Request) -> tuple[dict[str, Any], memoryview]:
+def _parted(request: Request) -> tuple[memoryview, memoryview]:
     """The JSON of a request, and the raw tensors behind it."""
     body = memoryview(request.body)
     said = request.headers.get(_LENGTH.lower())
     if said is None:
-        return read_object(body), body[len(body) :]
+        return body, body[len(body) :]
     if not re.fullmatch("[0-9]{1,18}", said) or int(said) > len(body):
         raise RequestError(400, f"{_LENGTH} is {said!r}; expected the bytes of JSON, of {len(body)} in the body.")
-    return read_object(body[: int(said)]), body[int(said) :]
+    return body[: int(said)], body[int(said) :]
 
 
 def _inputs(document: Mapping[str, Any], rest: memoryview) -> list[WireTensor]:

@@ -25,7 +25,8 @@ class TensorFlowBackend:
         model.servable.check_names(signature, inputs)
         infos = {info.name: info for info in signature.outputs}
         check_known("output", outputs, infos)
-        arrays = await model.prepare(signature, lambda: [_array(info, inputs[info.name]) for info in signature.inputs])
+        size = sum([each.array.nbytes for each in inputs.values() if each.dtype == "string"])
+        arrays = await model.prepare(lambda: [_array(info, inputs[info.name]) for info in signature.inputs], size)
         values = model.servable.by_name(signature, await model.run(arrays, spec.signature))
         found = {name: TypedArray(infos[name].dtype, values[name]) for name in outputs or infos}
         return int(model.version), found

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....distribute.inference import ModelSpec, RequestError, VersionState
 from ..catalogue import Catalogue, ServedModel
-from ..json_text import as_json_array, read_object, write_json
+from ..json_text import as_json_array, beside_others, read_object, write_json
 from ..signature import TENSORFLOW, Signature, TensorInfo, check_given
 from ..values import as_input
 from ..web.application import Request, Response, Route
@@ -41,29 +41,10 @@ class TensorFlowRest:
 
     async def _predict(self, request: Request) -> Response:
         model = self._model(request)
-        body = read_object(request.body)
-        name = body.get("signature_name", "")
-        if not isinstance(name, str):
-            raise RequestError(400, f"'signature_name' is no text, but {type(name).__name__}.")
-        signature = model.servable.signature(name)
-        if ("instances" in body) == ("inputs" in body):
-            count = "both" if "inputs" in body else "neither"
-            raise RequestError(400, f"Expected 'instances' (rows) or 'inputs' (columns), one of them; got {count}.")
-        by_rows = "instances" in body
-        if by_rows and isinstance(body["instances"], list):
-            model.check_size(len(body["instances"]))
-        columns = _columns(signature, body["instances"]) if by_rows else _named(signature, body["inputs"])
-        model.servable.check_names(signature, columns)
-        arrays = await model.prepare(
-            signature, lambda: [as_input(info, columns[info.name]) for info in signature.inputs]
-        )
-        outputs = await model.run(arrays, name)
-        shown = [_shown(info, array) for info, array in zip(signature.outputs, outputs, strict=True)]
-        if by_rows:
-            rows = _rows(signature, outputs, shown, len(body["instances"]))
-            return Response(write_json({"predictions": rows}, tuple(outputs)))
-        named = {info.name: each for info, each in zip(signature.outputs, shown, strict=True)}
-        return Response(write_json({"outputs": shown[0] if len(shown) == 1 else named}, tuple(outputs)))
+        asked = await model.prepare(lambda: _read(model, request.body), len(request.body))
+        outputs = await model.run(asked.arrays, asked.signature_name)
+        size = sum([array.nbytes for array in outputs])
+        return Response(await beside_others(size, _written, asked, outputs))
 
     async def _not_offered(self, request: Request) -> Response:
         raise RequestError(404, f"{request.parts['call']!r} is not offered; there is ':predict'.")
@@ -81,7 +62,33 @@ class TensorFlowRest:
         return Response(write_json({"model_spec": spec, "metadata": metadata}))
 
 
+class _Asked(NamedTuple):
+    signature_name: str
+    signature: Signature
+    arrays: list[Any]
+    rows: int | None  # of the row form
+
+
 # --- requests -------------------------------------------------------------------------------------------------------
+
+
+def _read(model: ServedModel, content: bytes) -> _Asked:
+    """Read the body of a request for predictions."""
+    body = read_object(content)
+    name = body.get("signature_name", "")
+    if not isinstance(name, str):
+        raise RequestError(400, f"'signature_name' is no text, but {type(name).__name__}.")
+    signature = model.servable.signature(name)
+    if ("instances" in body) == ("inputs" in body):
+        count = "both" if "inputs" in body else "neither"
+        raise RequestError(400, f"Expected 'instances' (rows) or 'inputs' (columns), one of them; got {count}.")
+    by_rows = "instances" in body
+    if by_rows and isinstance(body["instances"], list):
+        model.check_size(len(body["instances"]))
+    columns = _columns(signature, body["instances"]) if by_rows else _named(signature, body["inputs"])
+    model.servable.check_names(signature, columns)
+    arrays = [as_input(info, columns[info.name]) for info in signature.inputs]
+    return _Asked(name, signature, arrays, len(body["instances"]) if by_rows else None)
 
 
 def _columns(signature: Signature, instances: object) -> dict[str, Any]:
@@ -125,6 +132,16 @@ def _state(found: VersionState) -> dict[str, Any]:
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
+
+
+def _written(asked: _Asked, outputs: Sequence[Any]) -> bytes:
+    """Return the body of an answer, in the form of its request."""
+    signature = asked.signature
+    shown = [_shown(info, array) for info, array in zip(signature.outputs, outputs, strict=True)]
+    if asked.rows is not None:
+        return write_json({"predictions": _rows(signature, outputs, shown, asked.rows)}, tuple(outputs))
+    named = {info.name: each for info, each in zip(signature.outputs, shown, strict=True)}
+    return write_json({"outputs": shown[0] if len(shown) == 1 else named}, tuple(outputs))
 
 
 def _shown(info: TensorInfo, array: Array) -> Any:
