@@ -50,6 +50,20 @@ def in_explicit_graph() -> bool:
     return bool(graph_context.stack)
 
 
+def refuse_in_trace(name: str) -> None:
+    """Refuse to read a variable as numbers while a function or a model's step is traced.
+
+    Raises:
+        TypeError: one is.
+    """
+    if graph_context.stack and graph_context.stack[-1].root.is_trace:
+        raise TypeError(
+            f"Variable {name!r} is read as an array or a number while a function is traced, which would make its value "
+            "of now a constant in all later calls. Use ab.ops in place of Python's and NumPy's functions, or "
+            "variable.numpy() if that is meant."
+        )
+
+
 @contextmanager
 def without_tapes() -> Generator[None]:
     """Inside the block no tape of this thread records."""

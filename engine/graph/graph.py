@@ -52,6 +52,7 @@ class Graph:
         self.optimizers: dict[Any, None] = {}  # those that make steps in it, for summaries
         self.compiles_whole = False  # whether its steps are to be machine code as a whole, where that can be
         self.holds_regions = False  # whether any operation ever did
+        self.is_trace = False  # whether a function or a model's step is traced into it
         self.traced = ""  # what was traced into it, once that is over; its tensors have no value outside
 
     # --- building -------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class TraceGraph(Graph):
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_trace = True
         self.fed: list[tuple[Value, Symbol]] = []
 
     def feed_of(self, value: Value) -> Symbol | None:

@@ -182,6 +182,7 @@ def _traced(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> tuple[
     """Return the graph of a step for the given specs, what is fed and what is fetched."""
     names = _names(layout, len(specs))
     graph = Graph()
+    graph.is_trace = True
     with graph.as_default():
         feeds = [graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in zip(specs, names, strict=True)]
         fetches = [graph.capture(fetch) for fetch in build(layout, [*feeds])]

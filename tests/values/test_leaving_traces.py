@@ -89,3 +89,36 @@ def test_what_a_function_returns_and_functions_inside_are_as_before() -> None:
         again = y + ops.sum(slope)
     np.testing.assert_allclose(slope, [8, 8, 8])
     np.testing.assert_allclose(tape.gradient(again, x), [16, 16, 16])
+
+
+@pytest.mark.parametrize("read", [np.asarray, np.mean, lambda v: np.stack([v, v]), lambda v: np.dot(v, v)])
+def test_a_variable_is_no_array_while_a_function_is_traced(read: Callable[[Any], Any]) -> None:
+    """It would be a constant of all later calls."""
+    variable = ab.Variable([1.0, 2.0], name="weights")
+    with pytest.raises(TypeError, match=r"'weights' is read as an array.*Use ab.ops.*or variable.numpy\(\)"):
+        ab.function(lambda: ab.ops.convert_to_tensor(read(variable)))()
+    assert np.shape(read(variable)) == np.shape(read(np.array([1.0, 2.0])))
+    with ab.Graph().as_default():  # it has a value, which nothing runs again
+        assert np.asarray(variable).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("read", [float, int])
+def test_a_variable_is_no_number_while_a_function_is_traced(read: Callable[[Any], Any]) -> None:
+    variable = ab.Variable(3.0)
+    with pytest.raises(TypeError, match="is read as an array or a number while a function is traced"):
+        ab.function(lambda x: ab.cond(x > 0, lambda: x * read(variable), lambda: x))(1.0)
+    assert read(variable) == 3
+
+
+def test_a_layer_that_reads_a_weight_as_an_array_does_not_train_on_its_first_value() -> None:
+    class Scale(ab.layers.Layer):
+        def build(self, input_shape: Any) -> None:
+            self.scale = self.add_weight((2,), "ones")
+
+        def call(self, x: Any) -> Any:
+            return x * np.asarray(self.scale)
+
+    model = ab.Sequential([ab.layers.Dense(2), Scale()])
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match="is read as an array"):
+        model.fit(np.ones((2, 2)), np.ones((2, 2)), verbose=0)

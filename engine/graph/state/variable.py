@@ -14,7 +14,7 @@ import numpy as np
 
 from ...common.aligned import aligned_copy
 from ...common.dtypes import DType
-from ..context import graph_context, in_explicit_graph
+from ..context import graph_context, in_explicit_graph, refuse_in_trace
 from ..device import State, place_state
 from ..graph import current_device_scope, get_default_graph, graph_for
 from ..name_scopes import scoped_path
@@ -452,13 +452,14 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         free_in_children(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        refuse_in_trace(self.name)
         return np.array(self._value, dtype=dtype)
 
     def __float__(self) -> float:
-        return float(self._value)
+        return float(np.asarray(self))
 
     def __int__(self) -> int:
-        return int(self._value)
+        return int(np.asarray(self))
 
     def __len__(self) -> int:
         return len(self._value)
