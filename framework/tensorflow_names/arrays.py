@@ -190,6 +190,8 @@ def where(
     """`x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
     if x is None and y is None:
         return ops.cast(ops.argwhere(condition), "int64")
+    if x is None or y is None:
+        raise ValueError("where takes both x and y, or none of them for the positions where the condition holds.")
     return ops.where(condition, x, y)
 
 

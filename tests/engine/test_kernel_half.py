@@ -232,7 +232,7 @@ def test_programs_fuse_half_types_and_agree_with_the_interpreter(name: str):
         session = ab.Session(graph)
         rng = np.random.default_rng(0)
         feeds = {x: (rng.normal(size=(3, 40)) * 20).astype(x.dtype), y: rng.normal(size=40).astype(y.dtype)}
-        fetches = [quotient, scaled, chosen]
+        fetches = symbols_of([quotient, scaled, chosen])
 
         assert "kernel(" in session.program(fetches, [x, y]).source
         for found, expected in zip(session.run(fetches, feeds), Interpreter().run(graph, fetches, feeds), strict=True):

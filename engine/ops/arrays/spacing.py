@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -136,6 +136,30 @@ def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Ten
     number = dtypes.int32 if tensor.dtype == dtypes.bool_ else tensor.dtype
     powers = power(expand_dims(cast(tensor, number), 1), expand_dims(cast(exponents, number), 0))
     return cast(powers, tensor.dtype)
+
+
+@overload
+def linspace(
+    start: TensorLike,
+    stop: TensorLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: Literal[False] = False,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Tensor: ...
+
+
+@overload
+def linspace(
+    start: TensorLike,
+    stop: TensorLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Any: ...
 
 
 def linspace(

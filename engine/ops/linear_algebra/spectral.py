@@ -13,7 +13,7 @@ with application to statistically optimum beamforming" (2017), for the eigenvect
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
@@ -380,6 +380,16 @@ def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
     (tensor,), _ = widened(x)
     values, vectors = apply_multi(Eig(), tensor)
     return values, vectors
+
+
+@overload
+def svd(
+    x: TensorLike, full_matrices: bool = True, compute_uv: Literal[True] = True
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> Any: ...
 
 
 def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
@@ -261,7 +261,8 @@ class Where(ElementwiseOp):
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
         yield ErrorSample(lambda: where([True, False], [1, 2, 3], 0), ValueError, r"where: Shapes \[2\] and \[3\]")
-        yield ErrorSample(lambda: where([True], 1), ValueError, "both x1 and x2")
+        alone: Any = where  # by its types, x1 needs x2
+        yield ErrorSample(lambda: alone([True], 1), ValueError, "both x1 and x2")
 
 
 @dataclass(frozen=True)
@@ -407,6 +408,14 @@ def logical_xor(x1: TensorLike, x2: TensorLike) -> Tensor:
 def logical_not(x: TensorLike) -> Tensor:
     """Test whether it is false (numbers: 0), elementwise."""
     return apply(LogicalNot(), cast(x, dtypes.bool_))
+
+
+@overload
+def where(condition: TensorLike, x1: None = None, x2: None = None) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def where(condition: TensorLike, x1: TensorLike, x2: TensorLike) -> Tensor: ...
 
 
 def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None) -> Any:

@@ -21,7 +21,7 @@ from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Symbol
+from ...graph.tensor import Symbol, symbol_of
 from ...ops.arrays.shaping import BroadcastTo
 from ...ops.base import Constant, build, make_constant
 from ...ops.linear_algebra.einsum import Contraction
@@ -191,7 +191,7 @@ class _Accumulation:
                 total.operation.name = step.operation.name  # what moves keeps its name
             if not loop.known_trips:  # without iterations it is zero, also where infinite weights make NaN of it
                 trips = build(TripCount(), loop.node.outputs[-1])
-                total = where(trips > 0, total, self._zeros(total))
+                total = symbol_of(where(trips > 0, total, self._zeros(total)))
         note_change("fission", term.tensor.operation, "is linear: it is applied to a sum, after the loop")
         return total
 

@@ -446,7 +446,7 @@ class _Segments:
         made, state, (starts, ends) = self._whole_state(position), self.found.rests[position], self.spans
         counts = logical_or(equal(self.steps, 0), logical_and(equal(ends, self.steps), starts < ends))
         counts = reshape(counts, (-1, *[1] * (len(made.shape or ()) - 1)))
-        return where(counts, made, zeros_of(made) if state is None else states[state])
+        return symbol_of(where(counts, made, zeros_of(made) if state is None else states[state]))
 
     def _last_count(self, position: int) -> Symbol:
         form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
