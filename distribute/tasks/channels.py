@@ -19,6 +19,7 @@ from ..transport.dialing import dial
 from ..transport.failures import task_failed, task_unavailable
 from ..transport.planes import asked, ways
 from ..transport.streams import open_stream
+from .doing import IN_OPERATION
 from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
 from .watch import Patience, Pulse
 
@@ -36,6 +37,7 @@ class Channels:
         token: of the job.
         tls: with which this process proves who it is.
         timeout: how many seconds connecting may take.
+        waits_for_operations: whether connecting takes longer where the task is in the middle of a long operation.
 
     Attributes:
         info: that of the start of the task that was reached last.
@@ -48,12 +50,14 @@ class Channels:
         token: bytes,
         tls: TLS | None,
         timeout: float = CONNECT_SECONDS,
+        waits_for_operations: bool = True,
     ) -> None:
         self.info = info
         self._identity = identity
         self._token = token
         self._tls = tls
         self._timeout = timeout
+        self._waits_for_operations = waits_for_operations
         self._idle: list[Channel] = []
         self._used: set[Channel] = set()  # by requests that are under way
         self._lock = threading.Lock()
@@ -125,8 +129,8 @@ class Channels:
         begin = partial(open_stream, info.front, self._tls)
         return dial(self._ways, info.host, info.port, info.incarnation, begin, self._timeout)[0]
 
-    def _check_alive(self) -> None:
-        """Ask the task how it is, while an answer is awaited.
+    def _check_alive(self) -> bool:
+        """Ask the task how it is, while an answer is awaited; gives whether connecting waits for its operation.
 
         Raises:
             TaskFailedError: it has not answered for too long.
@@ -142,6 +146,7 @@ class Channels:
         if seconds_late() > _LATE_SECONDS:
             does = "heartbeats neither" if info is None else f"and is {_described(info)}"
             raise DeadlineExceededError(f"The timeout was over. {self.info.name} does not answer, {does}.")
+        return self._waits_for_operations and info is not None and info.state == IN_OPERATION
 
     def look(self) -> TaskInfo:
         """Return what the task reports of itself now, or its last report."""

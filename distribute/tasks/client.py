@@ -101,7 +101,7 @@ class Client:
         own = self.identity
         self._channels = Channels(info, lambda: own, token, tls)
         self._channels.give(self._channels.open(), True)
-        self.straight = Straight(lambda task: Channels(task, _new_identity, token, tls, REACH_SECONDS))
+        self.straight = Straight(lambda task: Channels(task, _new_identity, token, tls, REACH_SECONDS, False))
 
     @property
     def master(self) -> TaskInfo:

@@ -26,7 +26,8 @@ class Channel:
         token: that of the job.
         expected: who is to answer.
         timeout: how many seconds connecting and the handshake may take.
-        check: called every second in which the task has neither said nor taken anything; raises if it is dead.
+        check: called every second in which the task has neither said nor taken anything; raises if it is dead, and
+            gives whether it is in a long operation, which the handshake waits for.
 
     Attributes:
         own: who has connected.
@@ -44,7 +45,7 @@ class Channel:
         token: bytes,
         expected: Identity | None,
         timeout: float,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], bool] = lambda: False,
     ) -> None:
         self.own = own
         self.is_refused = False
@@ -113,9 +114,9 @@ class Channel:
             return not selector.select(0)
 
     def _silence(self) -> None:
-        if self._until is not None and time.monotonic() > self._until:
+        is_late = self._until is not None and time.monotonic() > self._until
+        if not self._check() and is_late:
             raise TimeoutError("it did not prove itself in time")
-        self._check()
 
     def receive(self) -> Frame:
         """Wait for the next frame.

@@ -117,7 +117,7 @@ class Handshake:
         if frame.kind != Kind.WELCOME or not self._said:
             raise RefusedError(f"a frame of kind {frame.kind} came before the other side had proved itself")
         if not is_proof(document.get("proof"), proof(self._token, "accepts", *self._said)):
-            raise RefusedError(_unproved(self._claimed))
+            raise RefusedError(_unproved(self._claimed, self.own))
         self.other = self._claimed
         return []
 
@@ -138,7 +138,7 @@ class Handshake:
         claimed = _introduced(document)
         said = self._talk(self._challenge, document["challenge"], self.own, claimed)
         if not is_proof(document.get("proof"), proof(self._token, "connects", *said)):
-            raise RefusedError(_unproved(claimed))
+            raise RefusedError(_unproved(claimed, self.own))
         self.other = claimed
         return encode_document(Kind.WELCOME, {"proof": proof(self._token, "accepts", *said)})
 
@@ -162,11 +162,12 @@ def _introduced(document: dict[str, Any]) -> Identity:
     return Identity(name, incarnation)
 
 
-def _unproved(claimed: Identity | None) -> str:
+def _unproved(claimed: Identity | None, own: Identity) -> str:
+    """Say, in words that hold on both sides, that the tokens differ."""
     name = "the other side" if claimed is None else claimed.name
     return (
-        f"{name} has another token than this process. Set ANABRANCH_TOKEN to the same text for all tasks and clients "
-        "of a job, or start them as the same user"
+        f"the tokens of {name} and of {own.name} differ. Set ANABRANCH_TOKEN to the same text for all tasks and "
+        "clients of a job, or start them as the same user"
     )
 
 

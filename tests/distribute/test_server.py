@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -22,15 +23,18 @@ from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 
 import anabranch as ab
 from anabranch.distribute.commands import worker as worker_command
+from anabranch.distribute.tasks.channels import Channels
 from anabranch.distribute.tasks.client import connect
-from anabranch.distribute.tasks.front import TaskUnavailableError, ask_task, is_healthy
+from anabranch.distribute.tasks.front import Greeter, TaskUnavailableError, ask_task, is_healthy
 from anabranch.distribute.tasks.system import System
+from anabranch.distribute.transport import channel as channel_module
 from anabranch.distribute.transport.channel import Channel
 from anabranch.distribute.transport.connections import Connection, Handshake, Identity, RefusedError
 from anabranch.distribute.transport.loop import Loop
 from anabranch.distribute.transport.messages import TASK_SERVICE, HelloReply, HelloRequest
 from anabranch.distribute.transport.planes import Limits, Plane
 from anabranch.distribute.transport.wire import PROTOCOL, Decoder, Kind, encode_document
+from anabranch.engine.queues.errors import TaskFailedError
 
 CLUSTER = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
 CLIENT = Identity("a test", 1)
@@ -133,12 +137,42 @@ def test_who_knows_the_token_is_let_in(server: ab.distribute.Server):
 
 def test_who_does_not_know_the_token_is_refused_alone(server: ab.distribute.Server):
     opened = channel(server)
-    with pytest.raises(RefusedError, match=r"a test has another token than this process\. Set ANABRANCH_TOKEN"):
+    with pytest.raises(RefusedError, match=r"the tokens of a test and of /job:ps/task:0 differ\. Set ANABRANCH_TOKEN"):
         channel(server, b"another token, as long")
     with pytest.raises(RefusedError, match="/job:ps/task:0 was expected and /job:ps/task:0 answered, or another start"):
         channel(server, expected=Identity(server.name, server.incarnation + 1))
     channel(server).close()
     opened.close()
+
+
+def test_connecting_waits_for_a_long_operation_of_the_task(
+    server: ab.distribute.Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(channel_module, "_SILENCE_SECONDS", 0.01)
+    info = ask_task(address_of(server), None, PATIENCE)
+    held, asked = threading.Event(), 0
+
+    def answer(state: str) -> Any:
+        def ask_now(*arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 4:
+                held.set()
+            return replace(info, state=state)
+
+        return ask_now
+
+    server.task.loop.call(held.wait)  # as in the middle of an operation
+    given: Any = (info, lambda: CLIENT, TOKEN.encode(), None, 0.0)
+    for state, *waits in (("turning", True), ("in an operation", False)):
+        monkeypatch.setattr(Greeter, "ask_now", answer(state))
+        with contextlib.closing(Channels(*given, *waits)) as ways, pytest.raises(TaskFailedError, match="in time"):
+            ways.open()
+    assert not held.is_set()
+    monkeypatch.setattr(Greeter, "ask_now", answer("in an operation"))
+    with contextlib.closing(Channels(*given)) as ways:
+        ways.open().close()
+    assert held.is_set()
 
 
 def test_the_reason_of_a_refusal_is_kept_where_the_other_side_has_gone():
@@ -186,7 +220,7 @@ def test_a_recorded_handshake_can_not_be_repeated():
     first.take(frame_of(b"".join(map(bytes, answer))))
     second = Handshake(Identity("/job:ps/task:0", 1), token, accepts=True)
     second.begin()
-    with pytest.raises(RefusedError, match="another token"):
+    with pytest.raises(RefusedError, match=r"the tokens of a test and of .* differ"):
         second.take(frame_of(b"".join(map(bytes, answer))))
 
 
@@ -194,7 +228,7 @@ def test_a_task_that_does_not_know_the_token_is_refused_by_who_connects():
     task = Handshake(Identity("/job:ps/task:0", 1), b"another token, as long", accepts=True)
     client = Handshake(CLIENT, TOKEN.encode(), accepts=False)
     client.take(frame_of(b"".join(map(bytes, task.begin()))))
-    with pytest.raises(RefusedError, match="/job:ps/task:0 has another token"):
+    with pytest.raises(RefusedError, match="the tokens of /job:ps/task:0 and of a test differ"):
         client.take(frame_of(b"".join(map(bytes, encode_document(Kind.WELCOME, {"proof": "0" * 64})))))
 
 
