@@ -104,21 +104,4 @@ class WriteSummary(_SummaryOp):
         return (Effect(self.writer, writes=True),)
 
 
-@dataclass(frozen=True, eq=False)
-class FlushSummaries(_SummaryOp):
-    """Hand what a writer has written to the operating system."""
-
-    writer: SummaryWriter
-
-    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
-        return ()
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        self.writer.flush()
-        return ()
-
-    def effects(self) -> tuple[Effect, ...]:
-        return (Effect(self.writer, writes=True),)
-
-
-__all__ = ["FlushSummaries", "HistogramBuckets", "ImagePixels", "WriteSummary"]
+__all__ = ["HistogramBuckets", "ImagePixels", "WriteSummary"]

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..common.dtypes import string
 from ..control_flow.cond import cond
+from ..graph.context import in_explicit_graph
 from ..graph.graph import Operation, graph_for
 from ..graph.name_scopes import scoped_path
 from ..graph.provenance import layer_being_called
@@ -22,9 +23,9 @@ from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
 from ..ops.base import apply, apply_effect, apply_multi, cast, convert_to_tensor
 from .event_file import BINS
-from .ops import FlushSummaries, HistogramBuckets, ImagePixels, WriteSummary
+from .ops import HistogramBuckets, ImagePixels, WriteSummary
 from .scopes import default_writer, get_step, record_if, set_step, should_record_summaries
-from .writer import SummaryWriter, create_file_writer
+from .writer import FlushSummaries, SummaryWriter, create_file_writer
 
 
 def scalar(name: str, data: Any, step: Any = None) -> Operation | None:
@@ -113,7 +114,12 @@ def text(name: str, data: Any, step: Any = None) -> Operation | None:
 def flush(writer: SummaryWriter | None = None) -> Operation | None:
     """Hand what a writer has written to the operating system; by default the writer of the block around."""
     chosen = default_writer() if writer is None else writer
-    return None if chosen is None else apply_effect(FlushSummaries(chosen), name="flush_summaries")
+    if chosen is None:
+        return None
+    if not in_explicit_graph():
+        chosen.flush()
+        return None
+    return apply_effect(FlushSummaries(chosen), name="flush_summaries")
 
 
 def _written(method: str, name: str, step: Any, data: Callable[[], Any]) -> Operation | None:
@@ -137,7 +143,12 @@ def _written(method: str, name: str, step: Any, data: Callable[[], Any]) -> Oper
     op = WriteSummary(writer, method, tag)
 
     def write() -> Operation | None:
-        return apply_effect(op, cast(convert_to_tensor(at), "int64"), *data(), name=f"{name}/write")
+        inputs = [cast(convert_to_tensor(at), "int64"), *data()]
+        if writer.home is None or in_explicit_graph() or any(isinstance(each, Symbol) for each in inputs):
+            return apply_effect(op, *inputs, name=f"{name}/write")
+        arrays = [np.asarray(each) for each in inputs]
+        writer.home.run(f"{method} {tag}", writer.adding(op), arrays, is_repeatable=False)
+        return None
 
     if not isinstance(condition, Symbol):
         return write()

@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from ..graph.graph import Operation
+from ..graph.op import Effect, Op
+from ..graph.spec import TensorSpec
 from ..graph.state.resource import NamedResource
+from ..graph.tensor import Tensor
 from .event_file import EventFile
 from .scopes import using
 
@@ -77,7 +83,7 @@ class SummaryWriter(NamedResource):
             try:
                 yield self
             finally:
-                self.flush()
+                self.flush_file()
 
     def write(self, method: str, *arguments: Any) -> None:
         """Have a method of the `EventFile` write; for operations.
@@ -95,17 +101,39 @@ class SummaryWriter(NamedResource):
             getattr(self._file, method)(*arguments)
             self._waiting += 1
             if self._waiting >= self.max_queue or time.monotonic() - self._flushed >= self.flush_millis / 1000:
-                self.flush()
+                self.flush_file()
 
     def flush(self) -> None:
-        """Hand what was written to the operating system, so that TensorBoard sees it."""
+        """Hand what was written to the operating system, so that TensorBoard sees it.
+
+        Raises:
+            StateLostError: a task of a cluster holds the writer, and is gone.
+        """
+        self._finish(FlushSummaries(self))
+
+    def flush_file(self) -> None:
+        """Do so in this process; for operations."""
         with self._lock:
             self._waiting, self._flushed = 0, time.monotonic()
             if self._file is not None:
                 self._file.flush()
 
     def close(self) -> None:
-        """Finish the file; later summaries are errors. A second call does nothing."""
+        """Finish the file; later summaries are errors. A second call does nothing.
+
+        Raises:
+            StateLostError: a task of a cluster holds the writer, and is gone.
+        """
+        self._finish(FlushSummaries(self, closes=True))
+
+    def _finish(self, op: FlushSummaries) -> None:
+        if self.home is None:
+            op.run(None)
+        else:
+            self.home.run("close" if op.closes else "flush", self.adding(op))
+
+    def close_file(self) -> None:
+        """Finish the file of this process; for operations."""
         with self._lock:
             self._is_closed = True
             if self._file is not None:
@@ -116,6 +144,37 @@ class SummaryWriter(NamedResource):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True, eq=False)
+class FlushSummaries(Op):
+    """Hand what a writer has written to the operating system.
+
+    Attributes:
+        writer: which.
+        closes: whether its file is finished, too.
+    """
+
+    host_only: ClassVar[bool] = True
+    no_samples: ClassVar[str] = "belongs to summaries: test_summaries"
+    writer: SummaryWriter
+    closes: bool = False
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        if self.closes:
+            self.writer.close_file()
+        else:
+            self.writer.flush_file()
+        return ()
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return []
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.writer, writes=True),)
 
 
 def create_file_writer(
@@ -137,4 +196,4 @@ def create_file_writer(
     return SummaryWriter(logdir, max_queue, flush_millis, filename_suffix, name)
 
 
-__all__ = ["SummaryWriter", "create_file_writer"]
+__all__ = ["FlushSummaries", "SummaryWriter", "create_file_writer"]

@@ -37,6 +37,10 @@ def built(logs: Path, size: int) -> tuple[Any, Any]:
     return found, flushed
 
 
+def tags(logs: Path) -> list[str]:
+    return [value.tag for event in events(logs) for value in event.summary.value]
+
+
 def test_the_task_of_the_writer_writes(running: Running, graph: ab.Graph, tmp_path: Path) -> None:
     found, flushed = built(tmp_path / "logs", 1000)
     with ab.Session(graph, target=running[WORKER].target) as session:
@@ -52,6 +56,43 @@ def test_the_task_of_the_writer_writes(running: Running, graph: ab.Graph, tmp_pa
     assert written[-2][2].histo.num == 1000
     (file,) = (tmp_path / "logs").iterdir()
     assert f".{running[WORKER].pid}." in file.name, "the worker's process has made the file"
+
+
+def test_plain_python_flushes_writes_and_closes_in_the_task(running: Running, graph: ab.Graph, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    with ab.device(PS):
+        writer = summary.create_file_writer(logs)
+    with writer.as_default(step=1):
+        written = summary.scalar("in a step", ops.constant(2.0))
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        session.run(written)
+        writer.flush()
+        assert tags(logs) == ["in a step"]
+        with ab.Graph().as_default(), writer.as_default(step=1):
+            summary.scalar("in another graph", 0.0)  # which nobody runs
+        writer.close()
+        with pytest.raises(RuntimeError, match="is closed: make another one"):
+            session.run(written)
+    assert len(list(logs.iterdir())) == 1, "this process has written nothing"
+
+
+def test_summaries_outside_of_graphs_go_to_the_task_of_the_writer(running: Running, tmp_path: Path) -> None:
+    logs, graph = tmp_path / "logs", ab.Graph()
+    with graph.as_default(), ab.device(PS):
+        writer = summary.create_file_writer(logs)
+        flushed = summary.flush(writer)
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        assert flushed is not None
+        session.run(flushed)
+    with writer.as_default():
+        for step in range(2):
+            summary.scalar("scalar", 0.5 + step, step)
+            summary.histogram("histogram", np.ones(5), step)
+            summary.text("text", ["a", "b"], step)
+    summary.flush(writer)
+    assert tags(logs) == ["scalar", "histogram", "text"] * 2
+    (file,) = logs.iterdir()
+    assert f".{running[PS].pid}." in file.name
 
 
 def test_tensors_stay_where_they_are(graph: ab.Graph, tmp_path: Path) -> None:
