@@ -156,6 +156,10 @@ class SignatureTensors(NamedTuple):
 class PredictionBackend(Protocol):
     """A backend that answers the requests of TensorFlow Serving's services; all of it may raise a `RequestError`."""
 
+    def check_rows(self, spec: ModelSpec, rows: Mapping[str, int]) -> None:
+        """Raise a `RequestError` where inputs have other names or more rows than are taken, before values are read."""
+        ...
+
     async def predict(
         self, spec: ModelSpec, inputs: Mapping[str, TypedArray], outputs: Sequence[str]
     ) -> tuple[int, dict[str, TypedArray]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import ModelSpec, PredictionBackend, RequestError, SignatureTensors
 from .messages import message_class
-from .tensors import array_of, number_of, shape_of, tensor_of
+from .tensors import array_of, number_of, rows_of, shape_of, tensor_of
 
 PREDICTION, MODELS = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 _METHOD = "tensorflow/serving/predict"
@@ -40,6 +40,7 @@ class PredictionService:
 
     async def predict(self, request: Any) -> Any:
         asked = _asked(request.model_spec)
+        self._backend.check_rows(asked, {name: rows_of(tensor) for name, tensor in request.inputs.items()})
         inputs = {name: array_of(name, tensor, self._most_bytes) for name, tensor in request.inputs.items()}
         version, outputs = await self._backend.predict(asked, inputs, list(request.output_filter))
         response = _class("PredictResponse")(model_spec=_spec(asked, version))

@@ -31,6 +31,12 @@ _NUMBERS = {name: value.number for name, value in _ENUMERATION.values_by_name.it
 _DTYPES = {_NUMBERS[name]: dtype for dtype, name in TENSORFLOW.items()}
 
 
+def rows_of(tensor: Any) -> int:
+    """Return the size of axis 0 that a `TensorProto` has; 1 without axes."""
+    sizes = tensor.tensor_shape.dim
+    return sizes[0].size if sizes else 1
+
+
 def array_of(name: str, tensor: Any, most_bytes: int) -> TypedArray:
     """The array that a `TensorProto` describes.
 

@@ -10,7 +10,7 @@ import pytest
 from shared.served_models import some_text
 from shared.serving_clients import call, python_of
 
-from anabranch.distribute.inference import RequestError
+from anabranch.distribute.inference import RequestError, tensorflow
 from anabranch.distribute.inference.dtypes import TENSORFLOW
 from anabranch.distribute.inference.messages import message_class
 from anabranch.distribute.inference.tensors import array_of, number_of, tensor_of
@@ -47,6 +47,18 @@ def test_several_inputs_and_chosen_outputs(served: Any) -> None:
     answer = call(served.server.grpc_address, PREDICT, model_spec=spec, inputs=inputs, output_filter=["sum"])
     assert list(answer.outputs) == ["sum"]
     assert answer.model_spec.signature_name == "serving_default"
+
+
+def test_too_many_rows_are_refused_before_their_values_are_read(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*args: Any) -> Any:
+        raise AssertionError("values were read")
+
+    monkeypatch.setattr(tensorflow, "array_of", read)
+    words = {"dtype": number_of("string"), "tensor_shape": {"dim": [{"size": 5000}]}, "string_val": [b""] * 5000}
+    with pytest.raises(grpc.RpcError, match=r"The request has 5,000 rows; at most 4,096 are taken"):
+        call(served.server.grpc_address, PREDICT, model_spec={"name": "words"}, inputs={"words": words})
+    with pytest.raises(grpc.RpcError, match=r"Expected the inputs 'words', got 'word'"):
+        call(served.server.grpc_address, PREDICT, model_spec={"name": "words"}, inputs={"word": words})
 
 
 def test_text_and_half_precision(served: Any) -> None:

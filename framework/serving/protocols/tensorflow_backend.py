@@ -17,6 +17,14 @@ class TensorFlowBackend:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
+    def check_rows(self, spec: ModelSpec, rows: Mapping[str, int]) -> None:
+        model = self._catalogue.find(spec.name, spec.version, spec.label)
+        signature = model.servable.signature(spec.signature)
+        model.servable.check_names(signature, rows)
+        for info in signature.inputs:
+            if info.shape and info.shape[0] is None:
+                model.check_size(rows[info.name])
+
     async def predict(
         self, spec: ModelSpec, inputs: Mapping[str, TypedArray], outputs: Sequence[str]
     ) -> tuple[int, dict[str, TypedArray]]:
