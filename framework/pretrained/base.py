@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...engine import ops
@@ -42,6 +42,11 @@ class PretrainedModel(Model):
         super().__init__(**kwargs)
         self.config = config
         self._zeros = zeros
+
+    @classmethod
+    def config_for(cls, config: Config, names: Collection[str]) -> Config:
+        """Return a config for files with arrays of these names, which may lack a part of the model."""
+        return config
 
     def names(self) -> list[Name]:
         """The table of names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,6 @@ class _Bert(PretrainedModel):
 
     ignored: ClassVar[tuple[str, ...]] = (r"(bert\.)?embeddings\.position_ids",)
     prefix: ClassVar[str] = "bert."
-    has_pooler: ClassVar[bool] = True
 
     def __init__(self, config: Config, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
@@ -47,6 +47,11 @@ class _Bert(PretrainedModel):
 
     def _dense(self, units: int, name: str) -> Dense:
         return Dense(units, kernel_initializer=self.initializer(), name=name, dtype=self.dtype_policy)
+
+    @property
+    def has_pooler(self) -> bool:
+        """Test whether there is a layer for the pooled state."""
+        return True
 
     def encode(self, inputs: Tensors) -> Tensor:
         """The last hidden states, (batch, steps, features)."""
@@ -83,14 +88,26 @@ class _Bert(PretrainedModel):
 class BertModel(_Bert):
     """The last hidden states (batch, steps, features), and what the first place comes to (batch, features).
 
-    Call arguments: int tokens (batch, steps), or ``{"tokens", "mask"}``. Returns ``{"hidden", "pooled"}``.
+    Call arguments: int tokens (batch, steps), or ``{"tokens", "mask"}``. Returns ``{"hidden", "pooled"}``, or
+    ``{"hidden"}`` where the config has ``add_pooling_layer`` as false. So it has for files without a pooler, as
+    transformers writes them of ``BertModel(config, add_pooling_layer=False)``.
     """
 
     prefix: ClassVar[str] = ""
 
+    @classmethod
+    def config_for(cls, config: Config, names: Collection[str]) -> Config:
+        if any(name.startswith("pooler.") for name in names):
+            return config
+        return {**config, "add_pooling_layer": False}
+
+    @property
+    def has_pooler(self) -> bool:
+        return self.config.get("add_pooling_layer", True) is not False
+
     def call(self, inputs: Tensors) -> Any:
         states = self.encode(inputs)
-        return {"hidden": states, "pooled": self.pooled(states)}
+        return {"hidden": states, "pooled": self.pooled(states)} if self.has_pooler else {"hidden": states}
 
     def names(self) -> list[Name]:
         return self.encoder_names("")
@@ -103,7 +120,6 @@ class BertForMaskedLM(_Bert):
     Call arguments: int tokens (batch, steps), or ``{"tokens", "mask"}``.
     """
 
-    has_pooler: ClassVar[bool] = False
     ignored: ClassVar[tuple[str, ...]] = (
         *_Bert.ignored,
         r"cls\.predictions\.decoder\.(weight|bias)",
@@ -121,6 +137,10 @@ class BertForMaskedLM(_Bert):
             epsilon=config.get("layer_norm_eps", 1e-12), name="transform_norm", dtype=self.dtype_policy
         )
         self.bias = self.add_weight(shape=(config["vocab_size"],), initializer="zeros", name="bias")
+
+    @property
+    def has_pooler(self) -> bool:
+        return False
 
     def call(self, inputs: Tensors) -> Any:
         x = self.transform_norm(self.transform_activation(self.transform(self.encode(inputs))))

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,9 @@ def load(folder: str | os.PathLike[str], *, dtype: str = "float32", quantize: st
     """
     path = Path(folder)
     config = _read_config(path)
-    model = _made(config, dtype, zeros=True)
-    _assign(model, _with_prefix(model, open_arrays(path / _FILE)), path)
+    arrays = open_arrays(path / _FILE)
+    model = _made(config, dtype, zeros=True, names=arrays)
+    _assign(model, _with_prefix(model, arrays), path)
     if quantize is not None:
         model.quantize(quantize)
     return model
@@ -141,7 +142,8 @@ def _stored_values(model: PretrainedModel) -> dict[int, Array]:
     return found
 
 
-def _made(config: Mapping[str, Any], dtype: str, zeros: bool) -> PretrainedModel:
+def _made(config: Mapping[str, Any], dtype: str, zeros: bool, names: Collection[str] | None = None) -> PretrainedModel:
+    """Make a model, for files with arrays of these names if there are any."""
     wanted = config.get("architectures") or [None]
     name = wanted[0] if isinstance(wanted, (list, tuple)) else wanted
     if name not in _ARCHITECTURES:
@@ -155,8 +157,9 @@ def _made(config: Mapping[str, Any], dtype: str, zeros: bool) -> PretrainedModel
             "For weights of integers pass quantize='int8' to load, or call model.quantize."
         )
     module, own = _ARCHITECTURES[name]
-    cls: Callable[..., PretrainedModel] = getattr(importlib.import_module(f".{module}", __package__), own)
-    model = cls(dict(config), zeros=zeros, dtype=dtype)
+    cls: type[PretrainedModel] = getattr(importlib.import_module(f".{module}", __package__), own)
+    settings = dict(config) if names is None else cls.config_for(dict(config), names)
+    model = cls(settings, zeros=zeros, dtype=dtype)
     model(model.example())
     return model
 

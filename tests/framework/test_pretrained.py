@@ -79,6 +79,27 @@ def test_a_model_is_saved_as_any_other(name: str, tmp_path: Path):
     np.testing.assert_array_equal(logits_of(other, x), found)
 
 
+def test_bert_without_a_pooler(tmp_path: Path):
+    arrays = ab.saving.read_safetensors(GOLDEN / "bert" / "model.safetensors")
+    kept = {name: array for name, array in arrays.items() if not name.startswith("pooler.")}
+    assert len(kept) == len(arrays) - 2
+    shutil.copy(GOLDEN / "bert" / "config.json", tmp_path)
+    ab.saving.write_safetensors(tmp_path / "model.safetensors", kept)
+    x, expected, counts = golden("bert")
+    model = pretrained.load(tmp_path)
+    found = model.predict(x, verbose=0)
+    assert list(found) == ["hidden"]
+    np.testing.assert_allclose(found["hidden"][counts], expected[counts], rtol=1e-4, atol=2e-6)
+
+    pretrained.save(model, tmp_path / "again")
+    assert set(ab.saving.read_safetensors(tmp_path / "again" / "model.safetensors")) == set(kept)
+    assert pretrained.load(tmp_path / "again").config == model.config
+    kept["pooler.dense.bias"] = arrays["pooler.dense.bias"]
+    ab.saving.write_safetensors(tmp_path / "model.safetensors", kept)
+    with pytest.raises(ValueError, match=r"pooler\.dense\.weight"):
+        pretrained.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert_masked", "vit"])
 def test_a_quantised_model_is_close_and_saved(name: str, tmp_path: Path):
     x, expected, counts = golden(name)
