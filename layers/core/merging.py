@@ -359,7 +359,10 @@ def concatenate(inputs: Sequence[TensorLike], axis: int = -1, **kwargs: Unpack[L
 
 
 def dot(
-    inputs: Sequence[TensorLike], axes: int | Sequence[int], normalize: bool = False, **kwargs: Unpack[LayerOptions]
+    inputs: Sequence[TensorLike],
+    axes: int | Sequence[int] = -1,
+    normalize: bool = False,
+    **kwargs: Unpack[LayerOptions],
 ) -> Tensor:
     """Dot products of two inputs: ``Dot(axes, normalize, **kwargs)(inputs)``."""
     return Dot(axes, normalize, **kwargs)(inputs)

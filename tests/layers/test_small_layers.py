@@ -189,3 +189,8 @@ def test_refused_inputs(layer: Any, shapes: Any, message: str) -> None:
 def test_an_unknown_number_of_axes_is_refused_where_it_is_needed(layer: Any) -> None:
     with pytest.raises(ValueError, match="The number of axes of the input is not known"):
         layer()(ab.placeholder(None, "float32"))
+
+
+def test_dot_takes_the_last_axes_by_default_as_in_keras() -> None:
+    left, right = np.array([[1.0, 2, 3], [4, 5, 6]]), np.array([[1.0, 0, 2], [3, 1, 1]])
+    np.testing.assert_allclose(ab.layers.dot([left, right]), (left * right).sum(axis=-1, keepdims=True))
