@@ -159,8 +159,14 @@ def _made(config: Mapping[str, Any], dtype: str, zeros: bool, names: Collection[
     module, own = _ARCHITECTURES[name]
     cls: type[PretrainedModel] = getattr(importlib.import_module(f".{module}", __package__), own)
     settings = dict(config) if names is None else cls.config_for(dict(config), names)
-    model = cls(settings, zeros=zeros, dtype=dtype)
-    model(model.example())
+    try:
+        model = cls(settings, zeros=zeros, dtype=dtype)
+        model(model.example())
+    except (TypeError, AttributeError, ArithmeticError, LookupError) as error:
+        raise ValueError(
+            f"config: no {name} can be made of it, a setting is of another type or size than expected: "
+            f"{type(error).__name__}: {error}. Compare it with the config.json that came with the model."
+        ) from error
     return model
 
 

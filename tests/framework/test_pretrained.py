@@ -79,6 +79,24 @@ def test_a_model_is_saved_as_any_other(name: str, tmp_path: Path):
     np.testing.assert_array_equal(logits_of(other, x), found)
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("resnet", "hidden_sizes", 0),
+        ("resnet", "hidden_act", {}),
+        ("llama", "num_attention_heads", None),
+        ("mistral", "rope_parameters", -1),
+        ("mistral", "sliding_window", 2**31),
+        ("bert_masked", "hidden_act", []),
+        ("vit", "num_channels", None),
+    ],
+)
+def test_settings_of_other_types(name: str, setting: str, value: Any):
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    with pytest.raises(ValueError, match=r"config: no [A-Za-z]+ can be made of it, .*: [A-Za-z]+: .* Compare it with"):
+        pretrained.build({**config, setting: value})
+
+
 def test_bert_without_a_pooler(tmp_path: Path):
     arrays = ab.saving.read_safetensors(GOLDEN / "bert" / "model.safetensors")
     kept = {name: array for name, array in arrays.items() if not name.startswith("pooler.")}
