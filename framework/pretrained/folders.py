@@ -146,7 +146,7 @@ def _made(config: Mapping[str, Any], dtype: str, zeros: bool, names: Collection[
     """Make a model, for files with arrays of these names if there are any."""
     wanted = config.get("architectures") or [None]
     name = wanted[0] if isinstance(wanted, (list, tuple)) else wanted
-    if name not in _ARCHITECTURES:
+    if not isinstance(name, str) or name not in _ARCHITECTURES:
         raise ValueError(
             f"config: architectures={wanted!r} is not available. Expected one of {', '.join(architectures())}."
         )

@@ -97,6 +97,12 @@ def test_settings_of_other_types(name: str, setting: str, value: Any):
         pretrained.build({**config, setting: value})
 
 
+@pytest.mark.parametrize("wanted", [{"a": 1}, [{}], [[]], 1.5, []])
+def test_architectures_that_are_no_names(wanted: Any):
+    with pytest.raises(ValueError, match=r"config: architectures=.* is not available. Expected one of BertForMaskedLM"):
+        pretrained.build({"architectures": wanted})
+
+
 def test_bert_without_a_pooler(tmp_path: Path):
     arrays = ab.saving.read_safetensors(GOLDEN / "bert" / "model.safetensors")
     kept = {name: array for name, array in arrays.items() if not name.startswith("pooler.")}
