@@ -5,13 +5,12 @@ The file of a layer is imported when the layer is first asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..engine.common.names_elsewhere import LAYERS_MODULE
 from ..engine.objects.on_demand import modules_by_name, on_demand
 from ..engine.objects.registry import deserialize_keras_object as deserialize
-from ..engine.objects.registry import register_builtins_to_come
-from ..engine.objects.registry import serialize_keras_object as serialize
+from ..engine.objects.registry import register_builtins_to_come, serialize_keras_object
 
 if TYPE_CHECKING:
     from .attention.cached import CachedMultiHeadAttention
@@ -274,6 +273,12 @@ _INSTEAD = {
 }
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
     __getattr__, __dir__ = on_demand(globals(), _NAMES, _INSTEAD, LAYERS_MODULE)
+
+
+def serialize(layer: object) -> Any:
+    """Return the config of a layer, from which `deserialize` makes one like it."""
+    return serialize_keras_object(layer)
+
 
 __all__ = [
     "ELU",

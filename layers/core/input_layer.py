@@ -108,6 +108,7 @@ def Input(  # noqa: N802 - Keras's name
     batch_size: int | None = None,
     dtype: DTypeLike = None,
     sparse: bool | None = None,
+    ragged: bool | None = None,
     batch_shape: Sequence[int | None] | None = None,
     name: str | None = None,
     tensor: None = None,
@@ -119,7 +120,7 @@ def Input(  # noqa: N802 - Keras's name
         shape: its shape without the batch; None for sizes that vary.
         batch_size: the number of rows, if it is fixed.
         dtype: its dtype; float32 by default.
-        sparse, tensor: accepted as in Keras; only the defaults are supported.
+        sparse, ragged, tensor: accepted as in Keras; only the defaults are supported.
         optional: whether None may be given for it; the layers that take it get None then.
         batch_shape: the shape with the batch, instead of `shape` and `batch_size`.
         name: the name of the input, by which dicts of data refer to it.
@@ -130,5 +131,5 @@ def Input(  # noqa: N802 - Keras's name
     >>> model.output_shape
     (None, 2)
     """
-    layer = InputLayer(shape, batch_size, dtype, sparse, None, batch_shape, tensor, optional, name)
+    layer = InputLayer(shape, batch_size, dtype, sparse, ragged, batch_shape, tensor, optional, name)
     return layer.output

@@ -194,3 +194,11 @@ def test_an_unknown_number_of_axes_is_refused_where_it_is_needed(layer: Any) -> 
 def test_dot_takes_the_last_axes_by_default_as_in_keras() -> None:
     left, right = np.array([[1.0, 2, 3], [4, 5, 6]]), np.array([[1.0, 0, 2], [3, 1, 1]])
     np.testing.assert_allclose(ab.layers.dot([left, right]), (left * right).sum(axis=-1, keepdims=True))
+
+
+def test_calls_of_scripts_for_keras() -> None:
+    config = layers.serialize(layer=layers.Dense(3, name="d"))
+    assert layers.deserialize(config).get_config() == layers.Dense(3, name="d").get_config()
+    assert ab.Input((2,), None, "int32", False, False, name="x").shape == (None, 2)
+    with pytest.raises(ValueError, match="ragged=True is not supported"):
+        ab.Input((2,), ragged=True)
