@@ -16,9 +16,8 @@ from ..graph.tensor import Tensor
 from .arrays.gathering import integers
 from .arrays.joining import concatenate
 from .arrays.partitioning import dynamic_partition, dynamic_stitch
-from .base import TensorLike, convert_to_tensor
-from .containers.indexed_slices import from_the_front
-from .math.comparison import where
+from .base import TensorLike, apply, convert_to_tensor
+from .containers.indexed_slices import FrontPositions, from_the_front
 from .neural.embedding import embedding_lookup, find_shards
 
 
@@ -45,10 +44,15 @@ def _joined(values: list[Tensor], grid: Sequence[int], axis: int = 0) -> Tensor:
 
 
 def take_of_shards(variable: ShardedVariable, indices: TensorLike, wrap: bool) -> Tensor:
-    """The rows at `indices`, each taken where its shard is; negative ones count from the end if `wrap`."""
+    """The rows at `indices`, each taken where its shard is; negative ones count from the end if `wrap`.
+
+    At run time, IndexError: one is out of bounds.
+    """
     places = integers(indices, "take" if wrap else "gather")
-    if wrap and places.dtype.kind == "i":
-        places = where(places < 0, places + np.asarray(len(variable), places.dtype), places)
+    if wrap:
+        places = apply(
+            FrontPositions(), places, convert_to_tensor(np.int64(len(variable)))
+        )  # an error names places of the whole
     if variable.grid is None:
         return embedding_lookup(variable.shards, places, variable.layout)
     _, *rest = variable.grid  # the parts of some columns are a table that is cut by rows

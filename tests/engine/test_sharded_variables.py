@@ -361,3 +361,16 @@ def test_a_checkpoint_lacks_no_rows(tmp_path: Path) -> None:
     parts = [Part("v", np.zeros((2, 3)), Rows(0, 2), 3), Part("v", np.zeros((2, 3)), Rows(1, 3), 3)]
     with pytest.raises(ValueError, match=r"Two shards of .* have a tensor 'v'"):
         write_manifest(tmp_path, [write_shard(tmp_path, 0, 1, parts)], {})
+
+
+@pytest.mark.parametrize("wrong", [10, -11])
+def test_a_row_out_of_bounds_is_named_by_its_place_in_the_whole(wrong: int) -> None:
+    table = ShardedVariable(np.arange(30, dtype="float32").reshape(10, 3), FixedShardsPartitioner(3))
+    with pytest.raises(IndexError, match=rf"index {wrong} is out of bounds for axis 0 with size 10"):
+        ab.ops.take(table, [0, wrong], axis=0)
+    with ab.Graph().as_default(), ab.Session() as session:
+        rows = ab.placeholder((None,), "int32")
+        taken = ab.ops.take(table, rows, axis=0)
+        np.testing.assert_array_equal(session.run(taken, {rows: [-10, 9]})[:, 0], [0, 27])
+        with pytest.raises(IndexError, match=rf"index {wrong} is out of bounds for axis 0 with size 10"):
+            session.run(taken, {rows: [0, wrong]})
