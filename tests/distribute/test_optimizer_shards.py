@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE
+from shared.trained import assert_same
 
 import anabranch as ab
 from anabranch import layers
@@ -41,10 +42,7 @@ def test_workers_find_what_one_process_finds(workers: int, models: list[str], tm
     assert set(alone.files) == set(chief.files)
     assert any("optimizer" in name for name in chief.files), "the state is whole again in the chief"
     for worker in range(workers):
-        found = np.load(tmp_path / f"found-{worker}.npz")
-        for name in found.files:
-            precision = 1e-10 if name.startswith("float64") else 2e-5
-            np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
+        assert_same(np.load(tmp_path / f"found-{worker}.npz"), alone)
 
 
 @pytest.mark.slow

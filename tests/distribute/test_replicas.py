@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE
+from shared.trained import assert_same
 
 SCRIPTS = Path(__file__).parent / "scripts"
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -92,12 +93,7 @@ def assert_found(folder: Path, workers: int, alone: dict[str, Any], models: Sequ
     for worker in range(workers):
         found = np.load(folder / f"found-{worker}.npz")
         assert set(found.files) == of_worker(expected, worker)
-        for name in found.files:
-            if name.endswith(": called"):
-                assert found[name].tolist() == alone[name].tolist()
-                continue
-            precision = 1e-10 if name.startswith("float64") else 2e-5
-            np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
+        assert_same(found, alone)
 
 
 def test_replicas_with_ps_tasks_find_what_one_process_finds(with_ps: Path, alone: Any) -> None:
