@@ -83,6 +83,15 @@ def test_lengths(shape: tuple[int, ...], unrolled: int):
     assert kernel.unrolled == unrolled
 
 
+@pytest.mark.parametrize(("rows", "unrolled"), [(32, 1), (256, 10)])
+def test_much_code_for_few_rows_is_not_written_out(rows: int, unrolled: int) -> None:
+    """A loss with its gradient: for 32 rows LLVM took longer than thousands of steps gain."""
+    x, labels = ab.placeholder((rows, 10), "float32"), ab.placeholder((rows,), "int32")
+    loss = o.mean(o.sparse_categorical_crossentropy(labels, x * 2, from_logits=True))
+    (kernel,) = kernels([loss, *ab.gradients(loss, [x])], [x, labels])
+    assert kernel.unrolled == unrolled
+
+
 def test_a_bias_of_few_columns_stays_as_it_lies():
     x, bias = ab.placeholder((64, 9), "float32"), ab.placeholder((9,), "float32")
     (gradient,) = ab.gradients(o.sum(o.relu(x + bias) ** 2), [bias])

@@ -29,6 +29,7 @@ _MOST_NODES = 6000
 _MOST_NODES_OF_MANY = 2000  # where more parts than gates have are written out, which is only worth so much compiling
 _MOST_UNROLLED = 16  # elements of an innermost axis that is written out
 _LEAST_VECTORS = 16  # elements of the axis along which vectors go instead
+_MOST_STEPS_OF_ROW = 4  # that are written out: few rows gain less than LLVM takes for much code
 _MOST_COPIED = 1 << 20  # elements of an operand that is transposed before the loops
 
 
@@ -192,6 +193,8 @@ def _unrolled(op: Fused, nest: _Nest) -> _Nest | None:
         return None
     low, high = nest.loops[-1]
     if low != 1 or high > _MOST_UNROLLED or nest.extents[-2] < _LEAST_VECTORS:
+        return None
+    if len(op.steps) * high > _MOST_STEPS_OF_ROW * math.prod(nest.extents[:-1]):
         return None
     masks = [nest.mask(_covered(layout)) for layout in _operand_layouts(op)]
     is_reduced = any(nest.mask(axes)[-1] for axes in _reductions(op))
