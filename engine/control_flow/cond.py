@@ -160,6 +160,10 @@ def build_branch(regions: Sequence[Region], choice: Tensor) -> Operation:
         return graph.add(op, [choice, *op.captured_inputs()], "cond")
 
 
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)
+
+
 def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:
     """``true_fn()`` if `pred` holds, else ``false_fn()``; only the branch taken is run.
 
@@ -175,7 +179,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
         be fetched, grouped or named in `control_dependencies`.
 
     Raises:
-        TypeError: `pred` is no scalar bool, or the branches differ; every difference is listed.
+        TypeError: `pred` is no scalar bool, `name` no text, or the branches differ; every difference is listed.
 
     >>> import anabranch as ab
     >>> x = ab.placeholder((), "float32")
@@ -183,6 +187,11 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
     >>> [float(v) for v in (ab.Session().run(y, {x: 3.0}), ab.Session().run(y, {x: -3.0}))]
     [6.0, 3.0]
     """
+    if name is not None and not _is_text(name):
+        raise TypeError(
+            f"cond: name must be a str, got {type(name).__name__}. Branches take no arguments: use what they need "
+            "inside, as in cond(pred, lambda: true_fn(x), lambda: false_fn(x))."
+        )
     if isinstance(pred, (bool, np.bool_)):
         return true_fn() if pred else false_fn()
     choice = convert_to_tensor(pred)

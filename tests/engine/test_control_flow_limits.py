@@ -295,6 +295,13 @@ def test_element_that_was_never_written_names_operation_and_line():
         assert f"test_control_flow_limits.py:{line}" in note
 
 
+@pytest.mark.parametrize("pred", [True, np.bool_(False)])
+def test_operands_of_branches_are_no_names(pred: Any) -> None:
+    """JAX's `cond` takes operands; here branches use what they need."""
+    with pytest.raises(TypeError, match=r"cond: name must be a str, got float. Branches take no arguments"):
+        ab.cond(pred, lambda: 1, lambda: 2, 1.0)  # type: ignore[arg-type]
+
+
 def test_condition_that_is_no_scalar_bool():
     with pytest.raises(TypeError, match="cond must return a scalar bool, got float32"):
         ab.while_loop(lambda h: h, lambda h: h, (ab.constant(1.0),))
