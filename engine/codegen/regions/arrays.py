@@ -58,6 +58,36 @@ def as_index(function: Function, index: Value) -> str:
     return index.name if index.kind == "i64" else function.let(f"sext i32 {index.name} to i64")
 
 
+def as_array(value: Value) -> Array:
+    """An array of known size.
+
+    Raises:
+        UnsupportedError: it is none.
+    """
+    if not isinstance(value, Array):
+        raise UnsupportedError("no array")
+    return value
+
+
+def as_integers(value: Value) -> Scalar | Array:
+    """Positions, or one.
+
+    Raises:
+        UnsupportedError: they are none.
+    """
+    if not isinstance(value, (Scalar, Array)) or value.kind not in ("i32", "i64"):
+        raise UnsupportedError("positions of another kind")
+    return value
+
+
+def integer_at(function: Function, integers: Scalar | Array, k: str) -> str:
+    """Integer k as an i64."""
+    if isinstance(integers, Scalar):
+        return as_index(function, integers)
+    place = function.element(integers.kind, integers.pointer, k)
+    return as_index(function, Scalar(function.load(integers.kind, place), integers.kind))
+
+
 def _size(function: Function, state: State) -> str:
     return function.let(f"load i64, ptr {state.size}")
 

@@ -32,7 +32,7 @@ from ...ops.run_time_shapes import ZerosOfShape
 from ..expression.expression import UnsupportedError
 from ..matmul.gemm_strides import labels_of_matmul
 from .arrays import FORMS as ARRAY_FORMS
-from .arrays import as_index
+from .arrays import as_array, as_index
 from .elementwise import print_elementwise, print_reduction, print_scalars, print_strided_copy, print_sum_of_rows
 from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, strides_of
 from .fused import print_fused
@@ -221,12 +221,6 @@ def _plain(inputs: Sequence[Value]) -> list[Scalar | Array]:
     return plain
 
 
-def _array(value: Value) -> Array:
-    if not isinstance(value, Array):
-        raise UnsupportedError("no array")
-    return value
-
-
 def _elementwise(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     (output,) = operation.outputs
     scalars = [value for value in inputs if isinstance(value, Scalar)]
@@ -338,7 +332,7 @@ def _matmul(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
             raise UnsupportedError("a product whose size is not known")
         context.fail_unless(context.function.let(f"icmp eq i64 {first.count}, {second.count}"))
         return [print_sum_of_products(context.function, first, second, context.host)]
-    a, b = (_array(value) for value in inputs)
+    a, b = (as_array(value) for value in inputs)
     if 0 in (*a.shape, *b.shape):
         raise UnsupportedError("an empty product")
     target = context.targets.get(operation.outputs[0])
@@ -347,7 +341,7 @@ def _matmul(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
 
 def _products(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
-    a, b = (_array(value) for value in inputs)
+    a, b = (as_array(value) for value in inputs)
     shape = shape_of(operation.outputs[0])
     if 0 in (*a.shape, *b.shape, *shape):
         raise UnsupportedError("an empty product")
@@ -367,7 +361,7 @@ def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) 
     assert isinstance(op, Transpose)
     if isinstance(inputs[0], Scalar):
         return [inputs[0]]
-    value = _array(inputs[0])
+    value = as_array(inputs[0])
     axes = op.axes or tuple(reversed(range(len(value.shape))))
     strides = strides_of(value.shape, value.shape)
     target = context.function.allocate(value.kind, shape_of(operation.outputs[0]))
@@ -403,7 +397,7 @@ def _split(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     assert isinstance(op, Split)
     if len(inputs) > 1:
         raise UnsupportedError("parts of computed sizes")
-    source = _array(inputs[0])
+    source = as_array(inputs[0])
     axis = op.axis % len(source.shape)
     strides = strides_of(source.shape, source.shape)
     shapes = [shape_of(tensor) for tensor in operation.outputs]
@@ -430,7 +424,7 @@ def _get_item(context: Context, operation: Operation, inputs: Sequence[Value]) -
     op = operation.op
     assert isinstance(op, GetItem)
     source, *picks = _plain(inputs)
-    source = _array(source)
+    source = as_array(source)
     function = context.function
     steps = [math.prod(source.shape[axis + 1 :]) for axis in range(len(source.shape))]
     offset, strides, axis = "0", list[int](), 0

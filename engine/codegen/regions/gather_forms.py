@@ -16,28 +16,14 @@ from ...ops.internal.fused import HorizontallyFused
 from ...ops.random.samplers import RandomUniform
 from ..expression.expression import UnsupportedError
 from ..random.philox import HALVES, print_block
+from .arrays import as_integers, integer_at
 from .elementwise import print_strided_copy
-from .function import Array, Function, Scalar, Value, strides_of
+from .function import Array, Scalar, Value, strides_of
 from .fused import Step, print_fused
 from .scalars import literal, size_of, type_of
 
 if TYPE_CHECKING:
     from .forms import Context, Form
-
-
-def _integers(value: Value) -> Scalar | Array:
-    if not isinstance(value, (Scalar, Array)) or value.kind not in ("i32", "i64"):
-        raise UnsupportedError("positions of another kind")
-    return value
-
-
-def _at(function: Function, positions: Scalar | Array, k: str) -> str:
-    """Position k as an i64."""
-    if isinstance(positions, Scalar):
-        found = positions.name
-    else:
-        found = function.load(positions.kind, function.element(positions.kind, positions.pointer, k))
-    return found if positions.kind == "i64" else function.let(f"sext i32 {found} to i64")
 
 
 def _from_the_front(context: Context, position: str, size: int | str, wrap: bool = True) -> str:
@@ -54,7 +40,7 @@ def _from_the_front(context: Context, position: str, size: int | str, wrap: bool
 def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Rows of a table."""
     op: Any = operation.op
-    source, positions = inputs[0], _integers(inputs[1])
+    source, positions = inputs[0], as_integers(inputs[1])
     if not isinstance(source, Array) or op.axis % max(len(source.shape), 1) or not source.size:
         raise UnsupportedError("parts along another axis")
     function, width = context.function, math.prod(source.shape[1:])
@@ -62,7 +48,7 @@ def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
     shape = context.shape_of(operation.outputs[0])
     target = function.allocate(source.kind, shape)
     with function.count(count) as k:
-        row = _from_the_front(context, _at(function, positions, k), source.shape[0], op.wrap)
+        row = _from_the_front(context, integer_at(function, positions, k), source.shape[0], op.wrap)
         place = function.element(source.kind, source.pointer, function.offset_of([row], [width]))
         into = function.element(source.kind, target.pointer, function.offset_of([k], [width]))
         function.copy_bytes(into, place, width * size_of(source.kind))
@@ -72,14 +58,14 @@ def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
 
 
 def _front_positions(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    positions, size = _integers(inputs[0]), _integers(inputs[1])
+    positions, size = as_integers(inputs[0]), as_integers(inputs[1])
     function = context.function
-    limit = _at(function, size, "0")
+    limit = integer_at(function, size, "0")
     if isinstance(positions, Scalar):
-        return [Scalar(_from_the_front(context, _at(function, positions, "0"), limit), "i64")]
+        return [Scalar(_from_the_front(context, integer_at(function, positions, "0"), limit), "i64")]
     target = function.allocate("i64", positions.shape)
     with function.count(positions.size) as k:
-        place = _from_the_front(context, _at(function, positions, k), limit)
+        place = _from_the_front(context, integer_at(function, positions, k), limit)
         function.store("i64", place, function.element("i64", target.pointer, k))
     return [target]
 
@@ -110,17 +96,17 @@ def _unstack(context: Context, operation: Operation, inputs: Sequence[Value]) ->
 def _checked_classes(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Class numbers as int32; the region fails where one is out of range."""
     op: Any = operation.op
-    positions, function = _integers(inputs[0]), context.function
+    positions, function = as_integers(inputs[0]), context.function
     target = function.allocate("i32", context.shape_of(operation.outputs[0]))
     with function.count(target.size) as k:
-        position = _from_the_front(context, _at(function, positions, k), op.classes, wrap=False)
+        position = _from_the_front(context, integer_at(function, positions, k), op.classes, wrap=False)
         function.store("i32", function.let(f"trunc i64 {position} to i32"), target.pointer, k)
     return [Scalar(function.load("i32", target.pointer), "i32") if isinstance(positions, Scalar) else target]
 
 
 def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op: Any = operation.op
-    positions = _integers(inputs[0])
+    positions = as_integers(inputs[0])
     shape, kind = context.shape_of(operation.outputs[0]), type_of(operation.outputs[0].dtype)
     if op.axis % len(shape) != len(shape) - 1:
         raise UnsupportedError("one-hot vectors along another axis")
@@ -128,7 +114,7 @@ def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     target = function.allocate(kind, shape)
     function.zero(target)
     with function.count(positions.size if isinstance(positions, Array) else 1) as k:
-        position = _at(function, positions, k)
+        position = integer_at(function, positions, k)
         hot, done = function.fresh("hot"), function.fresh("cold")
         function.branch(function.let(f"icmp ult i64 {position}, {op.classes}"), hot, done)
         function.begin(hot)

@@ -12,7 +12,7 @@ from ...ops.arrays.axes import Flip, Roll
 from ...ops.arrays.padding import Pad
 from ...ops.signal.windows import Slice, SliceUpdate
 from ..expression.expression import UnsupportedError
-from .arrays import as_index
+from .arrays import as_array, as_integers, integer_at
 from .elementwise import print_strided_copy
 from .function import Array, Function, Scalar, Value, strides_of
 
@@ -31,7 +31,8 @@ def _pad(context: Context, operation: Operation, inputs: Sequence[Value]) -> lis
     x, value = inputs
     if not op.widths:
         return [x]
-    if not isinstance(x, Array) or not isinstance(value, Scalar):
+    x = as_array(x)
+    if not isinstance(value, Scalar):
         raise UnsupportedError("no array")
     target = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
     print_strided_copy(function, value, target, [0] * len(target.shape))
@@ -45,9 +46,7 @@ def _roll(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
     assert isinstance(op, Roll)
     if op.shifts is None:
         raise UnsupportedError("a computed shift")
-    x = inputs[0]
-    if not isinstance(x, Array):
-        raise UnsupportedError("no array")
+    x = as_array(inputs[0])
     shifts = [0] * len(x.shape)
     for shift, axis in zip(op.shifts, op.axes, strict=True):
         shifts[axis] += shift
@@ -70,9 +69,9 @@ def _roll(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
 def _flip(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, Flip)
-    x = inputs[0]
-    if not isinstance(x, Array):
-        return [x] if isinstance(x, Scalar) else _refuse()
+    if isinstance(inputs[0], Scalar):
+        return [inputs[0]]
+    x = as_array(inputs[0])
     rank = len(x.shape)
     axes = range(rank) if op.axes is None else [axis % rank for axis in op.axes]
     steps = strides_of(x.shape, x.shape)
@@ -85,13 +84,12 @@ def _flip(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
 
 
 def _slice(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    x, starts = inputs[0], inputs[1]
     if len(inputs) > 2:
         raise UnsupportedError("a window of a computed size")
-    sizes = context.shape_of(operation.outputs[0])
-    if not isinstance(x, Array) or not isinstance(starts, Array):
-        return [x] if isinstance(x, Scalar) else _refuse()
-    window = Array(_window(context, x, starts, sizes), x.kind, sizes)
+    if isinstance(inputs[0], Scalar):
+        return [inputs[0]]
+    x, sizes = as_array(inputs[0]), context.shape_of(operation.outputs[0])
+    window = Array(_window(context, x, inputs[1], sizes), x.kind, sizes)
     target = context.function.allocate(x.kind, sizes)
     if target.size:
         print_strided_copy(context.function, window, target, strides_of(x.shape, x.shape))
@@ -99,37 +97,30 @@ def _slice(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
 
 
 def _slice_update(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    x, starts, updates = inputs
     function = context.function
-    if not isinstance(x, Array) or not isinstance(starts, Array) or not isinstance(updates, Array):
-        return [updates] if isinstance(x, Scalar) else _refuse()
+    if isinstance(inputs[0], Scalar):
+        return [inputs[2]]
+    x, updates = as_array(inputs[0]), as_array(inputs[2])
     if x.size > _MOST_COPIED:
         raise UnsupportedError("a large array that is copied for a window")
     target = function.allocate(x.kind, x.shape)
     function.copy_bytes(target.pointer, x.pointer, target.bytes)
-    window = Array(_window(context, target, starts, updates.shape), x.kind, updates.shape)
+    window = Array(_window(context, target, inputs[1], updates.shape), x.kind, updates.shape)
     if window.size:
         own = strides_of(updates.shape, updates.shape)
         print_strided_copy(function, updates, window, own, into=strides_of(x.shape, x.shape))
     return [target]
 
 
-def _window(context: Context, whole: Array, starts: Array, sizes: Sequence[int]) -> str:
+def _window(context: Context, whole: Array, places: Value, sizes: Sequence[int]) -> str:
     """Return the address of a window that begins at computed places, which are tested to be inside."""
-    function, pointer = context.function, whole.pointer
+    function, pointer, starts = context.function, whole.pointer, as_integers(places)
     for axis, (dim, size) in enumerate(zip(whole.shape, sizes, strict=True)):
-        given = Scalar(
-            function.load(starts.kind, function.element(starts.kind, starts.pointer, str(axis))), starts.kind
-        )
-        start = as_index(function, given)
+        start = integer_at(function, starts, str(axis))
         context.fail_unless(function.let(f"icmp ule i64 {start}, {dim - size}"))
         offset = function.let(f"mul nsw i64 {start}, {math.prod(whole.shape[axis + 1 :])}")
         pointer = function.element(whole.kind, pointer, offset)
     return pointer
-
-
-def _refuse() -> list[Value]:
-    raise UnsupportedError("no array")
 
 
 def _copy_window(

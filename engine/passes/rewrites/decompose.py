@@ -28,6 +28,7 @@ from ..framework.patterns import Match, constant_of, op
 from ..framework.rewriter import Rewriter
 
 _MOST_CLASSES = 2**31 - 1  # of which each number is an int32
+_COMPARES = "compares class numbers with those of all classes"
 
 
 class _Writer:
@@ -124,7 +125,7 @@ def _cross_entropy(match: Match, step: Rewriter) -> Change:
     loss = to.put(Squeeze(to.axes), to.put(Subtract(), to.put(Log(), total), chosen))
     softmax = to.put(Multiply(), weights, to.put(Divide(), to.constant(1, to.dtype), total))
     to.finish(to.cast(loss, scores.dtype), to.cast(softmax, scores.dtype))
-    return Change(place, "compares class numbers with those of all classes")
+    return Change(place, _COMPARES)
 
 
 def _cross_entropy_grad(match: Match, step: Rewriter) -> Change:
@@ -133,9 +134,9 @@ def _cross_entropy_grad(match: Match, step: Rewriter) -> Change:
     to = _ClassWriter(step, place, softmax)
     one, zero = to.constant(1, to.dtype), to.constant(0, to.dtype)
     excess = to.put(Subtract(), to.wide(softmax), to.put(Where(), to.hits(labels), one, zero))
-    dscores = to.put(Multiply(), excess, to.column(to.wide(dloss)))
+    dscores = to.put(Multiply(), excess, to.wide(to.column(dloss)))
     to.finish(to.cast(dscores, softmax.dtype))
-    return Change(place, "compares class numbers with those of all classes")
+    return Change(place, _COMPARES)
 
 
 def _select_class(match: Match, step: Rewriter) -> Change | None:
@@ -145,7 +146,7 @@ def _select_class(match: Match, step: Rewriter) -> Change | None:
         return None  # it reads one element of each row
     to = _ClassWriter(step, place, scores)
     to.finish(to.put(Squeeze(to.axes), to.chosen(to.hits(labels), scores)))
-    return Change(place, "compares class numbers with those of all classes")
+    return Change(place, _COMPARES)
 
 
 def _place_class(match: Match, step: Rewriter) -> Change | None:
@@ -155,7 +156,7 @@ def _place_class(match: Match, step: Rewriter) -> Change | None:
         return None
     to = _ClassWriter(step, place, result)
     to.finish(to.put(Where(), to.hits(labels), to.column(values), to.constant(0, values.dtype)))
-    return Change(place, "compares class numbers with those of all classes")
+    return Change(place, _COMPARES)
 
 
 def _tie_share(match: Match, step: Rewriter) -> Change | None:
