@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..codegen.regions.region import NativeRegion
-from ..common.html import escape, page, view
+from ..common.html import escape, page, shortened, view
 from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
@@ -122,7 +122,7 @@ def summary_of(program: Any, log: PassLog, rows: Sequence[str] | None = None) ->
     stayed = [note for note in log.kept if note.pass_name in _STAYING]
     stayed.sort(key=lambda note: _STAYING.index(note.pass_name))
     told += _shortened([f"stayed: {line}" for line in grouped(stayed)], _MOST_STAYED, "further things that stayed")
-    return "\n".join(_cut(line) for line in told[:_MOST_LINES]) + "\n"
+    return "\n".join(shortened(line, _WIDTH) for line in told[:_MOST_LINES]) + "\n"
 
 
 def _counts(
@@ -205,10 +205,6 @@ def _where(location: Location | None) -> str:
         return ""
     forward = "" if location.forward is None else f", gradient of {line_of(location.forward)}"
     return f" ({line_of(location)}{forward})"
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..common.html import shortened
 from .recorder import Details, Event, Slice
 
 _WIDEST_NAME = 40
@@ -61,7 +62,7 @@ def _operations(kernels: Sequence[Slice], top: int) -> list[str]:
     lines = [f"{'time':>8}  {'share':>5}  {'count':>5}  {'mean':>8}  {'kernel':<{_WIDEST_NAME}}  operation"]
     for (name, operation), times in ranked[:top]:
         spent, count = sum(times), len(times)
-        shown = name if len(name) <= _WIDEST_NAME else f"{name[: _WIDEST_NAME - 3]}..."
+        shown = shortened(name, _WIDEST_NAME)
         row = f"{_time(spent):>8}  {_share(spent, total):>5}  {count:>5}  {_time(spent / count):>8}"
         lines.append(f"{row}  {shown:<{_WIDEST_NAME}}  {operation}")
     if len(ranked) > top:
