@@ -152,3 +152,65 @@ def test_readme_promises_make_targets_that_exist():
 
     assert promised >= {"demo", "test"}
     assert promised <= targets
+
+
+# What the structure of a step is made of; `framework/changes.py` has the functions that assign to it.
+STRUCTURE = {
+    "captures",
+    "control_inputs",
+    "effects",
+    "inputs",
+    "op",
+    "operation",
+    "operations",
+    "outputs",
+    "parameters",
+}
+STRUCTURE |= {"results", "spec"}
+LISTS = {"captures", "operations", "parameters", "results"}  # the others are tuples
+IN_PLACE = {"append", "clear", "extend", "insert", "pop", "remove"}
+MAY_CHANGE_STRUCTURE = {"changes.py", "order.py", "specialise.py"}  # which sort a graph, and make the copy of a step
+
+
+def changed_structure(tree: ast.Module) -> Iterator[int]:
+    """The lines that assign to a part of the structure of an operation or region, or to an element of one."""
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = [each for target in node.targets for each in getattr(target, "elts", [target])]
+        elif isinstance(node, ast.AugAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in IN_PLACE:
+            targets = [node.func.value]
+        for target in targets:
+            changed = target.value if isinstance(target, ast.Subscript) else target
+            if not isinstance(changed, ast.Attribute):
+                continue
+            is_own = isinstance(changed.value, ast.Name) and changed.value.id == "self"
+            if changed.attr in (LISTS if isinstance(node, ast.Call) else STRUCTURE) and not is_own:
+                yield target.lineno
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node.inputs = (a, b)",
+        "self.node.outputs = found",
+        "body.results[0] = a",
+        "del region.parameters[0]",
+        "node.op, node.index = op, 0",
+        "loop.body.results.append(a)",
+    ],
+)
+def test_a_change_of_structure_is_seen(text: str):
+    assert list(changed_structure(ast.parse(text))) == [1]
+
+
+def test_passes_change_steps_by_the_functions_for_it_alone():
+    files = [path for path in python_files("engine/passes") if path.name not in MAY_CHANGE_STRUCTURE]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}" for path in files for line in changed_structure(ast.parse(path.read_text()))
+    ]
+
+    assert len(files) > 50
+    assert found == [], "a pass changes a step by the `Rewriter`, or by `passes/framework/changes.py`"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
-from ...graph.region import Region
 from ...graph.tensor import Symbol
 from .prune import all_blocks
 
@@ -77,15 +76,3 @@ def _take_over(parameters: Sequence[Symbol], others: Sequence[Symbol], places: M
 def on_one_device(operations: Iterable[Operation]) -> bool:
     """Test whether a rewrite may replace `operations`: nothing between them crosses devices."""
     return len({operation.device for operation in operations}) == 1
-
-
-def capture_late(region: Region, outer: Symbol) -> Symbol:
-    """A new parameter that stands for `outer` in a region that is built already, on the device of `outer`.
-
-    The pass that calls this brings the inputs of the operation that holds the region into line.
-    """
-    region.is_built = False
-    parameter = region.add_capture(outer)
-    region.is_built = True
-    parameter.operation.device = outer.operation.device
-    return parameter

@@ -14,6 +14,7 @@ from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import FrameSpec
 from ...graph.tensor import Symbol
+from . import changes
 
 _FRAME_TAKERS = (History, Recorded, Saved)
 _index_of: Callable[[Operation], int] = attrgetter("index")
@@ -139,8 +140,8 @@ class Pruning:
                 region.drop_captures({tensor for operation in live for tensor in operation.outputs})
                 region.keep_only(live)
         if own is not None:
-            holder.inputs = (*own, *[outer for region in regions for outer in region.outer_tensors()])
-            holder.effects = tuple(holder.op.effects())
+            changes.set_own_inputs(holder, own)
+            changes.refresh_effects(holder)
 
     def settle(self) -> None:
         """Note in each region what a run of it needs, and what frames record: nothing is rewritten any more."""

@@ -19,6 +19,7 @@ from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
+from . import changes
 from .order import reorder
 from .patterns import captured
 from .prune import Kept, Pruning, holds, is_kind_among, kinds_of, needed_operations, recorded_tensors
@@ -207,22 +208,16 @@ class Rewriter:
             inputs: the new inputs, of the same graph; by default they stay.
         """
         self._note_change(op)
-        operation.op = op
-        operation.effects = tuple(op.effects())
+        changes.set_op(operation, op)
         if inputs is not None:
             self.set_inputs(operation, inputs)
 
     def set_inputs(self, operation: Operation, inputs: Sequence[Symbol]) -> None:
         """Let an operation take other inputs, as many; what its regions capture changes with them."""
-        uses, start = self._uses, len(operation.own_inputs)
-        self._is_changed = True
+        uses, self._is_changed = self._uses, True
         uses.remove(operation)
-        operation.inputs = tuple(inputs)
+        changes.set_inputs(operation, inputs)
         uses.add(operation)
-        for region in operation.op.regions:
-            outers = inputs[start : start + len(region.captures)]
-            region.captures = [(outer, inner) for outer, (_, inner) in zip(outers, region.captures, strict=True)]
-            start += len(region.captures)
         if any(tensor.operation.index > operation.index for tensor in inputs):
             self._disordered.setdefault(operation.graph, {})
 
@@ -243,11 +238,11 @@ class Rewriter:
         self.fetches = [new if tensor is old else tensor for tensor in self.fetches]
         graph = old.operation.graph
         if isinstance(graph, Region) and is_among(old, graph.results):
-            graph.results = [new if tensor is old else tensor for tensor in graph.results]
+            changes.set_results(graph, [new if tensor is old else tensor for tensor in graph.results])
         for operation in list(self.walk()):
             op = operation.op
             if isinstance(op, (History, Recorded, Saved)) and op.inner is old:
-                operation.op = type(op)(new)
+                changes.set_op(operation, type(op)(new))
             elif isinstance(op, While) and (old in op.cotangents or is_among(old, op.cotangents.values())):
                 op.cotangents = {
                     new if own is old else own: new if other is old else other for own, other in op.cotangents.items()
@@ -304,10 +299,8 @@ class Rewriter:
         self._note_change(merged.op)
         for part in parts:
             self._uses.remove(part)
-            part.inputs = ()
-        merged.outputs = tuple(outputs)
-        for position, tensor in enumerate(outputs):
-            tensor.operation, tensor.index = merged, position
+            changes.take_nothing(part)
+        changes.set_outputs(merged, outputs)
         self._uses.add(merged)
         self._disordered.setdefault(merged.graph, {}).update(dict.fromkeys(parts, merged))
         self.erased.update(parts)
@@ -328,7 +321,7 @@ class Rewriter:
             raise ValueError(f"{operation!r} can't be erased: it is used by {', '.join(by) or 'a fetch or a region'}.")
         self._is_changed = True
         self._uses.remove(operation)
-        operation.inputs = ()
+        changes.take_nothing(operation)
         replaced = self._disordered.setdefault(operation.graph, {})
         if instead is not None and self.is_awaited(operation):
             replaced[operation] = instead
@@ -361,7 +354,7 @@ class Rewriter:
         if not self._is_changed:
             return False
         for graph, replaced in self._disordered.items():
-            graph.operations = [operation for operation in graph.operations if operation not in self._taken_out]
+            changes.leave_out(graph, self._taken_out)
             reorder(graph, replaced)
         self._disordered, self.erased, self._taken_out = {}, set(), set()
         self._known_kept, self._known_uses, self._known_kinds, self._is_changed = None, None, None, False
@@ -391,7 +384,7 @@ def narrow(operation: Operation) -> list[Symbol]:
     narrower: list[Symbol] = []
     for output, spec in zip(operation.outputs, found if isinstance(found, tuple) else (found,), strict=True):
         if output.spec != spec and output.spec.accepts(spec):
-            output.spec = spec
+            changes.set_spec(output, spec)
             narrower.append(output)
     return narrower
 

@@ -52,7 +52,8 @@ def rules_for(kernels: FusionRule) -> tuple[Rule, ...]:
             note_kept("epilogues", product, reason)
             return None
         listed = ", ".join(part.type_name for part, _ in steps_of(user))
-        step.merge(joined, (product, user), joined.outputs)
+        kept = product.outputs if is_needed_besides else ()
+        step.merge(joined, (product, user), (*kept, *user.outputs))
         return Change(joined, f"is computed on tiles of {product.name!r}: {listed}")
 
     def multiply_int4(match: Match, step: Rewriter) -> Change | None:
@@ -134,9 +135,9 @@ def _joined(product: Operation, user: Operation, keeps: bool) -> Operation | Non
     both = kind(product.op, len(product.inputs), then, keeps, (product.name, product.location))
     inputs = (*product.inputs, *others)
     location = location_of_several([product.location, user.location])
-    joined = Operation(product.graph, both, inputs, (), user.name, user.device, (), location)
-    joined.outputs, joined.index = (*([result] if keeps else []), *user.outputs), product.index
-    joined.iterations = product.iterations
+    specs = tuple([tensor.spec for tensor in (*([result] if keeps else []), *user.outputs)])
+    joined = Operation(product.graph, both, inputs, specs, user.name, user.device, (), location)
+    joined.index, joined.iterations = product.index, product.iterations
     return joined
 
 

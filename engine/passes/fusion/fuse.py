@@ -20,6 +20,7 @@ from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.internal.fused import Fused
+from ..framework import changes
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, inner_blocks
@@ -236,8 +237,8 @@ class _Rewrite:
         self.outputs = outputs
         last = members[-1]
         location = location_of_several([member.location for member in members])
-        self.fused = Operation(graph, op, inputs, (), last.name, last.device, (), location)
-        self.fused.outputs = tuple(outputs)
+        specs = tuple([tensor.spec for tensor in outputs])  # it has tensors of its own until it is applied
+        self.fused = Operation(graph, op, inputs, specs, last.name, last.device, (), location)
         self.fused.index = last.index
 
     def tell(self) -> None:
@@ -256,8 +257,7 @@ class _Rewrite:
 
     def apply(self) -> dict[Operation, Operation]:
         """Put the fused operation in the members' place; returns what it replaces."""
-        for position, tensor in enumerate(self.outputs):
-            tensor.operation, tensor.index = self.fused, position
+        changes.set_outputs(self.fused, self.outputs)
         return {member: self.fused for member in self.members if member not in self.views}
 
 

@@ -17,6 +17,7 @@ from ...graph.spec import TensorSpec
 from ...graph.state.variable import Assign
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused, HorizontallyFused
+from ..framework import changes
 from ..framework.log import note_change, note_kept
 from ..framework.order import earlier_effects, reorder
 from ..framework.prune import Kept, inner_blocks
@@ -146,9 +147,8 @@ def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
     outputs = [tensor for member in group for tensor in member.outputs]
     location = location_of_several([member.location for member in group])
     joined = Operation(graph, together, tuple(inputs), (), last.name, last.device, (), location)
-    joined.outputs, joined.index = tuple(outputs), last.index
-    for position, tensor in enumerate(outputs):
-        tensor.operation, tensor.index = joined, position
+    joined.index = last.index
+    changes.set_outputs(joined, outputs)
     note_change("horizontal_fusion", joined, lambda: f"{len(group)} updates are one call: {_listed(op)}")
     return joined
 

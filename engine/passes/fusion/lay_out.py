@@ -21,9 +21,10 @@ from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.laid_out_int4 import Int4Panels, LaidOutInt4MatMul
 from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels, ReadLaidOut
 from ...ops.neural.quantized import QuantizedMatMul
+from ..framework import changes
 from ..framework.log import note_change
 from ..framework.prune import Kept, all_operations
-from .pack import Captures, Inside, crossed, forms_of, is_on_host, move_before
+from .pack import Captures, Inside, crossed, forms_of, is_on_host
 
 
 class LayoutRule(Protocol):
@@ -135,15 +136,15 @@ class _LayingOut:
         assert isinstance(found.read.op, ReadVariable)
         flat = self._captures.inside(found.around, self._read(found, found.read.op.variable))
         note_change("lay_out", product, f"takes {found.forms[-1].name!r} as kernels read it, laid out once")
-        product.op = _laid_out(product.op, found.panels)
-        product.inputs = (product.inputs[0], flat, *product.inputs[2:])
+        inputs = (product.inputs[0], flat, *product.inputs[2:])
+        changes.set_op(product, _laid_out(product.op, found.panels), inputs)
 
     def _read(self, found: _Found, variable: Variable) -> Symbol:
         """The read of the layout, in the place of that of the matrix."""
         if found.read not in self._reads:
             op = ReadLaidOut(variable, found.panels)
             operation = found.read.graph.adopt(op, [], (TensorSpec((found.panels.size,), variable.dtype),), found.read)
-            move_before(found.read, operation)
+            changes.move_before(found.read, operation)
             self._reads[found.read] = operation.outputs[0]
         return self._reads[found.read]
 

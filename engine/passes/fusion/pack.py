@@ -30,7 +30,7 @@ from ...graph.tensor import Symbol
 from ...ops.internal.packed import Layout, Pack, PackedMatMul
 from ...ops.linear_algebra.linalg import MatMul
 from ...ops.math.elementwise import Add
-from ..framework.assign import capture_late
+from ..framework import changes
 from ..framework.log import note_change
 from ..framework.prune import Kept
 
@@ -72,9 +72,8 @@ class Captures:
             known = self._known.get((inside.region, outer))
             if known is None:
                 holder, own = inside.holder, inside.holder.own_inputs
-                assert isinstance(holder.op, RegionOp)
-                known = self._known[inside.region, outer] = capture_late(inside.region, outer)
-                holder.inputs = (*own, *holder.op.captured_inputs())
+                known = self._known[inside.region, outer] = changes.capture(inside.region, outer)
+                changes.set_own_inputs(holder, own)
             outer = known
         return outer
 
@@ -133,8 +132,7 @@ class _Packing:
         packed = self._packed_form(weight, Pack(layout, product.op.transpose_b), around[outermost].holder, product)
         packed = self._captures.inside(around[outermost:], packed)
         note_change("pack", product, f"takes {weight.name!r} packed, once before the loop")
-        product.op = PackedMatMul(layout)
-        product.inputs = (product.inputs[0], packed)
+        changes.set_op(product, PackedMatMul(layout), (product.inputs[0], packed))
         return True
 
     def _layout(self, product: Operation) -> Layout | None:
@@ -153,7 +151,7 @@ class _Packing:
         if known is None or known.operation.index > holder.index:
             spec = op.infer(weight.spec)
             operation = holder.graph.adopt(op, [weight], (spec,), product)
-            move_before(holder, operation)
+            changes.move_before(holder, operation)
             known = self.packed[weight, op] = operation.outputs[0]
         return known
 
@@ -177,9 +175,8 @@ class _Packing:
         other = second if first is result else first
         if other is result or addition.outputs[0].spec != result.spec or not _can_be_added(other, result):
             return
-        addition.op = product.op
-        addition.inputs = (*product.inputs, other)
-        _remove(product)
+        changes.set_op(addition, product.op, (*product.inputs, other))
+        changes.remove(product)
         self._add_to(addition, operations, region)
 
 
@@ -231,25 +228,6 @@ def _can_be_added(other: Symbol, result: Symbol) -> bool:
     return other.shape in (result.shape, (columns,), (1, columns))
 
 
-def move_before(holder: Operation, operation: Operation) -> None:
-    """Put the latest operation of a graph just in front of `holder`."""
-    operations = holder.graph.operations
-    assert operations.pop() is operation
-    operations.insert(holder.index, operation)
-    _number(operations)
-
-
-def _remove(operation: Operation) -> None:
-    """Leave an operation out that nothing uses any more."""
-    operation.graph.operations.remove(operation)
-    _number(operation.graph.operations)
-
-
-def _number(operations: Sequence[Operation]) -> None:
-    for index, operation in enumerate(operations):
-        operation.index = index
-
-
 __all__ = [
     "Captures",
     "Inside",
@@ -258,6 +236,5 @@ __all__ = [
     "forms_of",
     "is_on_host",
     "is_static",
-    "move_before",
     "pack_weights",
 ]

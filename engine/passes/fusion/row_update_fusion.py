@@ -20,6 +20,7 @@ from ...ops.arrays.gathering import Take
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.fused import Fused
 from ...ops.internal.update_rows import UpdateRows
+from ..framework import changes
 from ..framework.log import note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, inner_blocks
@@ -180,9 +181,8 @@ class _Update:
         last, op = self.writes[-1], UpdateRows(self.variables, change)
         inputs = (*self.wholes, self.unique, *others)
         joined = Operation(graph, op, inputs, (), last.name, last.device, (), last.location)
-        joined.outputs, joined.index = tuple(write.outputs[0] for write in self.writes), last.index
-        for position, tensor in enumerate(joined.outputs):
-            tensor.operation, tensor.index = joined, position
+        joined.index = last.index
+        changes.set_outputs(joined, [write.outputs[0] for write in self.writes])
         listed = ", ".join(step.type_name for step, _ in change.steps)
         names = ", ".join(repr(variable.name) for variable in self.variables)
         note_change("horizontal_fusion", joined, f"rows of {names} are changed in one pass: {listed}")

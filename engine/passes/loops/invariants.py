@@ -19,7 +19,8 @@ from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import Constant, convert_to_tensor
 from ...ops.containers.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
 from ...ops.math.elementwise import Identity
-from ..framework.assign import capture_late, on_one_device
+from ..framework import changes
+from ..framework.assign import on_one_device
 from ..framework.log import note_change, note_kept
 from .linear import Linear, array_size, inside
 from .view import LoopView, is_static, size_of
@@ -44,7 +45,7 @@ def _move(loop: LoopView, region: Region) -> bool:
             continue
         moved = _outside(loop, operation, outside)
         for old, new in zip(operation.outputs, moved.outputs, strict=True):
-            parameter = capture_late(region, new)
+            parameter = changes.capture(region, new)
             outside[parameter] = new
             _replace(loop, region, old, parameter)
         note_change("invariants", operation, "is the same in each iteration: it is computed before the loop")
@@ -92,10 +93,8 @@ def _outside(loop: LoopView, operation: Operation, outside: dict[Symbol, Symbol]
 def _replace(loop: LoopView, region: Region, old: Symbol, new: Symbol) -> None:
     if region is loop.body:
         loop.replace(old, new)
-        return
-    for operation in region.operations:
-        operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
-    region.results = [new if result is old else result for result in region.results]
+    else:
+        changes.replace_in(region, {old: new})
 
 
 # --- variables that stay what they are -----------------------------------------------------------------------------

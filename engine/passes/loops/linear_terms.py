@@ -30,6 +30,7 @@ from ...ops.math.comparison import where
 from ...ops.math.elementwise import Add
 from ...ops.math.reduced import BroadcastReduced, Sum
 from ...ops.run_time_shapes import BroadcastToShape, SumToShape, ZerosOfShape
+from ..framework import changes
 from ..framework.assign import on_one_device
 from ..framework.log import note_change
 from .sums import is_summed_as_whole, is_zero
@@ -232,10 +233,11 @@ class _Accumulation:
                 loop.become(final, Add(), [initial, total]).device = source.device
             return
         with loop.inside(self.result.operation):
-            loop.body.results[position] = build(Add(), self.parameter, _added(left))
+            kept = build(Add(), self.parameter, _added(left))
+        changes.set_results(loop.body, [*loop.body.results[:position], kept, *loop.body.results[position + 1 :]])
         gathered = Symbol(loop.node, position, final.spec)
         loop.become(final, Add(), [gathered, total]).device = source.device
-        loop.node.outputs = (*loop.node.outputs[:position], gathered, *loop.node.outputs[position + 1 :])
+        changes.set_output(loop.node, position, gathered)
 
 
 def _added(tensors: Sequence[Symbol]) -> Symbol:

@@ -15,6 +15,7 @@ from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import Constant, build
 from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
 from ...ops.linear_algebra.linalg import MatMul
+from ..framework import changes
 from ..framework.assign import on_one_device
 from ..framework.log import note_change
 from .batches import can_batch, is_heavy, new_batch, value_in
@@ -137,19 +138,17 @@ def _sink_product(loop: LoopView, position: int) -> bool:
     array, index, _ = update.inputs
     if not on_one_device([array.operation, update, product, product.inputs[0].operation]):
         return False
-    update.inputs = (array, index, product.inputs[0])
+    changes.set_inputs(update, (array, index, product.inputs[0]))
     assert isinstance(array.spec, ArraySpec)
     spec = dataclasses.replace(array.spec.with_elements(product.inputs[0].spec))
     old, node = loop.node.outputs[position], loop.node
     with loop.outside(product):
         first = build(ArrayEmpty(spec))
-    node.inputs = (*node.inputs[:position], first, *node.inputs[position + 1 :])
+    changes.set_inputs(node, (*node.inputs[:position], first, *node.inputs[position + 1 :]))
     for tensor in (array, loop.op.condition.parameters[position], update.outputs[0]):
-        tensor.spec = spec
-        if isinstance(tensor.operation.op, Parameter):
-            tensor.operation.op = Parameter(spec)
+        changes.set_spec(tensor, spec)
     inner = Symbol(loop.node, position, spec)
     loop.become(old, ArrayMatMul(op.transpose_b), [inner, weight]).device = product.device
-    loop.node.outputs = (*loop.node.outputs[:position], inner, *loop.node.outputs[position + 1 :])
+    changes.set_output(loop.node, position, inner)
     note_change("fission", product, "is computed for the whole array after the loop")
     return True

@@ -26,6 +26,7 @@ from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.linalg import FlattenRows, MatMul
 from ...ops.math.elementwise import Add, Multiply
 from ...ops.run_time_shapes import SumToShape, ZerosOfShape
+from ..framework import changes
 from ..framework.assign import on_one_device
 from ..framework.log import is_recording, note_change, note_kept
 from ..framework.order import reorder
@@ -57,9 +58,9 @@ def gather_terms(loop: LoopView) -> bool:
             continue
         below = terms.pop()
         for operation, _ in reversed(chain[1:]):
-            operation.inputs = (below, terms.pop())
+            changes.set_inputs(operation, (below, terms.pop()))
             below = operation.outputs[0]
-        chain[0][0].inputs = (parameter, below)
+        changes.set_inputs(chain[0][0], (parameter, below))
         changed = True
     if changed:
         reorder(loop.body, {})

@@ -16,14 +16,13 @@ from ...graph.device import DeviceScope
 from ...graph.graph import Graph, Operation, Parameter
 from ...graph.op import Op
 from ...graph.provenance import building_at
-from ...graph.region import Region
-from ...graph.spec import ArraySpec, Spec, TensorSpec
+from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import Constant, build, cast, convert_to_tensor
 from ...ops.containers.array_windows import ArrayWindow
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from ...ops.math.comparison import maximum
-from ..framework.assign import capture_late
+from ..framework import changes
 from ..framework.order import reorder
 from ..framework.prune import needed_in_region
 from ..framework.rewriter import narrow
@@ -180,12 +179,8 @@ class LoopView:
         """Let operations and results of the graph around that take tensor `old` of it take `new`, another one."""
         for operation in self.graph.operations:
             if is_among(old, operation.inputs):
-                operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
                 self._touch(operation)
-            for region in operation.op.regions:
-                region.captures = [(new if outer is old else outer, inner) for outer, inner in region.captures]
-        if isinstance(self.graph, Region):
-            self.graph.results = [new if result is old else result for result in self.graph.results]
+        changes.replace_in(self.graph, {old: new})
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -245,7 +240,7 @@ class LoopView:
         for tensor, parameter in self.body.captures:
             if tensor is outer:
                 return parameter
-        return capture_late(self.body, outer)
+        return changes.capture(self.body, outer)
 
     def constant_outside(self, tensor: Symbol) -> Symbol | None:
         """Return a tensor outside with the value of the body's tensor in each iteration, if that needs no computing."""
@@ -328,9 +323,8 @@ class LoopView:
         old = tensor.operation
         graph = inputs[0].operation.graph
         operation = graph.adopt(op, inputs, (tensor.spec,), like or old)
-        operation.outputs = (tensor,)
-        old.outputs = tuple([Symbol(old, k, t.spec) if t is tensor else t for k, t in enumerate(old.outputs)])
-        tensor.operation, tensor.index = operation, 0
+        changes.release_output(tensor)
+        changes.set_outputs(operation, [tensor])
         self._touch(old)
         if graph is self.graph:
             self._narrow(operation)
@@ -344,15 +338,10 @@ class LoopView:
 
     def replace(self, old: Symbol, new: Symbol) -> None:
         """Let all that takes tensor `old` of the body take `new` instead; so do histories."""
-        for operation in self.body.operations:
-            if is_among(old, operation.inputs):
-                operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
-            for region in operation.op.regions:
-                region.captures = [(new if outer is old else outer, inner) for outer, inner in region.captures]
-        self.body.results = [new if result is old else result for result in self.body.results]
+        changes.replace_in(self.body, {old: new})
         taker = self.histories.pop(old, None)
         if taker is not None:
-            taker.op = History(new)
+            changes.set_op(taker, History(new))
             self.histories.setdefault(new, taker)
 
     def read(self, tensor: Symbol, array: Symbol, index: Symbol) -> None:
@@ -367,33 +356,16 @@ class LoopView:
             parameter.operation.device = like.device
         with self.inside(like):
             result = update(self.body.parameters[-1])
-        self.body.results.append(result)
-        for region in self.op.regions:
-            _set_spec(region.parameters[-1], result.spec)
-        node, place = self.node, self.op.carried - 1
-        node.inputs = (*node.inputs[:place], init, *node.inputs[place:])
-        final = Symbol(node, place, result.spec)
-        self._set_outputs([*node.outputs[:place], final, *node.outputs[place:]])
-        return final
+        return changes.insert_variable(self.node, init, result)
 
     def remove_variable(self, position: int) -> None:
         """Take out a loop variable; its final value must have become something else, or be of no use."""
-        for region in self.op.regions:
-            del region.parameters[position]
-        del self.body.results[position]
-        node = self.node
-        node.inputs = (*node.inputs[:position], *node.inputs[position + 1 :])
-        self._set_outputs([*node.outputs[:position], *node.outputs[position + 1 :]])
-
-    def _set_outputs(self, outputs: Sequence[Symbol]) -> None:
-        self.node.outputs = tuple(outputs)
-        for index, tensor in enumerate(outputs):
-            tensor.index = index
+        changes.remove_variable(self.node, position)
 
     def finish(self) -> None:
         """Leave out what is of no use any more, bring inputs into line, and put operations in order."""
         initial = self.node.inputs[: self.op.carried]
-        self.node.inputs = (*initial, *self.op.captured_inputs())
+        changes.set_own_inputs(self.node, initial)
         self.refresh()
         for region in self.op.regions:
             kept = set(self.needed if region is self.body else needed_in_region(region, self.demanded))
@@ -401,7 +373,7 @@ class LoopView:
             region.drop_captures(used)
             region.keep_only(kept)
             reorder(region, {})
-        self.node.inputs = (*initial, *self.op.captured_inputs())
+        changes.set_own_inputs(self.node, initial)
         if isinstance(self.live, Users):
             self.live.is_out_of_order = True
         else:
@@ -439,11 +411,6 @@ def is_static(*tensors: Symbol) -> bool:
 def size_of(tensor: Symbol) -> int:
     """The number of elements of a tensor of known shape."""
     return math.prod([dim or 0 for dim in tensor.shape or ()])
-
-
-def _set_spec(parameter: Symbol, spec: Spec) -> None:
-    if isinstance(spec, ArraySpec) and isinstance(parameter.operation.op, Parameter):
-        parameter.spec, parameter.operation.op = spec, Parameter(spec)
 
 
 __all__ = ["Live", "LoopView", "Sides", "building", "is_static", "size_of"]

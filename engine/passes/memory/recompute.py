@@ -25,6 +25,7 @@ from ...graph.spec import ArraySpec
 from ...graph.tensor import Symbol
 from ...ops.containers.tensor_arrays import ArrayRead
 from ...ops.math.elementwise import Identity
+from ..framework import changes
 from ..framework.log import is_recording, note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, all_operations, holds, inner_tensors
@@ -362,19 +363,16 @@ class _Rewriting:
             maker = value.operation
             if maker in new and not isinstance(maker.op, Parameter) and value not in renamed:
                 old = first.outputs[0]
-                maker.outputs = (*maker.outputs[: value.index], old, *maker.outputs[value.index + 1 :])
-                old.operation, old.index = maker, value.index
+                changes.set_output(maker, value.index, old)
                 renamed[value] = old
                 gone.add(first)
             else:
                 others.append(first)
             for read in others:
-                read.op, read.inputs = Identity(), (renamed.get(value, value),)
+                changes.set_op(read, Identity(), [renamed.get(value, value)])
         for operation in new:
-            operation.inputs = tuple([renamed.get(tensor, tensor) for tensor in operation.inputs])
-            for inner in operation.op.regions:
-                inner.captures = [(renamed.get(outer, outer), parameter) for outer, parameter in inner.captures]
-        region.operations = [operation for operation in region.operations if operation not in gone]
+            changes.replace_inputs(operation, renamed)
+        changes.leave_out(region, gone)
 
 
 def _name_again(name: str) -> str:
@@ -417,7 +415,7 @@ def _note_recomputed(region: Region, tensors: Iterable[Symbol]) -> None:
 
 def _drop_unused_histories(graph: Graph, kept: set[Symbol]) -> None:
     used = {tensor for operation in graph.operations for tensor in operation.inputs} | kept
-    graph.operations = [o for o in graph.operations if not isinstance(o.op, History) or o.outputs[0] in used]
+    changes.leave_out(graph, {o for o in graph.operations if isinstance(o.op, History) and o.outputs[0] not in used})
     reorder(graph, {})
 
 
@@ -433,4 +431,4 @@ def _bring_inputs_into_line(graph: Graph, kept: Kept) -> None:
             recorded = kept.recorded_in(region)
             used = {tensor for inner in kept.needed_in(region) for tensor in inner.inputs}
             region.drop_captures(used.union(region.results, recorded))
-        operation.inputs = (*own, *[outer for region in op.regions for outer in region.outer_tensors()])
+        changes.set_own_inputs(operation, own)

@@ -28,6 +28,7 @@ from ...ops.containers.tensor_arrays import ArrayRead
 from ...ops.math.bitwise import BitwiseAnd
 from ...ops.math.comparison import GreaterEqual, Less
 from ...ops.math.elementwise import Add, Subtract
+from ..framework import changes
 from ..framework.estimates import bytes_of
 from ..framework.order import reorder
 from ..framework.prune import live_outputs
@@ -167,7 +168,7 @@ class _Cutting:
         _take_over(backward, 1, self.backward.outputs[:-1])
         replaced = {self.node: forward, self.backward: backward}
         gone = {*users, *replaced}
-        self.graph.operations = [operation for operation in self.graph.operations if operation not in gone]
+        changes.leave_out(self.graph, gone)
         reorder(self.graph, replaced)
 
     def _forward(self) -> Operation:
@@ -177,7 +178,7 @@ class _Cutting:
         state = [body.add_parameter(p.spec, p.operation.name) for p in op.body.parameters]
         done = body.add_parameter(TensorSpec((), _COUNT), "done")
         segment, _ = self._segment(body, state, range(self.carried), ())
-        body.results = [*segment.outputs[:-2], self._add(body, Add(), [done, segment.outputs[-2]])]
+        changes.set_results(body, [*segment.outputs[:-2], self._add(body, Add(), [done, segment.outputs[-2]])])
         condition = _whole(_copier(op.condition), op.condition, self.graph)
         condition.add_parameter(TensorSpec((), _COUNT), "done")
         inits = [*node.inputs[: self.carried], self._number(self.graph, 0)]
@@ -201,9 +202,9 @@ class _Cutting:
         body = copier.copy_region(op.body, into, taken, made, inner)
         step = condition.add_parameter(TensorSpec((), _COUNT), "step")
         within = self._add(condition, Less(), [step, self._number(condition, self.length)])
-        condition.results = [self._add(condition, BitwiseAnd(), [within, condition.results[0]])]
+        changes.set_results(condition, [self._add(condition, BitwiseAnd(), [within, condition.results[0]])])
         step = body.add_parameter(TensorSpec((), _COUNT), "step")
-        body.results = [*body.results, self._add(body, Add(), [step, self._number(body, 1)])]
+        changes.set_results(body, [*body.results, self._add(body, Add(), [step, self._number(body, 1)])])
         loop = self._loop(into, condition, body, [*state, self._number(into, 0)], self.node, 0)
         return loop, {tensor: copier.tensors[tensor] for tensor in inner}
 
@@ -225,12 +226,14 @@ class _Cutting:
             for history, tensor in histories.items()
         }
         loop = self._backward_segment(body, variables, start, local)
-        body.results = [self._add(body, Subtract(), [segment, self._number(body, 1)]), *loop.outputs[:-1]]
+        before = self._add(body, Subtract(), [segment, self._number(body, 1)])
+        changes.set_results(body, [before, *loop.outputs[:-1]])
         condition = Region(graph, "cond")
         segment = condition.add_parameter(TensorSpec((), _COUNT), "segment")
         for p in back.body.parameters:
             condition.add_parameter(p.spec, p.operation.name)
-        condition.results = [self._add(condition, GreaterEqual(), [segment, self._number(condition, 0)])]
+        is_left = self._add(condition, GreaterEqual(), [segment, self._number(condition, 0)])
+        changes.set_results(condition, [is_left])
         inits = [last, *self.backward.inputs[: back.carried]]
         return self._loop(graph, condition, body, inits, self.backward, 0)
 
@@ -247,11 +250,12 @@ class _Cutting:
         inside = {parameter for outer, parameter in body.captures if outer in segment}
         for operation in body.operations:
             if isinstance(operation.op, ArrayRead) and operation.inputs[0] in inside:
-                operation.inputs = (operation.inputs[0], position)
+                changes.set_inputs(operation, (operation.inputs[0], position))
         position.operation.index = body.capture(start).operation.index = 0
         condition = Region(into, "cond")
         index, *_ = [condition.add_parameter(p.spec, p.operation.name) for p in back.body.parameters]
-        condition.results = [self._add(condition, GreaterEqual(), [index, condition.capture(start)])]
+        is_left = self._add(condition, GreaterEqual(), [index, condition.capture(start)])
+        changes.set_results(condition, [is_left])
         recomputed = back.recomputed_bytes + sum([static_bytes(tensor.spec) for tensor in self.pair.inner])
         loop = self._loop(into, condition, body, variables, self.backward, recomputed)
         reorder(body, {})
@@ -299,8 +303,4 @@ def _whole(copier: Specialised, region: Region, into: Graph) -> Region:
 
 def _take_over(operation: Operation, first: int, outputs: Sequence[Symbol]) -> None:
     """Let the outputs of an operation, from number `first` on, be tensors that others use already."""
-    found = list(operation.outputs)
-    for index, tensor in enumerate(outputs, first):
-        found[index] = tensor
-        tensor.operation, tensor.index = operation, index
-    operation.outputs = tuple(found)
+    changes.set_outputs(operation, (*operation.outputs[:first], *outputs, *operation.outputs[first + len(outputs) :]))

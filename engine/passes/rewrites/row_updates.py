@@ -32,6 +32,7 @@ from ...ops.internal.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
 from ...ops.math.elementwise import Add, Multiply, Subtract
 from ...ops.math.reduced import BroadcastReduced, Sum
 from ...ops.run_time_shapes import ReshapeToShape
+from ..framework import changes
 from ..framework.driver import Change, Rule
 from ..framework.patterns import Match, any_of, only_use, op, tensor
 from ..framework.rewriter import Rewriter
@@ -173,7 +174,7 @@ def _assign_parts(match: Match, step: Rewriter) -> Change | None:
     waits = any(operation.index > replace.index for operation in assign.control_inputs)
     if read.op.variable is not variable or waits or _is_touched(variable, read, replace, assign):
         return None
-    replace.control_inputs = tuple(dict.fromkeys((*replace.control_inputs, *assign.control_inputs)))
+    changes.wait_also(replace, assign.control_inputs)
     write = AssignParts(variable, int(indices.shape[1]))
     step.update(replace, write, [whole, _flat_positions(replace, step), parts])
     step.replace_uses(assign.outputs[0], replace.outputs[0])

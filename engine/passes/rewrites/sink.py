@@ -18,7 +18,7 @@ from ...graph.graph import Graph, Operation, Parameter, Placeholder
 from ...graph.region import Region
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
-from ..framework.assign import capture_late
+from ..framework import changes
 from ..framework.log import note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, all_operations, inner_blocks
@@ -108,7 +108,7 @@ class _Sinking:
         for node in branches:
             inside.update(self._settle(node))
         self._look_into(inside)
-        self.graph.operations = [operation for operation in self.graph.operations if operation not in self.homes]
+        changes.leave_out(self.graph, self.homes)
         reorder(self.graph, {})
 
     def _homes(self) -> dict[Operation, Operation]:
@@ -140,7 +140,7 @@ class _Sinking:
     def _move(self, operation: Operation) -> None:
         region, home = self._region(operation), self.homes[operation]
         waits = [source for source in operation.control_inputs if source not in self.homes]
-        home.control_inputs = tuple(dict.fromkeys([*home.control_inputs, *waits]))
+        changes.wait_also(home, waits)
         if isinstance(operation.op, Saved) and operation.op.inner in self.inlined:
             self.moved[operation.outputs[0]] = self.inlined[operation.op.inner]
             return
@@ -152,8 +152,8 @@ class _Sinking:
         new = region.adopt(operation.op, inputs, specs, operation)
         if isinstance(operation.op, RegionOp):
             for inner in operation.op.regions:
-                inner.captures = [(self._local(outer, home, region), parameter) for outer, parameter in inner.captures]
                 inner.move_into(region)
+            changes.set_inputs(new, inputs)
         self.moved.update(zip(operation.outputs, new.outputs, strict=True))
 
     def _is_decided(self, operation: Operation) -> bool:
@@ -188,7 +188,7 @@ class _Sinking:
         known = next((parameter for source, parameter in region.captures if source is outer), None)
         if known is not None:
             return known
-        return capture_late(region, outer)
+        return changes.capture(region, outer)
 
     def _outside(self, tensor: Symbol) -> Symbol:
         """`tensor` itself, or the value that was saved where it is computed now."""
@@ -215,29 +215,25 @@ class _Sinking:
         gone: dict[Symbol, Symbol] = {}
         for region in op.regions:
             inside = {p: self.moved[outer] for outer, p in region.captures if self.homes.get(outer.operation) is node}
-            region.captures = [(self._outside(outer), p) for outer, p in region.captures if p not in inside]
+            region.drop_captures({parameter for _, parameter in region.captures} - inside.keys())
             if inside:
                 _replace(region, inside)
                 reorder(region, {})
                 gone |= inside
-        node.inputs = (node.inputs[0], *op.captured_inputs())
+        changes.set_own_inputs(node, node.inputs[:1])
+        changes.replace_inputs(node, {tensor: self._outside(tensor) for tensor in node.inputs})
         return gone
 
     def _look_into(self, inside: dict[Symbol, Symbol]) -> None:
         """Let what takes the value of a parameter from the frame take what is computed in its place."""
         for operation in all_operations(self.graph.operations) if inside else ():
             if isinstance(operation.op, Saved) and operation.op.inner in inside:
-                operation.op = Saved(inside[operation.op.inner])
+                changes.set_op(operation, Saved(inside[operation.op.inner]))
                 self.recorded.add(operation.op.inner)
 
 
 def _replace(region: Region, replaced: dict[Symbol, Symbol]) -> None:
     """Let everything in `region` use other tensors, and leave out the parameters that these take the place of."""
     gone = {tensor.operation for tensor in replaced}
-    region.operations = [operation for operation in region.operations if operation not in gone]
-    for operation in region.operations:
-        operation.inputs = tuple([replaced.get(tensor, tensor) for tensor in operation.inputs])
-        if isinstance(operation.op, RegionOp):
-            for inner in operation.op.regions:
-                inner.captures = [(replaced.get(outer, outer), parameter) for outer, parameter in inner.captures]
-    region.results = [replaced.get(tensor, tensor) for tensor in region.results]
+    changes.leave_out(region, gone)
+    changes.replace_in(region, replaced)
