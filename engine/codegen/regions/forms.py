@@ -31,6 +31,7 @@ from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.run_time_shapes import ZerosOfShape
 from ..expression.expression import UnsupportedError
 from ..matmul.gemm_strides import labels_of_matmul
+from .along_axis import FORMS as FORMS_ALONG_AXES
 from .arrays import FORMS as ARRAY_FORMS
 from .arrays import as_array, as_index
 from .elementwise import print_elementwise, print_reduction, print_scalars, print_strided_copy, print_sum_of_rows
@@ -494,6 +495,7 @@ def _constant(context: Context, operation: Operation, inputs: Sequence[Value]) -
 
 
 FORMS: dict[type[Op], Form] = {
+    **FORMS_ALONG_AXES,
     **ARRAY_FORMS,
     **MOVING_FORMS,
     **NORMALISED_FORMS,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .forms import Context, Form
 
 
-def _from_the_front(context: Context, position: str, size: int | str, wrap: bool = True) -> str:
+def print_position(context: Context, position: str, size: int | str, wrap: bool = True) -> str:
     """A position that may count from the end, if that is allowed; the region fails where it is out of bounds."""
     function = context.function
     if wrap:
@@ -38,23 +39,37 @@ def _from_the_front(context: Context, position: str, size: int | str, wrap: bool
 
 
 def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Rows of a table."""
-    op: Any = operation.op
+    """Rows of a table, or parts along another axis."""
+    op, function = operation.op, context.function
+    assert isinstance(op, Take)
     source, positions = inputs[0], as_integers(inputs[1])
-    if not isinstance(source, Array) or op.axis % max(len(source.shape), 1) or not source.size:
-        raise UnsupportedError("parts along another axis")
-    function, width = context.function, math.prod(source.shape[1:])
-    count = positions.size if isinstance(positions, Array) else 1
+    if not isinstance(source, Array) or not source.size:
+        raise UnsupportedError("parts of nothing")
     shape = context.shape_of(operation.outputs[0])
     target = function.allocate(source.kind, shape)
-    with function.count(count) as k:
-        row = _from_the_front(context, integer_at(function, positions, k), source.shape[0], op.wrap)
-        place = function.element(source.kind, source.pointer, function.offset_of([row], [width]))
-        into = function.element(source.kind, target.pointer, function.offset_of([k], [width]))
-        function.copy_bytes(into, place, width * size_of(source.kind))
+    with each_part(context, positions, source.shape, op.axis, op.wrap) as (part, place, width):
+        into, taken = (function.element(source.kind, *at) for at in ((target.pointer, part), (source.pointer, place)))
+        function.copy_bytes(into, taken, width * size_of(source.kind))
     if not shape:
         return [Scalar(function.load(target.kind, target.pointer), target.kind)]
     return [target]
+
+
+@contextmanager
+def each_part(
+    context: Context, positions: Scalar | Array, shape: Sequence[int], axis: int, wrap: bool
+) -> Generator[tuple[str, str, int]]:
+    """Print a block for each part of an array at positions along an axis.
+
+    Gives the offsets of the part among all that are named, and in the array of the shape, and its size.
+    """
+    function, axis = context.function, axis % len(shape)
+    count = positions.size if isinstance(positions, Array) else 1
+    size, width = shape[axis], math.prod(shape[axis + 1 :])
+    with function.count(math.prod(shape[:axis])) as outer, function.count(count) as k:
+        position = print_position(context, integer_at(function, positions, k), size, wrap)
+        part = function.offset_of([outer, k], [count * width, width])
+        yield part, function.offset_of([outer, position], [size * width, width]), width
 
 
 def _front_positions(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -62,10 +77,10 @@ def _front_positions(context: Context, operation: Operation, inputs: Sequence[Va
     function = context.function
     limit = integer_at(function, size, "0")
     if isinstance(positions, Scalar):
-        return [Scalar(_from_the_front(context, integer_at(function, positions, "0"), limit), "i64")]
+        return [Scalar(print_position(context, integer_at(function, positions, "0"), limit), "i64")]
     target = function.allocate("i64", positions.shape)
     with function.count(positions.size) as k:
-        place = _from_the_front(context, integer_at(function, positions, k), limit)
+        place = print_position(context, integer_at(function, positions, k), limit)
         function.store("i64", place, function.element("i64", target.pointer, k))
     return [target]
 
@@ -99,7 +114,7 @@ def _checked_classes(context: Context, operation: Operation, inputs: Sequence[Va
     positions, function = as_integers(inputs[0]), context.function
     target = function.allocate("i32", context.shape_of(operation.outputs[0]))
     with function.count(target.size) as k:
-        position = _from_the_front(context, integer_at(function, positions, k), op.classes, wrap=False)
+        position = print_position(context, integer_at(function, positions, k), op.classes, wrap=False)
         function.store("i32", function.let(f"trunc i64 {position} to i32"), target.pointer, k)
     return [Scalar(function.load("i32", target.pointer), "i32") if isinstance(positions, Scalar) else target]
 

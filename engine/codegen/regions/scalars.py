@@ -19,7 +19,7 @@ from ..expression.expression import Expression, ExpressionBuilder, UnsupportedEr
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 _SIZES = {"float": 4, "double": 8, "i32": 4, "i64": 8, "i1": 1}
 _INTEGERS = ("i32", "i64")
-_FLOATS = ("float", "double")
+FLOATS = ("float", "double")
 
 
 def type_of(dtype: Any) -> str:
@@ -75,7 +75,7 @@ class NativeBuilder(ExpressionBuilder):
     def fmod(self, x: Any, y: Any) -> Expression:
         """The remainder with the sign of the dividend."""
         x, y = self._same(x, y)
-        if x.type not in _FLOATS:
+        if x.type not in FLOATS:
             raise UnsupportedError(f"fmod of {x.type}")
         return self.node("rem", x.type, x, y)
 
@@ -114,7 +114,7 @@ def has_form(op: Op, dtypes: tuple[Any, ...], result: Any) -> bool:
 
 def literal(value: Any, kind: str) -> str:
     """A number as an LLVM constant."""
-    if kind in _FLOATS:
+    if kind in FLOATS:
         number = float(np.float32(value)) if kind == "float" else float(value)
         return f"0x{struct.pack('>d', number).hex().upper()}"
     if kind == "i1":

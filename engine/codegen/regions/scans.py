@@ -12,12 +12,10 @@ from ...ops.math.reduction import ArgExtremum, ArgMax, ArgMin
 from ...ops.math.running import CumSum
 from ..expression.expression import UnsupportedError
 from .function import Array, Function, Scalar, Value
-from .scalars import literal
+from .scalars import FLOATS, literal
 
 if TYPE_CHECKING:
     from .forms import Context, Form
-
-_FLOATS = ("float", "double")
 
 
 def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -40,7 +38,7 @@ def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -
         with function.loop(1, count) as number:
             value = function.load(x.kind, function.element(x.kind, first, function.offset_of([number], [inner])))
             before, place_before = function.load(x.kind, best), function.load("i64", place)
-            is_better = _is_better(function, x.kind, value, before, is_least)
+            is_better = print_is_better(function, x.kind, value, before, is_least)
             function.store(x.kind, function.choose(is_better, value, before, x.kind), best)
             function.store("i64", function.choose(is_better, number, place_before), place)
         found = function.let(f"trunc i64 {function.load('i64', place)} to i32")
@@ -50,9 +48,9 @@ def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [target if shape else Scalar(function.load("i32", target.pointer), "i32")]
 
 
-def _is_better(function: Function, kind: str, value: str, best: str, is_least: bool) -> str:
-    """Return whether a later element takes the place of the best one so far."""
-    if kind not in _FLOATS:
+def print_is_better(function: Function, kind: str, value: str, best: str, is_least: bool = False) -> str:
+    """Return whether a later element takes the place of the best one so far: NaN is better than any number."""
+    if kind not in FLOATS:
         return function.let(f"icmp {'slt' if is_least else 'sgt'} {kind} {value}, {best}")
     # Unordered: also where one of both is NaN. The best stays if it is; otherwise the value is.
     beats = function.let(f"fcmp {'ult' if is_least else 'ugt'} {kind} {value}, {best}")
@@ -71,7 +69,7 @@ def _running_sum(context: Context, operation: Operation, inputs: Sequence[Value]
     if not x.size:
         return [target]
     total = function.slot(x.kind)
-    add = "fadd" if x.kind in _FLOATS else "add"
+    add = "fadd" if x.kind in FLOATS else "add"
     with function.count(outer) as row, function.count(inner) as column:
         start = function.offset_of([row, column], [count * inner, 1])
         function.store(x.kind, literal(0, x.kind), total)
@@ -96,4 +94,4 @@ def _along(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
 
 FORMS: dict[type[Any], Form] = {ArgMax: _position, ArgMin: _position, CumSum: _running_sum}
 
-__all__ = ["FORMS"]
+__all__ = ["FORMS", "print_is_better"]
