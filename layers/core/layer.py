@@ -228,7 +228,7 @@ class Layer(StatelessCalls):
         return signature_of(type(self).call)
 
     def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, Any], bool | None]:
-        """The arguments by parameter name, and the value of `training`: given, from around, by default, or False."""
+        """The arguments by parameter name, and the value of `training`: given, from around, or by default."""
         signature = self._call_signature
         takes_training = signature.takes("training")
         given = kwargs
@@ -246,7 +246,6 @@ class Layer(StatelessCalls):
             training = enclosing_training()
         if training is None and takes_training:
             training = signature.default("training")
-        training = False if training is None else training
         if takes_training:
             arguments["training"] = training
         return arguments, training

@@ -662,3 +662,32 @@ def test_a_layer_that_passes_its_input_on_has_an_output_of_its_own() -> None:
 def test_no_input_before_a_call() -> None:
     with pytest.raises(AttributeError, match=r"never called on a tensor from ab\.Input"):
         _ = layers.Dense(2).input
+
+
+class AlwaysDrops(layers.Layer):
+    """Gives 1 except where `training` is false, as layers for Monte Carlo dropout do."""
+
+    def call(self, inputs: Any, training: Any = True) -> Any:
+        return inputs * (1.0 if training else 0.0)
+
+
+def in_functional(layer: layers.Layer) -> Any:
+    inputs = ab.Input((2,))
+    return ab.Model(inputs, layer(inputs))
+
+
+@pytest.mark.parametrize("made", [lambda layer: ab.Sequential([layer]), in_functional])
+def test_inside_of_models_too_training_is_what_a_call_has_by_default(made: Any) -> None:
+    model = made(AlwaysDrops())
+    x = np.ones((3, 2), "float32")
+    np.testing.assert_array_equal(model(x), x)
+    np.testing.assert_array_equal(model(x, training=False), 0 * x)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), 0 * x)
+    np.testing.assert_array_equal(made(Flags())(x), 0 * x)
+
+
+def test_a_sequential_of_augmentations_called_alone_augments() -> None:
+    images = np.random.default_rng(0).random((4, 8, 8, 3), "float32")
+    for made in (ab.Sequential([layers.RandomBrightness(0.5, seed=1)]), layers.RandomBrightness(0.5, seed=1)):
+        assert np.abs(made(images) - images).max() > 0.01
+        np.testing.assert_allclose(made(images, training=False), images, rtol=1e-6)
