@@ -13,7 +13,7 @@ from ..engine import ops
 from ..engine.common.dtypes import DTypeLike, as_dtype, name_of
 from ..engine.common.names_elsewhere import UTILS_MODULE
 from ..engine.common.nest import flatten, map_structure
-from ..engine.graph import Tensor, Value
+from ..engine.graph import Symbol, Tensor, Value
 from ..engine.graph.graph import reset_default_graph
 from ..engine.objects.floats import floatx
 from ..engine.objects.names import reset_names
@@ -163,7 +163,7 @@ def is_keras_tensor(x: TensorLike) -> bool:
     >>> is_keras_tensor([1.0])
     False
     """
-    return isinstance(x, Tensor)
+    return isinstance(x, Symbol)
 
 
 def standardize_dtype(dtype: DTypeLike) -> str:

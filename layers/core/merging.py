@@ -260,7 +260,8 @@ class Concatenate(Merge):
             return None
         rank = len(known_shape(inputs[0].shape))
         if self.axis % rank == rank - 1:  # features: a position counts if any input has it
-            return functools.reduce(ops.logical_or, [m for m in masks if m is not None]) if None not in masks else None
+            present = [each for each in masks if each is not None]
+            return functools.reduce(ops.logical_or, present) if len(present) == len(masks) else None
         whole = [
             ops.ones(ops.shape(x)[:-1], "bool") if mask is None else mask for x, mask in zip(inputs, masks, strict=True)
         ]

@@ -239,7 +239,9 @@ def test_the_names_of_keras_for_settings():
         "channels_last",
     )
     assert backend.is_keras_tensor(ab.Input((2,)))
-    assert not backend.is_keras_tensor(np.ones(2))
+    for value in (np.ones(2), ab.ops.ones(2), ab.Variable(1.0)):
+        assert not backend.is_keras_tensor(value)
+        assert not isinstance(value, ab.KerasTensor)
     backend.set_image_data_format("channels_last")
     with pytest.raises(ValueError, match=r"can't be set to 'channels_first'\. Pass data_format to the layers"):
         backend.set_image_data_format("channels_first")

@@ -106,3 +106,11 @@ def test_a_model_with_masks_is_saved_and_read(tmp_path: Any) -> None:
     again = ab.models.load_model(tmp_path / "model.keras")
     for each in (model, again):
         assert each.predict([A, B], verbose=0).tolist() == [[2.5, -3.0]]
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_concatenate_joins_masks_that_are_arrays(axis: int) -> None:
+    x, first, second = np.ones((1, 2, 3), "float32"), np.array([[True, False]]), np.array([[False, False]])
+    joined = layers.Concatenate(axis=axis).compute_mask([x, x], [first, second])
+    expected = np.concatenate([first, second], 1) if axis == 1 else first
+    np.testing.assert_array_equal(np.asarray(joined), expected)
