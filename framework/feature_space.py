@@ -114,6 +114,11 @@ class FeatureSpace(Layer):
     untracked = Layer.untracked | {"inputs", "_encoded", "crosses"}
 
     @classmethod
+    def feature(cls, dtype: str, preprocessor: Layer, output_mode: str) -> Feature:
+        """Make a feature with a layer of your own; see `Feature`."""
+        return Feature(dtype, preprocessor, output_mode)
+
+    @classmethod
     def float(cls, name: str | None = None) -> Feature:
         """Numbers as they are."""
         made = layers.Identity(dtype="float32", name=_named(name, "float"))

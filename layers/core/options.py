@@ -51,6 +51,14 @@ class LayerOptions(CommonOptions, total=False):
     activity_regularizer: RegularizerLike
 
 
+class OtherOptions(ShapeOptions, total=False):
+    """Arguments of all layers, for classes that have `name` and `dtype` as arguments of their own."""
+
+    trainable: bool
+    autocast: bool
+    activity_regularizer: RegularizerLike
+
+
 class ImageOptions(LayerOptions, total=False):
     """Arguments of all layers of images; see `ImageLayer`."""
 

@@ -19,7 +19,7 @@ from .base import ENCODED_MODES, PreprocessingLayer, check_mode, encode, encoded
 
 if TYPE_CHECKING:
     from ...engine.objects.identifiers import PolicyLike
-    from ..core.options import LayerOptions
+    from ..core.options import LayerOptions, OtherOptions
 
 
 def salt_pair(salt: int | Sequence[int] | None, layer_name: str) -> list[int] | None:
@@ -131,9 +131,15 @@ class HashedCrossing(PreprocessingLayer):
     """
 
     def __init__(
-        self, num_bins: int, output_mode: str = "int", sparse: bool = False, dtype: PolicyLike = None, **kwargs: Any
+        self,
+        num_bins: int,
+        output_mode: str = "int",
+        sparse: bool = False,
+        name: str | None = None,
+        dtype: PolicyLike = None,
+        **kwargs: Unpack[OtherOptions],
     ) -> None:
-        super().__init__(dtype="int64" if output_mode == "int" and dtype is None else dtype, **kwargs)
+        super().__init__(name=name, dtype="int64" if output_mode == "int" and dtype is None else dtype, **kwargs)
         self.output_mode = check_mode(self, output_mode, ("int", "one_hot"), sparse)
         check_numbers(f"Layer {self.name!r}", num_bins=num_bins)
         self.num_bins = num_bins

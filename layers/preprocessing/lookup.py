@@ -8,6 +8,7 @@ program.
 from __future__ import annotations
 
 import collections
+import math
 import os
 from collections.abc import MutableMapping, Sequence
 from numbers import Integral
@@ -339,7 +340,7 @@ class IndexLookup(PreprocessingLayer):
         if self._has_input_vocabulary:
             raise self._wrong("it was made with a vocabulary, so that it can't be adapted. Make it without one")
         array = np.asarray(as_array(data))
-        documents = array.reshape(1, -1) if array.ndim < 2 else array.reshape(len(array), -1)
+        documents = array.reshape(1, -1) if array.ndim < 2 else array.reshape(len(array), math.prod(array.shape[1:]))
         self._counts.update(documents.ravel().tolist())
         if self.output_mode == "tf_idf":
             for document in documents:

@@ -17,7 +17,8 @@ from ..core.layer_config import config_from_signature
 from .base import ENCODED_MODES, PreprocessingLayer, Unlearnt, batches_of, check_mode, encode, encoded_shape
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ...engine.objects.identifiers import PolicyLike
+    from ..core.options import LayerOptions, OtherOptions
 
 
 _EPSILON = 1e-7  # the least standard deviation
@@ -109,10 +110,10 @@ class Normalization(PreprocessingLayer):
         count, mean, variance = 0, np.zeros(()), np.zeros(())
         for batch in batches_of(data, None, self):
             array = np.asarray(batch, "float64")
+            if not array.size:
+                continue
             self._check_batch(array)
             size = math.prod(array.shape[axis] for axis in self._reduced)
-            if not size:
-                continue
             count += size
             part = size / count
             batch_mean, batch_variance = array.mean(axis=self._reduced), array.var(axis=self._reduced)
@@ -215,9 +216,11 @@ class Discretization(PreprocessingLayer):
         epsilon: float = 0.01,
         output_mode: str = "int",
         sparse: bool = False,
-        **kwargs: Unpack[LayerOptions],
+        dtype: PolicyLike = None,
+        name: str | None = None,
+        **kwargs: Unpack[OtherOptions],
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(dtype=dtype, name=name, **kwargs)
         self.output_mode = check_mode(self, output_mode, ("int", *ENCODED_MODES), sparse)
         if (bin_boundaries is None) == (num_bins is None):
             raise ValueError(f"Layer {self.name!r} needs either bin_boundaries or num_bins.")

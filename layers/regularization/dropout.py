@@ -16,7 +16,8 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ...engine.objects.identifiers import PolicyLike
+    from ..core.options import LayerOptions, OtherOptions
 
 
 Rate = float | Tensor | Variable
@@ -84,8 +85,15 @@ class Dropout(Layer):
 class SpatialDropout1D(Dropout):
     """In training, drops whole features: the same ones at each step of ``(batch, steps, features)``."""
 
-    def __init__(self, rate: Rate, seed: int | None = None, **kwargs: Unpack[LayerOptions]) -> None:
-        super().__init__(rate, seed=seed, **kwargs)
+    def __init__(
+        self,
+        rate: Rate,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: PolicyLike = None,
+        **kwargs: Unpack[OtherOptions],
+    ) -> None:
+        super().__init__(rate, seed=seed, name=name, dtype=dtype, **kwargs)
         self.input_spec = InputSpec(ndim=3)
 
     def _noise_shape(self, inputs: Tensor) -> Sequence[int | None] | None:

@@ -10,7 +10,8 @@ from ..core.shaping import check_data_format
 from .dropout import Dropout, Rate
 
 if TYPE_CHECKING:
-    from ..core.options import LayerOptions
+    from ...engine.objects.identifiers import PolicyLike
+    from ..core.options import OtherOptions
 
 
 class _SpatialDropout(Dropout):
@@ -19,9 +20,15 @@ class _SpatialDropout(Dropout):
     rank: ClassVar[int]
 
     def __init__(
-        self, rate: Rate, data_format: str | None = None, seed: int | None = None, **kwargs: Unpack[LayerOptions]
+        self,
+        rate: Rate,
+        data_format: str | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: PolicyLike = None,
+        **kwargs: Unpack[OtherOptions],
     ) -> None:
-        super().__init__(rate, seed=seed, **kwargs)
+        super().__init__(rate, seed=seed, name=name, dtype=dtype, **kwargs)
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 

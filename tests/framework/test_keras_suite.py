@@ -19,6 +19,23 @@ X = np.arange(6, dtype="float32").reshape(2, 3)
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: layers.SpatialDropout1D(0.5, 1, "named", "float16"),
+        lambda: layers.SpatialDropout2D(0.5, None, 1, "named", "float16"),
+        lambda: layers.SpatialDropout3D(0.5, None, 1, "named", "float16"),
+        lambda: layers.Discretization([0.0], None, 0.01, "one_hot", False, "float16", "named"),
+        lambda: layers.HashedCrossing(3, "one_hot", False, "named", "float16"),
+    ],
+)
+def test_name_and_dtype_are_taken_by_position(made: Any) -> None:
+    layer = made()
+    assert (layer.name, layer.compute_dtype) == ("named", "float16")
+    again = type(layer).from_config(layer.get_config())
+    assert (again.name, again.compute_dtype) == ("named", "float16")
+
+
 @pytest.mark.parametrize("layer", [layers.ReLU, layers.Softmax, layers.GlobalMaxPooling1D, layers.Masking])
 def test_a_layer_without_weights_is_built_unless_a_subclass_builds_it(layer: Any) -> None:
     class WithWeights(layer):

@@ -138,6 +138,12 @@ def test_a_feature_space_encodes_learns_and_is_saved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ab.load_model(tmp_path / "space.keras")(TABLE), vectors)
 
 
+def test_a_feature_space_takes_a_layer_of_ones_own() -> None:
+    scaled = utils.FeatureSpace.feature("float32", layers.Rescaling(0.5), "float")
+    space = utils.FeatureSpace({"age": scaled, "colour": "string_hashed"}, output_mode="dict")
+    np.testing.assert_array_equal(space(TABLE)["age"], [[5.0], [10.0], [15.0], [20.0]])
+
+
 def test_refused_feature_spaces() -> None:
     with pytest.raises(ValueError, match="feature 'age' is of the unknown kind 'number'"):
         utils.FeatureSpace({"age": "number"})

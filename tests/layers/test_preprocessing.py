@@ -326,6 +326,14 @@ def test_adapting_to_nothing_is_refused() -> None:
         L.StringLookup().adapt(3)
     with pytest.raises(ValueError, match="without rows"):
         L.Normalization().adapt(np.zeros((0, 2)))
+    with pytest.raises(ValueError, match="without rows"):
+        L.Normalization().adapt([])
+
+
+def test_a_batch_without_rows_adds_nothing() -> None:
+    lookup = L.StringLookup()
+    lookup.adapt([np.array([["a"]]), np.zeros((0, 1), "U1"), np.array([["b"]])])
+    assert lookup.get_vocabulary() == ["[UNK]", "b", "a"]
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
