@@ -557,7 +557,7 @@ def factor_pair(layer: Layer, factor: object, name: str, bounds: tuple[float, fl
     low, high = bounds
     if isinstance(factor, (int, float)) and low <= factor <= high:
         return max(-abs(factor), low), abs(factor)
-    if isinstance(factor, (tuple, list)) and len(factor) == 2 and factor[0] <= high and factor[1] >= low:
+    if isinstance(factor, (tuple, list)) and len(factor) == 2 and all(low <= each <= high for each in factor):
         first, second = sorted(factor)
         return first, second
     raise ValueError(
