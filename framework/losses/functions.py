@@ -215,9 +215,9 @@ def categorical_crossentropy(
     """
     prediction = as_predictions(y_pred)
     target = ops.convert_to_tensor(y_true, prediction.dtype)
-    _check_one_hot("categorical_crossentropy", target, prediction)
+    _check_one_hot("categorical_crossentropy", target, prediction, axis)
     if label_smoothing:
-        classes = ops.cast(ops.shape(target)[-1], prediction.dtype)
+        classes = ops.cast(ops.shape(target)[axis], prediction.dtype)
         target = target * (1.0 - label_smoothing) + label_smoothing / classes
     logits = None if from_logits else _argument_of(prediction, "softmax", axis)
     if logits is None:
@@ -227,8 +227,8 @@ def categorical_crossentropy(
     return ops.sum(target * losses, axis=axis)
 
 
-def _check_one_hot(name: str, target: Tensor, prediction: Tensor) -> None:
-    if prediction.shape and prediction.shape[-1] == 1:
+def _check_one_hot(name: str, target: Tensor, prediction: Tensor, axis: int) -> None:
+    if prediction.shape and prediction.shape[axis:][:1] == (1,):
         warnings.warn(
             f"{name} of predictions of shape {shape_text(prediction.shape)}: with one class the loss is always 0. For "
             "two classes and one unit use binary_crossentropy.",
@@ -265,9 +265,9 @@ def categorical_focal_crossentropy(
     """
     prediction = as_predictions(y_pred)
     target = ops.convert_to_tensor(y_true, prediction.dtype)
-    _check_one_hot("categorical_focal_crossentropy", target, prediction)
+    _check_one_hot("categorical_focal_crossentropy", target, prediction, axis)
     if label_smoothing:
-        classes = ops.cast(ops.shape(target)[-1], prediction.dtype)
+        classes = ops.cast(ops.shape(target)[axis], prediction.dtype)
         target = target * (1.0 - label_smoothing) + label_smoothing / classes
     shares = ops.softmax(prediction, axis=axis) if from_logits else prediction
     shares = ops.clip(shares / ops.sum(shares, axis=axis, keepdims=True), EPSILON, 1.0 - EPSILON)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -327,3 +329,19 @@ def test_class_numbers_in_a_loss_of_few_bits_are_not_rounded():
     found = [float(losses.CTC(dtype=dtype)([[511]], logits)) for dtype in ("float32", "bfloat16")]
     assert found[1] == pytest.approx(found[0], rel=1e-2)
     assert found[0] < 1.0
+
+
+@pytest.mark.parametrize("name", ["categorical_crossentropy", "categorical_focal_crossentropy"])
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_labels_are_smoothed_over_the_classes_wherever_their_axis_is(name: str, from_logits: bool) -> None:
+    loss = getattr(losses, name)
+    shares = np.array([[0.7, 0.1, 0.2], [0.2, 0.3, 0.5], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]], "float32")
+    y_pred = np.log(shares) if from_logits else shares
+    y_true = np.eye(3, dtype="float32")[[0, 2, 1, 1]]
+    expected = loss(y_true, y_pred, label_smoothing=0.1, from_logits=from_logits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for shape in ((3, 4), (3, 4, 1)):
+            moved = [each.T.reshape(shape) for each in (y_true, y_pred)]
+            found = loss(*moved, label_smoothing=0.1, from_logits=from_logits, axis=0)
+            np.testing.assert_allclose(np.reshape(found, -1), expected, rtol=1e-5)
