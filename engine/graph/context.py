@@ -38,6 +38,7 @@ class _Context(threading.local):
         self.enters = False  # whether the first of them was entered for the sake of a symbol, and not chosen
         self.around: list[Graph] = []  # those that are being built around a block that runs at once
         self.scope_before: DeviceScope | None = None  # that of the default graph where such a block began
+        self.device = ""  # what is asked for outside of graphs, where each op runs at once
         self.effects = 0  # how often something was changed at once by this thread
         self.tapes: tuple[Any, ...] = ()  # those that record what is computed at once on this thread
 

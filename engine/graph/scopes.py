@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from .context import in_explicit_graph
+from .context import graph_context, in_explicit_graph
 from .device import DeviceFunction, DeviceName, State
-from .graph import Operation, get_default_graph
+from .graph import Graph, Operation, get_default_graph
 from .state.variable import Variable
 from .tensor import Symbol
 from .value import Value
@@ -24,10 +24,11 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
 
     In nested scopes inner parts win, and parts that they leave open are taken over from outer ones. An operation that
     touches a variable runs where the variable is, whatever scopes are around. Outside of graphs operations compute on
-    the CPU at once, and only variables keep the request.
+    the CPU at once, where a declared device is asked for; only variables keep the request.
 
     Raises:
         ValueError: the name can't be read.
+        PlacementError: an operation is to run at once, and no declared device of this process has that name.
         TypeError: it is neither a name, nor a function, nor None.
 
     >>> import anabranch as ab
@@ -45,7 +46,20 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
         DeviceName.parse(name)
     elif name is not None and not callable(name):
         raise TypeError(f'device(): expected a name such as "gpu:0", a function or None; got {name!r}.')
-    return get_default_graph().device(name)
+    graph = get_default_graph()
+    return graph.device(name) if in_explicit_graph() else _device_at_once(graph, name)
+
+
+@contextmanager
+def _device_at_once(graph: Graph, name: str | DeviceFunction | None) -> Generator[None]:
+    """As `Graph.device`, for what runs at once, too."""
+    before = graph_context.device
+    with graph.device(name):
+        graph_context.device = graph.device_scope.plain
+        try:
+            yield
+        finally:
+            graph_context.device = before
 
 
 def colocate_with(item: Any) -> AbstractContextManager[None]:

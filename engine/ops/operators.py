@@ -114,8 +114,15 @@ def _dump_lowered(fetches: Any) -> str:
     return dump_lowered(fetches)
 
 
+def _check_device(op: Any, name: str) -> None:
+    from ..place.constraints import check_declared
+
+    check_declared(op, name)
+
+
 define_operators(
     {
+        "check_device": _check_device,
         "convert": convert_to_tensor,
         "as_array": as_array,
         "eval": _eval,

@@ -16,6 +16,7 @@ from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation, DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
+from ..graph.op import Op
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Symbol
 from ..ops.containers.records import RecordSpec
@@ -32,6 +33,26 @@ class PlacementError(ValueError):
     it was asked to. To run one program on different machines, ask for less ("gpu" instead of "gpu:1"), choose by a
     function, or declare simulated devices with ``ab.config.set_devices(sim=1)``.
     """
+
+
+def check_declared(op: Op, name: str) -> None:
+    """Refuse an op that runs at once where a device of this process is asked for that is not declared.
+
+    Raises:
+        PlacementError: there is none of that name. (One that names a job or task is for the variables made there.)
+    """
+    asked, devices = DeviceName.parse(name), list_devices()
+    is_own = asked.job is None and asked.task is None
+    if is_own and not any(asked.accepts(device.spec) for device in devices):
+        raise _no_such_device(f"Op {op.type_name!r}, which runs at once,", name, devices)
+
+
+def _no_such_device(asking: str, name: str, devices: Sequence[Device]) -> PlacementError:
+    kind = (DeviceName.parse(name).kind or "cpu").lower()
+    return PlacementError(
+        f"{asking} asks for device {name!r}, but the devices are {named(devices)}. "
+        f"Declare others with ab.config.set_devices({kind}=...), or ask for one of these."
+    )
 
 
 class Constraints:
@@ -121,11 +142,7 @@ class Constraints:
             self._matching[name] = mask
         if mask:
             return mask
-        kind = (DeviceName.parse(name).kind or "cpu").lower()
-        raise PlacementError(
-            f"{_described(operation)} asks for device {name!r}, but the devices are {named(self.devices)}. "
-            f"Declare others with ab.config.set_devices({kind}=...), or ask for one of these."
-        )
+        raise _no_such_device(_described(operation), name, self.devices)
 
     # --- groups -----------------------------------------------------------------------------------------------------
 

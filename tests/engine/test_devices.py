@@ -425,6 +425,23 @@ def test_a_device_that_is_not_declared():
     np.testing.assert_array_equal(ab.Session().run(y, {y: [1.0, 2.0]}), [1.0, 2.0])  # fed, it does not run
 
 
+def test_an_op_that_runs_at_once_is_refused_on_a_device_that_is_not_declared():
+    message = r"Op 'multiply', which runs at once, asks for device '/device:GPU:0', but the devices are cpu:0\. Declare"
+    with eagerly(), ab.device("gpu:0"):
+        v = ab.Variable(2.0)  # keeps the request, for functions
+        with pytest.raises(PlacementError, match=message):
+            ab.ops.multiply(v, 3.0)
+        with ab.device(None):
+            assert float(v * 3.0) == 6.0
+        with ab.device("cpu:0"):
+            assert float(v * 3.0) == 6.0
+        with ab.device("/job:worker/task:1"):  # first values of variables of other tasks are computed here
+            assert float(v * 3.0) == 6.0
+    ab.config.set_devices(sim=1)
+    with eagerly(), ab.device("sim:0"):
+        assert float(v * 3.0) == 6.0
+
+
 def test_a_declared_device_runs_on_the_cpu_until_it_has_an_executor():
     ab.config.set_devices(sim=1)
     with ab.device("sim:0"):
