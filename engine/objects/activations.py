@@ -10,6 +10,7 @@ from .. import ops
 from ..graph.provenance import layer_being_called
 from ..graph.spec import shape_text
 from ..graph.tensor import Tensor
+from ..ops.base import unchanged
 from .identifiers import ActivationLike
 from .registry import (
     deserialize_keras_object,
@@ -21,7 +22,7 @@ from .registry import (
 
 def linear(x: Any) -> Tensor:
     """`x` itself."""
-    return ops.convert_to_tensor(x)
+    return unchanged(ops.convert_to_tensor(x))
 
 
 def relu(x: Any, negative_slope: float = 0.0, max_value: float | None = None, threshold: float = 0.0) -> Tensor:

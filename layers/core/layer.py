@@ -178,8 +178,8 @@ class Layer(StatelessCalls):
         records = outermost and graph is not None and is_construction_graph(graph)
         explicit_mask = arguments.get("mask")
         masked = self._output_masks(first, outputs, masks if explicit_mask is None else explicit_mask)
-        if records or masked:
-            outputs = _apart_from(outputs, given)
+        if records or masked or (graph is not None and graph.in_control_block):
+            outputs = _apart_from(outputs, given)  # what is passed on waits for control dependencies, too
         _set_masks(outputs, masked)
         if records:
             Node(self, (args, kwargs), outputs)

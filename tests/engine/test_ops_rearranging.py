@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch import layers
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
@@ -265,6 +266,18 @@ def test_argpartition_refuses():
         lambda x: ops.expand_dims(x, ()),
         lambda x: ops.broadcast_to(x, (2, 3)),
         lambda x: ops.tile(x, (1, 1)),
+        lambda x: x[:],
+        lambda x: x[...],
+        lambda x: ops.ravel(x[0]),
+        lambda x: ops.clip(x, None, None),
+        lambda x: ab.activations.linear(x),
+        lambda x: layers.Activation("linear")(x),
+        lambda x: layers.Identity()(x),
+        lambda x: layers.Dropout(0.5)(x, training=False),
+        lambda x: layers.GaussianNoise(0.5)(x, training=False),
+        lambda x: layers.Lambda(lambda y: y)(x),
+        lambda x: ab.Sequential([layers.Dropout(0.5), layers.Activation(None)])(x),
+        lambda x: layers.Dropout(0.5)(layers.Dropout(0.5)(x)),
     ],
 )
 def test_what_has_nothing_to_do_waits_for_control_dependencies(leave: Any):

@@ -19,7 +19,7 @@ from ...graph.spec import Shape, TensorSpec, broadcast_shapes, shape_text
 from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
 from .. import row_rules
-from ..base import TensorLike, apply, convert_to_tensor, make_constant
+from ..base import TensorLike, apply, convert_to_tensor, make_constant, unchanged
 from ..containers.cotangent import Contribution
 from ..run_time_shapes import runtime_shape
 from .shaping import constant_value
@@ -561,7 +561,7 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     tensor = convert_to_tensor(x)
     parsed, indices = _parse_key(key)
     items = _tidy(parsed, _specs(indices), _tensor_spec(tensor))
-    return _get(tensor, items, indices) if items else tensor
+    return _get(tensor, items, indices) if items else unchanged(tensor)
 
 
 def _tensor_spec(tensor: Tensor) -> TensorSpec:

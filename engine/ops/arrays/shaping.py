@@ -325,7 +325,7 @@ def filling(x: Tensor, shape: Any) -> Tensor:
 def ravel(x: TensorLike) -> Tensor:
     """The elements of `x` as a vector."""
     tensor = convert_to_tensor(x)
-    return tensor if tensor.ndim == 1 else apply(Reshape((-1,)), tensor)
+    return unchanged(tensor) if tensor.ndim == 1 else apply(Reshape((-1,)), tensor)
 
 
 # --- axes of size 1 -------------------------------------------------------------------------------------------------

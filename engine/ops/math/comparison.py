@@ -21,6 +21,7 @@ from ..base import (
     cast,
     convert_to_tensor,
     promote,
+    unchanged,
 )
 from ..run_time_shapes import sum_like
 from .bitwise import LogicalNot, bitwise_and, bitwise_or, bitwise_xor
@@ -496,6 +497,8 @@ def clip(x: TensorLike, x_min: TensorLike | None, x_max: TensorLike | None) -> T
     """
     bounds = [bound for bound in (x_min, x_max) if bound is not None]
     tensor, *limits = promote_numbers(x, *bounds)
+    if not limits:
+        return unchanged(tensor)
     if x_min is not None:
         tensor = maximum(tensor, limits.pop(0))
     return minimum(tensor, limits[0]) if x_max is not None else tensor
