@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common import dtypes
 from ..common.quick_dataclass import dataclass
 from ..graph.graph import Graph, Operation, Parameter, get_default_graph
 from ..graph.region import Region
@@ -27,7 +28,7 @@ from ..ops.containers.tensor_stores import StoreNew
 from ..ops.random.keys import SeedGenerator, TakeKey
 from ..ops.run_time_shapes import BroadcastToShape, ShapeOf, runtime_shape
 from .region_op import RegionOp
-from .scan import map_rows
+from .scan import map_fn, map_rows
 
 
 class CannotBatchError(Exception):
@@ -307,7 +308,12 @@ class Batch:
             tensors = [next(remaining) if value.batched else value.tensor for value in values]
             return list(get_default_graph().add(operation.op, tensors, operation.name).outputs)
 
-        rows = map_rows(one, [value.tensor for value in values if value.batched])
+        # Of no examples, results have sizes that zeros give. As positions and shapes, zeros are no such data.
+        is_data = any(x.ndim is None for x in operation.inputs) and not any(
+            dtypes.is_integer(x.dtype) for x in operation.inputs
+        )
+        mapped = map_fn if operation.op.elementwise or is_data else map_rows
+        rows = mapped(one, [value.tensor for value in values if value.batched])
         return [Value(row, batched=True) for row in rows]
 
 

@@ -618,3 +618,20 @@ def test_random_programs(chunk: int):
 
     check()
     assert any(vectorized)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: x * 2, (0, 3, 4)),
+        (lambda x: ops.sum(x, axis=-1), (0, 3)),
+        (lambda x: ops.concatenate([x, x], 0), (0, 6, 4)),
+        (lambda x: ops.cast(x, "int32") + 1, (0, 3, 4)),
+    ],
+)
+def test_no_elements_of_unknown_rank_have_the_shape_of_their_results(function: Any, shape: tuple[int, ...]):
+    with ab.Graph().as_default():
+        x = ab.placeholder(None)
+        found = ab.vectorized_map(function, x)
+        assert ab.Session().run(found, {x: np.zeros((0, 3, 4), "float32")}).shape == shape
+        assert ab.Session().run(found, {x: np.zeros((2, 3, 4), "float32")}).shape == (2, *shape[1:])
