@@ -113,13 +113,19 @@ def model_to_dot(
     rankdir: str = "TB",
     expand_nested: bool = False,
     dpi: int = 200,
+    subgraph: bool = False,
     show_layer_activations: bool = False,
     show_trainable: bool = False,
     splines: str = "ortho",
 ) -> str:
-    """A model in Graphviz's DOT language; for the arguments see `plot_model`."""
+    """A model in Graphviz's DOT language; for the arguments see `plot_model`.
+
+    Args:
+        subgraph: give a cluster, to be put into another graph, in place of a whole graph.
+    """
     shown = _Shown(show_shapes, show_dtype, show_layer_names, show_layer_activations, show_trainable)
-    return _dot(_boxes(model, shown, expand_nested), model.name, rankdir, dpi, splines)
+    boxes = _boxes(model, shown, expand_nested)
+    return _cluster(boxes, model.name) if subgraph else _dot(boxes, model.name, rankdir, dpi, splines)
 
 
 # --- boxes ----------------------------------------------------------------------------------------------------------
@@ -224,11 +230,20 @@ def _dot(boxes: list[Box], name: str, rankdir: str, dpi: int, splines: str) -> s
         f"digraph {_quoted(name)} {{",
         f"  graph [rankdir={_quoted(rankdir)}, dpi={int(dpi)}, splines={_quoted(splines)}];",
         '  node [shape=box, fontname="Helvetica"];',
-        *_dot_group(boxes, ()),
-        *[f"  {parent.key} -> {box.key};" for box in boxes for parent in box.parents],
+        *_dot_content(boxes),
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _cluster(boxes: list[Box], name: str) -> str:
+    lines = [f"subgraph {_quoted(f'cluster_{name}')} {{", f"  label={_quoted(name)};", *_dot_content(boxes), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _dot_content(boxes: list[Box]) -> list[str]:
+    edges = [f"  {parent.key} -> {box.key};" for box in boxes for parent in box.parents]
+    return [*_dot_group(boxes, ()), *edges]
 
 
 def _dot_group(boxes: list[Box], group: tuple[str, ...]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import layers, tf
 from anabranch.framework.data.adapters import (
     ArrayData,
     Batch,
@@ -355,10 +355,22 @@ def test_pad_sequences(options, expected) -> None:
 
 def test_split_dataset() -> None:
     left, right = ab.utils.split_dataset((X, Y), left_size=3)
-    assert len(left[0]) == 3
-    np.testing.assert_array_equal(right[1], np.arange(3, 10))
+    assert (left.cardinality(), len(right)) == (3, 7)
+    np.testing.assert_array_equal([y for _, y in right.as_numpy_iterator()], Y[3:])
+    np.testing.assert_array_equal(next(left.batch(3).as_numpy_iterator())[0], X[:3])
     with pytest.raises(ValueError, match="can't be taken"):
         ab.utils.split_dataset(X, left_size=8, right_size=8)
+
+
+def test_split_dataset_of_a_dataset() -> None:
+    dataset = tf.data.Dataset.from_tensor_slices({"x": np.arange(10)}).filter(lambda row: row["x"] > 1)
+    left, right = ab.utils.split_dataset(dataset, 0.25, shuffle=True, seed=1, preferred_backend="tensorflow")
+    found = [[int(row["x"]) for row in part.as_numpy_iterator()] for part in (left, right)]
+    assert [len(part) for part in found] == [2, 6]
+    assert sorted(found[0] + found[1]) == list(range(2, 10))
+    assert found == [[int(row["x"]) for row in part] for part in (left, right)]
+    with pytest.raises(ValueError, match="datasets of PyTorch"):
+        ab.utils.split_dataset(X, 0.5, preferred_backend="torch")
 
 
 def test_config() -> None:

@@ -154,6 +154,10 @@ def test_dot_text_shows_each_call_and_the_models_inside() -> None:
     flat = ab.utils.model_to_dot(branching(), rankdir="LR", dpi=70, splines="line", show_layer_names=False)
     assert 'label="Functional"' in flat
     assert 'graph [rankdir="LR", dpi=70, splines="line"]' in flat
+    lines = EXPECTED_DOT.splitlines()
+    cluster = ['subgraph "cluster_branching" {', '  label="branching";', *lines[3:]]
+    ab.utils.clear_session()
+    assert ab.utils.model_to_dot(branching(), expand_nested=True, subgraph=True).splitlines() == cluster
 
 
 def test_an_svg_shows_what_is_asked_for(tmp_path: Path) -> None:
