@@ -12,14 +12,17 @@ from ..common.identity import is_among
 from ..common.nest import flatten, flatten_with_path, map_structure, pack_as
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.region import Region
+from ..graph.scopes import control_dependencies
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Symbol, Tensor
-from ..ops.base import convert_to_tensor, runs_now
-from ..ops.checks import assert_true
+from ..ops.arrays.joining import stack
+from ..ops.base import cast, convert_to_tensor, runs_now
+from ..ops.checks import assert_less_equal, assert_true
 from ..ops.containers.cotangent import accumulate, resolved
 from ..ops.entrance import guard_entrances
 from ..ops.math.elementwise import identity
+from ..ops.math.reduction import sum as sum_of
 from ..ops.run_time_shapes import runtime_shape
 from .call import Body, NotKnownYet
 from .frames import BranchMirror
@@ -226,22 +229,45 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     return _branches(choice, named, "switch")
 
 
-def case(pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None = None) -> Any:
+def case(
+    pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]],
+    default: Callable[[], Any] | None = None,
+    exclusive: bool = False,
+) -> Any:
     """The result of the first function whose predicate holds, else of `default`.
 
+    Args:
+        pred_fn_pairs: pairs of a scalar bool and a function.
+        default: called if no predicate holds. Without it that is an error.
+        exclusive: fail if more than one predicate holds, too.
+
     Raises:
-        ValueError: there is no pair. Without a default, `InvalidArgumentError` when the graph runs: no predicate holds.
+        ValueError: there is no pair.
+        InvalidArgumentError: at run time, if no predicate holds and there is no default, or by `exclusive`.
     """
     pairs = list(pred_fn_pairs)
     if not pairs:
         raise ValueError("case needs at least one (predicate, function) pair.")
+    return _chosen_case(_only_one(pairs) if exclusive and len(pairs) > 1 else pairs, default)
+
+
+def _only_one(pairs: list[tuple[Any, Callable[[], Any]]]) -> list[tuple[Any, Callable[[], Any]]]:
+    """`pairs`, whose predicates fail where more than one holds."""
+    preds = [convert_to_tensor(pred, "bool") for pred, _ in pairs]
+    held = sum_of(cast(stack(preds), "int32"))
+    check = assert_less_equal(held, 1, "case: exclusive=True, and more than one predicate holds.")
+    with control_dependencies([check]):
+        return [(identity(pred), function) for pred, (_, function) in zip(preds, pairs, strict=True)]
+
+
+def _chosen_case(pairs: list[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None) -> Any:
     if default is None:
         *pairs, last = pairs
         default = _only_if(*last, count=len(pairs) + 1)
     if not pairs:
         return default()
     (pred, function), rest = pairs[0], pairs[1:]
-    return cond(pred, function, lambda: case(rest, default) if rest else default())
+    return cond(pred, function, lambda: _chosen_case(rest, default) if rest else default())
 
 
 def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Callable[[], Any]:

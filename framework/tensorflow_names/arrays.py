@@ -104,14 +104,16 @@ def zeros_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = No
 
 
 def range(
-    start: TensorLike,
+    start: TensorLike | None = None,
     limit: TensorLike | None = None,
     delta: TensorLike = 1,
     dtype: DTypeLike = None,
     name: str | None = None,
 ) -> Tensor:
     """Numbers from `start` (0, if only one is given) up to `limit`, which is left out, in steps of `delta`."""
-    first, last = (0, start) if limit is None else (start, limit)
+    if start is None and limit is None:
+        raise TypeError("tf.range needs limit, as in tf.range(5), or start and limit, as in tf.range(2, 5).")
+    first, last = (0, start) if limit is None else (0 if start is None else start, limit)
     return ops.arange(first, last, delta, dtype)
 
 

@@ -50,13 +50,7 @@ def case(
         raise TypeError(
             "tf.case: pred_fn_pairs is a list of pairs (predicate, function), got a dict, which has no order."
         )
-    pairs = [(ops.convert_to_tensor(pred, "bool"), function) for pred, function in pred_fn_pairs]
-    if exclusive and len(pairs) > 1:
-        held = ops.sum(ops.cast(ops.stack([pred for pred, _ in pairs]), "int32"))
-        check = ops.assert_less_equal(held, 1, "tf.case: exclusive=True, and more than one predicate holds.")
-        with control_dependencies([check]):
-            pairs = [(identity(pred), function) for pred, function in pairs]
-    return loops.case(pairs, default)
+    return loops.case(pred_fn_pairs, default, exclusive)
 
 
 def switch_case(

@@ -58,9 +58,10 @@ def test_results_of_map_fn_have_the_dtypes_that_are_given() -> None:
     np.testing.assert_array_equal(tf.map_fn(lambda e: -e, X, fn_output_signature=spec), -X)
 
 
-def test_predicates_that_exclude_each_other() -> None:
+@pytest.mark.parametrize("case", [tf.case, ab.case])
+def test_predicates_that_exclude_each_other(case: Any) -> None:
     def choose(first: Any, second: Any, exclusive: bool = True) -> Any:
-        return tf.case([(first, lambda: 1), (second, lambda: 2)], default=lambda: 3, exclusive=exclusive)
+        return case([(first, lambda: 1), (second, lambda: 2)], default=lambda: 3, exclusive=exclusive)
 
     for function in (choose, tf.function(choose)):
         assert [int(function(*held)) for held in ((True, False), (False, True), (False, False))] == [1, 2, 3]

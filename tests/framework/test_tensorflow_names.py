@@ -54,6 +54,7 @@ def value(tensor: Any) -> Any:
         # arguments by TensorFlow's names
         (lambda: tf.range(limit=3, start=1, delta=1), [1, 2]),
         (lambda: tf.range(3), [0, 1, 2]),
+        (lambda: tf.range(limit=3), [0, 1, 2]),
         (lambda: tf.range(start=0.0, limit=1.0, delta=0.5, name="r"), [0.0, 0.5]),
         (lambda: tf.reshape(X, shape=(4, 3), name="r"), X.reshape(4, 3)),
         (lambda: tf.reshape(tensor=X, shape=[-1]), X.ravel()),
