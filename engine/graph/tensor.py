@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..common.names_elsewhere import TENSORS, ExplainsNames
 from .array_methods import ArrayMethods
 from .operator_table import define_operators, operator_functions
+from .provenance import layer_being_called
 from .spec import Shape, Spec
 
 if TYPE_CHECKING:
     from ..common.dtypes import DType
     from .graph import Graph, Operation
+
+
+_IN_GRAPHS = "ab.ops in place of Python's and NumPy's functions"
 
 
 class Operators(ExplainsNames, elsewhere=TENSORS):
@@ -304,7 +308,7 @@ class Symbol(Tensor):
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
-            f"Symbolic tensor {self.name} has no truth value while the graph is built. "
+            f"Symbolic tensor {self.name} has no truth value while the graph is built{_call_text()}. "
             "Use ab.cond(...) or ops.where(...) to choose by it, ops.logical_and/or/not to combine conditions, "
             "`is None` to test for absence."
         )
@@ -313,7 +317,8 @@ class Symbol(Tensor):
         shape = self.spec.shape
         if shape is None or not shape or shape[0] is None:
             raise TypeError(
-                f"len() of the symbolic tensor {self!r} is not known while the graph is built; use ops.shape(x)[0]."
+                f"len() of the symbolic tensor {self!r} is not known while the graph is built{_call_text()}; use "
+                "ops.shape(x)[0]."
             )
         return shape[0]
 
@@ -322,18 +327,19 @@ class Symbol(Tensor):
         if shape is None or not shape or shape[0] is None:
             raise TypeError(
                 f"Cannot iterate over the symbolic tensor {self!r}: the size of its first axis is not known while the "
-                "graph is built. Use ab.scan, ab.map_fn or ab.while_loop to visit its elements."
+                f"graph is built{_call_text()}. Use ab.scan, ab.map_fn or ab.while_loop to visit its elements."
             )
         return (self[position] for position in range(shape[0]))
 
     def __float__(self) -> float:
-        raise self._has_no_value("a float")
+        raise self._has_no_value("a float", "ops.cast(x, 'float32')")
 
     def __int__(self) -> int:
-        raise self._has_no_value("an int")
+        raise self._has_no_value("an int", "ops.cast(x, 'int32')")
 
     def __index__(self) -> int:
-        raise self._has_no_value("an int (as range() and list indices need)")
+        remedy = "x.shape for sizes that are known, ab.fori_loop or ab.while_loop to repeat, ops.take to choose"
+        raise self._has_no_value("an int (as range() and list indices need)", remedy)
 
     def __complex__(self) -> complex:
         raise self._has_no_value("a complex number")
@@ -346,7 +352,7 @@ class Symbol(Tensor):
         if found is NotImplemented:
             raise TypeError(
                 f"np.{ufunc.__name__} can't be applied to the symbolic tensor {self.name}, which has no value while "
-                f"the graph is built. Use ab.ops.{ufunc.__name__}, or another op of ab.ops, in its place."
+                f"the graph is built{_call_text()}. Use ab.ops.{ufunc.__name__}, or another op of ab.ops, in its place."
             )
         return found
 
@@ -364,7 +370,9 @@ class Symbol(Tensor):
     def tolist(self) -> Any:
         raise self._has_no_value("a list")
 
-    def _has_no_value(self, wanted: str) -> TypeError:
+    def _has_no_value(
+        self, wanted: str, remedy: str = "ab.ops in place of Python's and NumPy's functions"
+    ) -> TypeError:
         traced = self.operation.graph.root.traced
         if traced:
             return TypeError(
@@ -372,13 +380,21 @@ class Symbol(Tensor):
                 "value outside of it. Return it from there, or keep its value in a variable: variable.assign(...) "
                 "inside."
             )
+        called = _call_text()
+        run = "" if called else ", or run it with Session.run(tensor, feed_dict)"
         return TypeError(
-            f"Symbolic tensor {self.name} has no value while the graph is built, so it can't become {wanted}. "
-            "Run it with Session.run(tensor, feed_dict), or use ab.ops in place of Python's and NumPy's functions."
+            f"Symbolic tensor {self.name} has no value while the graph is built{called}, so it can't become {wanted}. "
+            f"Use {remedy}{run}."
         )
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name} {self.spec}>"
+
+
+def _call_text() -> str:
+    """Return the part of a message that names the layer whose `call` is running; empty outside of all calls."""
+    layer = layer_being_called()
+    return f", in call() of layer {layer!r}" if layer else ""
 
 
 def symbol_of(tensor: Any) -> Symbol:

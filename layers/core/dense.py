@@ -141,8 +141,14 @@ def known_features(layer: Layer, input_shape: Sequence[int | None]) -> int:
 
     Raises:
         ValueError: it is not known.
+        TypeError: there are several inputs.
     """
     features = input_shape[-1] if input_shape else None
+    if isinstance(features, (list, tuple)):
+        raise TypeError(
+            f"Layer {layer.name!r} ({type(layer).__name__}) takes one input, got {len(input_shape)} of shapes "
+            f"{input_shape}. Join them, as by layers.Concatenate()."
+        )
     if features is None:
         raise ValueError(
             f"Layer {layer.name!r} ({type(layer).__name__}) needs a known size of its input's last axis to make "

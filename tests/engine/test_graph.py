@@ -462,7 +462,7 @@ def test_equality_is_elementwise_and_the_hash_that_of_the_identity():
     ("use", "match"),
     [
         (bool, r"no truth value while the graph is built. Use ab.cond"),
-        (float, "can't become a float. Run it with Session.run"),
+        (float, "can't become a float. Use ops.cast.*, or run it with Session.run"),
         (int, "can't become an int"),
         (np.asarray, "can't become a NumPy array"),
         (len, r"len\(\) of .* is not known .* ops.shape\(x\)\[0\]"),

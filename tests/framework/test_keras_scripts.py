@@ -274,6 +274,11 @@ def test_a_layer_with_weights_that_is_made_in_a_call_is_refused():
     assert "self.dense = Dense(...)" in str(caught.value)
 
 
+def test_a_list_that_dense_is_called_on_names_the_layer():
+    with pytest.raises(TypeError, match=r"Layer 'd' \(Dense\) takes one input, got 2 of shapes .*Concatenate"):
+        layers.Dense(2, name="d")([ab.Input((3,)), ab.Input((4,))])
+
+
 def test_a_layer_that_is_made_in_the_first_call_and_kept_is_trained():
     class Projects(layers.Layer):
         dense: Any = None

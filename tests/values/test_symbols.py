@@ -1,5 +1,6 @@
 """Symbols beside values: graphs, sessions, functions. Each holds for Keras, too, where it has the names."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -133,9 +134,10 @@ def test_values_computed_from_weights_warn_where_a_graph_captures_them() -> None
         (lambda x: np.maximum(x, 0.0), "np.maximum can't be applied"),
         (
             lambda x: x * len(range(k.ops.cast(k.ops.sum(x), "int32"))),
-            "become an int .as range.*use ab.ops",
+            r"become an int .as range.*Use x.shape for sizes .*ab.fori_loop",
         ),
-        (lambda x: x * float(k.ops.sum(x)), "can't become a float"),
+        (lambda x: x * float(k.ops.sum(x)), r"can't become a float\. Use ops.cast\(x, 'float32'\)\.\n"),
+        (lambda x: f"{x:.2f}", "can't become text .*Use ab.ops in place of"),
         (lambda x: x if k.ops.sum(x) > 0 else -x, r"no truth value.*Use ab.cond\(...\) or ops.where"),
     ],
 )
@@ -150,4 +152,5 @@ def test_errors_in_call_name_the_layer_and_a_remedy(function: Any, message: str)
     ):
         with pytest.raises(TypeError, match=message) as caught:
             make()
+        assert re.search(r"the graph is built, in call\(\) of layer '(.*/)?mine'", str(caught.value))
         assert any("In the call of layer 'mine' (Mine)" in note for note in caught.value.__notes__)
