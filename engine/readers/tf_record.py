@@ -9,7 +9,8 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
@@ -52,8 +53,9 @@ class TFRecordWriter:
     """
 
     def __init__(self, path: Any, compression_type: str | None = None) -> None:
-        packed = check_compression(compression_type)
-        self._file = _opened(path, "wb", packed)
+        self._path = path
+        self._is_packed = check_compression(compression_type)
+        self._file = _opened(path, "wb", self._is_packed)
 
     def write(self, record: Any) -> None:
         """Append a record.
@@ -63,18 +65,32 @@ class TFRecordWriter:
 
         Raises:
             TypeError: it is something else, such as text.
+            OSError: there is no room for it. The file then ends within a record, and takes no more of them.
         """
         data = _as_bytes(record)
         length = struct.pack("<Q", len(data))
-        self._file.write(length + _FOOTER.pack(masked_crc32c(length)) + data + _FOOTER.pack(masked_crc32c(data)))
+        with self._naming_the_file():
+            self._file.write(length + _FOOTER.pack(masked_crc32c(length)) + data + _FOOTER.pack(masked_crc32c(data)))
 
     def flush(self) -> None:
         """Hand what was written to the operating system."""
-        self._file.flush()
+        with self._naming_the_file():
+            self._file.flush()
 
     def close(self) -> None:
         """Finish the file."""
-        self._file.close()
+        with self._naming_the_file():
+            self._file.close()
+
+    @contextmanager
+    def _naming_the_file(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.add_note(f"Records can't be written to {str(self._path)!r}: make room there, or name another file.")
+            if not self._is_packed:  # or what could not be written would be tried again at the end of the process
+                cast(Any, self._file).raw.close()
+            raise
 
     def __enter__(self) -> TFRecordWriter:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import re
 import signal
 import traceback
@@ -490,6 +491,19 @@ def test_a_full_disk_is_told_with_the_file_and_a_remedy(tmp_path: Path, name: st
     assert e.value.errno == errno.EFBIG
     assert [each.name for each in tmp_path.iterdir()] == [name]
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_ends_tensorboard_with_the_name_of_its_file(tmp_path: Path):
+    class Writes(ab.callbacks.TensorBoard):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            super().on_epoch_end(epoch, dict.fromkeys(map(str, range(1000)), 1.0))
+
+    with pytest.raises(OSError, match="File too large") as caught:
+        compiled().fit(X, Y, verbose=0, epochs=2, callbacks=[Writes(tmp_path / "logs")])
+    assert re.match(r"Records can't be written to '.*logs.*': make room there", caught.value.__notes__[0])
+    del caught
+    gc.collect()  # what is left of the writers is not written, which would warn
 
 
 def test_a_weight_that_is_too_large_is_named():
