@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from .graph import Graph, Operation
 
 
+class NoValueError(TypeError):
+    """A symbol is used as a number, an array or a truth value, which it is not while a graph is built."""
+
+
 _IN_GRAPHS = "ab.ops in place of Python's and NumPy's functions"
 
 
@@ -151,7 +155,7 @@ class Operators(ExplainsNames, elsewhere=TENSORS):
         return operator_functions["getitem"](self, key)
 
     def __contains__(self, item: object) -> bool:
-        raise TypeError(
+        raise NoValueError(
             f"`in` has no answer while a graph is built: {self!r} is symbolic. "
             "Use ops.any(ops.equal(x, item)) for its elements, any(x is t for t in tensors) for lists of tensors."
         )
@@ -307,7 +311,7 @@ class Symbol(Tensor):
         return operator_functions["eval"](self, feed_dict)
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(
+        raise NoValueError(
             f"Symbolic tensor {self.name} has no truth value while the graph is built{_call_text()}. "
             "Use ab.cond(...) or ops.where(...) to choose by it, ops.logical_and/or/not to combine conditions, "
             "`is None` to test for absence."
@@ -316,7 +320,7 @@ class Symbol(Tensor):
     def __len__(self) -> int:
         shape = self.spec.shape
         if shape is None or not shape or shape[0] is None:
-            raise TypeError(
+            raise NoValueError(
                 f"len() of the symbolic tensor {self!r} is not known while the graph is built{_call_text()}; use "
                 "ops.shape(x)[0]."
             )
@@ -325,7 +329,7 @@ class Symbol(Tensor):
     def __iter__(self) -> Iterator[Tensor]:
         shape = self.spec.shape
         if shape is None or not shape or shape[0] is None:
-            raise TypeError(
+            raise NoValueError(
                 f"Cannot iterate over the symbolic tensor {self!r}: the size of its first axis is not known while the "
                 f"graph is built{_call_text()}. Use ab.scan, ab.map_fn or ab.while_loop to visit its elements."
             )
@@ -350,7 +354,7 @@ class Symbol(Tensor):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         found = operator_functions["ufunc"](ufunc, method, inputs, options)
         if found is NotImplemented:
-            raise TypeError(
+            raise NoValueError(
                 f"np.{ufunc.__name__} can't be applied to the symbolic tensor {self.name}, which has no value while "
                 f"the graph is built{_call_text()}. Use ab.ops.{ufunc.__name__}, or another op of ab.ops, in its place."
             )
@@ -372,17 +376,17 @@ class Symbol(Tensor):
 
     def _has_no_value(
         self, wanted: str, remedy: str = "ab.ops in place of Python's and NumPy's functions"
-    ) -> TypeError:
+    ) -> NoValueError:
         traced = self.operation.graph.root.traced
         if traced:
-            return TypeError(
+            return NoValueError(
                 f"Symbolic tensor {self.name} was made while {traced} was traced, and can't become {wanted}: it has no "
                 "value outside of it. Return it from there, or keep its value in a variable: variable.assign(...) "
                 "inside."
             )
         called = _call_text()
         run = "" if called else ", or run it with Session.run(tensor, feed_dict)"
-        return TypeError(
+        return NoValueError(
             f"Symbolic tensor {self.name} has no value while the graph is built{called}, so it can't become {wanted}. "
             f"Use {remedy}{run}."
         )
@@ -403,4 +407,4 @@ def symbol_of(tensor: Any) -> Symbol:
     return tensor
 
 
-__all__ = ["Operators", "Symbol", "Tensor", "define_operators", "operator_functions", "symbol_of"]
+__all__ = ["NoValueError", "Operators", "Symbol", "Tensor", "define_operators", "operator_functions", "symbol_of"]

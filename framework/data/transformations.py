@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...engine.common.nest import flatten, map_structure
 from ...engine.graph import eagerly
+from ...engine.graph.tensor import NoValueError
 from ...engine.graph.value import Value
 from ...engine.ops.base import as_array, constant
 from ...engine.ops.random.keys import drawn_entropy
@@ -492,10 +493,30 @@ def _as_tensor(part: Any) -> Any:
 def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
     """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments. It returns arrays.
 
-    It runs at once where a graph is being built, too: a pass over a dataset in a function is made by Python.
+    A function that takes an element for a number, as in ``if x > 0``, runs at once, element by element. So does any
+    where a graph is being built: a pass over a dataset in a function is made by Python.
     """
-    traced = eagerly()(Function(function))
-    return lambda item: map_structure(_as_numpy, _called(traced, item))
+    traced, can_trace = eagerly()(Function(function)), True
+
+    @eagerly()
+    def at_once(item: Any) -> Any:
+        return map_structure(_as_array, _called(function, map_structure(_as_tensor, item)))
+
+    def apply(item: Any) -> Any:
+        nonlocal can_trace
+        if can_trace:
+            try:
+                return map_structure(_as_numpy, _called(traced, item))
+            except NoValueError:
+                can_trace = False
+        return at_once(item)
+
+    return apply
+
+
+def _as_array(part: Any) -> Any:
+    """As `_as_numpy`, for results of Python: numbers become arrays, too."""
+    return part if isinstance(part, Transformations) else as_array(part)
 
 
 def _called(function: Callable[..., Any], item: Any) -> Any:

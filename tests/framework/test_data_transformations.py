@@ -419,3 +419,29 @@ def test_passes_over_mapped_elements_in_a_function_are_made_at_once() -> None:
     assert int(total(1)) == 1 + sum([4, 10, 18, 28, 40])
     with ab.Graph().as_default():
         assert [item.tolist() for item in mapped.as_numpy_iterator()] == [4, 10, 18, 28, 40]
+
+
+def test_functions_that_look_at_elements_run_for_each() -> None:
+    def far(x: Any, y: Any) -> Any:
+        return (x * 10, y) if x > 1 else (x, y)
+
+    pairs = Dataset.from_tensor_slices((np.arange(4.0), np.arange(4)))
+    mapped = pairs.map(far)
+    assert listed(mapped) == listed(mapped) == [[0.0, 0], [1.0, 1], [20.0, 2], [30.0, 3]]
+    assert listed(pairs.filter(lambda x, y: x > 0 and y < 3)) == [[1.0, 1], [2.0, 2]]
+    assert [x.dtype for x in pairs.map(lambda x, y: float(x))] == [np.float32] * 4
+    assert listed(pairs.map(lambda x, y: np.sqrt(x)).take(2)) == [0.0, 1.0]
+
+    @ab.function
+    def total() -> Any:
+        return sum(y for _, y in mapped)
+
+    assert int(total()) == 6
+
+
+def test_draws_decide_for_each_element() -> None:
+    ab.utils.set_random_seed(1)
+    flipped = NUMBERS.repeat(20).map(lambda x: x if tf.random.uniform(()) < 0.5 else -1)
+    counts = Counter(listed(flipped))
+    assert 40 < counts[-1] < 100
+    assert len(counts) == 8
