@@ -1,13 +1,15 @@
-"""Describe what the loop of a task does now, as another thread sees it: heartbeats answer with this."""
+"""Describe what the loop of a task does now, for heartbeats, and have another thread end its step."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...engine.machine.part import PartStep
+from ...engine.queues.stops import Stop
+from .running import Running
 
 IDLE, WAITING, TURNING, IN_OPERATION, COMPILING = "idle", "waiting", "turning", "in an operation", "compiling"
 
@@ -24,6 +26,36 @@ class Doing(NamedTuple):
     state: str
     what: str = ""
     since: float = 0.0
+
+
+class Turning:
+    """The step that a task's loop runs at this moment, which another thread may end in the middle of an operation.
+
+    Attributes:
+        running: the step; None while the loop does something else.
+        lock: held by another thread while it reads what has come, and by the loop when it has turned a step.
+        stop: of loops that are compiled to machine code; the loop's thread is inside.
+        begins: called when a step begins.
+    """
+
+    def __init__(self) -> None:
+        self.running: Running | None = None
+        self.lock = threading.Lock()
+        self.stop = Stop()
+        self.begins: Callable[[], None] = lambda: None
+
+    @property
+    def step(self) -> PartStep | None:
+        """The step itself."""
+        running = self.running
+        return None if running is None else running.step
+
+    def end(self) -> None:
+        """Note that the loop has turned the step."""
+        with self.lock:
+            self.running = None
+            if self.stop.is_asked:
+                self.stop.withdraw()
 
 
 class Observer:
@@ -68,4 +100,4 @@ class Observer:
             return now - self._seen_at
 
 
-__all__ = ["COMPILING", "IDLE", "IN_OPERATION", "TURNING", "WAITING", "Doing", "Observer"]
+__all__ = ["COMPILING", "IDLE", "IN_OPERATION", "TURNING", "WAITING", "Doing", "Observer", "Turning"]

@@ -74,8 +74,8 @@ class Master:
         self._numbers = itertools.count(1)
         self._sessions: dict[Identity, ClientSession] = {}
         self._programs: dict[int, MasterProgram] = {}
-        self._steps: dict[int, MasterStep] = {}
-        self._deadlines = Deadlines(loop, self._steps, self._expire)
+        self.steps: dict[int, MasterStep] = {}
+        self._deadlines = Deadlines(loop, self.steps, self._expire)
         self._infos: dict[str, TaskInfo] = {info.name: info}
         self._seen: set[str] = set()  # tasks that were there once
         self._takes: dict[int, Callable[[Connection, ClientSession, Frame], None]] = {
@@ -113,7 +113,7 @@ class Master:
 
     def lost_client(self, connection: Connection) -> None:
         """A client's connection is over: so are its steps, and with the last one its session."""
-        for step in [each for each in self._steps.values() if each.connection is connection]:
+        for step in [each for each in self.steps.values() if each.connection is connection]:
             self._fail(step, ConnectionError("the client is gone"))
         session = self._sessions.get(connection.other)
         if session is None:
@@ -175,12 +175,12 @@ class Master:
             return
         feeds = [decode_value(description, frame.arrays) for description in document["feeds"]]
         step = MasterStep(next(self._numbers), program, connection, document)
-        self._steps[step.number] = step
+        self.steps[step.number] = step
         if document["timeout"] is not None:
             self._deadlines.add(step, float(document["timeout"]))
 
         def done(error: Exception | None) -> None:
-            if step.number not in self._steps:
+            if step.number not in self.steps:
                 return  # it has failed meanwhile
             if error is not None:
                 self._fail(step, error)
@@ -191,7 +191,7 @@ class Master:
 
         def read(clocks: dict[str, Reading]) -> None:
             step.clocks = clocks
-            if step.number in self._steps:
+            if step.number in self.steps:
                 self._begin(step, feeds)
 
         self._prepare(program, done)
@@ -230,7 +230,7 @@ class Master:
 
     def statistics(self) -> dict[str, int]:
         """Count what clients have here."""
-        return {"steps": len(self._steps), "sessions": len(self._sessions)}
+        return {"steps": len(self.steps), "sessions": len(self._sessions)}
 
     # --- preparing --------------------------------------------------------------------------------------------------
 
@@ -416,7 +416,7 @@ class Master:
                 if program is not None:
                     self._end_preparing(program, read_error(document["error"]))
             elif frame.kind in (Kind.FAILED, Kind.ENDED, Kind.STATUS):
-                step = self._steps.get(int(document["step"]))
+                step = self.steps.get(int(document["step"]))
                 if step is not None:
                     self._take_end(step, link.other, frame, document)
             else:
@@ -509,7 +509,7 @@ class Master:
                 self._end(step)
 
     def _end(self, step: MasterStep) -> None:
-        del self._steps[step.number]
+        del self.steps[step.number]
         arrays: list[Any] = []
         self._answer(step, Kind.RESULT, step.result(arrays), arrays)
 
@@ -527,7 +527,7 @@ class Master:
 
     def _fail(self, step: MasterStep, error: Exception) -> None:
         """End a step on all tasks, and send the reason to the client."""
-        if step.number not in self._steps:
+        if step.number not in self.steps:
             return
         if step.error is not None:  # it ends already, for another reason
             self._report_if_all(step)
@@ -535,7 +535,7 @@ class Master:
             step.error = error
             self._gather(step)
         else:
-            del self._steps[step.number]
+            del self.steps[step.number]
             self._abort(step, report=False)
             self._answer(step, Kind.ERROR, {"error": describe_error(error)}, [])
 
@@ -563,7 +563,7 @@ class Master:
             self._report(step)
 
     def _report(self, step: MasterStep) -> None:
-        if self._steps.pop(step.number, None) is None:
+        if self.steps.pop(step.number, None) is None:
             return
         silent = [
             f"{name} did not report what it waits for." for name in sorted(step.waiting) if name not in step.reports
@@ -581,7 +581,7 @@ class Master:
         known = self._infos.get(task.name)
         if known is not None and known.incarnation == task.incarnation:
             del self._infos[task.name]
-        for step in [each for each in self._steps.values() if task.name in each.waiting]:
+        for step in [each for each in self.steps.values() if task.name in each.waiting]:
             if step.program.ready.get(task.name) == task:
                 step.waiting.discard(task.name)
                 self._fail(step, task_failed(task.name, reason, step.number))

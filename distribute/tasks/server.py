@@ -22,6 +22,7 @@ from ..encryption import TLS, tls_from_environment
 from ..token import job_token
 from ..transport.connections import Identity
 from ..transport.dialing import listen_here
+from ..transport.long_turns import LongTurns
 from ..transport.planes import Plane
 from ..transport.slabs import IS_AVAILABLE
 from .ending import Ending
@@ -106,6 +107,8 @@ class Server:
             System(tls),
         )
         self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
+        self._long_turns = LongTurns(self.task.loop, self.task.hear, f"anabranch {self.name} hears")
+        self.task.turning.begins = self._long_turns.begin
         self._ended = Ending()
         self._stop = Stop()  # of loops in machine code, in the middle of which the task's loop may be
         self._is_stopped = False
@@ -126,6 +129,7 @@ class Server:
             if IS_AVAILABLE:
                 self.task.listen(listen_here(self.incarnation, _BACKLOG), Plane.UNIX)
             self._front.start()
+            self._long_turns.start()
             self._thread.start()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -149,6 +153,7 @@ class Server:
             self._stop.ask()
             self._ended.wait()
             self._thread.join()
+            self._long_turns.close()
         elif self._listener is not None:
             self._listener.close()
         self.task.close()
@@ -183,7 +188,7 @@ class Server:
 
     def _run(self) -> None:
         try:
-            with np.errstate(all="ignore"), self._stop:
+            with np.errstate(all="ignore"), self._stop, self.task.turning.stop:
                 self.task.loop.run()
         except BaseException:
             self.task.disconnect("the task's loop has failed, see what it has printed")

@@ -256,6 +256,10 @@ class MasterStep:
             return None
         return {"run": self._run, "way": self._ways.get(name), "feeds": self._feeds}
 
+    def waits_for(self, task: Identity) -> bool:
+        """Test whether the step can't end without a task."""
+        return task.name in self.waiting and self.program.ready.get(task.name) == task
+
     def take_values(self, task: str, document: dict[str, Any], arrays: Sequence[Any]) -> None:
         """Take what was fetched on a task, or which of it that has sent to the client."""
         for number, description in document["fetched"]:

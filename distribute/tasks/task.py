@@ -18,9 +18,11 @@ from ..transport.dialing import widen
 from ..transport.loop import Loop
 from ..transport.planes import Plane, asked, ways
 from ..transport.wire import Frame, FrameError, Kind
+from .doing import Turning
 from .front import TaskInfo
 from .master import Master
 from .peers import Address, Peers
+from .running import Running
 from .system import System
 from .watch import Watch
 from .worker import Worker
@@ -106,6 +108,7 @@ class Task:
         )
         self._system = system
         self._watch = Watch(self.loop, system.greeter, config.patience, self._dead)
+        self._heard: dict[Connection, None] = {}  # those of which something was read in the middle of an operation
         self._released: collections.deque[tuple[Connection, int]] = collections.deque()
         self._peers = Peers(
             self._connection, self._dial, self._take_reply, self._lost_task, self._masters, self._watch.add
@@ -152,9 +155,52 @@ class Task:
             "connections": connections,
         }
 
+    def hear(self) -> None:
+        """Read what has come while an operation takes long, and end that if its step ends; for another thread.
+
+        A loop that is compiled to machine code ends; another operation does not.
+        """
+        turning = self._worker.turning
+        with turning.lock:
+            connections = [each for each in list(self.connections) if each.is_open]
+        for connection in connections:
+            found: Sequence[Frame] | None = ()
+            while found is not None:
+                with turning.lock:
+                    running = turning.running
+                    if running is None:
+                        return
+                    found = connection.read_ahead()
+                    if found or connection.is_over:
+                        self._heard[connection] = None
+                    if self._ends(running, connection, found or ()):
+                        turning.stop.ask()
+
+    def _ends(self, running: Running, connection: Connection, frames: Sequence[Frame]) -> bool:
+        """Test whether a step ends once what was read of a connection is taken."""
+        master, number = running.key
+        step = self._master.steps.get(number) if master == self.identity.incarnation else None
+        if connection.is_over:
+            other = connection.other
+            if other in running.program.peers:
+                return True
+            if connection.accepts:
+                return other.incarnation == master or (step is not None and step.connection is connection)
+            return step is not None and step.waits_for(other)
+        if connection.accepts:
+            kind, is_meant = Kind.ABORT, connection.other.incarnation == master
+        else:
+            kind, is_meant = Kind.FAILED, step is not None
+        return is_meant and any(frame.kind == kind and _step_in(frame) == number for frame in frames)
+
     def hold(self, container: str, path: str, resource: Any) -> None:
         """Hold an object of this process as the state of that name; for any thread."""
         self._worker.resources.hold(container, path, resource)
+
+    @property
+    def turning(self) -> Turning:
+        """The step that runs at this moment."""
+        return self._worker.turning
 
     # --- connections ------------------------------------------------------------------------------------------------
 
@@ -288,6 +334,11 @@ class Task:
 
     def _idle(self) -> bool:
         is_busy = self._worker.turn()
+        if self._heard:
+            heard, self._heard = self._heard, {}
+            for connection in heard:
+                connection.take_ahead()
+            is_busy = True  # what steps have waited for may be among it
         if self._released:
             self._acknowledge()
         if self._outbox:
@@ -323,6 +374,13 @@ class Task:
             self.loop.forget(listener)
             listener.close()
         self.loop.close()
+
+
+def _step_in(frame: Frame) -> Any:
+    """Return the number of the step that a frame is about; None if it is damaged, which whoever takes it notices."""
+    with contextlib.suppress(FrameError):
+        return frame.document().get("step")
+    return None
 
 
 def _is_task(identity: Identity) -> bool:

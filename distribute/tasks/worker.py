@@ -30,7 +30,7 @@ from ..transport.values import (
     step_of,
 )
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
-from .doing import Doing, Observer
+from .doing import Doing, Observer, Turning
 from .links import LinkMeter
 from .links import read as read_costs
 from .peers import Address, Link, Peers
@@ -64,7 +64,7 @@ class Worker:
         self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
         self._programs: dict[tuple[int, int], Program] = {}  # by master and number
         self._running: dict[StepKey, Running] = {}
-        self._turning: PartStep | None = None  # the step that runs at this moment
+        self.turning = Turning()
         self._observer = Observer()
         self._early: dict[StepKey, Early] = {}
         self._kept: dict[int, Kept] = {}  # by master, what it has this task keep for its steps
@@ -91,7 +91,7 @@ class Worker:
             is_waiting: whether the loop waits for something to happen.
         """
         running = [each.step for each in list(self._running.values())]
-        return self._observer.look(self._turning, running, is_waiting, bool(self._compiling))
+        return self._observer.look(self.turning.step, running, is_waiting, bool(self._compiling))
 
     def take(self, link: Link, frame: Frame) -> None:
         """Take a frame of a master.
@@ -352,6 +352,7 @@ class Worker:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
             return
         early = self._early.pop(key, None) or Early(self._kept_for(key[0]))
+        self.turning.begins()
         running = self._running[key] = Running(key, link, program, part, step, straight, early.received, until)
         for value in early.values:
             self._receive(running, *value)
@@ -439,20 +440,21 @@ class Worker:
 
     def turn(self) -> bool:
         """Run a slice of each step; gives whether there is more to do at once."""
-        is_busy = False
+        is_busy, turning = False, self.turning
         for running in list(self._running.values()) if self._running else ():
             step = running.step
             if step.is_held and not self._may_go_on(running):
                 continue
             if step.ready or not step.events.empty():
-                self._turning = step
+                turning.running = running
                 try:
                     running.turn(_SLICE, self._loop.now)
                 except Exception as error:
-                    self._fail(running, named_cause(error, self.identity.name, running.key[1]))
+                    if not turning.stop.is_asked:  # else what ends it has been read, and is taken next
+                        self._fail(running, named_cause(error, self.identity.name, running.key[1]))
                     continue
                 finally:
-                    self._turning = None
+                    turning.end()
             if step.is_over:
                 self._end(running)
             elif step.has_work and not step.is_held:

@@ -16,6 +16,7 @@ import socket
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..token import is_proof, proof
@@ -196,6 +197,7 @@ class Connection:
         stalls: how often a step was held because too many did.
         pool: slabs for values that are sent; None unless the plane is shared memory.
         mapped: slabs of the other side.
+        is_over: whether that was found out ahead.
     """
 
     def __init__(
@@ -224,6 +226,7 @@ class Connection:
         self._received: collections.deque[int] = collections.deque()  # descriptors that slabs are to come for
         self.is_open = False
         self.is_closed = False
+        self.is_over = False
         self.bytes_sent = 0
         self.bytes_received = 0
         self.frames_sent = 0
@@ -237,6 +240,9 @@ class Connection:
         self._takes_descriptors = IS_AVAILABLE and sock.family == socket.AF_UNIX
         self._buffers: collections.deque[Any] = collections.deque()  # bytes, or memory of which each item is one
         self._writes = False
+        self._ahead: list[Frame] = []
+        self._ahead_until = 0  # the number of bytes behind which no more is read ahead
+        self._end: Callable[[], None] = lambda: None  # what is to be done behind them
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -425,11 +431,65 @@ class Connection:
                 if self.is_closed:
                     return
                 self._take(frame)
-        except (FrameError, RefusedError) as error:
+        except Exception as error:
+            self._refuse_for(error)
+
+    def _refuse_for(self, error: Exception) -> None:
+        """End the connection for an error that a frame has caused."""
+        if isinstance(error, FrameError | RefusedError):
             self._refuse(str(error))
-        except Exception as error:  # of ours: it must not end the loop, which serves others
-            traceback.print_exc()
-            self._refuse(f"an error inside anabranch, {type(error).__name__}: {error}")
+            return
+        traceback.print_exc()  # of ours: it must not end the loop, which serves others
+        self._refuse(f"an error inside anabranch, {type(error).__name__}: {error}")
+
+    def read_ahead(self) -> list[Frame] | None:
+        """Read what has come, for `take_ahead`. For another thread, while that of the loop neither reads nor takes.
+
+        Returns:
+            The frames; None if there is nothing more to read: nothing has come, the connection is over, or as much was
+            read as may be in flight.
+        """
+        if self.is_closed or self.is_over or not self.is_open:
+            return None
+        if not self._ahead:
+            self._ahead_until = self.bytes_received + self.most_queued
+        if self.bytes_received > self._ahead_until:
+            return None
+        try:
+            count = self._read(self._decoder.buffer())
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            return self._end_ahead(partial(self.close, f"the connection was lost: {error.strerror or error}"))
+        if not count:
+            return self._end_ahead(partial(self.close, "the connection was closed by the other side"))
+        self.bytes_received += count
+        found: list[Frame] = []
+        try:
+            for frame in self._decoder.advance(count):
+                if frame.kind in (Kind.SLAB, Kind.DROPPED):  # frames behind it may be in that memory
+                    self._take_slabs(frame)
+                else:
+                    found.append(frame)
+        except FrameError as error:
+            self._end_ahead(partial(self._refuse_for, error))
+        self._ahead += found
+        return found
+
+    def _end_ahead(self, end: Callable[[], None]) -> None:
+        self.is_over, self._end = True, end
+
+    def take_ahead(self) -> None:
+        """Take what was read ahead; for the loop's thread."""
+        ahead, self._ahead = self._ahead, []
+        try:
+            for frame in ahead:
+                if not self.is_closed:
+                    self._take(frame)
+        except Exception as error:
+            self._refuse_for(error)
+        if not self.is_closed:
+            self._end()
 
     def end(self, reason: str) -> None:
         """Close it, once what has come is taken: the other side has ended, and may have said something before."""

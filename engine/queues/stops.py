@@ -50,6 +50,12 @@ class Stop:
             for listener in self._listeners:
                 listener()
 
+    def withdraw(self) -> None:
+        """Let what runs inside go on: what was to end has ended."""
+        with self._lock:
+            self._is_asked = False
+            drop_request(self)
+
     def listen(self, listener: Callable[[], None]) -> None:
         """Have `listener` called, by the thread that asks; at once if that was so."""
         with self._lock:

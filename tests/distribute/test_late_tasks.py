@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from typing import Any
 
+import numpy as np
 import pytest
 from shared.tasks import PS, WORKER
 from shared.waiting import Waiting, until
@@ -109,3 +113,131 @@ def test_the_first_step_after_a_restart_of_the_master_runs(graph: ab.Graph, serv
         server.stop()
         with ab.distribute.Server({"worker": [server.target.removeprefix("grpc://")]}):
             assert session.run(y) == 2
+
+
+# --- in the middle of a compiled loop -------------------------------------------------------------------------------
+
+CLIENT = """
+import sys
+import anabranch as ab
+with ab.Graph().as_default() as graph, ab.device(sys.argv[2]):
+    y = ab.while_loop(lambda i: i < 2**62, lambda i: i + 1, (ab.constant(0, "int64"),))
+with ab.Session(graph, target=sys.argv[1]) as session:
+    session.program(y)
+    print("runs", flush=True)
+    session.run(y)
+"""
+
+
+@contextlib.contextmanager
+def running_client(target: str, device: str) -> Generator[subprocess.Popen[str]]:
+    """A client in a process of its own, whose step is a loop without end on a device."""
+    process = subprocess.Popen([sys.executable, "-c", CLIENT, target, device], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "runs\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def pair() -> Generator[tuple[Any, Any]]:
+    with ab.distribute.Server({"ps": ["localhost:0"]}) as ps:
+        cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": ["localhost:0"]}
+        with ab.distribute.Server(cluster, "worker", 0) as worker:
+            yield ps, worker
+
+
+def is_in_a_loop(server: Any) -> bool:
+    info = server.task.information()
+    return info.state == "in an operation" and info.since > 0
+
+
+@pytest.mark.parametrize("device", [PS, WORKER])
+def test_the_loop_of_a_client_that_is_killed_ends(graph: ab.Graph, pair: Any, device: str):
+    ps, worker = pair
+    own = ab.constant(1.0) + 1.0
+    with running_client(worker.target, device) as process:
+        until(lambda: is_in_a_loop(ps if device == PS else worker))
+        process.kill()
+        with ab.Session(graph, target=worker.target) as session:
+            assert session.run(own, timeout=60.0) == 2
+        until(lambda: [server.status().held["running"] for server in pair] == [0, 0])
+
+
+def test_the_loop_of_a_session_that_is_closed_ends(graph: ab.Graph, server: Any):
+    y, own = endless(), ab.constant(1.0) + 1.0
+    session = ab.Session(graph, target=server.target)
+    waiting = Waiting(lambda: session.run(y))
+    until(lambda: is_in_a_loop(server))
+    session.close()
+    with pytest.raises(ab.errors.CancelledError, match="session was closed"):
+        waiting.result()
+    with ab.Session(graph, target=server.target) as session:
+        assert session.run(own, timeout=60.0) == 2
+
+
+@contextlib.contextmanager
+def loop_on(ps: Any, worker: Any) -> Generator[ab.Session]:
+    """The session of a loop without end, in which the ps is."""
+    with ab.Graph().as_default() as graph, ab.device(PS):
+        y = endless()
+    session = ab.Session(graph, target=worker.target)
+    waiting = Waiting(lambda: session.run(y))
+    until(lambda: is_in_a_loop(ps))
+    try:
+        yield session
+    finally:
+        session.close()
+        with pytest.raises((ab.errors.CancelledError, ab.errors.TaskFailedError)):
+            waiting.result()
+
+
+def test_what_comes_in_the_middle_of_a_loop_is_taken_behind_it(graph: ab.Graph, pair: Any):
+    ps, worker = pair
+    with ab.device(WORKER):
+        x = ab.placeholder((None,), "float32", "x")
+        large = x + 0.0  # goes by shared memory where there is such
+    with ab.device(PS):
+        y = ab.ops.sum(large), large[:2] + 1.0
+    waits = ab.Session(graph, target=worker.target)
+    value = np.arange(100_000, dtype="float32")
+    waits.run(y, {x: value})
+    with loop_on(ps, worker) as session:
+        waiting = Waiting(lambda: waits.run(y, {x: value}))
+        until(lambda: ps.task._heard)
+        session.close()
+        total, first = waiting.result()
+    np.testing.assert_allclose(total, value.sum(dtype="float64"), rtol=1e-5)
+    np.testing.assert_array_equal(first, [1, 2])
+    assert not ps.task._heard
+    waits.close()
+
+
+def test_a_loop_ends_when_its_master_does(pair: Any):
+    ps, worker = pair
+    with loop_on(ps, worker):
+        worker.stop()
+        until(lambda: ps.status().held["running"] == 0)
+
+
+def test_a_loop_ends_when_another_task_has_failed(graph: ab.Graph, pair: Any):
+    ps, worker = pair
+    with ab.device(PS):
+        y = endless()
+    with ab.device(WORKER):
+        queue = ab.queues.FIFOQueue(1, "float32", (), name="closed when the loop runs")
+        taken, closed = queue.dequeue(), queue.close()
+    session, other = (ab.Session(graph, target=worker.target) for _ in range(2))
+    other.program(closed)
+    waiting = Waiting(lambda: session.run([y, taken]))
+    until(lambda: is_in_a_loop(ps))
+    other.run(closed)
+    with pytest.raises(ab.errors.OutOfRangeError):
+        waiting.result()
+    until(lambda: ps.status().held["running"] == 0)
+    session.close()
+    other.close()
