@@ -225,8 +225,7 @@ class Simulation:
                 pipes = [pipe for pipe in task.pipes if not pipe.is_closed]
                 if pipes:
                     pipe = network.random.choice(pipes)
-                    network.after(when, lambda: self.break_off(pipe))
-
+                    network.after(when, pipe.lose)
             case 4:
                 rate, jump = network.random.choice([0.7, 1.5]), network.random.choice([0.0, 3600.0])
                 network.after(when, lambda: task.skew(rate, jump))
@@ -235,14 +234,6 @@ class Simulation:
     def restart(self, name: str) -> None:
         self.tasks[name].kill()
         self.tasks[name] = self.started(name)
-
-    @staticmethod
-    def break_off(pipe: Any) -> None:
-        """A connection is over for both, whatever is under way."""
-        for end in (pipe, pipe.other):
-            end.under_way.clear()
-            end.is_over = True
-            end.node.loop.touch(end)
 
 
 def check(seed: int, requests: dict[int, Request]) -> list[Any]:

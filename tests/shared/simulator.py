@@ -2,11 +2,13 @@
 
 Tasks run as they are (`distribute.tasks.task` and what it is made of). Their loop, sockets, questions by gRPC and the
 thread that compiles are these here: bytes come in pieces and late, links are cut, clocks differ, answers to questions
-come twice, and processes are stopped or killed at any event.
+come twice, messages are read in the middle of operations, and processes are stopped or killed at any event. Of what is
+under way on a connection that is lost a part may arrive, and its ends see the loss at different times.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -23,11 +25,16 @@ from anabranch.distribute.transport.planes import Limits, Plane
 from anabranch.distribute.transport.wire import Frame
 from anabranch.engine.graph.device import DeviceName
 from anabranch.engine.place.devices import make_devices
+from anabranch.engine.queues.errors import CancelledError
 
 TOKEN = b"a token for tests, which is no secret"
 SMALL = 0.001  # seconds
 _ROOM = 20_000  # bytes that a connection holds while they travel
 _FACTORS = (1, 1, 1, 1, 20, 400)  # by which what travels is slower
+
+
+class KilledError(BaseException):
+    """A process is killed in the middle of what it does."""
 
 
 class Network:
@@ -56,6 +63,10 @@ class Network:
         draw = self.random.random
         return -math.log(1.0 - draw()) * SMALL * _FACTORS[int(draw() * len(_FACTORS))]
 
+    def lag(self) -> float:
+        """Return for how long an end of a lost connection does not see that: mostly not long, and at times seconds."""
+        return self.random.random() * self.random.choice([SMALL, 3.0])
+
     def is_cut(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self.cut
 
@@ -67,9 +78,10 @@ class Network:
                 self.now = end
                 return until()
             self.now, _, function, node = heapq.heappop(events)
-            if node is None or not (node.is_stopped or node.is_dead):
-                function()
-            elif node.is_stopped:
+            if node is None or not (node.is_stopped or node.is_busy or node.is_dead):
+                with contextlib.suppress(KilledError):
+                    function()
+            elif not node.is_dead:
                 node.put_off.append(function)
         return True
 
@@ -85,6 +97,7 @@ class Pipe:
         self.incoming: list[bytes] = []
         self.is_over = False  # the other side has closed it, and all that it has sent is here
         self.is_closed = False
+        self.is_lost = False  # what is written goes nowhere
         self.under_way: list[bytes] = []
         self.is_moving = False
 
@@ -101,6 +114,8 @@ class Pipe:
         if self.is_closed:
             raise BrokenPipeError(32, "the connection was cut")
         data = b"".join(map(bytes, buffers))
+        if self.is_lost:
+            return len(data)
         waiting = sum(map(len, self.under_way))
         room = _ROOM - waiting
         if room < _ROOM // 4:  # as of a real socket: else all would go in ever smaller pieces, a delay each
@@ -151,6 +166,29 @@ class Pipe:
         self.is_closed = True
         self._move()
 
+    def lose(self) -> None:
+        """Lose the connection: a first part of what is under way arrives; each end sees the loss at its own time."""
+        for end in (self, self.other):
+            end.is_lost = True
+            end.node.network.after(end.node.network.lag(), end.other.end_behind(end.torn()))
+
+    def torn(self) -> bytes:
+        """Take what is under way, and return a first part of it."""
+        data = b"".join(self.under_way)
+        self.under_way.clear()
+        return data[: self.node.network.random.randint(0, len(data))]
+
+    def end_behind(self, data: bytes) -> Callable[[], None]:
+        """Return what has this end see some bytes, and that there are no more."""
+
+        def end() -> None:
+            if data and not self.is_over:
+                self.incoming.append(data)
+            self.is_over = True
+            self.node.loop.touch(self)
+
+        return end
+
 
 class SimulatedLoop(Loop):
     """A loop that turns when the network says so."""
@@ -184,6 +222,7 @@ class SimulatedLoop(Loop):
         pass
 
     def now(self) -> float:
+        self._node.interrupt()  # steps look at the clock when they are turned
         return self._node.clock()
 
     def after(self, seconds: float, function: Callable[[], Any]) -> None:
@@ -231,6 +270,7 @@ class Node:
         self.name = name
         self.is_dead = False
         self.is_stopped = False
+        self.is_busy = False  # with an operation that takes long
         self.rate = 1.0  # of its clock
         self._read_at = (network.now, network.random.random() * 1e6)  # and what the clock was then
         self.loop = SimulatedLoop(self)
@@ -241,6 +281,9 @@ class Node:
         """Seconds of its own clock, which goes forward only."""
         then, was = self._read_at
         return was + (self.network.now - then) * self.rate
+
+    def interrupt(self) -> None:
+        """Have something happen in the middle of what the process does."""
 
     def skew(self, rate: float, jump: float = 0.0) -> None:
         """Let its clock go at another rate from now on, and forward by some seconds at once."""
@@ -263,6 +306,8 @@ class Node:
     def kill(self) -> None:
         self.is_dead = True
         for pipe in self.pipes:
+            if self.network.random.random() < 0.5:  # as a system does that has not handed over all that has come
+                pipe.under_way = [data for data in [pipe.torn()] if data]
             pipe.close()
 
     def pipe_to(self, other: Node) -> tuple[Pipe, Pipe]:
@@ -313,9 +358,7 @@ class SimulatedSystem:
         other = self._node.network.nodes.get(address.front)
         if not isinstance(other, TaskNode) or other.is_dead or other.task.identity.incarnation != address.incarnation:
             raise OSError(111, "connection refused")
-        one, two = self._node.pipe_to(other)
-        other.later(self._node.network.delay(), lambda: other.task.accept(two, Plane.TCP))  # type: ignore[arg-type]
-        return one, Plane.TCP
+        return other.reached_by(self._node), Plane.TCP
 
     def process_at(self, sock: Any) -> None:
         """Return None: sockets alone report an end here."""
@@ -338,6 +381,35 @@ class TaskNode(Node):
         system: Any = SimulatedSystem(self)
         self.task = Task(Identity(name, incarnation), cluster, devices, TOKEN, config, 1, address, system)
         network.nodes[address] = self
+
+    def reached_by(self, node: Node) -> Pipe:
+        """Accept a connection; gives its other end. At times one comes twice: by the second nobody says anything."""
+        random = self.network.random
+        for is_second in [True, False] if random.random() < 0.05 else [False]:
+            one, two = node.pipe_to(self)
+            self.later(self.network.delay(), lambda two=two: self.task.accept(two, Plane.TCP))  # type: ignore[arg-type]
+            if is_second:
+                self.network.after(self.network.lag(), one.lose)
+        return one
+
+    def interrupt(self) -> None:
+        """Let an operation take long at times, read meanwhile, and end it if its step ends: it is a compiled loop."""
+        turning, network = self.task.turning, self.network
+        if turning.running is None or self.is_busy or network.random.random() > 0.05:
+            return
+        self.is_busy = True
+        for _ in range(network.random.choice([1, 2, 15])):
+            network.run(lambda: False, network.random.random() * 0.3)
+            network.run(lambda: self.is_dead or not self.is_stopped, math.inf)
+            if self.is_dead:
+                raise KilledError
+            self.task.hear()
+            if turning.stop.is_asked:
+                break
+        self.is_busy = False
+        self.go_on()
+        if turning.stop.is_asked:
+            raise CancelledError("The loop was ended.")
 
     @property
     def held(self) -> dict[str, int]:
@@ -369,12 +441,10 @@ class ClientNode(Node):
 
     def connect(self, master: TaskNode) -> None:
         """Connect to a task, again."""
-        one, two = self.pipe_to(master)
         identity = self.identity = Identity(self.name, self.network.random.randrange(2**62))
-        master.later(self.network.delay(), lambda: master.task.accept(two, Plane.TCP))  # type: ignore[arg-type]
         self.connection = Connection(
             self.loop,
-            one,  # type: ignore[arg-type]
+            master.reached_by(self),  # type: ignore[arg-type]
             Handshake(identity, TOKEN, False, master.task.identity),
             lambda connection, frame: self.answers.append(frame),
             lambda connection: None,
