@@ -376,6 +376,7 @@ class TaskNode(Node):
     def __init__(self, network: Network, address: str, cluster: ClusterSpec, name: str, config: ServerConfig) -> None:
         super().__init__(network, address)
         self.compiling: list[Callable[[], None]] = []
+        self._turned: Any = None  # the turn of a step in which an operation may have taken long
         devices = make_devices(DeviceName.parse(name), cpu=1)
         incarnation = network.random.randrange(2**62, 2**63)
         system: Any = SimulatedSystem(self)
@@ -395,7 +396,11 @@ class TaskNode(Node):
     def interrupt(self) -> None:
         """Let an operation take long at times, read meanwhile, and end it if its step ends: it is a compiled loop."""
         turning, network = self.task.turning, self.network
-        if turning.running is None or self.is_busy or network.random.random() > 0.05:
+        turn = None if turning.running is None else (self.loop.turns, turning.running.key)
+        if turn is None or turn == self._turned:
+            return
+        self._turned = turn  # nothing of the turn has run: an operation that is ended leaves nothing half done
+        if network.random.random() > 0.15:
             return
         self.is_busy = True
         for _ in range(network.random.choice([1, 2, 15])):
