@@ -159,9 +159,10 @@ class Constraints:
                 self._unite(operation, recorded, "what a loop or branch saves is recorded where it is made")
             return
         for region in operation.op.regions:
-            for inner in region.operations:
-                if inner in self._parents:
-                    self._unite(operation, inner, "a recursive function is not spread over devices")
+            for block in all_blocks(region.operations):  # those of branches and loops inside are not spread, either
+                for inner in block:
+                    if inner in self._parents:
+                        self._unite(operation, inner, "a recursive function is not spread over devices")
         for effect in operation.effects:
             if not isinstance(effect.resource, str) and not operation.op.regions:
                 self._unite_with_resource(operation, effect.resource)

@@ -405,6 +405,20 @@ def test_a_recursive_function_is_not_spread():
     assert {found[operation] for operation in inside} == {found[recursion]}
 
 
+def test_a_recursive_function_is_where_its_branches_ask_for():
+    @ab.function
+    def halved(n: Any, x: Any) -> Any:
+        def deeper() -> Any:
+            with ab.device("cpu:1"):
+                return halved(n - 1, ab.ops.tanh(x @ x)) @ x
+
+        return ab.cond(n <= 0, lambda: x, deeper)
+
+    y = halved(ab.placeholder((), "int32"), ab.placeholder((64, 64), "float32"))
+    places = {operation.type: device.name for operation, device in ab.placement(y, devices=make_devices(cpu=3)).items()}
+    assert {places[kind] for kind in ("recursion", "matmul", "tanh")} == {"cpu:1"}
+
+
 # --- the result -----------------------------------------------------------------------------------------------------
 
 
