@@ -5,15 +5,19 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+import numpy as np
+
 from ...engine.machine.report import StalledError
 from ...engine.machine.step import DeadValueError
 from ...engine.place.constraints import PlacementError
 from ...engine.queues import errors
+from ...engine.runtime.deep_calls import CallsTooDeepError
 from ...engine.saving import SavedGraphError
 
 _KNOWN: dict[str, type[Exception]] = {
     **{name: getattr(errors, name) for name in errors.__all__},
-    **{each.__name__: each for each in (DeadValueError, PlacementError, SavedGraphError, StalledError)},
+    **{each.__name__: each for each in (CallsTooDeepError, DeadValueError, PlacementError, SavedGraphError)},
+    **{each.__name__: each for each in (StalledError, np.linalg.LinAlgError)},
 }
 _PLAIN = (
     *(ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError, EOFError, MemoryError),

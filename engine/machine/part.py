@@ -10,8 +10,7 @@ import contextlib
 import hashlib
 import queue
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -24,7 +23,7 @@ from ..lower.show import dump_machine
 from ..passes.framework.prepare import Step as PreparedStep
 from ..place.constraints import PlacementError
 from ..place.devices import Device, devices_of_cluster
-from ..runtime.deep_calls import FRAMES_OF_PROGRAM, deep_calls
+from ..runtime.deep_calls import FRAMES_OF_PROGRAM, CallsTooDeepError, calls_under_way, deep_calls, too_deep_of
 from ..tracing.recorder import End
 from ..tracing.recorder import Event as Recorded
 from .frames import Deliver, Iteration, Tag
@@ -332,7 +331,8 @@ class PartProgram(MachineProgram):
 
     def failed(self, step: PartStep, error: Exception) -> None:
         """Drop a run that has failed, and note on its error where."""
-        self._annotate(error, step)
+        if not isinstance(error, CallsTooDeepError):  # that names the function: where it ended says nothing
+            self._annotate(error, step)
         step.abort(error)
 
     def with_clocks(self) -> Self:
@@ -352,9 +352,17 @@ class PartProgram(MachineProgram):
         """Test whether functions of the step call themselves, so that it is turned within `room`."""
         return bool(self._recursions)
 
-    def room(self) -> AbstractContextManager[Any]:
-        """Room for recursive functions while a step is turned."""
-        return deep_calls(FRAMES_OF_PROGRAM)
+    @contextlib.contextmanager
+    def room(self) -> Generator[None]:
+        """Give recursive functions room while a step is turned; an error where it is too little names the function."""
+        with deep_calls(FRAMES_OF_PROGRAM):
+            try:
+                yield
+            except RecursionError as error:
+                failure = too_deep_of(error, calls_under_way(error, self.filename, self._recursions))
+            else:
+                return
+        raise failure from None
 
 
 def task_of(device: str) -> str:

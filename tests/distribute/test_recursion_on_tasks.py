@@ -12,6 +12,7 @@ from shared.tasks import PS, TOKEN, WORKER
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.place.constraints import PlacementError
+from anabranch.engine.runtime.deep_calls import CallsTooDeepError
 from anabranch.engine.runtime.interpreter import Interpreter
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -111,3 +112,20 @@ def test_a_recursion_whose_branches_ask_for_two_tasks_is_refused(session: ab.Ses
     y = spread(ab.constant(1.0), ab.placeholder((), "int32", "n"))
     with pytest.raises(PlacementError, match="a recursive function is not spread over devices"):
         session.program(y)
+
+
+def test_a_recursion_that_does_not_end_is_named(session: ab.Session):
+    n = ab.placeholder((), "int32", "n")
+    with ab.device(PS):
+        y = halves(ab.constant(1.0), n)
+    with pytest.raises(CallsTooDeepError, match=r"'halves' called itself .* calls deep"):
+        session.run(y, {n: 2**30})
+    assert session.run(y, {n: 0}) == 1
+
+
+def test_errors_of_linear_algebra_keep_their_kind(session: ab.Session):
+    x = ab.placeholder((2, 2), "float64", "x")
+    with ab.device(PS):
+        y = ops.cholesky(x)
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        session.run(y, {x: -np.eye(2)})
