@@ -20,7 +20,8 @@ class ModelParallel(Strategy):
     kernel ``(features, units)`` the layout ``(None, "model")`` makes columns: each device computes some of the outputs,
     with its part of the bias, and they are concatenated. ``("model", None)`` makes rows: each device multiplies some
     of the features, and the products are summed. A table of an `Embedding` may be cut by rows or columns, too. Both
-    axes may be cut, over two axes of the mesh. Weights that no key matches are whole.
+    axes may be cut, over two axes of the mesh. Weights that no key matches are whole. A warning names the keys that
+    match no weight, and those whose layouts have the axis of the rows.
 
     Layers that compute in parts are `Dense`, `EinsumDense`, whatever is made of them (such as `MultiHeadAttention`),
     `Embedding` and `ReversibleEmbedding`. Losses, metrics, gradients and weights are those of one device, up to
@@ -108,6 +109,7 @@ class ModelParallel(Strategy):
         self.variable_partitioner = _ByLayouts(self)
         self.parts: dict[str, list[str]] = {}  # by the paths of weights, once a step was built
         self.held: dict[str, int] = {}  # bytes by the names of devices
+        self.seen_keys: set[str] = set()  # of layouts that were checked, so that a warning comes once
 
     @property
     def device_mesh(self) -> DeviceMesh:

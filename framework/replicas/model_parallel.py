@@ -5,6 +5,8 @@ Layers ask for the cut of a weight while a step is built (`layers/cut_weights`).
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ...layers.core.layer import Layer
 
 
+_SHOWN = 8  # paths that a message lists
 _PRODUCTS = (Dense.call, EinsumDense.call)
 
 
@@ -103,6 +106,7 @@ class PartSteps(LocalSteps):
         else:
             results = self.build_whole(mode, layout, tensors)
         check_layouts(self.model, self.strategy)  # layers may have got their weights just now
+        _warn_of_idle_layouts(self.model, self.strategy)
         return results
 
     def check(self) -> None:
@@ -155,6 +159,32 @@ def check_layouts(model: Any, strategy: ModelParallel) -> None:
             )
         cut[variable.path] = [str(name) for name in found[1].reshape(-1)]
     strategy.parts = cut
+
+
+def _warn_of_idle_layouts(model: Any, strategy: ModelParallel) -> None:
+    """Warn of layouts that cut nothing: no weight has such a path, or the axis of the mesh is that of the rows."""
+    layouts = {key: strategy.layout_map[key] for key in strategy.layout_map if key not in strategy.seen_keys}
+    strategy.seen_keys.update(layouts)
+    paths = [variable.path for variable in grouped(model.variables)]
+    tensors = [f"{layer.path}/output" for layer in model._flatten_layers()]
+    idle = [key for key in layouts if not any(re.search(key, path) for path in [*paths, *tensors])]
+    if idle:
+        warnings.warn(
+            f"ModelParallel: no weight of model {model.name!r} has a path that these keys of the layout map match: "
+            f"{idle}. They cut nothing. Its paths are {paths[:_SHOWN]}{' and more' if len(paths) > _SHOWN else ''}.",
+            stacklevel=2,
+        )
+    rows = strategy.batch_dim_name
+    if strategy.replicas > 1:
+        along = [key for key, layout in layouts.items() if key not in idle and layout and rows in layout.axes]
+        along = [key for key in along if any(re.search(key, path) for path in paths)]
+        if along:
+            warnings.warn(
+                f"ModelParallel: rows of batches are spread over axis {rows!r} of the mesh, and weights are not cut "
+                f"along it: the layouts of {along} are as if they had None there. Name another axis of the mesh, or "
+                "give the axis of the rows as batch_dim_name.",
+                stacklevel=2,
+            )
 
 
 def _parts_of_layer(layer: Layer, strategy: ModelParallel) -> list[tuple[Any, list[str | None]]]:

@@ -373,6 +373,21 @@ def test_layouts_that_do_not_fit_are_refused() -> None:
         refused(wrong, [layers.Dense(4, name="up")])
 
 
+def test_layouts_that_cut_nothing_are_warned_of() -> None:
+    ab.config.set_devices(cpu=2)
+    layouts = {"uo/kernel": (None, "model"), "up/kernel": ("batch", "model"), "up/output": ("batch", None)}
+    strategy = strategy_of((2, 1), layouts)
+    with strategy.scope():
+        model = ab.Sequential([layers.Flatten(), layers.Dense(4, name="up")])
+        model.compile("sgd", "mse")
+    with (
+        pytest.warns(UserWarning, match=r"keys of the layout map match: \['uo/kernel'\]\. They .* \['.*up/kernel', "),
+        pytest.warns(UserWarning, match=r"axis 'batch' of the mesh, and weights .*the layouts of \['up/kernel'\] are"),
+    ):
+        model.train_on_batch(X, Y)
+    model.train_on_batch(X[:4], Y[:4])  # once is enough
+
+
 def test_weights_that_can_not_be_cut_are_refused() -> None:
     class Own(layers.Dense):
         def call(self, inputs: Any) -> Any:
