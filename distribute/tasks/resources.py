@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.graph.device import DeviceName
 from ...engine.graph.graph import Graph, Operation
 from ...engine.graph.spec import TensorSpec
@@ -141,7 +142,7 @@ def _elsewhere(description: Any) -> Any:
     if description["kind"] != "variable":
         return made_resource(description, lambda number: None)
     shape = description["shape"] or ()
-    value = np.broadcast_to(np.zeros((), description["dtype"]), [dimension or 0 for dimension in shape])
+    value = np.broadcast_to(np.zeros((), as_dtype(description["dtype"])), [dimension or 0 for dimension in shape])
     made = Variable(np.zeros([0] * len(shape), value.dtype), [None] * len(shape), value.dtype, name=description["name"])
     return _as_described(made, description)
 
@@ -171,7 +172,7 @@ def _check_same(held: Any, description: Any, task: str) -> None:
     if kind == "generator":
         return
     shape = None if description["shape"] is None else tuple(description["shape"])
-    if held.shape != shape or held.dtype.name != description["dtype"]:
+    if held.shape != shape or name_of(held.dtype) != description["dtype"]:
         raise ValueError(
             f"Variable {name!r} on {task} is {held.spec}, made by another client; this one expects "
             f"{description['dtype']}{list(shape or ())}. Give yours another name, or a container of its own "

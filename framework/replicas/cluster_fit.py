@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,9 +172,19 @@ def seed_now() -> list[int]:
     return [int(part) for part in global_generator().state]
 
 
-def plain(value: Any) -> Any:
-    """A value of logs as JSON has it."""
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+def plain(logs: Logs) -> Logs:
+    """Return logs as JSON has them, without what it can't have, such as an object that a callback has added.
+
+    >>> plain({"loss": np.float32(0.5), "figure": object()})
+    {'loss': 0.5}
+    """
+    found: Logs = {}
+    for name, value in logs.items():
+        given = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+        with contextlib.suppress(TypeError, ValueError):
+            json.dumps(given)
+            found[name] = given
+    return found
 
 
 def same(value: object, known: object) -> bool:

@@ -195,7 +195,7 @@ class ParallelFit(ClusterFit):
         if is_chief:
             logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
         progress.close(done, logs)
-        logs = self._agreed_logs({name: plain(value) for name, value in logs.items()})
+        logs = self._agreed_logs(plain(logs))
         if not self._hands_out:
             self.passes.count_pass()
             self.data.on_epoch_end()
@@ -203,12 +203,15 @@ class ParallelFit(ClusterFit):
         if is_saved:
             for each in self._shards_of_optimizers:
                 each.gather(is_chief)
+        names = [*logs]
         hooks.on_epoch_end(epoch, logs)
         if is_saved:
             for each in self._shards_of_optimizers:
                 each.release()
-        self._share_changes(before)
-        return logs
+        found = self._share_changes(before, plain({name: logs[name] for name in logs if name not in names}))
+        for name in found.keys() - logs.keys():  # such as the learning rate, of which a callback of the chief notes it
+            self.model.history.history.setdefault(name, []).append(found[name])
+        return logs | found
 
     def _agreed_logs(self, logs: Logs) -> Logs:
         """Give all workers the chief's logs; before that they join validation, if the chief has begun to share it."""
@@ -323,19 +326,27 @@ class ParallelFit(ClusterFit):
         """The values of all variables now, in the chief."""
         return [np.array(variable.numpy()) for variable in self._shared] if self.strategy.is_chief else []
 
-    def _share_changes(self, before: Sequence[Any]) -> None:
-        """Have what the chief's callbacks have changed hold everywhere."""
+    def _share_changes(self, before: Sequence[Any], logs: Logs | None = None) -> Logs:
+        """Have what the chief's callbacks have changed hold everywhere; gives what they have added to the logs.
+
+        Args:
+            before: the values of variables before they were called.
+            logs: what they have added.
+        """
         model, variables = self.model, self._shared
         pairs = zip(variables, before, strict=False)
         changed = [number for number, (v, value) in enumerate(pairs) if not same(v.numpy(), value)]
-        found = self._tell({"changed": changed, "stop": bool(model.stop_training)})
+        found = self._tell({"changed": changed, "stop": bool(model.stop_training), "logs": logs or {}})
         model.stop_training = found["stop"]
         self._send(found["changed"])
+        return found["logs"]
 
     def _send(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             variable = self._shared[number]
-            value = self._group.broadcast(np.asarray(variable.numpy()), 0)
+            value = np.asarray(variable.numpy())
+            # A vocabulary is text, which has no fixed size.
+            value = self._tell(value.tolist()) if value.dtype.kind == "T" else self._group.broadcast(value, 0)
             if not self.strategy.is_chief:
                 variable.assign(value)
 

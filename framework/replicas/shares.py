@@ -138,7 +138,9 @@ class Current:
         first: how many steps of it were done before this generation.
         applied: how many steps of this generation were applied before it.
         seed: of the order of its rows.
-        seen: how many of its steps callbacks have seen, of a chief before; None if they have seen `first`.
+        shown: how many of its steps this worker's callbacks have seen while it followed a chief.
+        seen: how many the chief's callbacks have seen where this worker took over, and one more than there are if they
+            have seen its end; None if no chief was lost.
     """
 
     epoch: int
@@ -147,4 +149,5 @@ class Current:
     first: int
     applied: int
     seed: list[int] = field(default_factory=list)
+    shown: int = 0
     seen: int | None = None

@@ -26,7 +26,7 @@ from ...distribute.restarts import Restarts
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET
-from ..callbacks.base import History
+from ..callbacks.base import Callback, CallbackList, History
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
@@ -67,6 +67,7 @@ class ReplicaFit(ReplicaMember):
         self._run: TrainingRun | None = None
         self._generation = self._after = 0  # in which this worker takes part, and which one it does not want
         self._passes_made = 0
+        self._own: list[Callback] = []  # those that this worker called while it followed
         self._is_computing = self._is_leaving = False
         self._has_made_epochs = False
         self._absent: list[str] = []  # workers that did not take part when the latest epoch began
@@ -175,7 +176,7 @@ class ReplicaFit(ReplicaMember):
                 title = f"Epoch {epoch + 1}/{epochs.stop}"
                 progress = make_progress(self.verbosity, title, self.data.batches, self._logs_now)
                 steps = self._run_epoch(current, progress)
-                logs = self._end_epoch(epoch, steps, progress)
+                logs = self._end_epoch(current, steps, progress)
                 current = None
         if not self._is_announced:
             self._announce_begin(epochs.stop)
@@ -229,6 +230,7 @@ class ReplicaFit(ReplicaMember):
         strategy.chief_index = strategy.task_index
         tell_launcher(strategy.task_index)
         _logger.warning("%s leads the training from now on.", strategy.workers[strategy.task_index])
+        self._own = [*hooks.callbacks]
         new = [each for each in self.given if each not in hooks.callbacks and not isinstance(each, History)]
         run_by_all = [each for each in hooks.callbacks if each not in self.given]
         hooks.replace([*(each for each in self.given if not isinstance(each, History)), *run_by_all])
@@ -263,14 +265,17 @@ class ReplicaFit(ReplicaMember):
         text = self.programs.notes()
         note = state_of_text(text) if text else {}
         if note:
-            run.set_callbacks_state(note["callbacks"])
+            run.set_callbacks_state(note["callbacks"], self._own)
             self.model.stop_training = note["stop_training"]
             global_generator().state = np.array(note["generator"], "int64")
         self._pull(self.plan.variables, self._counts_rows)
         if current is not None:
             self._seed, self._applied = current.seed, current.applied
+            current.seen = current.first
             if note and note["epoch"] == current.epoch:
                 current.seen = max(note["done"], current.first)
+            elif note and note["epoch"] > current.epoch:
+                current.seen = (self.data.batches or 0) + 1
         self._lead_epochs(run, range(begin, epochs.stop), current)
 
     def _settle(self, mark: int) -> None:
@@ -340,19 +345,21 @@ class ReplicaFit(ReplicaMember):
     def _facts(self) -> dict[str, Any]:
         return facts_of_data(self.data) | facts_of_model(self.model, self.plan.variables)
 
-    def _end_epoch(self, epoch: int, steps: int, progress: Progress) -> Logs:
+    def _end_epoch(self, current: Current, steps: int, progress: Progress) -> Logs:
         """Report the result of an epoch to callbacks and the other workers; return its logs."""
+        epoch = current.epoch
         self._pull(self.plan.variables)
         self.plan.skip_to(min(steps, self.data.batches or 0))
         logs = self._logs() if steps else {}
+        of_training = [*logs]
         logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
         progress.close(steps, logs)
         self.passes.count_pass()
         self.data.on_epoch_end()
-        self.hooks.on_epoch_end(epoch, logs)
+        self._hooks_at(current, self.data.batches or 0).on_epoch_end(epoch, logs)
         self._note(epoch + 1, 0)
         self._has_made_epochs = True
-        self.programs.announce({"logs": {name: plain(value) for name, value in logs.items()}, "steps": steps})
+        self.programs.announce({"logs": plain(logs), "of training": of_training, "steps": steps})
         return logs
 
     @contextlib.contextmanager
@@ -367,21 +374,22 @@ class ReplicaFit(ReplicaMember):
 
     def _run_epoch(self, current: Current, progress: Progress) -> int:
         """Run the chief's part of an epoch, of which some steps may have been done before; gives how many it has."""
-        hooks, model, first, shares = self.hooks, self.model, current.first, current.shares
-        wanted = hooks.wants_batches("train")
+        model, first, shares = self.model, current.first, current.shares
+        wanted = self.hooks.wants_batches("train")
         self._parts, self._applied = shares.parts, current.applied
-        done = begun = current.seen if current.seen is not None else first
+        done = first if current.seen is None else min(current.seen, current.shown)
         together, batches = model.steps_per_execution, self.data.batches or 0
         while True:
             ticket = self.programs.take(current.number)
             while done - first < ticket.step - self._applied:
-                if wanted and (done % together == 0 or done == begun):
+                hooks = self._hooks_at(current, done)
+                if wanted and (done % together == 0 or done == first):
                     hooks.begin_batch("train", done)
                 if wanted and ends_group(done, together, batches):
                     self._pull(self.plan.variables, self._counts_rows)
                     hooks.end_batch("train", done, self._logs() if hooks.reads_batch_logs("train") else {})
                     self._push_changed()
-                    self._note(current.epoch, done + 1)
+                    self._note(current.epoch, max(done + 1, current.seen or 0))
                 done += 1
                 if model.stop_training:
                     self.programs.end_epoch()
@@ -394,6 +402,14 @@ class ReplicaFit(ReplicaMember):
                 self._compute(current.epoch, ticket, shares)
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
+
+    def _hooks_at(self, current: Current, step: int) -> CallbackList:
+        """Give the callbacks that are called at a step: all, but those that have seen it before a chief was lost."""
+        hooks, seen = self.hooks, current.seen
+        if seen is None or step >= max(seen, current.shown):
+            return hooks
+        called = [each for each in hooks.callbacks if (each in self._own) == (step >= current.shown)]
+        return CallbackList(called, **hooks.params)
 
     # --- the other workers ------------------------------------------------------------------------------------------
 
@@ -456,9 +472,9 @@ class ReplicaFit(ReplicaMember):
         Raises:
             LeavingError: this worker is to leave.
         """
-        shown = current.first
+        current.shown = current.first
         while (ticket := self.programs.take(current.number)).number >= 0:
-            shown = self._show_steps(current, shown, current.first + ticket.step - current.applied)
+            self._show_steps(current, current.first + ticket.step - current.applied)
             self._compute(current.epoch, ticket, current.shares)
         if ticket.number == LEAVE:
             raise LeavingError
@@ -466,23 +482,24 @@ class ReplicaFit(ReplicaMember):
         if heard is not None:
             if any(callback in self.given for callback in self.hooks.callbacks):
                 self._pull(self.plan.variables)
-            logs = {name: value for name, value in heard["logs"].items() if not name.startswith("val_")}
-            self._show_steps(current, shown, heard["steps"], logs)
+            logs = {name: heard["logs"][name] for name in heard["of training"]}
+            self._show_steps(current, heard["steps"], logs)
         return heard
 
-    def _show_steps(self, current: Current, shown: int, until: int, logs: Logs | None = None) -> int:
-        """Call the callbacks' methods for batches, which are applied up to `until`; gives that.
+    def _show_steps(self, current: Current, until: int, logs: Logs | None = None) -> None:
+        """Call the callbacks' methods for batches, which are applied up to `until`.
 
         Args:
             current: the epoch.
-            shown: up to which they were called before.
             until: up to which they are called.
             logs: those of the end of the epoch; None within it.
         """
         hooks, together = self.hooks, self.model.steps_per_execution
         if not hooks.wants_batches("train"):
-            return until
-        for step in range(shown, until):
+            current.shown = until
+            return
+        for step in range(current.shown, until):
+            current.shown = step + 1
             if step % together == 0 or step == current.first:
                 hooks.begin_batch("train", step)
             if not ends_group(step, together, self.data.batches):
@@ -491,7 +508,6 @@ class ReplicaFit(ReplicaMember):
                 self._pull(self.plan.variables)
                 logs = self._logs() if hooks.reads_batch_logs("train") else {}
             hooks.end_batch("train", step, dict(logs))
-        return until
 
     def _hear_logs(self, epoch: int) -> Any:
         """Wait for the logs of an epoch, and join its validation before, if there is one; None if the chief is lost."""

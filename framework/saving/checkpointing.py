@@ -381,14 +381,20 @@ class TrainingRun:
         """Return the state of each callback, with the name of its class."""
         return [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks]
 
-    def set_callbacks_state(self, states: Sequence[Any]) -> None:
-        """Have the callbacks go on with what `callbacks_state` gave; others of the same class follow in their order."""
+    def set_callbacks_state(self, states: Sequence[Any], kept: Sequence[Callback] = ()) -> None:
+        """Have the callbacks go on with what `callbacks_state` gave; others of the same class follow in their order.
+
+        Args:
+            states: what that gave.
+            kept: callbacks that keep the state that they have.
+        """
         remaining = list(states)
         for callback in self.hooks.callbacks:
             saved = next((pair for pair in remaining if pair[0] == type(callback).__name__), None)
             if saved is not None:
                 remaining.remove(saved)
-                callback.set_state(saved[1])
+                if callback not in kept:
+                    callback.set_state(saved[1])
 
     def _go_to(self, state: State) -> Batch | None:
         """Bring the data to where they were; the batch before that, if there is one in this pass."""

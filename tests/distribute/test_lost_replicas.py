@@ -83,6 +83,8 @@ def test_a_worker_and_the_chief_are_lost(run: Launch, folder: Path, alone: Any, 
     assert mine["steps"] == alone["steps"] == 14
     assert mine["statistics"]["members"] == [1]
     assert_same(mine, alone)
+    own = [1, [[epoch, batch] for epoch in range(2) for batch in range(7)]]
+    assert mine["everywhere"] == own, "a callback of all workers sees each batch once, and keeps its own state"
     printed = capfd.readouterr()
     assert "[worker 1] /job:worker/task:1 leads the training from now on." in printed.out
     assert "ended with exit status -9" in printed.err
