@@ -11,6 +11,7 @@ from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.state.sharded import ShardedVariable, expanded, regrouped
+from ..graph.state.stateless import substitute
 from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor, runs_now
@@ -83,7 +84,13 @@ def gradients(
     with graph.entered(), graph.name_scope(name):
         seeds: dict[Symbol, Any] = {y: conjugated(seed) for y, seed in _seeds(symbols, grad_ys).items()}
         sources, stops = ([_source_in(graph, _as_source(x)) for x in flatten(each)] for each in (xs, stop_gradients))
-        found = _found_outward(graph, seeds, sources, stops)
+        # Inside a `StatelessScope` a variable also reads as what was assigned to it there.
+        kept = [(number, substitute(x)) for number, x in enumerate(sources) if isinstance(x, Variable)]
+        more = [(number, value) for number, value in kept if isinstance(value, Symbol)]
+        found = _found_outward(graph, seeds, [*sources, *[value for _, value in more]], stops)
+        for (number, _), parts in zip(more, found[len(sources) :], strict=True):
+            found[number] += parts
+        del found[len(sources) :]
         return [_total(parts, x, zero) for parts, x in zip(found, flatten(xs), strict=True)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,16 +39,34 @@ def facts_of_data(data: Data) -> dict[str, Any]:
 def facts_of_model(model: Any, variables: Sequence[Variable]) -> dict[str, Any]:
     """Describe a compiled model: facts for `check_alike`, by name.
 
-    The learning rate is left out where it is a number: all workers have the chief's.
+    The learning rate is left out where it is a number: all workers have the chief's. Numbers of names are, too: they
+    differ where one worker has made more models before, such as a copy that the chief has loaded.
 
     Args:
         model: the model.
         variables: what a step reads or changes.
     """
-    found = {f"variable {n}": f"{v.name} {v.dtype}{list(v.shape)}" for n, v in enumerate(variables)}
+    found = {f"variable {n}": f"{unnumbered(v.name)} {v.dtype}{list(v.shape)}" for n, v in enumerate(variables)}
     for name, value in {**(model._compile_arguments or {}), "optimizer": model.optimizer}.items():
         found[name] = _as_text(value)
     return found
+
+
+def unnumbered(name: str) -> str:
+    """Return a name without the numbers by which layers and optimizers of one class differ.
+
+    >>> unnumbered("adam_1/dense_12_kernel_velocity")
+    'adam/dense_kernel_velocity'
+    """
+    return re.sub(r"_\d+(?=[/_]|$)", "", name)
+
+
+def _without_numbers(config: Any) -> Any:
+    """Return a configuration with such names."""
+    if isinstance(config, dict):
+        found = {key: _without_numbers(value) for key, value in config.items()}
+        return found | {"name": unnumbered(config["name"])} if isinstance(config.get("name"), str) else found
+    return [_without_numbers(each) for each in config] if isinstance(config, (list, tuple)) else config
 
 
 def _as_text(value: object) -> str:
@@ -59,7 +78,7 @@ def _as_text(value: object) -> str:
     settings = config.get("config") if isinstance(config, dict) else None
     if isinstance(settings, dict) and not isinstance(settings.get("learning_rate"), dict):
         config = {**config, "config": {name: each for name, each in settings.items() if name != "learning_rate"}}
-    return json.dumps(config, sort_keys=True, default=lambda each: type(each).__name__)
+    return json.dumps(_without_numbers(config), sort_keys=True, default=lambda each: type(each).__name__)
 
 
 def check_alike(worker: str, own: Mapping[str, Any], leader: str, others: Mapping[str, Any]) -> None:
@@ -109,4 +128,4 @@ def add_to_digest(found: Any, array: Array) -> None:
         found.update(np.ascontiguousarray(array).reshape(-1).view("uint8"))
 
 
-__all__ = ["add_to_digest", "check_alike", "facts_of_data", "facts_of_model"]
+__all__ = ["add_to_digest", "check_alike", "facts_of_data", "facts_of_model", "unnumbered"]

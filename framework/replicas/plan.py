@@ -11,6 +11,7 @@ from ...engine.ops.random.keys import SeedGenerator
 from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ..data.adapters import Batch
+from .alike import unnumbered
 from .shares import Shares
 from .traced import StepTracer
 
@@ -36,7 +37,7 @@ class ReplicaPlan(StepTracer):
     def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
         self.strategy = strategy
         _refuse_synchronized(model)
-        self.container = f"fit {strategy.begin_fit()}: {model.name}"
+        self.container = f"fit {strategy.begin_fit()}: {unnumbered(model.name)}"
         super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
             self.steps = ReplicaSteps(
@@ -104,7 +105,7 @@ class ReplicaPlan(StepTracer):
     def places(self, resource: Any) -> dict[str, Any]:
         """Return what tasks need about state; see `Client.places`."""
         if isinstance(resource, Variable) and resource in self._numbers:
-            path = f"{self._numbers[resource]}: {resource.path}"
+            path = f"{self._numbers[resource]}: {unnumbered(resource.path)}"
             return {"container": self.container, "path": path, "device": self.strategy.ps[self._ps_of[resource]]}
         if isinstance(resource, SeedGenerator):  # each worker draws numbers of its own
             own = self.strategy.workers[self.strategy.task_index]

@@ -80,6 +80,13 @@ class Entry:
         return self.application >= 0
 
 
+class _StepScope(StatelessScope):
+    """Keeps what a step assigns. As in one process no gradient goes through that to what it was computed of."""
+
+    def assign(self, variable: Variable, value: Any) -> None:
+        super().assign(variable, ops.stop_gradient(value))
+
+
 class Replica(Protocol):
     """The facts about a strategy that a tracer needs: which replica this process is."""
 
@@ -216,10 +223,11 @@ class StepTracer:
         """
         applications: list[tuple[Any, list[Any], list[Variable]]] = []
         changed: dict[Variable, Any] = {}
+        assigned: dict[Variable, Any] = {}  # values that variables of optimizers had before that
         counted: dict[Variable, Any] = {}  # counts of optimizers that were applied, as they are behind that
         made: list[list[int]] = []
         # Each metric's first values are a tensor of their own, by which logs are found that depend on them.
-        scope = StatelessScope((variable, ops.stop_gradient(value)) for variable, value in self._resets.items())
+        scope = _StepScope((variable, ops.stop_gradient(value)) for variable, value in self._resets.items())
         given = {variable: scope.get_current_value(variable) for variable in scope.variables}
 
         def take(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Variable]) -> Any:
@@ -233,6 +241,9 @@ class StepTracer:
                 found = [None if gradient is None else _of_whole(gradient, share) for gradient in found]
             applications.append((optimizer, found, list(variables)))
             for variable in variables:  # whoever reads it from now on would read the value of before
+                value = scope.get_current_value(variable)
+                if value is not None:  # a layer has assigned it, as `SpectralNormalization` does
+                    assigned[variable] = value
                 changed[variable] = ops.stop_gradient(variable.value)
                 scope.add_update((variable, changed[variable]))
             for variable in _counts_of(optimizer):
@@ -248,7 +259,7 @@ class StepTracer:
             fetches = self.model._build_train_step(layout, feeds)
         _refuse_late_reads(self.model.name, scope, changed)
         names = self.model._log_names.get(("train", layout.key), [])
-        state: dict[Variable, Any] = {}
+        state = assigned
         for variable in scope.variables:
             value = scope.get_current_value(variable)
             if variable not in changed and value is not counted.get(variable, given.get(variable)):

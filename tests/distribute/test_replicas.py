@@ -43,11 +43,14 @@ def launch(workers: int, ps: int, script: str, *arguments: str, status: int = 0,
 
 # Of `make test`: most of a process's time goes to its start, so one start of processes goes through several runs.
 WITH_PS = {
-    "ParameterServer": ["accumulated", "several steps a call", "own step"],
+    "ParameterServer": ["accumulated", "several steps a call", "own step", "texts"],
     "ParameterServer:arriving": ["accumulated", "table"],
     "ParameterServer:3": ["table"],
 }
-ALL_REDUCE = {"DataParallel": ["cell", "two outputs", "synchronized", "clipped"], "DataParallel:1": ["clipped"]}
+ALL_REDUCE = {
+    "DataParallel": ["cell", "two outputs", "synchronized", "texts", "clipped"],
+    "DataParallel:1": ["clipped"],
+}
 
 
 def in_turn(folder: Path, runs: dict[str, list[str]]) -> list[str]:

@@ -61,6 +61,15 @@ def test_gradients_flow_to_the_values() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_variable_reads_as_what_was_assigned_to_it_also_for_gradients() -> None:
+    v = ab.Variable(3.0, name="v")
+    with ab.Graph().as_default(), ab.StatelessScope():
+        before = v * 5.0
+        v.assign(ab.ops.stop_gradient(v / 2.0))
+        found = ab.Session().run(ab.gradients(before + v * v, [v])[0])
+    assert float(found) == 5.0 + 2 * 1.5
+
+
 def test_many_models_at_once() -> None:
     """One layer over a stack of weights, which only values can do."""
     layer = layers.Dense(2)

@@ -68,6 +68,10 @@ class StatelessScope:
             )
         self._values[variable] = tensor
 
+    def assign(self, variable: Variable, value: Any) -> None:
+        """Take what is assigned to a variable inside the block."""
+        self.add_update((variable, value))
+
     def get_current_value(self, variable: Variable) -> Any:
         """The tensor that a variable reads as; None where it has neither been given nor assigned a value."""
         return self._values.get(variable)
@@ -104,5 +108,5 @@ def keep(variable: Variable, value: Any) -> Tensor | None:
     """Keep what is assigned to a variable in the innermost block around; None where there is no block."""
     if not _active.scopes:
         return None
-    _active.scopes[-1].add_update((variable, value))
+    _active.scopes[-1].assign(variable, value)
     return substitute(variable)
