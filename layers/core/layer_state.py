@@ -292,7 +292,7 @@ class LayerState:
         Freezing some changes no order, by which files and `set_weights` assign.
         """
         found: dict[int, Variable] = {id(weight): weight for weight in self._weights}
-        for variable in held_by_attributes(self, Variable, self.untracked):
+        for variable in expanded(held_by_attributes(self, (Variable, ShardedVariable), self.untracked)):
             found.setdefault(id(variable), variable)
         own = list(found.values())
         return [v for v in own if v.was_made_trainable] + [v for v in own if not v.was_made_trainable]

@@ -14,6 +14,7 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch import ops
 from anabranch.distribute import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, ShardedVariable
+from anabranch.engine.common.partitioners import partitioning
 from anabranch.engine.graph.state.sharded import (
     Rows,
     block_of,
@@ -361,6 +362,19 @@ def test_a_checkpoint_lacks_no_rows(tmp_path: Path) -> None:
     parts = [Part("v", np.zeros((2, 3)), Rows(0, 2), 3), Part("v", np.zeros((2, 3)), Rows(1, 3), 3)]
     with pytest.raises(ValueError, match=r"Two shards of .* have a tensor 'v'"):
         write_manifest(tmp_path, [write_shard(tmp_path, 0, 1, parts)], {})
+
+
+def test_weights_that_a_layer_holds_of_another_one_have_the_same_order_in_shards() -> None:
+    """`SpectralNormalization` holds the kernel of the layer inside it, which comes first."""
+
+    def shapes() -> list[tuple[int, ...]]:
+        layer = ab.layers.SpectralNormalization(ab.layers.Dense(3))
+        layer.build((None, 4))
+        return [weight.shape for weight in layer.get_weights()]
+
+    whole = shapes()
+    with partitioning(FixedShardsPartitioner(2)):
+        assert shapes() == whole == [(4, 3), (1, 3), (3,)]
 
 
 @pytest.mark.parametrize("wrong", [10, -11])
