@@ -309,6 +309,18 @@ def test_shapes_that_are_known_are_computed_while_the_step_is_prepared():
     np.testing.assert_array_equal(ab.Session().run(target, {n: value}), value.reshape(6, 2) * 12)
 
 
+def test_rows_under_sizes_that_are_known_when_the_step_is_prepared_are_reshapes():
+    x, w = ab.placeholder((None, None, 4), "float32", "x"), np.resize([1.5, -2], (4, 5)).astype("float32")
+    target = ops.tanh(ops.matmul(x, w))
+    for shape, left in (((2, 3, 4), ["reshape", "matmul", "reshape"]), ((None, 3, 4), None)):
+        step = prepare(x.graph, [symbol_of(target)], [x], [TensorSpec(shape, x.dtype)], reassociate=False)
+        types = [o.type for o in step.operations if o.type not in ("constant", "placeholder", "shape_of")]
+        assert types == [*(left or ["flatten_rows", "matmul", "unflatten_rows"]), "tanh"]
+    assert prepare(x.graph, [symbol_of(target)], [x], [TensorSpec((2, 3, 4), x.dtype)]).fetches[0].shape == (2, 3, 5)
+    for shape in ((2, 3, 4), (0, 3, 4)):
+        agree([target], {x: np.resize([1, 0.5, -1], shape).astype("float32")})
+
+
 # --- folding --------------------------------------------------------------------------------------------------------
 
 

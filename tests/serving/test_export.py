@@ -59,6 +59,15 @@ def test_any_batch_and_length(tmp_path: Path, rows: int, length: int) -> None:
     np.testing.assert_allclose(found, model.predict_on_batch(x), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.kernels
+@pytest.mark.parametrize("steps", [7, None])
+def test_the_same_rows_give_the_bits_of_predict(tmp_path: Path, steps: int | None) -> None:
+    x = np.random.default_rng(3).standard_normal((5, 7, 20)).astype("float32")
+    model = ab.Sequential([ab.Input((steps, 20)), ab.layers.Dense(50, activation="tanh")])
+    model.export(tmp_path, verbose=False)
+    np.testing.assert_array_equal(ab.serving.load(tmp_path)(x), model.predict(x, verbose=0))
+
+
 def test_names_are_keys_else_given_ones_else_numbers(tmp_path: Path) -> None:
     def names(model: ab.Model, signature: Any = None) -> tuple[list[str], list[str]]:
         model.export(tmp_path, verbose=False, input_signature=signature)

@@ -23,7 +23,7 @@ from ...ops.arrays.joining import Concatenate, Split, Stack, Unstack
 from ...ops.arrays.segments import GatherSegments
 from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
 from ...ops.base import Constant
-from ...ops.linear_algebra.linalg import BatchMatMul, MatMul
+from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows
 from ...ops.run_time_shapes import ReshapeToShape
 from ..framework.patterns import ANY, Match, constant, constant_of, only_use, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, shape_of
@@ -57,6 +57,23 @@ def _known_entries(match: Match, site: Site) -> Rewrite:
     if any(dim < 0 for dim in filled):  # what can't be, fails when it runs
         return None
     return site.make(type(op)(filled), x)
+
+
+def _known_rows(match: Match, site: Site) -> Rewrite:
+    """All axes but the last as one, where their sizes are known."""
+    x, shape = match["x"], shape_of(match["x"])
+    if not shape:
+        return None
+    return x if len(shape) == 2 else site.make(Reshape((math.prod(shape[:-1]), shape[-1])), x)
+
+
+def _rows_put_back(match: Match, site: Site) -> Rewrite:
+    """Rows under axes whose sizes are known now."""
+    x, known = match["x"], shape_of(match["x"])
+    if known is None:
+        return None
+    wanted = (*[int(size) for size in match["shape"][:-1]], known[-1])
+    return x if known == wanted else site.make(Reshape(wanted), x)
 
 
 # --- chains ---------------------------------------------------------------------------------------------------------
@@ -315,6 +332,8 @@ RULES = (
         op(BroadcastTo, Fill, Reshape, of=[ANY, constant("size")], name="shaped"),
         _known_entries,
     ),
+    Rule("rows of known shapes", op(FlattenRows, of=[_x]), _known_rows),
+    Rule("rows under known sizes", op(UnflattenRows, of=[_x, constant("shape")]), _rows_put_back),
     Rule("transposes that change nothing", _transpose(of=[_x]), _no_transpose),
     Rule("transposes of transposes", _transpose(of=[op(Transpose, of=[_x], name="inner")]), _one_transpose),
     Rule("transposes of products", _transpose(of=[only_use(_matmul)]), _transposed_product, is_exact=False),
