@@ -18,7 +18,7 @@ from ...engine.ops.base import Constant
 from ...engine.passes.framework.prune import all_operations, needed_operations
 from ...engine.passes.loops.independent_rows import why_rows_depend
 from ...engine.runtime.program import Program
-from ...engine.session.programs import make_variants
+from ...engine.session.programs_by_size import ProgramsBySize
 from .lengths import Lengths, padded_length
 from .signature import DEFAULT, Signature, check_given
 from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
@@ -222,10 +222,10 @@ def _by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any
     return {**given, **kwargs}
 
 
-def _programs(graph: Graph, signature: Signature) -> Any:
+def _programs(graph: Graph, signature: Signature) -> ProgramsBySize:
     feeds, fetches = _feeds_and_fetches(graph, signature)
     effects = [each for each in graph.operations if each.writes and _is_computed_from(graph, each, feeds)]
-    return make_variants(graph, [*fetches, *effects], feeds)
+    return ProgramsBySize(graph, [*fetches, *effects], feeds)
 
 
 def _feeds_and_fetches(graph: Graph, signature: Signature) -> tuple[list[Any], list[Any]]:
@@ -273,8 +273,9 @@ def load(filepath: str | os.PathLike[str], version: int | None = None) -> Servab
         version: the version; by default the highest.
 
     Returns:
-        A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict`,
-        while both have a program for that many rows: `predict` makes three, then one for all sizes, a servable eight.
+        A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict` where both
+        have a program for exactly these sizes: a servable for up to 64 rows, up to 32 along other open axes, and powers
+        of two, whatever came before; `predict` for its first three shapes. Others give its numbers up to rounding.
 
     Raises:
         ServableError: there is no such version, it is damaged, or it is a decoder (see `load_decoder`).
