@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -31,7 +31,7 @@ class WireTensor(NamedTuple):
         name: its name.
         datatype: the protocol's name of its dtype, such as "FP32".
         shape: its sizes.
-        data: its bytes, or a list of values.
+        data: its bytes, or values: a list, a vector, or the repeated field of a message.
     """
 
     name: str
@@ -49,7 +49,7 @@ class InferRequest(NamedTuple):
         inputs: the tensors.
         outputs: the names of the outputs that are asked for; all of them, if it is empty.
         parameters: of the request: booleans, numbers and texts by name.
-        size: how many bytes of JSON it came as; 0 if it came otherwise.
+        size: how many bytes of JSON or typed values it came as; 0 if it came otherwise.
     """
 
     model: str
@@ -161,9 +161,16 @@ class PredictionBackend(Protocol):
         ...
 
     async def predict(
-        self, spec: ModelSpec, inputs: Mapping[str, TypedArray], outputs: Sequence[str]
+        self, spec: ModelSpec, read: Callable[[], Mapping[str, TypedArray]], size: int, outputs: Sequence[str]
     ) -> tuple[int, dict[str, TypedArray]]:
-        """The version that has answered, and the outputs of these names, or all."""
+        """The version that has answered, and the outputs of these names, or all.
+
+        Args:
+            spec: of the model.
+            read: reads the inputs, whose names and rows `check_rows` has accepted.
+            size: how many bytes of typed values there are to read.
+            outputs: the names.
+        """
         ...
 
     def signatures(self, spec: ModelSpec) -> tuple[int, dict[str, SignatureTensors]]:

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Container, Mapping
 from contextlib import aclosing
 from typing import Any
 
+import numpy as np
+
 from . import Answer, InferenceBackend, InferRequest, RequestError, WireTensor
 from .messages import message_class
 
@@ -21,6 +23,15 @@ _CONTENTS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
+}
+_DTYPES = {
+    "bool_contents": "bool",
+    "int_contents": "int32",
+    "int64_contents": "int64",
+    "uint_contents": "uint32",
+    "uint64_contents": "uint64",
+    "fp32_contents": "float32",
+    "fp64_contents": "float64",
 }
 _log = logging.getLogger("anabranch.serving")
 _MOST_AHEAD = 64  # answers of a stream that wait for their client
@@ -137,6 +148,7 @@ def _asked(request: Any) -> InferRequest:
         _tensors(request),
         [output.name for output in request.outputs],
         _parameters(request.parameters),
+        0 if request.raw_input_contents else request.ByteSize(),
     )
 
 
@@ -183,17 +195,18 @@ def _tensors(request: Any) -> list[WireTensor]:
     ]
 
 
-def _typed(tensor: Any) -> list[Any]:
+def _typed(tensor: Any) -> Any:
+    """Return typed contents: numbers as a vector, bytes as the field that holds them, of which many take time."""
     field = _CONTENTS.get(tensor.datatype)
     if field is None:
         raise RequestError(
             400, f"Input {tensor.name!r}: {tensor.datatype!r} has no typed contents. Send raw_input_contents."
         )
-    values = list(getattr(tensor.contents, field))
-    others = [] if values else [found.name for found, _ in tensor.contents.ListFields()]
+    values = getattr(tensor.contents, field)
+    others = [] if len(values) else [found.name for found, _ in tensor.contents.ListFields()]
     if others:
         raise RequestError(
             400,
             f"Input {tensor.name!r}: {tensor.datatype} has its values in {field}, which is empty; {others[0]} is not.",
         )
-    return values
+    return values if field not in _DTYPES else np.array(values, _DTYPES[field])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from . import ModelSpec, PredictionBackend, RequestError, SignatureTensors
+from . import ModelSpec, PredictionBackend, RequestError, SignatureTensors, TypedArray
+from .large import beside_others
 from .messages import message_class
 from .tensors import array_of, number_of, rows_of, shape_of, tensor_of
 
@@ -41,12 +43,14 @@ class PredictionService:
     async def predict(self, request: Any) -> Any:
         asked = _asked(request.model_spec)
         self._backend.check_rows(asked, {name: rows_of(tensor) for name, tensor in request.inputs.items()})
-        inputs = {name: array_of(name, tensor, self._most_bytes) for name, tensor in request.inputs.items()}
-        version, outputs = await self._backend.predict(asked, inputs, list(request.output_filter))
-        response = _class("PredictResponse")(model_spec=_spec(asked, version))
-        for name, (dtype, array) in outputs.items():
-            response.outputs[name].CopyFrom(tensor_of(dtype, array))
-        return response
+        size = sum([tensor.ByteSize() - len(tensor.tensor_content) for tensor in request.inputs.values()])
+
+        def read() -> dict[str, TypedArray]:
+            return {name: array_of(name, tensor, self._most_bytes) for name, tensor in request.inputs.items()}
+
+        version, outputs = await self._backend.predict(asked, read, size, list(request.output_filter))
+        size = sum([array.nbytes for dtype, array in outputs.values() if dtype == "string"])
+        return await beside_others(size, _response, _spec(asked, version), outputs)
 
     async def get_model_metadata(self, request: Any) -> Any:
         asked = _asked(request.model_spec)
@@ -72,6 +76,13 @@ class ModelService:
             status = {"error_code": _UNKNOWN if failure else 0, "error_message": failure}
             response.model_version_status.add(version=version, state=state, status=status)
         return response
+
+
+def _response(spec: Mapping[str, Any], outputs: Mapping[str, TypedArray]) -> Any:
+    response = _class("PredictResponse")(model_spec=spec)
+    for name, (dtype, array) in outputs.items():
+        response.outputs[name].CopyFrom(tensor_of(dtype, array))
+    return response
 
 
 def _written(signature: SignatureTensors) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype
 from . import RequestError, TypedArray
 from .dtypes import TENSORFLOW
+from .large import filled, in_pieces
 from .messages import message_class, pool
 
 # By dtype, the field of typed values.
@@ -87,9 +88,7 @@ def _from_content(what: str, dtype: str, shape: tuple[int, ...], content: bytes)
 
 def _values(dtype: str, given: Any) -> Any:
     if dtype == "string":
-        found = np.empty(len(given), object)
-        found[:] = list(given)
-        return found
+        return filled(np.empty(len(given), object), given)
     if _FIELDS[dtype] == "half_val":
         return (np.array(given, "int64") & 0xFFFF).astype("uint16").view(as_dtype(dtype))
     if _FIELDS[dtype] == "int_val":  # wide, so that what is out of the dtype's range can be refused
@@ -102,7 +101,7 @@ def tensor_of(dtype: str, array: Any) -> Any:
     made = message_class("tensorflow.TensorProto")
     message = made(dtype=number_of(dtype), tensor_shape=shape_of(array.shape))
     if dtype == "string":
-        flat = array.reshape(-1).tolist()
+        flat = in_pieces(array.reshape(-1))
         message.string_val.extend([each if isinstance(each, bytes) else each.encode("utf-8") for each in flat])
     else:
         message.tensor_content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from ...distribute.inference import RequestError
+from ...distribute.inference.large import in_pieces
 
 if TYPE_CHECKING:
     from ..structures import Array
 
-T = TypeVar("T")
-
-LARGE = 1 << 20  # bytes of text or arrays from which these are read and written beside other requests
 _TOKENS = re.compile(rb"NaN|Infinity")
 
 
@@ -60,17 +56,10 @@ def write_json(value: object, arrays: tuple[Any, ...] = ()) -> bytes:
     return text
 
 
-async def beside_others(size: int, function: Callable[..., T], *args: Any) -> T:
-    """Give what a function of this module gives, in another thread if it has many bytes to read or write."""
-    if size < LARGE:
-        return function(*args)
-    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
-
-
 def as_json_array(array: Array) -> Any:
     """An array as one that `write_json` takes: text as lists, bfloat16 as float32, numbers in C order."""
     if array.dtype.kind == "T":
-        return array.tolist()
+        return list(in_pieces(array)) if array.ndim == 1 else array.tolist()
     if array.dtype.isbuiltin != 1:
         array = array.astype("float32")
     return np.ascontiguousarray(array) if array.ndim else array

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ...distribute.inference import RequestError
+from ...distribute.inference.large import LARGE
 from .batching import Batcher, Batching
 from .configuration import MAX_ROWS
-from .json_text import LARGE
 from .metrics import Metrics
 from .sequences import Sequences, Step
 from .servable import Servable

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...distribute.inference import RequestError
+from ...distribute.inference.large import filled, in_pieces
 from ...engine.common.dtypes import as_dtype, name_of
 from .image_inputs import decoded, is_encoded
 from .signature import TensorInfo
@@ -98,13 +99,20 @@ def _as_strings(what: str, value: object) -> Any:
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "USTO":
                 raise RequestError(400, f"{what}: expected text, got {name_of(value.dtype)}.")
-            flat, shape = value.reshape(-1).tolist(), value.shape
+            flat, shape = value.reshape(-1), value.shape
         else:
-            nested = np.array(_boxed(what, value), object)
-            flat, shape = nested.reshape(-1).tolist(), nested.shape
-        return np.array([as_text(what, each) for each in flat], as_dtype("string")).reshape(shape)
+            boxed = _boxed(what, value)
+            is_flat = isinstance(boxed, list) and not any(isinstance(each, list) for each in boxed)
+            nested = None if is_flat else np.array(boxed, object)
+            flat, shape = (boxed, (len(boxed),)) if nested is None else (nested.reshape(-1), nested.shape)
+        return text_vector([as_text(what, each) for each in in_pieces(flat)]).reshape(shape)
     except ValueError as error:
         raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {_said(error)}.") from None
+
+
+def text_vector(texts: list[str]) -> Any:
+    """Strings as a vector."""
+    return filled(np.empty(len(texts), as_dtype("string")), texts)
 
 
 def _boxed(what: str, value: object, depth: int = 0) -> Any:

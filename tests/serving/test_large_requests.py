@@ -12,8 +12,9 @@ import pytest
 from shared.serving_clients import ask, call
 
 import anabranch as ab
+from anabranch.distribute.inference import RequestError, large
 from anabranch.distribute.inference.tensors import number_of
-from anabranch.framework.serving import json_text
+from anabranch.framework.serving import json_text, served_model, values
 from anabranch.framework.serving.protocols import open_inference_backend, tensorflow_rest
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
@@ -21,7 +22,7 @@ for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
 WIDTH = 512
 ROWS = np.arange(2 * WIDTH, dtype="float32").reshape(2, WIDTH)
 INFER: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [2, WIDTH], "data": ROWS.tolist()}
-SPACE = " " * json_text.LARGE  # which makes a body large that is read in no time
+SPACE = " " * large.LARGE  # which makes a body large that is read in no time
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_large_answers_are_written_in_another_thread(server: Any, monkeypatch: p
     infinite = {**INFER, "data": [float("inf")] * ROWS.size}  # written by the standard library, which calls `_plain`
     body = {"instances": np.full(ROWS.shape, np.inf).tolist()} if "v1" in path else {"inputs": [infinite]}
     for bound in (4 * ROWS.nbytes, ROWS.nbytes):
-        monkeypatch.setattr(json_text, "LARGE", bound)
+        monkeypatch.setattr(large, "LARGE", bound)
         assert ask(server.rest_url, path, body).body.count(b"Infinity") == ROWS.size
     of_the_loop, other = threads
     assert of_the_loop != other
@@ -99,3 +100,44 @@ def test_many_texts_by_grpc(server: Any) -> None:
         inputs={"words": words},
     )
     assert list(answer.outputs["output_0"].string_val) == texts
+
+
+@pytest.mark.parametrize("bound", [1, 1 << 20])
+@pytest.mark.parametrize("method", ["ModelInfer", "tensorflow.serving.PredictionService/Predict"])
+def test_typed_texts_are_read_in_another_thread(
+    server: Any, monkeypatch: pytest.MonkeyPatch, method: str, bound: int
+) -> None:
+    monkeypatch.setattr(served_model, "LARGE", bound)
+    inner, threads = values.as_text, list[str]()
+
+    def watched(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return inner(*args)
+
+    monkeypatch.setattr(values, "as_text", watched)
+    texts = [b"a", b"bc"]
+    if method == "ModelInfer":
+        words = {"name": "words", "datatype": "BYTES", "shape": [2], "contents": {"bytes_contents": texts}}
+        call(server.grpc_address, method, model_name="words", inputs=[words])
+    else:
+        words = {"dtype": number_of("string"), "tensor_shape": {"dim": [{"size": 2}]}, "string_val": texts}
+        call(server.grpc_address, method, model_spec={"name": "words"}, inputs={"words": words})
+    assert [thread.startswith("serving-reading-words") for thread in threads] == [bound == 1] * 2
+
+
+def test_many_typed_values(server: Any) -> None:
+    rows = np.arange(200 * WIDTH, dtype="float32").reshape(200, WIDTH)
+    x = {"name": "x", "datatype": "FP32", "shape": rows.shape, "contents": {"fp32_contents": rows.reshape(-1)}}
+    (found,) = call(server.grpc_address, "ModelInfer", model_name="twice", inputs=[x]).raw_output_contents
+    np.testing.assert_array_equal(np.frombuffer(found, "float32").reshape(rows.shape), rows * 2)
+
+
+def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "PIECE", 3)
+    texts = ["", "a", "bc", "é", "\U0001f600", "f", "g"]
+    vector = values.text_vector(texts)
+    assert vector.tolist() == list(large.in_pieces(vector)) == list(large.in_pieces(texts)) == texts
+    assert values.as_array_of("x", "string", [["a", b"b"], ["c", "d"]]).tolist() == [["a", "b"], ["c", "d"]]
+    assert values.as_array_of("x", "string", []).shape == (0,)
+    with pytest.raises(RequestError, match="expected text, got list"):
+        values.as_array_of("x", "string", [["a"], ["b", "c"]])

@@ -109,8 +109,10 @@ def test_who_has_gone_does_not_wait_for_a_decoder_any_more() -> None:
         settings, free = ab.serving.Batching(max_queue_size=1), threading.Event()
         decoder = ServedDecoder("circle", circle(slots=1), Metrics(), settings)
 
-        def tokens() -> AsyncGenerator[int]:
-            return decoder.tokens(decoder.make_generation([2], {"stride": 1}, {"max_tokens": 2}))
+        async def tokens() -> AsyncGenerator[int]:
+            made = await decoder.make_generation([2], {"stride": 1}, {"max_tokens": 2})
+            async for token in decoder.tokens(made):
+                yield token
 
         decoder._thread.submit(free.wait, 60)  # pyright: ignore[reportPrivateUsage]  (it takes no step before)
         try:

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from ....distribute.inference import RequestError
+from ....distribute.inference.large import beside_others
 from ..catalogue import Catalogue
 from ..json_text import read_object, write_json
 from ..signature import listed
@@ -87,8 +88,8 @@ class Completions:
         return Response(write_json({"object": "list", "data": entries}))
 
     async def _complete(self, request: Request) -> Response:
-        body = read_object(request.body)
-        asked = self._asked(body)
+        body = await beside_others(len(request.body), read_object, request.body)
+        asked = await self._asked(body)
         if body.get("stream"):
             events = _events(asked, request)
             first = await anext(events)  # what can't begin is answered with its status
@@ -104,7 +105,7 @@ class Completions:
         usage = _usage(asked.prompt_tokens, sum(count for _, count in found))
         return Response(write_json({**asked.head, "choices": choices, "usage": usage}))
 
-    def _asked(self, body: Mapping[str, Any]) -> _Asked:
+    async def _asked(self, body: Mapping[str, Any]) -> _Asked:
         refused = [key for key, value in body.items() if key not in _TAKEN and value not in _NEUTRAL.get(key, ())]
         if refused:
             are, known = "is" if len(refused) == 1 else "are", ", ".join(sorted(_TAKEN))
@@ -126,7 +127,7 @@ class Completions:
         choices: list[_Choice] = []
         for prompt in prompts:
             for _ in range(count):
-                choices.append(_choice(served, body, prompt, len(choices)))
+                choices.append(await _choice(served, body, prompt, len(choices)))
         head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -156,7 +157,7 @@ def _prompts(given: object) -> list[Any]:
     raise RequestError(400, "Expected 'prompt': a text, a list of tokens, or a list of such prompts.")
 
 
-def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, index: int) -> _Choice:
+async def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, index: int) -> _Choice:
     stop = body.get("stop")
     settings: dict[str, Any] = {
         "max_tokens": _MAX_TOKENS if body.get("max_tokens") is None else body["max_tokens"],
@@ -169,7 +170,7 @@ def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, index: 
         settings["seed"] = (seed + index) % 2**64
     elif seed is not None:
         raise RequestError(400, f"seed must be an integer; got {seed!r}.")
-    generation = served.make_generation(prompt, body.get("inputs") or {}, settings)
+    generation = await served.make_generation(prompt, body.get("inputs") or {}, settings)
     shown = ""
     if body.get("echo"):
         shown = prompt if isinstance(prompt, str) else served.decoder.text(prompt) or ""

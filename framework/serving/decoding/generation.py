@@ -30,6 +30,7 @@ class Generation:
     """
 
     __slots__ = (
+        "__weakref__",
         "error",
         "finish_reason",
         "generated",

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple, TypeVar
 
 from ....distribute.inference import RequestError
+from ....distribute.inference.large import beside_others
 from ..catalogue import Catalogue
 from ..json_text import read_object, write_json
 from ..signature import check_known
@@ -42,9 +43,9 @@ class GenerateRest:
             Route("POST", re.compile(f"{_MODEL}/generate_stream"), self._generate_stream),
         ]
 
-    def _asked(self, request: Request) -> _Asked:
+    async def _asked(self, request: Request) -> _Asked:
         found = self._catalogue.find_decoder(request.parts["model"], request.parts["version"])
-        body = read_object(request.body)
+        body = await beside_others(len(request.body), read_object, request.body)
         check_known("field", body, _FIELDS)
         if ("text_input" in body) == ("tokens" in body):
             raise RequestError(400, "Expected 'text_input' (a text) or 'tokens' (a list of integers), one of them.")
@@ -56,10 +57,10 @@ class GenerateRest:
         given = {name: value for name, value in settings.items() if value is not None}
         head = {"id": body["id"]} if body.get("id") else {}
         head |= {"model_name": found.name, "model_version": found.version}
-        return _Asked(found, found.make_generation(prompt, inputs, given), head)
+        return _Asked(found, await found.make_generation(prompt, inputs, given), head)
 
     async def _generate(self, request: Request) -> Response:
-        asked = self._asked(request)
+        asked = await self._asked(request)
         async with aclosing(until_gone(pieces(asked.decoder, asked.generation), request)) as given:
             found = [piece async for piece in given]
         answer = {**asked.head}
@@ -69,7 +70,7 @@ class GenerateRest:
         return Response(write_json(answer))
 
     async def _generate_stream(self, request: Request) -> Response:
-        asked = self._asked(request)
+        asked = await self._asked(request)
         found = until_gone(pieces(asked.decoder, asked.generation), request)
         first = await anext(found)  # what can't begin is answered with its status
         return Response(b"", "text/event-stream", {"cache-control": "no-store"}, stream=_events(asked, first, found))

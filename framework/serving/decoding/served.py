@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from ....distribute.inference import RequestError
+from ....distribute.inference.large import PIECE
 from ..batching import Batching
 from ..metrics import Metrics
 from ..statistics import Statistics
@@ -19,6 +23,7 @@ from .generation import Generation
 from .slots import Slots
 
 _log = logging.getLogger("anabranch.serving")
+_SOON = 0.01  # seconds
 
 
 class ServedDecoder:
@@ -38,22 +43,30 @@ class ServedDecoder:
         self._counts = metrics.of_decoder(name, decoder.slots)
         self.statistics = Statistics()
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
+        self._reading = ThreadPoolExecutor(1, f"serving-reading-{name}")  # a tokenizer is called by one at a time
         self._lock = threading.Lock()  # of the next three
         self._open: set[Generation] = set()  # that have been asked for, and are not over
         self._waiting: deque[Generation] = deque()
         self._is_running = False
+        self._made = WeakSet[Generation]()  # by requests that begin to wait for tokens, or fail, in a moment
         self._under_way = 0
         self._drained: asyncio.Future[None] | None = None
 
     is_stuck = False  # each step is a program of its own
 
-    def make_generation(self, prompt: Any, inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> Generation:
-        """Make a generation of what a request says.
+    async def make_generation(self, prompt: Any, inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> Generation:
+        """Make a generation of what a request says. Texts and long prompts are read in another thread.
 
         Raises:
             RequestError: it has no meaning.
         """
-        return self.decoder.make_generation(prompt, inputs, **settings)
+        make = partial(self.decoder.make_generation, prompt, inputs, **settings)
+        if isinstance(prompt, str) or len(prompt) >= PIECE:
+            made = await asyncio.get_running_loop().run_in_executor(self._reading, make)
+        else:
+            made = make()
+        self._made.add(made)
+        return made
 
     async def tokens(self, generation: Generation) -> AsyncGenerator[int]:
         """Generate a sequence: the tokens, each as soon as it is there. Who closes this gives the slot free.
@@ -70,6 +83,7 @@ class ServedDecoder:
 
             generation.on_tokens = note
             self._under_way += 1
+            self._made.discard(generation)
             self._begin(generation)
             given = 0
             try:
@@ -128,9 +142,12 @@ class ServedDecoder:
 
     async def end(self, is_replaced: bool = False) -> None:
         """Wait for the sequences under way, and end the thread."""
-        while self._under_way:
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._reading.shutdown)
+        while self._under_way or self._made:
+            self._drained = loop.create_future()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._drained, None if self._under_way else _SOON)
         self._thread.shutdown()
 
     # --- in the thread ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ async def answers(decoder: ServedDecoder, request: InferRequest) -> AsyncGenerat
     Raises:
         RequestError: the request has no meaning.
     """
-    generation = _generation(decoder, request)
+    generation = await _generation(decoder, request)
     async with aclosing(pieces(decoder, generation)) as found:
         async for piece in found:
             parameters: dict[str, Any] = {"triton_final_response": piece.finish_reason is not None}
@@ -39,7 +39,7 @@ async def answers(decoder: ServedDecoder, request: InferRequest) -> AsyncGenerat
             yield Answer(decoder.version, outputs, parameters)
 
 
-def _generation(decoder: ServedDecoder, request: InferRequest) -> Generation:
+async def _generation(decoder: ServedDecoder, request: InferRequest) -> Generation:
     given = by_name(request.inputs)
     if (TOKENS in given) == (TEXT in given):
         raise RequestError(400, f"Expected the input {TOKENS!r} or the input {TEXT!r}, one of them.")
@@ -53,7 +53,7 @@ def _generation(decoder: ServedDecoder, request: InferRequest) -> Generation:
     check_known("parameter", settings, SETTINGS)
     if isinstance(settings.get("stop"), str):  # a parameter can't be a list
         settings["stop"] = [settings["stop"]]
-    return decoder.make_generation(_prompt(given), rows, settings)
+    return await decoder.make_generation(_prompt(given), rows, settings)
 
 
 def _prompt(given: dict[str, WireTensor]) -> Any:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....distribute.inference import RequestError, WireTensor
+from ....distribute.inference.large import in_pieces
 from ....engine.common.dtypes import as_dtype
 from ..image_inputs import decoded
 from ..servable import Servable
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
-from ..values import as_array_of, as_input, as_text, check_shape
+from ..values import as_array_of, as_input, as_text, check_shape, text_vector
 
 if TYPE_CHECKING:
     from ...structures import Array
@@ -25,7 +26,7 @@ PLATFORM = "anabranch"
 RAW_ONLY = ("FP16", "BF16")
 _MOST_WITHOUT_ELEMENTS = 1 << 30  # sizes multiplied, but for zeros: what a model makes of them may have elements
 _IS_LITTLE = sys.byteorder == "little"
-_SIZED = (list, bytes, memoryview)
+_SIZED = (MutableSequence, bytes, memoryview, np.ndarray)
 _LENGTH = struct.Struct("<I")
 
 
@@ -78,7 +79,7 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[
         return _from_bytes(what, info.dtype, shape, tensor.data)
     if wanted in RAW_ONLY:
         raise RequestError(400, f"{what}: {wanted} has no JSON form; send its bytes (binary_data_size).")
-    array = as_array_of(what, info.dtype, tensor.data)
+    array = as_array_of(what, info.dtype, _listed(tensor.data))
     if array.size != math.prod(shape):
         raise RequestError(400, f"{what}: the shape {shape} needs {math.prod(shape)} values, got {array.size}.")
     return array.reshape(shape)
@@ -90,10 +91,17 @@ def _images(info: TensorInfo, tensor: WireTensor) -> Any:
     shape = _shape(what, tensor.shape)
     if len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
         raise RequestError(400, f"{what}: images as BYTES have the shape [rows] or [rows, 1], got {list(shape)}.")
-    items = _split(what, tensor.data, shape[0]) if isinstance(tensor.data, bytes | memoryview) else tensor.data
+    is_raw = isinstance(tensor.data, bytes | memoryview)
+    items = _split(what, tensor.data, shape[0]) if is_raw else _listed(tensor.data)
     if not isinstance(items, list) or len(items) != shape[0]:
         raise RequestError(400, f"{what}: the shape {list(shape)} needs a list of {shape[0]} images.")
     return decoded(info, items) if items else as_input(info, np.zeros((0, *[each or 0 for each in info.shape[1:]])))
+
+
+def _listed(data: Any) -> Any:
+    """Return values as they are, those of a repeated field as a list."""
+    is_repeated = isinstance(data, MutableSequence) and not isinstance(data, list)
+    return list(in_pieces(data)) if is_repeated else data
 
 
 def _shape(what: str, shape: Any) -> tuple[int, ...]:
@@ -116,7 +124,7 @@ def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | mem
         if len(texts) != count:
             found = "more" if len(texts) > count else len(texts)
             raise RequestError(400, f"{what}: the shape {shape} needs {count} elements, got {found}.")
-        return np.array(texts, as_dtype("string")).reshape(shape)
+        return text_vector(texts).reshape(shape)
     wanted = as_dtype(dtype)
     if len(data) != count * wanted.itemsize:
         raise RequestError(
@@ -153,6 +161,6 @@ def as_wire(info: TensorInfo, array: Array, raw: bool) -> WireTensor:
 def as_bytes(array: Array) -> bytes:
     """The bytes of an array, in C order, the lowest byte of each number first."""
     if array.dtype.kind == "T":
-        texts = [text.encode("utf-8") for text in array.reshape(-1).tolist()]
+        texts = [text.encode("utf-8") for text in in_pieces(array.reshape(-1))]
         return b"".join([part for text in texts for part in (_LENGTH.pack(len(text)), text)])
     return (array if _IS_LITTLE else array.astype(array.dtype.newbyteorder("<"))).tobytes()

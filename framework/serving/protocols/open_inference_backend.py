@@ -7,6 +7,7 @@ from typing import Any
 
 from .... import __version__
 from ....distribute.inference import Answer, InferRequest, RequestError, WireTensor
+from ....distribute.inference.large import beside_others
 from ..catalogue import Catalogue
 from ..decoding.served import ServedDecoder
 from ..decoding.wire import answers
@@ -141,7 +142,9 @@ class OpenInferenceBackend:
         arrays = await found.prepare(lambda: from_wire(signature, request.inputs, found.check_size), size)
         chosen = _chosen(signature, request.outputs) if request.outputs else range(len(signature.outputs))
         values = await found.run(arrays, step=step)
-        return Answer(found.version, [as_wire(signature.outputs[each], values[each], raw) for each in chosen])
+        infos = [(signature.outputs[each], values[each]) for each in chosen]
+        size = sum([array.nbytes for info, array in infos if raw and info.dtype == "string"])
+        return Answer(found.version, await beside_others(size, _on_wire, infos, raw))
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[Answer]:
         found = self._catalogue.find_any(request.model, request.version)
@@ -151,6 +154,10 @@ class OpenInferenceBackend:
         else:
             answer = await self.infer(request)
             yield answer._replace(parameters={"triton_final_response": True})
+
+
+def _on_wire(outputs: Sequence[tuple[TensorInfo, Any]], raw: bool) -> list[WireTensor]:
+    return [as_wire(info, array, raw) for info, array in outputs]
 
 
 def _bytes_of_text(tensors: Sequence[WireTensor]) -> int:

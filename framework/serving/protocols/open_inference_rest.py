@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....distribute.inference import InferenceBackend, InferRequest, RequestError, WireTensor
+from ....distribute.inference.large import beside_others
 from ....distribute.inference.open_inference import check_parameters
-from ..json_text import as_json_array, beside_others, read_object, write_json
+from ..json_text import as_json_array, read_object, write_json
 from ..web.application import Request, Response, Route
 from .open_inference import RAW_ONLY, as_bytes
 
@@ -65,20 +66,26 @@ class OpenInferenceRest:
         head: dict[str, Any] = {"model_name": name, "model_version": answer.version}
         if document.get("id"):
             head["id"] = document["id"]
-        described, raw, arrays = [], [], []
-        for tensor in answer.outputs:
-            entry = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-            if requested.get(tensor.name, binary):
-                raw.append(as_bytes(tensor.data))
-                described.append({**entry, "parameters": {"binary_data_size": len(raw[-1])}})
-            else:
-                arrays.append(_in_json(tensor))
-                described.append({**entry, "data": as_json_array(tensor.data.reshape(-1))})
-        size = sum([array.nbytes for array in arrays])
-        text = await beside_others(size, write_json, {**head, "outputs": described}, tuple(arrays))
-        if not raw:
-            return Response(text)
-        return Response(b"".join([text, *raw]), "application/octet-stream", {_LENGTH: str(len(text))})
+        in_bytes = [bool(requested.get(tensor.name, binary)) for tensor in answer.outputs]
+        size = sum([tensor.data.nbytes for tensor in answer.outputs])
+        return await beside_others(size, _response, head, answer.outputs, in_bytes)
+
+
+def _response(head: Mapping[str, Any], outputs: Sequence[WireTensor], in_bytes: Sequence[bool]) -> Response:
+    """Return the answer with these outputs, some as bytes behind the JSON."""
+    described, raw, arrays = [], [], []
+    for tensor, is_raw in zip(outputs, in_bytes, strict=True):
+        entry = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        if is_raw:
+            raw.append(as_bytes(tensor.data))
+            described.append({**entry, "parameters": {"binary_data_size": len(raw[-1])}})
+        else:
+            arrays.append(_in_json(tensor))
+            described.append({**entry, "data": as_json_array(tensor.data.reshape(-1))})
+    text = write_json({**head, "outputs": described}, tuple(arrays))
+    if not raw:
+        return Response(text)
+    return Response(b"".join([text, *raw]), "application/octet-stream", {_LENGTH: str(len(text))})
 
 
 def _parted(request: Request) -> tuple[memoryview, memoryview]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....distribute.inference import ModelSpec, RequestError, SignatureTensors, TypedArray, VersionState
 from ..catalogue import Catalogue
-from ..signature import TENSORFLOW, TensorInfo, check_known
+from ..servable import Servable
+from ..signature import TENSORFLOW, Signature, TensorInfo, check_known
 from ..values import as_input
 
 
@@ -26,15 +27,13 @@ class TensorFlowBackend:
                 model.check_size(rows[info.name])
 
     async def predict(
-        self, spec: ModelSpec, inputs: Mapping[str, TypedArray], outputs: Sequence[str]
+        self, spec: ModelSpec, read: Callable[[], Mapping[str, TypedArray]], size: int, outputs: Sequence[str]
     ) -> tuple[int, dict[str, TypedArray]]:
         model = self._catalogue.find(spec.name, spec.version, spec.label)
         signature = model.servable.signature(spec.signature)
-        model.servable.check_names(signature, inputs)
         infos = {info.name: info for info in signature.outputs}
         check_known("output", outputs, infos)
-        size = sum([each.array.nbytes for each in inputs.values() if each.dtype == "string"])
-        arrays = await model.prepare(lambda: [_array(info, inputs[info.name]) for info in signature.inputs], size)
+        arrays = await model.prepare(lambda: _arrays(signature, read()), size)
         values = model.servable.by_name(signature, await model.run(arrays, spec.signature))
         found = {name: TypedArray(infos[name].dtype, values[name]) for name in outputs or infos}
         return int(model.version), found
@@ -70,6 +69,11 @@ def version_states(catalogue: Catalogue, spec: ModelSpec) -> list[VersionState]:
     states = {number: VersionState(number, "AVAILABLE", "") for number in entry.loaded}
     states |= {number: VersionState(number, "END", why) for number, why in failed.items()}
     return [states[number] for number in sorted(states, reverse=True)]
+
+
+def _arrays(signature: Signature, given: Mapping[str, TypedArray]) -> list[Any]:
+    Servable.check_names(signature, given)  # another version may have come since its rows were checked
+    return [_array(info, given[info.name]) for info in signature.inputs]
 
 
 def _array(info: TensorInfo, given: TypedArray) -> Any:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....distribute.inference import ModelSpec, RequestError, VersionState
+from ....distribute.inference.large import beside_others
 from ..catalogue import Catalogue, ServedModel
-from ..json_text import as_json_array, beside_others, read_object, write_json
+from ..json_text import as_json_array, read_object, write_json
 from ..signature import TENSORFLOW, Signature, TensorInfo, check_given
 from ..values import as_input
 from ..web.application import Request, Response, Route
