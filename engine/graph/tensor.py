@@ -21,9 +21,6 @@ class NoValueError(TypeError):
     """A symbol is used as a number, an array or a truth value, which it is not while a graph is built."""
 
 
-_IN_GRAPHS = "ab.ops in place of Python's and NumPy's functions"
-
-
 class Operators(ExplainsNames, elsewhere=TENSORS):
     """Python's operators over tensors, elementwise as NumPy's.
 
