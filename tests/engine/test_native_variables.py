@@ -309,7 +309,7 @@ def test_random_numbers_of_a_generator(dtype: str):
         np.testing.assert_array_equal(generator.state, after)
 
 
-def test_keys_beside_a_loop_are_left_to_python():
+def test_keys_beside_a_loop_that_writes_are_left_to_python():
     generator, v = ab.random.SeedGenerator(1), variable(0.0)
 
     def build() -> Any:

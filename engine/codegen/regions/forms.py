@@ -31,6 +31,7 @@ from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.run_time_shapes import ZerosOfShape
 from ..expression.expression import UnsupportedError
 from ..matmul.gemm_strides import labels_of_matmul
+from ..random.forms import FORMS as RANDOM_FORMS
 from .along_axis import FORMS as FORMS_ALONG_AXES
 from .arrays import FORMS as ARRAY_FORMS
 from .arrays import as_array, as_index
@@ -500,6 +501,7 @@ FORMS: dict[type[Op], Form] = {
     **MOVING_FORMS,
     **NORMALISED_FORMS,
     **PACKED_FORMS,
+    **RANDOM_FORMS,
     **GATHER_FORMS,
     **SCANNING_FORMS,
     **SCATTER_FORMS,

@@ -1,4 +1,4 @@
-"""Native forms of operations that pick by position (rows, one-hot vectors), and of random numbers."""
+"""Native forms of operations that pick by position: rows, one-hot vectors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from ...ops.arrays.positions import OneHot
 from ...ops.containers.indexed_slices import FrontPositions
 from ...ops.internal.checked_classes import CheckedClasses
 from ...ops.internal.fused import HorizontallyFused
-from ...ops.random.samplers import RandomUniform
 from ..expression.expression import UnsupportedError
-from ..random.philox import HALVES, print_block
 from .arrays import as_integers, integer_at
 from .elementwise import print_strided_copy
 from .function import Array, Scalar, Value, strides_of
@@ -161,44 +159,11 @@ class _Member(Step):
         object.__setattr__(self, "inputs", inputs)
 
 
-# --- random numbers -------------------------------------------------------------------------------------------------
-
-
-def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op: Any = operation.op
-    shape, kind = context.shape_of(operation.outputs[0]), type_of(operation.outputs[0].dtype)
-    key, function = inputs[0], context.function
-    if (op.low, op.high) != (0.0, 1.0) or kind not in ("float", "double") or not isinstance(key, Array):
-        raise UnsupportedError("random numbers in another range")
-    target = function.allocate(kind, shape)
-    halves = 2 if kind == "float" else 1
-    blocks = -(-target.size // (4 * halves))
-    if not blocks:
-        return [target]
-    words = function.allocate("i64", (4 * blocks,))
-    function.hold(words)
-    draw, keys = function.helper(print_block("HELPER")), [function.load("i64", key.pointer, k) for k in range(2)]
-    with function.count(blocks) as number:
-        drawn = function.let(f"call {HALVES} {draw}(i64 {number}, i64 {keys[0]}, i64 {keys[1]})")
-        function.store_vector(HALVES, "i64", drawn, words.pointer, function.mul(number, 4))
-    integer, shift, scale = ("i32", 8, 2.0**-24) if kind == "float" else ("i64", 11, 2.0**-53)
-    with function.count(target.size) as k:
-        word = function.load(integer, function.element(integer, words.pointer, k))
-        number = function.let(f"uitofp {integer} {function.let(f'lshr {integer} {word}, {shift}')} to {kind}")
-        number = function.let(f"fmul {kind} {number}, {literal(scale, kind)}")
-        function.store(kind, number, function.element(kind, target.pointer, k))
-    function.release(words)
-    if not shape:
-        return [Scalar(function.load(kind, target.pointer), kind)]
-    return [target]
-
-
 FORMS: dict[type, Form] = {
     CheckedClasses: _checked_classes,
     FrontPositions: _front_positions,
     HorizontallyFused: _horizontally_fused,
     OneHot: _one_hot,
-    RandomUniform: _uniform,
     Take: _take,
     Unstack: _unstack,
 }

@@ -71,6 +71,9 @@ class NativeRegion:
         self._plain: list[Any] = [held.resource for held in plan.variables if not held.is_made]
         made = [held.resource for held in plan.variables if held.is_made]
         self._copied: list[Any] = [resource for resource in made if isinstance(resource, Variable)]
+        self._writes_in_place = any(
+            operand.is_written and not held.is_made for held, operand in zip(plan.variables, self._held, strict=True)
+        )
         self._generators = [generator.write_state for generator in made if isinstance(generator, SeedGenerator)]
         scalars = [held for held in plan.variables if held.is_scalar and held.bit >= 0]
         # The bit, the variable, and where its new value is: among the scalars, or among the values that were made.
@@ -105,8 +108,8 @@ class NativeRegion:
             operands = (*given, *held, *outputs, *places.scalars, counts, places.arena, *parts)
             code = self.entry(self._at, id(operands))
             if code == _RAN:
-                if self._written or self._changed:
-                    self._note_written(held, places)
+                if (self._written or self._changed) and not self._note_written(held, places):
+                    return None  # another thread has drawn keys meanwhile
                 results = self._results(stats, outputs, rooms, counts)
                 self._places.append(places)
                 return results
@@ -126,17 +129,32 @@ class NativeRegion:
         pairs = zip(self.output_types, places.outputs, strict=True)
         return [np.empty(shape, dtype) if shape else own for (shape, dtype), own in pairs]
 
-    def _note_written(self, held: Sequence[Any], places: _Places) -> None:
-        """Give variables and generators the values that are not in their own memory."""
+    def _note_written(self, held: Sequence[Any], places: _Places) -> bool:
+        """Give variables and generators the values that are not in their own memory.
+
+        Returns whether the generators had not been advanced otherwise; else nothing is changed.
+        """
         bits = int(places.counts[WRITTEN])
         if not bits:
-            return
+            return True
+        if self._generators:
+            drawn = [
+                (plan.resource, places.first_keys[k - len(held) + len(places.keys)], held[k])
+                for bit, plan, k in self._changed
+                if bits & bit and isinstance(plan.resource, SeedGenerator)
+            ]
+            if not SeedGenerator.advance_all(drawn):
+                if not self._writes_in_place:
+                    return False
+                for generator, _, after in drawn:  # what is written can't be taken back any more
+                    generator.state = after
         for bit, variable, k in self._written:
             if bits & bit:
                 variable._value = places.scalars[k][()]
         for bit, plan, k in self._changed:
-            if bits & bit:
-                _set_value(plan, held[k])
+            if bits & bit and not isinstance(plan.resource, SeedGenerator):
+                plan.resource.write_value(held[k])
+        return True
 
     def _values(self, places: _Places) -> list[Any]:
         """Those of variables and generators."""
@@ -145,6 +163,7 @@ class NativeRegion:
             values += [np.array(variable._value, order="C") for variable in self._copied]
         for write_state, key in zip(self._generators, places.keys, strict=True):
             write_state(key)
+        places.first_keys = [key.tolist() for key in places.keys]
         return values + places.keys
 
     def _given(self, values: Sequence[Any]) -> list[Any] | None:
@@ -241,6 +260,7 @@ class _Places:
         self.arena: Any = np.empty(plan.arena_size, "uint8")
         self.counts: Any = np.zeros(FIRST_SIZE + len(plan.rooms), "int64")
         self.counts[REQUESTS] = requests_address()
+        self.first_keys: list[list[int]] = []
         self.keys: list[Any] = [np.empty(2, "int64") for h in plan.variables if isinstance(h.resource, SeedGenerator)]
         self.scalars: list[Any] = [np.empty((), dtype) for dtype in region.scalar_types]
         self.outputs: list[Any] = [np.empty((), dtype) for _, dtype in region.output_types]
@@ -260,13 +280,6 @@ def _refitted(plan: HeldValue, value: Any, operand: Operand) -> Any:
     if operand.is_written and not plan.is_made:
         plan.resource.write_value(fitted)
     return fitted
-
-
-def _set_value(plan: HeldValue, value: Any) -> None:
-    if isinstance(plan.resource, SeedGenerator):
-        plan.resource.state = value
-    else:
-        plan.resource.write_value(value)
 
 
 def _element_of(tensor: Symbol) -> Any:

@@ -106,8 +106,10 @@ def touched(operations: Sequence[Operation]) -> dict[Variable | SeedGenerator, b
                 raise UnsupportedError("an effect")
             found[effect.resource] = found.get(effect.resource, False) or effect.writes
     draws = any(isinstance(resource, SeedGenerator) for resource in found)
-    if draws and any(isinstance(operation.op, While) for operation in all_operations(operations)):
-        raise UnsupportedError("keys that are drawn beside a loop")  # other threads may draw some while it runs
+    writes = any(is_written and isinstance(resource, Variable) for resource, is_written in found.items())
+    if draws and writes and any(isinstance(operation.op, While) for operation in all_operations(operations)):
+        # Other threads may draw keys while it runs. Then it has to run again, as if it had done nothing.
+        raise UnsupportedError("keys that are drawn in a loop, beside variables that are written")
     return found
 
 

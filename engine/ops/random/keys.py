@@ -70,6 +70,24 @@ class SeedGenerator:
         with self._lock:
             into[0], into[1] = self._seed, self._counter
 
+    @staticmethod
+    def advance_all(drawn: Sequence[tuple[SeedGenerator, Any, Any]]) -> bool:
+        """Advance generators whose keys were drawn ahead, all or none.
+
+        Args:
+            drawn: for each generator its state when the first key was drawn, and that behind the last one.
+
+        Returns whether they were in these states still: no other thread has drawn meanwhile.
+        """
+        with contextlib.ExitStack() as locks:
+            for generator in sorted({each for each, _, _ in drawn}, key=id):
+                locks.enter_context(generator._lock)
+            if any((each._seed, each._counter) != tuple(before) for each, before, _ in drawn):
+                return False
+            for generator, _, after in drawn:
+                generator._seed, generator._counter = map(int, after)
+        return True
+
     def get_config(self) -> dict[str, Any]:
         """The arguments that make a generator with the same seed."""
         return {"seed": self._seed, "name": self.name}

@@ -1,0 +1,161 @@
+"""Native forms of operations that draw random numbers, in regions: the bits of `ops.random.samplers`.
+
+Normal numbers go through native code's functions, so that they equal NumPy's up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...ops.math.bits import half_threshold
+from ...ops.math.elementwise import Add, Multiply, Negative
+from ...ops.math.mathematics import Log1p, Sqrt
+from ...ops.math.trigonometry import Cos, Sin
+from ...ops.random.samplers import RandomIntegers, RandomKeep, RandomNormal, RandomUniform
+from ..expression.expression import UnsupportedError
+from ..regions.elementwise import print_elementwise
+from ..regions.function import Array, Function, Scalar, Value
+from ..regions.scalars import FLOATS, literal, type_of
+from .philox import HALVES, print_block
+
+if TYPE_CHECKING:
+    from ..regions.forms import Context, Form
+
+
+def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function, target = operation.op, context.function, _target(context, operation)
+    assert isinstance(op, RandomUniform)
+    kind, low, high = _floating(target), op.low, op.high
+    words = _words(function, inputs, target.size, kind)
+    of_dtype = op.dtype.type
+    limit = of_dtype(high)
+    below = max(np.nextafter(limit, of_dtype(-np.inf)), of_dtype(low))
+    with function.count(target.size) as k:
+        number = _unit(function, words, k, kind)
+        if (low, high) != (0.0, 1.0):
+            number = function.let(f"fmul {kind} {number}, {literal(of_dtype(high - low), kind)}")
+            number = function.let(f"fadd {kind} {number}, {literal(of_dtype(low), kind)}")
+            if high > low:
+                is_below = function.let(f"fcmp olt {kind} {number}, {literal(limit, kind)}")
+                number = function.choose(is_below, number, literal(below, kind), kind)
+        function.store(kind, number, target.pointer, k)
+    return _given(context, operation, words, target)
+
+
+def _keep(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function, target = operation.op, context.function, _target(context, operation)
+    assert isinstance(op, RandomKeep)
+    kind = _floating(target)
+    words = _words(function, inputs, target.size, "float")
+    least, scale = half_threshold(op.rate), literal(np.float32(1.0 / (1.0 - op.rate)), kind)
+    with function.count(target.size) as k:
+        is_kept = function.let(f"icmp uge i32 {function.load('i32', words.pointer, k)}, {least}")
+        function.store(kind, function.choose(is_kept, scale, literal(0, kind), kind), target.pointer, k)
+    return _given(context, operation, words, target)
+
+
+def _integers(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function, target = operation.op, context.function, _target(context, operation)
+    assert isinstance(op, RandomIntegers)
+    if target.kind not in ("i32", "i64") or op.high - op.low >= 2**63:
+        raise UnsupportedError("random integers of another kind")
+    words = _words(function, inputs, target.size, "double")
+    with function.count(target.size) as k:
+        number = function.let(f"urem i64 {function.load('i64', words.pointer, k)}, {op.high - op.low}")
+        number = function.let(f"add i64 {number}, {op.low}")
+        number = number if target.kind == "i64" else function.let(f"trunc i64 {number} to i32")
+        function.store(target.kind, number, target.pointer, k)
+    return _given(context, operation, words, target)
+
+
+def _normal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print cosines for the first half of the numbers and sines, of the same angles, for the second one."""
+    op, function, target = operation.op, context.function, _target(context, operation)
+    assert isinstance(op, RandomNormal)
+    kind, half = _floating(target), (target.size + 1) // 2
+    words = _words(function, inputs, 2 * half, kind)
+    units = [function.allocate(kind, (half,)) for _ in range(2)]
+    for number, array in enumerate(units):
+        function.hold(array)
+        with function.count(half) as k:
+            word = function.let(f"add i64 {k}, {number * half}")
+            function.store(kind, _unit(function, words, word, kind), array.pointer, k)
+    of_dtype = op.dtype.type
+    numbers = [Scalar(literal(of_dtype(x), kind), kind) for x in (-2, 2 * math.pi, op.stddev, op.mean)]
+    # The values: units of radii and of angles, the four numbers, and what each step gives.
+    steps = [(Negative(), (0,)), (Log1p(), (6,)), (Multiply(), (2, 7)), (Sqrt(), (8,)), (Multiply(), (1, 3))]
+    for wave in (Cos(), Sin()):
+        count = 6 + len(steps)
+        steps += [(wave, (10,)), (Multiply(), (9, count)), (Multiply(), (count + 1, 4)), (Add(), (count + 2, 5))]
+    found = print_elementwise(function, steps, (14, 18), [*units, *numbers], [(half,)] * 2, [kind] * 2, [None] * 2)
+    size = {0: half, 1: target.size - half}
+    for number, part in enumerate(found):
+        assert isinstance(part, (Scalar, Array))
+        function.hold(part)
+        place = function.element(kind, target.pointer, number * half)
+        with function.count(size[number]) as k:
+            value = function.load(kind, part.pointer, k) if isinstance(part, Array) else part.name
+            function.store(kind, value, place, k)
+    for array in (*found, *units):
+        function.release(array)
+    return _given(context, operation, words, target)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _target(context: Context, operation: Operation) -> Array:
+    (output,) = operation.outputs
+    return context.function.allocate(type_of(output.dtype), context.shape_of(output))
+
+
+def _floating(target: Array) -> str:
+    if target.kind not in FLOATS:
+        raise UnsupportedError("random numbers of another kind")
+    return target.kind
+
+
+def _words(function: Function, inputs: Sequence[Value], count: int, kind: str) -> Array:
+    """Print the random words of a key for so many numbers: halves of words for those in float32."""
+    key = inputs[0]
+    if not isinstance(key, Array) or len(inputs) > 1:
+        raise UnsupportedError("random numbers of a computed shape")
+    blocks = -(-count // (8 if kind == "float" else 4))
+    words = function.allocate("i64", (4 * blocks,))
+    function.hold(words)
+    draw, keys = function.helper(print_block("HELPER")), [function.load("i64", key.pointer, k) for k in range(2)]
+    with function.count(blocks) as number:
+        drawn = function.let(f"call {HALVES} {draw}(i64 {number}, i64 {keys[0]}, i64 {keys[1]})")
+        function.store_vector(HALVES, "i64", drawn, words.pointer, function.mul(number, 4))
+    return words
+
+
+def _unit(function: Function, words: Array, k: str, kind: str) -> str:
+    """Return number `k` in [0, 1)."""
+    integer, shift, scale = ("i32", 8, 2.0**-24) if kind == "float" else ("i64", 11, 2.0**-53)
+    word = function.load(integer, words.pointer, k)
+    number = function.let(f"uitofp {integer} {function.let(f'lshr {integer} {word}, {shift}')} to {kind}")
+    return function.let(f"fmul {kind} {number}, {literal(scale, kind)}")
+
+
+def _given(context: Context, operation: Operation, words: Array, target: Array) -> list[Value]:
+    function = context.function
+    function.release(words)
+    if target.shape:
+        return [target]
+    return [Scalar(function.load(target.kind, target.pointer), target.kind)]
+
+
+FORMS: dict[type[Any], Form] = {
+    RandomIntegers: _integers,
+    RandomKeep: _keep,
+    RandomNormal: _normal,
+    RandomUniform: _uniform,
+}
+
+__all__ = ["FORMS"]
