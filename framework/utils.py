@@ -1,4 +1,4 @@
-"""Small helpers around training: seeds, sessions, one-hot labels, padding, splitting data."""
+"""Small helpers around training: seeds, sessions, one-hot labels, padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ..engine import ops
 from ..engine.common.dtypes import DTypeLike, as_dtype, name_of
 from ..engine.common.names_elsewhere import UTILS_MODULE
-from ..engine.common.nest import flatten, map_structure
 from ..engine.graph import Symbol, Tensor, Value
 from ..engine.graph.graph import reset_default_graph
 from ..engine.objects.floats import floatx
@@ -30,11 +29,10 @@ from .data.datasets import (
     text_dataset_from_directory,
     timeseries_dataset_from_array,
 )
-from .data.element_dataset import ElementDataset
 from .data.get_file import get_file
 from .data.images import array_to_img, img_to_array, load_img, save_img
 from .data.prefetch import Prefetch
-from .data.transformations import Transformations
+from .data.splitting import split_dataset
 from .feature_space import FeatureSpace
 from .models.layer_graph import get_source_inputs
 from .models.visualization import model_to_dot, plot_model
@@ -52,11 +50,8 @@ from .training.limits import disable_interactive_logging, enable_interactive_log
 from .training.named_values import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import ArrayLike
 
-    from .structures import Rows
 
 Array = NDArray[Any]
 Sequence = PyDataset  # its name before Keras 3, which Keras keeps, too
@@ -223,73 +218,6 @@ def pad_sequences(
         start = length - len(kept) if padding == "pre" else 0
         row[start : start + len(kept)] = kept
     return padded
-
-
-def split_dataset(
-    dataset: Rows | Iterable[Rows] | Transformations,
-    left_size: float | int | None = None,
-    right_size: float | int | None = None,
-    shuffle: bool = False,
-    seed: int | None = None,
-    preferred_backend: str | None = None,
-) -> tuple[ElementDataset, ElementDataset]:
-    """Two datasets, of the first rows and of the last.
-
-    Args:
-        dataset: an array, a tuple, list or dict of arrays with one number of rows, or a dataset, whose elements are
-            read once, and kept.
-        left_size, right_size: fractions (float) or numbers of rows (int); one of them may be left out.
-        shuffle: draw the rows at random; `seed` makes that repeatable.
-        preferred_backend: accepted for Keras's sake, but for "torch", whose datasets are not made here.
-
-    Raises:
-        ValueError: the sizes are missing, or more than there is; or datasets of PyTorch are asked for.
-
-    >>> left, right = split_dataset(np.arange(5), left_size=0.4)
-    >>> list(left.as_numpy_iterator()), len(right)
-    ([0, 1], 3)
-    """
-    if preferred_backend == "torch":
-        raise ValueError(
-            "split_dataset: preferred_backend='torch' asks for datasets of PyTorch, which are not made here. Leave it "
-            "out, or give the parts to torch.utils.data.TensorDataset."
-        )
-    if isinstance(dataset, Transformations):
-        elements = list(dataset.as_numpy_iterator())
-        first, last = _orders_of_parts(len(elements), left_size, right_size, shuffle, seed)
-        left, right = [elements[row] for row in first], [elements[row] for row in last]
-        return ElementDataset(lambda: iter(left), len(left)), ElementDataset(lambda: iter(right), len(right))
-    rows = {len(array) for array in flatten(dataset)}
-    if len(rows) != 1:
-        raise ValueError(f"split_dataset: all arrays must have the same number of rows, got {sorted(rows)}.")
-    parts = [
-        ElementDataset.from_tensor_slices(map_structure(lambda array: np.asarray(array)[order], dataset))  # noqa: B023
-        for order in _orders_of_parts(rows.pop(), left_size, right_size, shuffle, seed)
-    ]
-    return parts[0], parts[1]
-
-
-def _orders_of_parts(
-    total: int, left_size: float | int | None, right_size: float | int | None, shuffle: bool, seed: int | None
-) -> tuple[Array, Array]:
-    """The numbers of the rows of both parts."""
-    left, right = _rows_of(left_size, total), _rows_of(right_size, total)
-    if left is None and right is None:
-        raise ValueError("split_dataset needs left_size or right_size.")
-    left = total - right if left is None and right is not None else left
-    right = total - left if right is None and left is not None else right
-    assert left is not None
-    assert right is not None
-    if left < 0 or right < 0 or left + right > total:
-        raise ValueError(f"split_dataset: {left} and {right} rows can't be taken from {total}.")
-    order = np.random.default_rng(seed).permutation(total) if shuffle else np.arange(total)
-    return order[:left], order[left : left + right]
-
-
-def _rows_of(size: float | int | None, total: int) -> int | None:
-    if size is None:
-        return None
-    return round(size * total) if isinstance(size, float) else int(size)
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for a public one

@@ -69,7 +69,7 @@ class Dataset(Transformations, PyDataset):
         self.file_paths = None if file_paths is None else list(file_paths)
         self._count = count
         self._make = make
-        self._batch_size = batch_size
+        self._batch_size = self.batch_rows = batch_size
         self._shuffle = self.draws_order = shuffle
         entropy = drawn_entropy() if shuffle and seed is None else seed
         self._random = np.random.default_rng(entropy)

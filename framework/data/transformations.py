@@ -37,9 +37,11 @@ class Transformations(ABC):
     Attributes:
         draws_order: whether each process draws the order of a pass by itself, so that batches of one number may have
             other rows in another process.
+        batch_rows: the number of rows of the elements, of a dataset that `batch` made; None otherwise.
     """
 
     draws_order: bool = False
+    batch_rows: int | None = None
 
     @abstractmethod
     def as_numpy_iterator(self) -> Iterator[Any]:
@@ -443,7 +445,9 @@ class Transformations(ABC):
                     return
                 yield stack(rows)
 
-        return self._derived(elements, count)
+        made = self._derived(elements, count)
+        made.batch_rows = batch_size
+        return made
 
 
 def arrays_of(structure: object) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -355,11 +355,35 @@ def test_pad_sequences(options, expected) -> None:
 
 def test_split_dataset() -> None:
     left, right = ab.utils.split_dataset((X, Y), left_size=3)
-    assert (left.cardinality(), len(right)) == (3, 7)
-    np.testing.assert_array_equal([y for _, y in right.as_numpy_iterator()], Y[3:])
-    np.testing.assert_array_equal(next(left.batch(3).as_numpy_iterator())[0], X[:3])
-    with pytest.raises(ValueError, match="can't be taken"):
-        ab.utils.split_dataset(X, left_size=8, right_size=8)
+    assert (len(left), right.cardinality()) == (3, 7)
+    x, y = next(iter(left.batch(3)))
+    np.testing.assert_array_equal(x, X[:3])
+    np.testing.assert_array_equal(y, Y[:3])
+    np.testing.assert_array_equal([y for _, y in right], Y[3:])
+    left, right = ab.utils.split_dataset([X, Y], left_size=0.2, right_size=0.3, shuffle=True, seed=1)
+    drawn = [int(y) for part in (left, right) for _, y in part]
+    assert [len(left), len(right), len(set(drawn))] == [2, 3, 5]
+    assert drawn != sorted(drawn)
+    assert drawn[:2] == [int(y) for _, y in left], "each pass has the same rows"
+    for arrays, sizes, message in (
+        (X, (8, 8), "can't be taken"),
+        (X, (None, None), "needs left_size or right_size"),
+        ((X, Y[:3]), (1, None), r"same number of rows, got \[3, 10\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ab.utils.split_dataset(arrays, *sizes)
+    with pytest.raises(TypeError, match=r"takes an array.*; got int"):
+        ab.utils.split_dataset(cast("Any", 3), left_size=1)
+
+
+def test_datasets_are_split_by_rows_and_batched_as_before() -> None:
+    rows = tf.data.Dataset.from_tensor_slices({"x": X, "y": Y})
+    left, right = ab.utils.split_dataset(rows, right_size=0.4)
+    assert [int(row["y"]) for row in left] == [0, 1, 2, 3, 4, 5]
+    for batches in (rows.batch(4), ab.utils.Dataset(10, lambda chosen: {"x": X[chosen], "y": Y[chosen]}, batch_size=4)):
+        left, right = ab.utils.split_dataset(batches, left_size=6, preferred_backend="tensorflow")
+        assert [batch["y"].shape for batch in left] == [(4,), (2,)]
+        np.testing.assert_array_equal(next(iter(right))["y"], Y[6:])
 
 
 def test_split_dataset_of_a_dataset() -> None:
