@@ -524,7 +524,10 @@ class LayerState:
 
     @dtype_policy.setter
     def dtype_policy(self, value: PolicyLike) -> None:
-        self._dtype_policy = policies.get(value)
+        self._set_policy(policies.get(value))
+
+    def _set_policy(self, policy: policies.DTypePolicy) -> None:
+        self._dtype_policy = policy
 
     @property
     def dtype(self) -> str:

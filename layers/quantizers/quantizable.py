@@ -95,6 +95,23 @@ class QuantizableLayer(AdaptableLayer):
         self._int4_block_size = _terms_of(getattr(found, "block_size", None)) if found.mode == "int4" else None
         self.replace_weights(found.mode, self._quantized_values(found.mode, found), found)
 
+    def _set_policy(self, policy: DTypePolicy) -> None:
+        """Take a dtype policy; one of quantisation quantises weights that there are."""
+        from ...engine.objects import policies
+        from .configs import Int4QuantizationConfig
+
+        before, mode = self._dtype_policy, policy.quantization_mode
+        if mode is None or not self.built or self.quantization_mode is not None:
+            super()._set_policy(policy)
+            return
+        config = Int4QuantizationConfig(block_size=getattr(policy, "block_size", None)) if mode == "int4" else None
+        super()._set_policy(policies.get(policy.name.partition("_from_")[2]))
+        try:
+            self.quantize(mode, config=config)
+        except Exception:
+            self._dtype_policy = before
+            raise
+
     def replace_weights(self, mode: str, values: dict[str, Array], config: QuantizationConfig | None = None) -> None:
         """Put quantised weights in the place of those that there are.
 

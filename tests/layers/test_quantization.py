@@ -405,3 +405,27 @@ def test_a_block_size_of_minus_one_is_none(make: Any, tmp_path: Path):
         found += [model.predict(x, verbose=0), ab.models.load_model(tmp_path / "model.keras").predict(x, verbose=0)]
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("name", ["int8_from_float32", "int4/-1_from_float32", "int4/64_from_float32"])
+@pytest.mark.parametrize("layer", [layers.Dense(3), layers.EinsumDense("ab,bc->ac", 3)])
+def test_a_policy_of_quantisation_quantises_a_layer_that_is_built(layer: Any, name: str) -> None:
+    x = normal(4, 128)
+    made, other = (type(layer).from_config(layer.get_config()) for _ in range(2))
+    for each in (made, other):
+        each(x)
+    other.set_weights(made.get_weights())
+    made.dtype_policy = name
+    block_size = int(name.partition("/")[2].partition("_")[0] or 0)
+    other.quantize(name[:4], config=quantizers.Int4QuantizationConfig(block_size=block_size) if block_size else None)
+    assert [each.dtype_policy.name for each in (made, other)] == [name, name]
+    np.testing.assert_array_equal(made(x), other(x))
+
+
+def test_a_policy_that_can_not_be_had_changes_nothing() -> None:
+    layer = layers.Dense(3)
+    before = layer(normal(4, 8))
+    with pytest.raises(ValueError, match="GPTQConfig"):
+        layer.dtype_policy = "gptq/4/128_from_float32"
+    assert layer.dtype_policy.name == "float32"
+    np.testing.assert_array_equal(layer(normal(4, 8)), before)
