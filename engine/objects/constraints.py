@@ -14,10 +14,10 @@ _EPSILON = 1e-7
 
 
 class Constraint(ChecksKeywords):
-    """The base of constraints. Subclasses define ``__call__(w)``, which gives the projected weight."""
+    """The base of constraints. Subclasses define ``__call__(w)``, which gives the projected weight: here `w` itself."""
 
-    def __call__(self, w: Any) -> Tensor:
-        raise NotImplementedError(f"Constraint {type(self).__name__} does not define __call__(w).")
+    def __call__(self, w: Any) -> Any:
+        return w
 
     def get_config(self) -> dict[str, Any]:
         return {}

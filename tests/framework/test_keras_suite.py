@@ -511,3 +511,13 @@ def test_no_custom_objects_are_no_error() -> None:
         assert isinstance(
             ab.saving.deserialize_keras_object(ab.saving.serialize_keras_object(layers.ReLU())), layers.ReLU
         )
+
+
+def test_a_constraint_leaves_weights_as_they_are_unless_it_is_defined() -> None:
+    class Halves(ab.constraints.Constraint):
+        def __call__(self, w: Any) -> Any:
+            return super().__call__(w) / 2
+
+    value = ab.ops.convert_to_tensor([2.0, -4.0])
+    np.testing.assert_array_equal(ab.constraints.Constraint()(value), value)
+    np.testing.assert_array_equal(Halves()(value), [1.0, -2.0])
