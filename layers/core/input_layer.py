@@ -50,6 +50,8 @@ class InputLayer(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name)
+        if input_tensor is not None:
+            raise ValueError("Input: input_tensor is not supported; call the layers on the tensor itself.")
         if kwargs.get("batch_input_shape") is not None:
             batch_shape = kwargs["batch_input_shape"]
         if (shape is None) == (batch_shape is None):
@@ -61,8 +63,6 @@ class InputLayer(Layer):
         for option, value in (("sparse", sparse), ("ragged", ragged)):
             if value:
                 raise ValueError(f"Input: {option}=True is not supported; inputs are dense arrays.")
-        if input_tensor is not None:
-            raise ValueError("Input: input_tensor is not supported; call the layers on the tensor itself.")
         check_optional_numbers("Input", batch_size=batch_size)
         without_batch = None if shape is None else as_shape(shape) or ()
         self.batch_shape: tuple[int | None, ...] = (

@@ -145,6 +145,8 @@ class LayerState:
             MemoryError: there is no room for it.
         """
         self._check_kept()
+        if isinstance(shape, str):
+            raise ValueError(f"Layer {self.name!r}: add_weight() takes a shape first. Write name={shape!r}.")
         given = (shape,) if isinstance(shape, int) else tuple(shape or ())
         label = name or "variable"
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in given):

@@ -67,6 +67,12 @@ def test_a_weight_made_in_call_is_refused() -> None:
         (lambda: layers.AlphaDropout(0.5, noise_shape=(2, -1)), ValueError, "noise_shape must be a tuple of positive"),
         (lambda: layers.RandomTranslation((-1.1, 0.5), 0.0), ValueError, "a pair of numbers, from -1 to 1; got height"),
         (lambda: layers.RandomTranslation(0.0, (0.5, 1.1)), ValueError, "a pair of numbers, from -1 to 1; got width"),
+        (lambda: ab.Input(tensor=cast("Any", ab.Input((2,)))), ValueError, "call the layers on the tensor itself"),
+        (
+            lambda: layers.Layer().add_weight(cast("Any", "kernel")),
+            ValueError,
+            "Write name='kernel'",
+        ),
         (lambda: layers.Reshape((-2, 3)), ValueError, "integers from 0 up, or -1"),
         (
             lambda: layers.LayerNormalization(axis=cast("Any", {"a": 1})),
