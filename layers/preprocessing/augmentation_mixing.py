@@ -58,6 +58,7 @@ class MixUp(_Mixing):
     """
 
     moves_boxes: ClassVar[bool] = True
+    blends_masks: ClassVar[bool] = True
 
     def __init__(
         self,

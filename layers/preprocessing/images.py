@@ -46,6 +46,7 @@ class ImageLayer(Layer):
     # What becomes of segmentation masks: True where pixels move, False where only colours change.
     moves_pixels: ClassVar[bool] = True
     moves_boxes: ClassVar[bool] = False  # whether a class that moves pixels has a rule for boxes
+    blends_masks: ClassVar[bool] = False  # whether masks of whole numbers become shares of them
 
     def __init__(
         self, data_format: str | None = None, bounding_box_format: str | None = None, **kwargs: Unpack[LayerOptions]
@@ -101,7 +102,10 @@ class ImageLayer(Layer):
         if "labels" in data and transformation:
             made["labels"] = self._on_labels(data["labels"], images, transformation)
         if self.moves_pixels and "segmentation_masks" in data:
-            made["segmentation_masks"], _ = self._on_images(data["segmentation_masks"], transformation, training, True)
+            given = ops.convert_to_tensor(data["segmentation_masks"])
+            masks, _ = self._on_images(given, transformation, training, True)
+            keeps_dtype = given.dtype.kind in "iu" and not self.blends_masks
+            made["segmentation_masks"] = ops.cast(masks, given.dtype) if keeps_dtype else masks
         if self.moves_pixels and "bounding_boxes" in data and self.is_active(training):
             old, new = (self._size(ops.convert_to_tensor(each)) for each in (data["images"], images))
             boxes: Any = data["bounding_boxes"]

@@ -270,3 +270,30 @@ def test_ranges_of_values_may_be_arrays() -> None:
     pixels: Any = np.array([0, 1])
     for kind in (L.RandomContrast, L.RandomHue):
         assert kind(0.2, value_range=pixels).value_range == (0, 1)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        L.RandomFlip(seed=1),
+        L.RandomRotation(0.5, fill_mode="nearest", seed=1),
+        L.RandomZoom((-0.5, 0.5), seed=1),
+        L.RandomCrop(5, 5, seed=1),
+        L.RandomShear(0.5, 0.5, seed=1),
+        L.CenterCrop(5, 5),
+        L.CutMix(seed=1),
+    ],
+)
+def test_masks_of_class_numbers_stay_class_numbers(layer: Any, training: bool) -> None:
+    classes = np.array([4, 200], "uint8")
+    masks = np.random.default_rng(0).choice(classes, (2, 8, 8, 1))
+    made = layer({"images": masks.repeat(3, -1), "segmentation_masks": masks}, training=training)
+    assert made["segmentation_masks"].dtype == "uint8"
+    assert set(np.unique(made["segmentation_masks"])) <= {4, 200}
+
+
+def test_masks_that_mix_up_blends_are_shares() -> None:
+    masks = np.array([4, 200], "uint8").reshape(2, 1, 1, 1).repeat(4, 1).repeat(4, 2)
+    made = L.MixUp(alpha=5.0, seed=1)({"images": masks, "segmentation_masks": masks})
+    assert made["segmentation_masks"].dtype == "float32"
