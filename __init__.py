@@ -154,7 +154,7 @@ _MODULES: dict[str, str] = {
     "testing": ".framework.testing",
     "tf": ".framework.tensorflow_names",
     **dict.fromkeys(
-        [f"tf.{name}" for name in ("data", "image", "linalg", "math", "nn", "random", "strings")],
+        [f"tf.{name}" for name in ("config", "data", "image", "io", "linalg", "math", "nn", "random", "strings")],
         ".framework.tensorflow_names",
     ),
     "tree": ".framework.tree",

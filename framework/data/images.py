@@ -140,8 +140,8 @@ def load_img(
     )
 
 
-def open_image(content: io.BytesIO, formats: Sequence[str]) -> Image:
-    """Open an image of one of some formats of Pillow's; the pixels are not read yet."""
+def open_image(content: io.BytesIO, formats: Sequence[str] | None = None) -> Image:
+    """Open an image of one of some formats of Pillow's, by default any; the pixels are not read yet."""
     return _pillow("open_image").open(content, formats=formats)
 
 

@@ -36,9 +36,11 @@ from ...engine.ops import is_tensor as is_tensor
 from ...engine.ops import print as print
 from ...engine.session.function import function as trace_function
 from ..training.gradient_tape import GradientTape as GradientTape
+from . import config as config
 from . import data as data
 from . import debugging as debugging
 from . import image as image
+from . import io as io
 from . import linalg as linalg
 from . import math as math
 from . import nn as nn
@@ -292,6 +294,7 @@ __all__ = [
     "complex128",
     "concat",
     "cond",
+    "config",
     "constant",
     "constant_initializer",
     "control_dependencies",
@@ -337,6 +340,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "io",
     "is_tensor",
     "keras",
     "less",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from ...engine.common.dtypes import DType, DTypeLike, as_dtype, is_floating, is_
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers
+from ..data.images import img_to_array, load_img, open_image
 
 
 def resize(
@@ -299,6 +301,58 @@ def extract_patches(
     )
 
 
+_COLOR_MODES = {1: "grayscale", 3: "rgb", 4: "rgba"}
+
+
+def decode_image(
+    contents: TensorLike,
+    channels: int | None = 0,
+    dtype: DTypeLike = "uint8",
+    name: str | None = None,
+    expand_animations: bool = True,
+) -> Tensor:
+    """Decode an image of any format that Pillow reads, to height, width and channels.
+
+    Args:
+        contents: the bytes of its file, a vector of uint8, as `tf.io.read_file` gives them.
+        channels: 1, 3 or 4; 0 for as many as the image has.
+        dtype: uint8, or another one, to which values are scaled as by `convert_image_dtype`.
+        name: of the operation.
+        expand_animations: accepted for TensorFlow's sake: of an animation the first frame is decoded.
+
+    Raises:
+        ValueError: another number of channels is asked for. ImportError: Pillow is not installed.
+    """
+    if channels not in (None, 0, *_COLOR_MODES):
+        raise ValueError(f"decode_image: channels must be 0, 1, 3 or 4, got {channels!r}.")
+
+    def decoded(data: Any) -> Any:
+        return _pixels(io.BytesIO(data.tobytes()), channels)
+
+    shape = (None, None, channels or None)
+    return convert_image_dtype(ops.numpy_function(decoded, contents, "uint8", shape=shape, name=name), dtype)
+
+
+def _pixels(file: io.BytesIO, channels: int | None) -> Any:
+    mode = open_image(file).mode
+    if mode.startswith("I"):  # grey of 16 bits
+        grey = (img_to_array(load_img(file, color_mode="grayscale"), dtype="int32") // 256).astype("uint8")
+        opaque = [np.full_like(grey, 255)] if channels == 4 else []
+        return np.concatenate([grey] * min(channels or 1, 3) + opaque, axis=-1)
+    own = 1 if mode in ("1", "L") else 4 if mode in ("RGBA", "LA", "PA") else 3
+    return img_to_array(load_img(file, color_mode=_COLOR_MODES[channels or own]), dtype="uint8")
+
+
+def decode_jpeg(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
+    """Decode an image, of any format, as `decode_image` does."""
+    return decode_image(contents, channels, name=name)
+
+
+def decode_png(contents: TensorLike, channels: int = 0, dtype: DTypeLike = "uint8", name: str | None = None) -> Tensor:
+    """Decode an image, of any format, as `decode_image` does."""
+    return decode_image(contents, channels, dtype, name)
+
+
 __all__ = [
     "adjust_brightness",
     "adjust_contrast",
@@ -307,6 +361,9 @@ __all__ = [
     "central_crop",
     "convert_image_dtype",
     "crop_to_bounding_box",
+    "decode_image",
+    "decode_jpeg",
+    "decode_png",
     "extract_patches",
     "flip_left_right",
     "flip_up_down",

@@ -455,3 +455,37 @@ def test_lines_of_a_file_become_rows(tmp_path: Path) -> None:
 
     rows = lines.map(row)
     assert [row.tolist() for row in rows.as_numpy_iterator()] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 4), ("P", 3), ("LA", 4), ("I;16", 1), ("1", 1)]
+)
+def test_image_files_are_read_in_functions_of_datasets(mode: str, channels: int, tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    pixels = np.arange(0, 240, 20, dtype="uint8").reshape(3, 4)
+    image = pillow.fromarray(pixels.astype("uint16") * 256 if mode == "I;16" else pixels)
+    path = tmp_path / "image.png"
+    (image if mode == "I;16" else image.convert(mode)).save(path)
+
+    def read(name: Any) -> Any:
+        return tf.image.decode_png(tf.io.read_file(name)), tf.io.decode_image(tf.io.read_file(name), 3, tf.float32)
+
+    ((own, colours),) = tf.data.Dataset.from_tensor_slices([str(path)]).map(read).as_numpy_iterator()
+    assert (own.dtype, own.shape, colours.shape) == (np.uint8, (3, 4, channels), (3, 4, 3))
+    assert tf.io.decode_jpeg(tf.io.read_file(str(path)), channels=4)[..., 3].numpy().min() == 255
+    if mode != "1":  # Pillow dithers
+        np.testing.assert_array_equal(own[..., 0], pixels)
+        np.testing.assert_allclose(colours[..., 1] * 255, pixels, rtol=1e-6)
+
+
+def test_image_files_that_are_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="channels must be 0, 1, 3 or 4, got 2"):
+        tf.io.decode_jpeg([1], channels=2)
+    with pytest.raises(FileNotFoundError):
+        tf.io.read_file(str(tmp_path / "none.png"))
+
+
+def test_devices_by_kind() -> None:
+    assert tf.config.list_physical_devices("GPU") == []
+    (cpu,) = tf.config.list_physical_devices()
+    assert (cpu.name, cpu.device_type) == ("/physical_device:CPU:0", "CPU")
