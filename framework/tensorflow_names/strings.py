@@ -41,6 +41,34 @@ def split(
     return parts.values if texts_in.ndim == 0 else parts
 
 
+def unicode_split(
+    input: TensorLike,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    name: str | None = None,
+) -> Tensor | SplitStrings:
+    """Split texts into their characters.
+
+    Args:
+        input: texts.
+        input_encoding: "UTF-8", which texts are of here; the other arguments are accepted for TensorFlow's sake.
+
+    Returns:
+        For one text, the vector of its characters. For several texts the same as `split`.
+
+    Raises:
+        ValueError: the encoding is another one.
+    """
+    if input_encoding.upper() not in ("UTF-8", "UTF8"):
+        raise ValueError(f"unicode_split: texts are UTF-8 here, got input_encoding={input_encoding!r}.")
+    texts_in = ops.convert_to_tensor(input, "string")
+    lengths = ops.expand_dims(texts.length(texts_in), -1)
+    places = ops.minimum(ops.arange(ops.max(lengths, initial=0)), lengths)
+    characters = texts.substr(ops.expand_dims(texts_in, -1), places, 1)
+    return characters if texts_in.ndim == 0 else SplitStrings(characters, lengths[..., 0])
+
+
 __all__ = [
     "as_string",
     "format",
@@ -55,5 +83,6 @@ __all__ = [
     "substr",
     "to_hash_bucket_fast",
     "to_number",
+    "unicode_split",
     "upper",
 ]

@@ -445,6 +445,73 @@ def test_the_parts_of_one_text_are_a_vector() -> None:
     assert several.lengths.numpy().tolist() == [2, 1]
 
 
+def test_characters_of_texts() -> None:
+    assert tf.strings.unicode_split("héllo", "UTF-8").tolist() == list("héllo")
+    several = tf.strings.unicode_split(["ab", "", "xyz"], input_encoding="UTF-8")
+    assert several.lengths.tolist() == [2, 0, 3]
+    assert several.values.tolist() == [["a", "b", ""], ["", "", ""], ["x", "y", "z"]]
+    lookup = ab.layers.StringLookup(vocabulary=list("abc"), mask_token=None)
+    dataset = tf.data.Dataset.from_tensor_slices(["cab", "b"])
+    found = dataset.map(lambda text: lookup(tf.strings.unicode_split(text, "UTF-8")))
+    assert [row.tolist() for row in found] == [[3, 1, 2], [2]]
+    with pytest.raises(ValueError, match="input_encoding='UTF-16-BE'"):
+        tf.strings.unicode_split("a", "UTF-16-BE")
+
+
+TABLE = """age,job,wage,weight
+39,clerk,0,1.5
+?,"sales, cars",1,
+28,NA,0,2
+"""
+
+
+def columns_of(batch: Any) -> dict[str, Any]:
+    return {name: column.tolist() for name, column in batch.items()}
+
+
+def test_columns_of_csv_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TABLE)
+    make = tf.data.experimental.make_csv_dataset
+    options: dict[str, Any] = {"batch_size": 2, "num_epochs": 1, "shuffle": False, "na_value": "?"}
+    defaults = [[0], ["none"], [0], [1.0]]
+    first, second = make(str(tmp_path / "*.csv"), column_defaults=defaults, label_name="wage", **options)
+    assert columns_of(first[0]) == {"age": [39, 0], "job": ["clerk", "sales, cars"], "weight": [1.5, 1.0]}
+    assert (first[1].tolist(), second[1].tolist()) == ([0, 1], [0])
+    inferred = next(iter(make(str(tmp_path / "a.csv"), **options)))
+    assert [column.dtype.name for column in inferred.values()] == ["int32", "StringDType128", "int32", "float32"]
+    assert columns_of(inferred)["weight"] == [1.5, 0.0]
+    few = make(str(tmp_path / "a.csv"), select_columns=["job", "age"], column_defaults=[tf.string, [7]], **options)
+    assert columns_of(next(iter(few))) == {"job": ["clerk", "sales, cars"], "age": [39, 7]}
+
+
+def test_csv_files_that_do_not_end(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TABLE)
+    dataset = tf.data.experimental.make_csv_dataset(str(tmp_path / "a.csv"), 2, na_value="?", shuffle_seed=1)
+    ages = np.concatenate([row["age"] for row in dataset.take(9).as_numpy_iterator()])
+    assert sorted(ages) == [0] * 6 + [28] * 6 + [39] * 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_name": "no"}, "label_name='no' is none of the columns"),
+        ({"select_columns": ["no"]}, r"select_columns has \['no'\]"),
+        ({"column_defaults": [[0]]}, "column_defaults has 1 entries for 4 columns"),
+        ({"header": False}, "column_names must give them"),
+        ({"header": False, "column_names": ["a", "b"]}, "a row has 4 fields, expected 2"),
+        ({"column_defaults": ["int32", "string", "int32", "float32"]}, "column 'age' is empty in a row"),
+        ({"column_defaults": ["int32", "int32", "int32", "float32"]}, "column 'job' has 'clerk', expected int32"),
+    ],
+)
+def test_csv_files_that_do_not_fit(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TABLE)
+    make = tf.data.experimental.make_csv_dataset
+    with pytest.raises(ValueError, match=message):
+        list(make(str(tmp_path / "a.csv"), 2, num_epochs=1, shuffle=False, na_value="?", **options))
+    with pytest.raises(FileNotFoundError, match="no file is named"):
+        make(str(tmp_path / "b.csv"), 2)
+
+
 def test_lines_of_a_file_become_rows(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("1,2\n3,4\n")
     lines = tf.data.TextLineDataset(str(tmp_path / "rows.csv"))
