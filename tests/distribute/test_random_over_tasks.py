@@ -54,7 +54,8 @@ def cluster() -> Generator[Running]:
 def spread(case: MachineCase, places: int, parallel_iterations: int, devices: Sequence[str]) -> None:
     """Ask for a task for each operation, by chance; state has names of its own, as tasks keep it.
 
-    Recursive functions, which are not spread, are on one task, with all variables.
+    Recursive functions, which are not spread, are on one task, with all variables. Only a part of what they hold asks
+    for it.
     """
     chosen = random.Random(places)
     number = next(_numbers)
@@ -71,7 +72,7 @@ def spread(case: MachineCase, places: int, parallel_iterations: int, devices: Se
         if isinstance(operation.op, While):
             operation.op.parallel_iterations = parallel_iterations
         if id(operation.graph) in whole or _is_whole(operation):
-            operation.device = home[0]
+            operation.device = _device_of(operation, where) or (home[0] if chosen.random() < 0.3 else "")
         elif not _follows(operation):
             operation.device = _device_of(operation, where) or chosen.choice(devices)
 
