@@ -35,6 +35,7 @@ class Turning:
         running: the step; None while the loop does something else.
         lock: held by another thread while it reads what has come, and by the loop when it has turned a step.
         stop: of loops that are compiled to machine code; the loop's thread is inside.
+        is_stopped: whether they were asked to end.
         begins: called when a step begins.
     """
 
@@ -42,6 +43,7 @@ class Turning:
         self.running: Running | None = None
         self.lock = threading.Lock()
         self.stop = Stop()
+        self.is_stopped = False
         self.begins: Callable[[], None] = lambda: None
 
     @property
@@ -50,12 +52,18 @@ class Turning:
         running = self.running
         return None if running is None else running.step
 
+    def ask(self) -> None:
+        """Have the operation end that the step is in."""
+        self.is_stopped = True
+        self.stop.ask()
+
     def end(self) -> None:
         """Note that the loop has turned the step."""
         with self.lock:
             self.running = None
-            if self.stop.is_asked:
-                self.stop.withdraw()
+        if self.is_stopped:  # nobody asks as long as nothing runs
+            self.is_stopped = False
+            self.stop.withdraw()
 
 
 class Observer:

@@ -174,7 +174,7 @@ class Task:
                     if found or connection.is_over:
                         self._heard[connection] = None
                     if self._ends(running, connection, found or ()):
-                        turning.stop.ask()
+                        turning.ask()
 
     def _ends(self, running: Running, connection: Connection, frames: Sequence[Frame]) -> bool:
         """Test whether a step ends once what was read of a connection is taken."""

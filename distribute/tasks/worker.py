@@ -450,7 +450,7 @@ class Worker:
                 try:
                     running.turn(_SLICE, self._loop.now)
                 except Exception as error:
-                    if not turning.stop.is_asked:  # else what ends it has been read, and is taken next
+                    if not turning.is_stopped:  # else what ends it has been read, and is taken next
                         self._fail(running, named_cause(error, self.identity.name, running.key[1]))
                     continue
                 finally:

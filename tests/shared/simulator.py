@@ -409,11 +409,11 @@ class TaskNode(Node):
             if self.is_dead:
                 raise KilledError
             self.task.hear()
-            if turning.stop.is_asked:
+            if turning.is_stopped:
                 break
         self.is_busy = False
         self.go_on()
-        if turning.stop.is_asked:
+        if turning.is_stopped:
             raise CancelledError("The loop was ended.")
 
     @property
