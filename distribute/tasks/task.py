@@ -258,6 +258,7 @@ class Task:
             self._worker.take_small if expected is None else None,
         )
         self.connections[made] = None
+        made.process = process
         if process is not None:
             self.loop.watch(process, lambda events: made.end("its process has ended"))
         return made

@@ -22,6 +22,7 @@ from typing import Any
 from ..token import is_proof, proof
 from .loop import Loop
 from .planes import Limits, Plane
+from .processes import PeerProcess
 from .slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
 from .wire import (
     DAMAGE,
@@ -198,6 +199,7 @@ class Connection:
         pool: slabs for values that are sent; None unless the plane is shared memory.
         mapped: slabs of the other side.
         is_over: whether that was found out ahead.
+        process: the one on the other side, where that can be watched.
     """
 
     def __init__(
@@ -227,6 +229,7 @@ class Connection:
         self.is_open = False
         self.is_closed = False
         self.is_over = False
+        self.process: PeerProcess | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
         self.frames_sent = 0
@@ -458,6 +461,8 @@ class Connection:
         try:
             count = self._read(self._decoder.buffer())
         except (BlockingIOError, InterruptedError):
+            if self.process is not None and self.process.has_ended:
+                self._end_ahead(partial(self.close, "its process has ended"))
             return None
         except OSError as error:
             return self._end_ahead(partial(self.close, f"the connection was lost: {error.strerror or error}"))

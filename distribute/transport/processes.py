@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 
@@ -19,6 +20,13 @@ class PeerProcess:
     def fileno(self) -> int:
         """The descriptor; -1 once it is closed."""
         return self._descriptor
+
+    @property
+    def has_ended(self) -> bool:
+        """Test whether the process has ended, without waiting."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Watch it no longer."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -118,29 +120,35 @@ def test_the_first_step_after_a_restart_of_the_master_runs(graph: ab.Graph, serv
 # --- in the middle of a compiled loop -------------------------------------------------------------------------------
 
 CLIENT = """
-import sys
+import os, signal, sys
 import anabranch as ab
 with ab.Graph().as_default() as graph, ab.device(sys.argv[2]):
     y = ab.while_loop(lambda i: i < 2**62, lambda i: i + 1, (ab.constant(0, "int64"),))
 with ab.Session(graph, target=sys.argv[1]) as session:
     session.program(y)
-    print("runs", flush=True)
+    child = os.fork() if hasattr(os, "pidfd_open") else -1  # it has the client's sockets, too
+    if not child:
+        signal.pause()
+    print(child, flush=True)
     session.run(y)
 """
 
 
 @contextlib.contextmanager
 def running_client(target: str, device: str) -> Generator[subprocess.Popen[str]]:
-    """A client in a process of its own, whose step is a loop without end on a device."""
+    """A client in a process of its own, with a child; its step is a loop without end on a device."""
     process = subprocess.Popen([sys.executable, "-c", CLIENT, target, device], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    child = 0
     try:
-        assert process.stdout.readline() == "runs\n"
+        child = int(process.stdout.readline())
         yield process
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
+        if child > 0:
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.fixture
