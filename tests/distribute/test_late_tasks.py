@@ -17,6 +17,7 @@ from shared.tasks import PS, WORKER
 from shared.waiting import Waiting, until
 
 import anabranch as ab
+from anabranch.distribute.transport.wire import Kind
 
 ENDLESS = 2**62
 
@@ -223,6 +224,27 @@ def test_what_comes_in_the_middle_of_a_loop_is_taken_behind_it(graph: ab.Graph, 
     np.testing.assert_array_equal(first, [1, 2])
     assert not ps.task._heard
     waits.close()
+
+
+def test_damage_in_the_middle_of_a_loop_ends_its_connection_alone(graph: ab.Graph, pair: Any):
+    ps, worker = pair
+    y = ab.constant(1.0) + 1.0
+    session: Any = ab.Session(graph, target=ps.target)
+    assert session.run(y) == 2
+    channel = session._schedule.remote._channels.take()
+    with loop_on(ps, worker) as other:
+        channel.send(Kind.STATUS, {})
+        channel._sock.sendall(b"\xff" * 100)
+        until(lambda: ps.task._heard)
+        assert is_in_a_loop(ps)
+        other.close()
+        assert channel.receive().kind == Kind.STATUS
+        assert "larger than is allowed" in channel.receive().document()["message"]
+        with pytest.raises(ConnectionError):
+            channel.receive()
+    channel.close()
+    assert session.run(y) == 2
+    session.close()
 
 
 def test_a_loop_ends_when_its_master_does(pair: Any):
