@@ -13,7 +13,8 @@ import numpy as np
 
 from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
 from ..data.adapters import Batch, Layout
-from .traced import Entry, StepTracer, losses_without_mean, placeholders
+from .checks import losses_without_mean
+from .traced import Entry, StepTracer, placeholders
 
 
 class CutSteps:

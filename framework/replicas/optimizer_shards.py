@@ -62,7 +62,7 @@ class OptimizerShards:
     """
 
     def __init__(self, optimizer: Any, variables: Sequence[Variable]) -> None:
-        _refuse(optimizer)
+        check_optimizer(optimizer)
         self.optimizer = optimizer
         self._group = current_group()
         self._vectors: list[list[_Part]] = []
@@ -257,7 +257,12 @@ def _replace(holder: Any, old: Any, new: Any) -> None:
             setattr(holder, name, [new if item is old else item for item in value])
 
 
-def _refuse(optimizer: Optimizer) -> None:
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Check that the state of an optimizer can be spread.
+
+    Raises:
+        ValueError: it can't be; the message says why.
+    """
     kind = type(optimizer)
     if kind not in _BY_NUMBER:
         raise ValueError(
@@ -277,4 +282,4 @@ def _refuse(optimizer: Optimizer) -> None:
         )
 
 
-__all__ = ["OptimizerShards"]
+__all__ = ["OptimizerShards", "check_optimizer"]

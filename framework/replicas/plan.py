@@ -12,6 +12,7 @@ from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ..data.adapters import Batch
 from .alike import unnumbered
+from .checks import check_not_synchronized
 from .shares import Shares
 from .traced import StepTracer
 
@@ -36,7 +37,7 @@ class ReplicaPlan(StepTracer):
 
     def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
         self.strategy = strategy
-        _refuse_synchronized(model)
+        check_not_synchronized(model)
         self.container = f"fit {strategy.begin_fit()}: {unnumbered(model.name)}"
         super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
@@ -139,15 +140,6 @@ class ReplicaPlan(StepTracer):
             if values:
                 puts.append(gradients.put(ticket, values))
         return puts
-
-
-def _refuse_synchronized(model: Any) -> None:
-    names = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
-    if names:
-        raise ValueError(
-            f"The layers {names} of model {model.name!r} are synchronized, which takes workers that compute each step "
-            "together. Under ParameterServer they do not wait for each other: use DataParallel, or synchronized=False."
-        )
 
 
 __all__ = ["ReplicaPlan"]

@@ -8,7 +8,7 @@ once. Metrics begin each step with their first values, and what they have added 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
-from ...engine.common.nest import flatten
 from ...engine.control_flow.grouping import no_op
 from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, Symbol, TensorSpec, Variable
 from ...engine.graph.graph import get_default_graph
@@ -28,6 +27,7 @@ from ...optim.replicas import handing_over, has_scaled
 from ..data.adapters import Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
+from .checks import check_model
 from .metric_updates import MetricUpdate, MetricUpdates
 from .running_logs import LogKey, RunningLog, find_running
 
@@ -124,8 +124,7 @@ class StepTracer:
         self._replica = replica
         self.gradients_at = 0
         self.keys: list[int] = []
-        _refuse_stateful(model)
-        _refuse_sums(model)
+        check_model(model)
         self._resets: dict[Variable, Any] = {}
         self.log_variables: dict[LogKey, Variable] = {}
         self._metric_updates: MetricUpdates | None = None
@@ -420,34 +419,6 @@ def placeholders(batch: Batch, **rows: None) -> list[Any]:
     return [graph.add(Placeholder(spec), (), f"leaf_{n}").outputs[0] for n, spec in enumerate(specs)]
 
 
-def _refuse_stateful(model: Any) -> None:
-    stateful = [layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
-    if stateful:
-        raise ValueError(
-            f"Model {model.name!r} can't be trained by replicas: the layers {stateful} are stateful, and each row of "
-            "their state belongs to a row of the batch, which another worker may get next. Make them with "
-            "stateful=False, or train without a cluster."
-        )
-
-
-def _refuse_sums(model: Any) -> None:
-    """Refuse losses that are no means over rows: the mean of gradients would not be the gradient of the whole."""
-    for loss, reduction in losses_without_mean(model):
-        raise ValueError(
-            f"Loss {loss!r} of model {model.name!r} has reduction={reduction!r}. Replicas take the mean of their "
-            "gradients, weighted by rows, which is right for losses that are means over rows: use "
-            "reduction='sum_over_batch_size', with another learning rate if need be."
-        )
-
-
-def losses_without_mean(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the compiled losses that are no means over rows: the name of each, or itself, and its reduction."""
-    for loss in flatten(model._given_loss):
-        reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in ("sum_over_batch_size", "mean", "auto"):
-            yield getattr(loss, "name", loss), reduction
-
-
 def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variable, Any]) -> None:
     stand_ins = {id(tensor): variable for variable, tensor in changed.items()}
     used = {id(tensor) for operation in get_default_graph().operations for tensor in operation.inputs}
@@ -529,4 +500,4 @@ def _name_of(value: Any) -> str:
     return TensorSpec((), value.dtype).dtype.name
 
 
-__all__ = ["Entry", "StepTracer", "TracedStep", "losses_without_mean", "placeholders"]
+__all__ = ["Entry", "StepTracer", "TracedStep", "placeholders"]

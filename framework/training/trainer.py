@@ -162,6 +162,10 @@ class Trainer(PassMethods):
             from ..replicas.model_parallel import PartSteps
 
             return PartSteps(self, strategy)
+        if strategy is not None and strategy.is_distributed:
+            from ..replicas.checks import check_compiled
+
+            check_compiled(self, strategy)
         return None
 
     def _prepare(self, what: str) -> None:
