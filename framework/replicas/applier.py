@@ -40,12 +40,17 @@ class Applier:
         except Exception as error:
             if not self._is_ending:
                 self.error = error
-                reason = f"a step could not be applied: {told(error)}"
-                with contextlib.suppress(Exception):
-                    if isinstance(error, (TaskFailedError, StateLostError)):
-                        self._programs.abandon(reason)
-                    else:
-                        self._programs.end_all(reason)
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Have all workers hear that a step could not be applied; else the chief would wait for it for ever."""
+        reason = f"a step could not be applied: {told(error)}"
+        try:
+            _give_up(self._programs, error, reason)
+        except Exception:  # such as that the connection of this thread alone is lost
+            own = ReplicaPrograms(self._programs.plan, self._programs.token)
+            with contextlib.closing(own), contextlib.suppress(Exception):
+                _give_up(own, error, reason)
 
     def end(self) -> None:
         """End the thread; a set that is being applied is waited for."""
@@ -54,6 +59,11 @@ class Applier:
             self._programs.end_choosing()
         self._thread.join()
         self._programs.close()
+
+
+def _give_up(programs: ReplicaPrograms, error: Exception, reason: str) -> None:
+    is_lost = isinstance(error, (TaskFailedError, StateLostError))
+    (programs.abandon if is_lost else programs.end_all)(reason)
 
 
 __all__ = ["Applier"]

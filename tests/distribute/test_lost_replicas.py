@@ -12,7 +12,7 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from shared.tasks import PATIENCE
 
 import anabranch as ab
 from anabranch.distribute.commands.launch import Launch
+from anabranch.framework.replicas import applier
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_with_a_pause.py")
 SLOW = str(Path(__file__).parent / "scripts" / "train_with_a_slow_chief.py")
@@ -88,6 +89,46 @@ def test_a_worker_and_the_chief_are_lost(run: Launch, folder: Path, alone: Any, 
     printed = capfd.readouterr()
     assert "[worker 1] /job:worker/task:1 leads the training from now on." in printed.out
     assert "ended with exit status -9" in printed.err
+
+
+@pytest.mark.parametrize("error", [ab.errors.TaskFailedError, ValueError])
+def test_workers_hear_of_a_step_that_could_not_be_applied(error: Any, monkeypatch: pytest.MonkeyPatch):
+    """Also where it is the connection of the thread that applies steps which is lost: the chief waited for ever."""
+    done: list[Any] = []
+
+    class Programs:
+        plan, token = "plan", 7
+
+        def __init__(self, *given: Any, by_ps: bool = False) -> None:
+            self.by_ps = by_ps
+
+        def choose(self) -> Any:
+            raise error("the connection was lost")
+
+        def _say(self, name: str, reason: str) -> None:
+            if self.by_ps:
+                raise ab.errors.TaskFailedError("it is lost")
+            done.append((name, reason))
+
+        def abandon(self, reason: str) -> None:
+            self._say("abandon", reason)
+
+        def end_all(self, reason: str) -> None:
+            self._say("end", reason)
+
+        def end_choosing(self) -> None:
+            done.append("ended")
+
+        def close(self) -> None:
+            done.append("closed")
+
+    monkeypatch.setattr(applier, "ReplicaPrograms", Programs)
+    made = applier.Applier(cast("Any", Programs()))
+    made._thread.join()
+    made.end()
+    name = "abandon" if error is ab.errors.TaskFailedError else "end"
+    assert done == [(name, "a step could not be applied: the connection was lost"), "closed", "ended", "closed"]
+    assert isinstance(made.error, error)
 
 
 @pytest.mark.slow
