@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from ...engine import ops
+from ...engine.common.claims import claim
 from ...engine.objects import initializers
 from ..models.model import Model
 from .names import Name
@@ -65,6 +68,17 @@ class PretrainedModel(Model):
     def get_config(self) -> dict[str, Any]:
         base = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
         return {**base, "config": self.config}
+
+
+def example_image(config: Config, size: int) -> Any:
+    """An image of zeros, of the channels that a config says.
+
+    Raises:
+        OverBudgetError: it takes more memory than files account for.
+    """
+    shape = (1, size, size, config.get("num_channels", 3))
+    claim(shape, 4, "an image")
+    return np.zeros(shape, "float32")
 
 
 def tokens_and_mask(inputs: Tensors) -> tuple[Any, Any]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...engine.common.claims import PER_ARRAY, memory_budget
 from ...engine.common.dtypes import is_floating
 from ...engine.graph import as_dtype
 from ...engine.objects import policies
@@ -36,6 +39,7 @@ _ARCHITECTURES = {
     "ViTForImageClassification": ("vit", "ViTForImageClassification"),
 }
 _SHOWN = 12
+_SLACK = 1 << 24  # bytes that a model may take beside its weights
 
 
 def architectures() -> list[str]:
@@ -90,7 +94,11 @@ def load(folder: str | os.PathLike[str], *, dtype: str = "float32", quantize: st
     path = Path(folder)
     config = _read_config(path)
     arrays = open_arrays(path / _FILE)
-    model = _made(config, dtype, zeros=True, names=arrays)
+    try:
+        with _budget(arrays):
+            model = _made(config, dtype, zeros=True, names=arrays)
+    except MemoryError as error:
+        raise SavedFileError(f"{str(path / 'config.json')!r}: the model can't be made: {error}") from error
     _assign(model, _with_prefix(model, arrays), path)
     if quantize is not None:
         model.quantize(quantize)
@@ -168,6 +176,15 @@ def _made(config: Mapping[str, Any], dtype: str, zeros: bool, names: Collection[
             f"{type(error).__name__}: {error}. Compare it with the config.json that came with the model."
         ) from error
     return model
+
+
+def _budget(arrays: Mapping[str, Array]) -> AbstractContextManager[None]:
+    """Let a model have the memory that the arrays of its files need: twice, in a dtype of 8 bytes."""
+    elements = sum(math.prod(array.shape) for array in arrays.values())
+    return memory_budget(
+        2 * (8 * elements + PER_ARRAY * len(arrays)) + _SLACK,
+        f"but all arrays of the files have {elements:,} elements. Take the config.json that belongs to the weights.",
+    )
 
 
 def _read_config(path: Path) -> Config:

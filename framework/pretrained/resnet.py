@@ -13,7 +13,7 @@ from ...layers.convolution.convolution import Conv2D
 from ...layers.core.dense import Dense
 from ...layers.core.layer import Layer
 from ...layers.normalization.batch_and_layer import BatchNormalization
-from .base import Config, PretrainedModel, activation, required
+from .base import Config, PretrainedModel, activation, example_image, required
 from .bert import class_count
 from .names import CONVOLUTION, Name, linear
 
@@ -190,7 +190,7 @@ class ResNetForImageClassification(PretrainedModel):
         return self.classifier(ops.mean(x, axis=(1, 2)))
 
     def example(self) -> Any:
-        return np.zeros((1, 32, 32, self.config.get("num_channels", 3)), "float32")
+        return example_image(self.config, 32)
 
     def names(self) -> list[Name]:
         found = ConvolutionLayer.names("resnet.embedder.embedder", "stem")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from ...engine import ops
 from ...engine.objects.registry import register_keras_serializable
 from ...layers.convolution.convolution import Conv2D
 from ...layers.core.dense import Dense
 from ...layers.core.layer import Layer
 from ...layers.normalization.batch_and_layer import LayerNormalization
-from .base import Config, PretrainedModel, required
+from .base import Config, PretrainedModel, example_image, required
 from .bert import class_count
 from .encoder import EncoderBlock
 from .names import CONVOLUTION, Name, linear, normalisation
@@ -89,7 +87,7 @@ class ViTForImageClassification(PretrainedModel):
         return self.classifier(self.norm(x)[:, 0])
 
     def example(self) -> Any:
-        return np.zeros((1, self.image_size, self.image_size, self.config.get("num_channels", 3)), "float32")
+        return example_image(self.config, self.image_size)
 
     def names(self) -> list[Name]:
         file = "vit.embeddings"

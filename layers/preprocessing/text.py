@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _STANDARDS = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
 _SPLITS = ("whitespace", "character")
 _PUNCTUATION = r"[!\"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']"
+SEVERAL_SPACES, SPACES_AROUND = r"[ \t\n\v\f\r]{2,}|[\t\n\v\f\r]", r"\A | \Z"  # of ASCII
 # Which character stands between others while a text is split into characters: it is none, and no text has it.
 _NO_CHARACTER = "\U0010ffff"
 _BYTES_A_WINDOW = 1 << 14  # of the operations that an n-gram takes for each of its tokens
@@ -231,8 +232,8 @@ class TextVectorization(PreprocessingLayer):
             values = ops.convert_to_tensor(made[0] if isinstance(made, tuple) else made)
             return _Tokens(values, ops.sum(ops.cast(ops.not_equal(values, ""), "int32"), axis=-1))
         if how == "whitespace":  # that of ASCII, as in Keras
-            tidy = ops.strings.regex_replace(texts, r"[ \t\n\v\f\r]{2,}|[\t\n\v\f\r]", " ")
-            texts, separator = ops.strings.regex_replace(tidy, r"\A | \Z", ""), " "
+            tidy = ops.strings.regex_replace(texts, SEVERAL_SPACES, " ")
+            texts, separator = ops.strings.regex_replace(tidy, SPACES_AROUND, ""), " "
         else:
             texts, separator = ops.strings.regex_replace(texts, r"(?s)(?<=.)(?=.)", _NO_CHARACTER), _NO_CHARACTER
         values, lengths = ops.strings.split(texts, separator)

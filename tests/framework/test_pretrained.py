@@ -14,6 +14,7 @@ import pytest
 import anabranch as ab
 from anabranch import pretrained
 from anabranch.engine.objects import registry
+from anabranch.framework.saving.archive import SavedFileError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "files" / "pretrained"
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -101,6 +102,21 @@ def test_settings_of_other_types(name: str, setting: str, value: Any):
 def test_architectures_that_are_no_names(wanted: Any):
     with pytest.raises(ValueError, match=r"config: architectures=.* is not available. Expected one of BertForMaskedLM"):
         pretrained.build({"architectures": wanted})
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("gpt2", "n_positions"), ("gpt2", "vocab_size"), ("vit", "num_channels"), ("llama", "head_dim")],
+)
+@pytest.mark.parametrize("size", [10**8, 10**12, 10**30])
+def test_sizes_beyond_the_files_are_refused_before_memory_is_taken(
+    name: str, setting: str, size: int, tmp_path: Path
+) -> None:
+    shutil.copytree(GOLDEN / name, tmp_path / name)
+    config = json.loads((GOLDEN / name / "config.json").read_text())
+    (tmp_path / name / "config.json").write_text(json.dumps({**config, setting: size}))
+    with pytest.raises(SavedFileError, match=r"all arrays of the files have .* elements"):
+        pretrained.load(tmp_path / name)
 
 
 def test_bert_without_a_pooler(tmp_path: Path):

@@ -160,3 +160,16 @@ def test_open_dimensions_of_outputs_have_the_names_of_those_of_inputs(tmp_path: 
     ]
     assert shapes[:3] == [["batch", "tokens_1"], ["batch", "tokens_1", 3], ["batch", 2]]
     assert shapes[3] == ["output_2_0", 3]
+
+
+def test_outputs_with_a_row_for_each_sample_have_the_batch_in_front(tmp_path: Path) -> None:
+    text, image = ab.Input((None,), dtype="int64", name="text"), ab.Input((8, 8, 3), name="image")
+    read = layers.Bidirectional(layers.GRU(2))(layers.Embedding(5, 3, mask_zero=True)(text))
+    seen = layers.GlobalAveragePooling2D()(layers.Conv2DTranspose(4, 3, strides=2)(image))
+    mean = ab.ops.mean(seen, axis=0, keepdims=True)
+    ab.Model({"text": text, "image": image}, {"read": read, "seen": seen, "mean": mean}).export(
+        tmp_path / "m.onnx", "onnx", verbose=False
+    )
+    outputs = pytest.importorskip("onnx").load(tmp_path / "m.onnx").graph.output
+    found = {each.name: [dim.dim_param or dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in outputs}
+    assert found == {"mean": [1, 4], "read": ["batch", 4], "seen": ["batch", 4]}

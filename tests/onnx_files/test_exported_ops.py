@@ -14,6 +14,7 @@ import anabranch as ab
 from anabranch.engine.graph import Graph, TensorSpec
 from anabranch.engine.graph.graph import Placeholder
 from anabranch.engine.graph.op import Sample
+from anabranch.engine.ops.text.string_ops import RegexReplace
 from anabranch.framework.onnx.export.registry import RULES
 
 # Samples for which ONNX has no counterpart, by op and label.
@@ -26,6 +27,7 @@ REFUSED = {
     ("unflatten_rows", "vector"): "rank of output",
     ("squeeze", "all"): "rank of output",
     **dict.fromkeys([("string_case", label) for label in ("upper", "lower", "empty", "0-d")], "locales"),
+    **{("regex_replace", sample.label): "replaces nothing" for sample in RegexReplace.samples()},
 }
 # onnxruntime's extrema take numbers where there is a NaN; it merges a known size of 0 with 1.
 DIFFERENT = {*[(name, "NaN") for name in ("arg_max", "arg_min", "max", "min", "segment_max", "segment_min")]}

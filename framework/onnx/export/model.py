@@ -32,7 +32,7 @@ from .dimensions import name_dimensions
 from .registry import LOWEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 HIGHEST, DEFAULT = 25, 21
 _LARGEST_PROTO = 2**31 - 2**16  # bytes; protobuf writes no more than 2 GiB
+BATCH = "batch"  # the name of the first axis of a model's inputs, and of outputs with rows
 _LARGEST_CONSTANT = 2**20  # bytes; others are initialisers, as weights are, and may be stored beside the file
 _EXTERNAL_BYTES = 1024  # arrays from this size on are stored beside the file, if weights are
 
@@ -129,6 +130,7 @@ def build_model(
     opset: int,
     name: str,
     states: Sequence[tuple[Any, str]] = (),
+    with_rows: Collection[str] = (),
 ) -> Any:
     """Return a ModelProto.
 
@@ -139,6 +141,7 @@ def build_model(
         opset: of the operators.
         name: of the graph.
         states: variables that are inputs of the model, with the names of these.
+        with_rows: outputs that have a row for each row of a batch.
 
     Raises:
         OnnxError: an operation can't be written.
@@ -162,7 +165,11 @@ def build_model(
     graph = next(iter(outputs.values())).graph
     _check_fed(graph, exporter, outputs.values())
     exporter.run(graph, outputs.values())
-    return _model_proto(exporter, infos, outputs, name)
+    sizes = {
+        each: open_dimensions(each, symbol.spec, BATCH if each in with_rows else None)
+        for each, symbol in outputs.items()
+    }
+    return _model_proto(exporter, infos, outputs, sizes, name)
 
 
 def _check_input(name: str, symbol: Symbol) -> None:
@@ -188,7 +195,11 @@ def _check_fed(graph: Graph, exporter: GraphExporter, wanted: Iterable[Symbol]) 
 
 
 def _model_proto(
-    exporter: GraphExporter, infos: list[ValueInfoProto], outputs: Mapping[str, Symbol], name: str
+    exporter: GraphExporter,
+    infos: list[ValueInfoProto],
+    outputs: Mapping[str, Symbol],
+    sizes: Mapping[str, Any],
+    name: str,
 ) -> ModelProto:
     onnx = load_onnx()
     helper = onnx.helper
@@ -204,7 +215,7 @@ def _model_proto(
             raise refusal(symbol.operation, "it gives no tensor")
         if spec.shape is None:
             raise OnnxError(f"Not even the rank of output {each!r} is known. Give it a shape with ops.reshape.")
-        results.append(exporter.info(each, open_dimensions(each, spec)))
+        results.append(exporter.info(each, sizes[each]))
     used = _used_names(exporter.nodes)
     weights: list[TensorProto] = []
     constants: list[TensorProto] = []

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
 from ....engine.graph.graph import Operation, Placeholder
 from ....engine.graph.state.variable import Assign
+from ....engine.passes.loops.independent_rows import why_rows_depend
 from ...serving.exporting.endpoint import arguments_of, named_inputs, output_names
 from .control_flow import refusal
-from .model import as_output, build_model, checked_opset, open_dimensions, report, write_model
+from .model import BATCH, as_output, build_model, checked_opset, open_dimensions, report, write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -58,9 +59,10 @@ def model_proto(model: Model, input_signature: InputSpecs | None, opset: int) ->
     results = dict(zip(names, fetches, strict=True))
     for name, written in states.values():
         results[f"{name}_next"] = written
-    dims = {name: open_dimensions(name, symbol.spec, "batch") for name, symbol in inputs.items()}
+    dims = {name: open_dimensions(name, symbol.spec, BATCH) for name, symbol in inputs.items()}
     held = [(variable, name) for variable, (name, _) in states.items()]
-    return build_model(inputs, results, dims, opset, model.name, held)
+    with_rows = [name for name, symbol in results.items() if why_rows_depend(graph, symbols, [symbol]) is None]
+    return build_model(inputs, results, dims, opset, model.name, held, with_rows)
 
 
 def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:

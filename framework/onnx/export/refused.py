@@ -23,6 +23,13 @@ _BY_NAME = {
     "ctc_beam_search": "ONNX has no decoder of CTC",
     "string_to_number": "onnxruntime casts strings by rules of its own",
     "print": "it prints",
+    "regex_replace": (
+        "ONNX replaces nothing within texts but listed characters by none, such as '[,.!]', and white space before "
+        "texts are split at it. Do the rest before the model, such as split='character' of TextVectorization"
+    ),
+    "hash_bins": "ONNX has no hash of texts. Lookups with a vocabulary and num_oov_indices=1 are exported",
+    "hash_strings": "ONNX has no hash of texts. Lookups with a vocabulary and num_oov_indices=1 are exported",
+    "all_known": "it raises for what is not in the vocabulary, and ONNX raises nothing. Give num_oov_indices=1",
 }
 _BY_MODULE = {
     "raw": "raw Switch, Merge and their kin are no structured control flow; use ab.cond and ab.while_loop",

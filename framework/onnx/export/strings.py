@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ....engine.graph.graph import Operation
-from ....engine.graph.tensor import Symbol
 from ....engine.ops.text.string_ops import RegexFullMatch, StringCase, StringSplit
 from .registry import attribute, exports, op_of
+from .replacing import TEXT, is_before_words, users_of, words
 from .shapes import rank_of
 from .writer import BOOL, INT, LONG, Writer
-
-TEXT = np.dtype("T")
 
 
 @exports("string_join", opset=20)
@@ -36,7 +34,10 @@ def _string_split(w: Writer, node: Operation, x: str) -> list[str]:
     """Split texts; an empty one gives one empty part by a separator, where onnxruntime gives none."""
     op = op_of(node, StringSplit)
     most = None if op.maxsplit < 0 else op.maxsplit
-    parts, counts = w.add_many("StringSplit", x, dtypes=[TEXT, LONG], delimiter=op.separator or "", maxsplit=most)
+    if is_before_words(node.inputs[0].operation):
+        parts, counts = words(w, x)
+    else:
+        parts, counts = w.add_many("StringSplit", x, dtypes=[TEXT, LONG], delimiter=op.separator or "", maxsplit=most)
     if op.separator is not None:
         empty = w.compare("Equal", x, w.constant(np.array("", TEXT)))
         counts = w.where(empty, w.constant(1, LONG), counts)
@@ -88,17 +89,13 @@ def position_in(w: Writer, node: Operation, table: str, x: str) -> str:
 def _is_lookup(node: Operation) -> bool:
     """Test whether what stands at each place that was found is compared with what was looked for."""
     table, x = node.inputs
-    places = _users(node.outputs[0])
+    places = users_of(node.outputs[0])
     if not places or any(user.type != "minimum" for user in places):
         return False
-    takes = [user for place in places for user in _users(place.outputs[0])]
+    takes = [user for place in places for user in users_of(place.outputs[0])]
     if not all(user.type == "take" for user in takes):
         return False
-    compared = [user for take in takes if take.inputs[0] is table for user in _users(take.outputs[0])]
+    compared = [user for take in takes if take.inputs[0] is table for user in users_of(take.outputs[0])]
     return bool(compared) and all(
         user.type == "equal" and (user.inputs[0] is x or user.inputs[1] is x) for user in compared
     )
-
-
-def _users(symbol: Symbol) -> list[Operation]:
-    return [each for each in symbol.operation.graph.operations if any(given is symbol for given in each.inputs)]
