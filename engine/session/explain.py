@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..common.nest import flatten
 from ..graph.graph import Operation
@@ -51,7 +51,7 @@ def explain(
     <BLANKLINE>
     """
     if isinstance(fetches, Function):
-        fetches, feeds = _traced(fetches, feeds)
+        fetches, feeds = _traced(cast("Function", fetches), feeds)
     elif callable(fetches) and not isinstance(fetches, (Tensor, Operation)):
         raise _not_traced(fetches)
     with recording() as log:

@@ -7,12 +7,14 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from operator import eq
-from typing import Any, cast
+from typing import Any, Generic, cast, overload
 
 import numpy as np
 
+from ..common.keywords import explaining_keywords
 from ..common.logs import INFO, changes_of, is_logged, log
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
+from ..common.outputs import Outputs
 from ..control_flow.region_op import component
 from ..graph.context import graph_context
 from ..graph.graph import Operation, Placeholder, get_default_graph
@@ -31,7 +33,7 @@ from .staged import Recording, TraceGraph
 _MOST_KNOWN = 64
 
 
-class Function:
+class Function(Generic[Outputs]):
     """A traced function. Called on values and arrays it runs compiled and returns values. Called on symbols, or while a
     graph is being built, it adds to the graph: in another function, or in a loop or branch, it runs with that.
 
@@ -44,7 +46,7 @@ class Function:
     """
 
     def __init__(
-        self, python_function: Callable[..., Any], relax_shapes: int = 8, jit_compile: bool | None = None
+        self, python_function: Callable[..., Outputs], relax_shapes: int = 8, jit_compile: bool | None = None
     ) -> None:
         functools.update_wrapper(self, python_function)
         self.jit_compile = bool(jit_compile)
@@ -55,7 +57,7 @@ class Function:
         self._known: dict[Any, _Trace] = {}  # by the types, dtypes and shapes of arguments that all are arrays
         self._may_recurse: bool | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
         kinds = None if kwargs or graph_context.stack else _kinds(args)
         known = None if kinds is None else self._known.get(kinds)
         if known is not None and not meets_itself(self, args, kwargs):
@@ -188,11 +190,30 @@ def as_values(found: Any) -> Any:
     return None if found is None else Value(as_scalar_or_array(found))
 
 
-def function(python_function: Callable[..., Any] | None = None, **options: Any) -> Any:
+@overload
+def function(
+    python_function: Callable[..., Outputs], *, relax_shapes: int = 8, jit_compile: bool | None = None
+) -> Function[Outputs]: ...
+
+
+@overload
+def function(
+    python_function: None = None, *, relax_shapes: int = 8, jit_compile: bool | None = None
+) -> Callable[[Callable[..., Outputs]], Function[Outputs]]: ...
+
+
+@explaining_keywords
+def function(
+    python_function: Callable[..., Any] | None = None, *, relax_shapes: int = 8, jit_compile: bool | None = None
+) -> Any:
     """Turn a Python function over tensors into one over arrays: traced by input specs, compiled, cached.
 
     Python numbers and NumPy arrays among the arguments are fed; other arguments (strings, bools, objects) are part
     of the trace. May be used as a decorator, with or without arguments.
+
+    Args:
+        python_function: builds the computation out of anabranch ops.
+        relax_shapes, jit_compile: see `Function`.
 
     >>> import anabranch as ab
     >>> @ab.function
@@ -212,8 +233,8 @@ def function(python_function: Callable[..., Any] | None = None, **options: Any) 
     81.0
     """
     if python_function is None:
-        return functools.partial(Function, **options)
-    return Function(python_function, **options)
+        return functools.partial(Function, relax_shapes=relax_shapes, jit_compile=jit_compile)
+    return Function(python_function, relax_shapes, jit_compile)
 
 
 def _kinds(arguments: Sequence[Any]) -> Any:

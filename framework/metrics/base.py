@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine.common.claims import claim
 from ...engine.common.keywords import ChecksKeywords
+from ...engine.common.outputs import HasResult, Result
 from ...engine.graph import StatelessScope, Variable, as_shape, in_stateless_scope
 from ...engine.graph.context import without_tapes
 from ...engine.graph.provenance import building_part
@@ -174,7 +175,7 @@ class Metric(ChecksKeywords, TrackedMetric):
             result = getattr(self, method)(*args, **kwargs)
             return result, [scope.get_current_value(variable) for variable in self.variables]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: HasResult[Result], *args: Any, **kwargs: Any) -> Result:
         """Update with a batch, and return the result."""
         self.update_state(*args, **kwargs)
         return self.result()

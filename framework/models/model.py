@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from ...engine.common.dtypes import DTypeLike
+from ...engine.common.outputs import Outputs
 from ...engine.graph import Graph, flatten
 from ...engine.objects.registry import custom_object_scope, register_builtins
-from ...layers.core.calling import shapes_of, tensors_in
+from ...layers.core.calling import defines_forward, shapes_of, tensors_in
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
 from ..saving.checkpointing import stateful_parts
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..training.step_report import ModelExplanation, ModelProfile
 
 
-class Model(Trainer, NestedState, Layer):
+class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     """Layers with a way to train them: subclass it, or give inputs and outputs.
 
     Args:
@@ -67,8 +68,7 @@ class Model(Trainer, NestedState, Layer):
         if cls is Model and is_functional_call(args, kwargs):
             from .functional import Functional
 
-            functional: Any = Layer.__new__(Functional, *args, **kwargs)
-            return functional
+            return cast("Self", Layer.__new__(Functional, *args, **kwargs))
         return super().__new__(cls, *args, **kwargs)
 
     @overload
@@ -86,7 +86,7 @@ class Model(Trainer, NestedState, Layer):
     def __init__(
         self,
         inputs: Tensors,
-        outputs: Tensors,
+        outputs: Outputs,
         *,
         name: str | None = None,
         trainable: bool = True,
@@ -118,15 +118,14 @@ class Model(Trainer, NestedState, Layer):
         """The outputs; subclasses define it, functional models have it."""
         graph = self.layer_graph
         if graph is None:
-            raise NotImplementedError(
-                f"Model {self.name!r}: {type(self).__name__} defines no call(self, inputs). Define it, or make a "
-                "functional model with Model(inputs, outputs)."
-            )
+            remedy = "Rename forward to call." if defines_forward(self) else "Define it, or use Model(inputs, outputs)."
+            who = f"Model {self.name!r}: {type(self).__name__}"
+            raise NotImplementedError(f"{who} defines no call(self, inputs). {remedy}")
         masks: Masks = [mask] if mask is not None and not isinstance(mask, (list, tuple)) else mask
         return graph.run(inputs, masks, training)
 
-    # For type checkers any arguments: a subclass names its own.
-    call: Callable[..., Any] = _call
+    # For type checkers any arguments, and what a functional model was given as outputs: a subclass has its own.
+    call: Callable[..., Outputs] = _call
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
         """Make the weights, by calling the model on symbols.
@@ -574,9 +573,8 @@ def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _inputs_and_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     positional = [*args, None, None]
-    inputs = kwargs.get("inputs", positional[0])
     outputs = kwargs.get("outputs", positional[0] if "inputs" in kwargs else positional[1])
-    return inputs, outputs
+    return kwargs.get("inputs", positional[0]), outputs
 
 
 def has_own_constructor(cls: type) -> bool:

@@ -13,7 +13,7 @@ from ...engine.objects.registry import (
     register_builtins,
     serialize_keras_object,
 )
-from ...layers.core.calling import tensors_in
+from ...layers.core.calling import TensorOrTensors, tensors_in
 from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
@@ -193,7 +193,7 @@ class Sequential(Model):
             self._note_input(TensorSpec((None, *tensors[0].shape[1:]), tensors[0].dtype))
         self.built = True  # the call that follows makes the weights
 
-    def call(self, inputs: Any, training: bool | Tensor | None = None, mask: Masks | Tensor = None) -> Any:
+    def call(self, inputs: Any, training: bool | Tensor | None = None, mask: Masks | Tensor = None) -> TensorOrTensors:
         if not self._stack and self._input_layer is None:
             raise ValueError(f"Model {self.name!r} has no layers, so it can't be called. Add layers first.")
         if self._has_own_input:

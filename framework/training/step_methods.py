@@ -17,6 +17,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.autodiff import gradients
+from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ...engine.graph.provenance import building_part
 from ...engine.place.devices import devices_version
@@ -61,8 +62,12 @@ class StepMethods:
     untracked: ClassVar[frozenset[str]]
     compiled: bool
     optimizer: Any
-    __call__: Callable[..., Any]
+    call: Callable[..., Any]
     _flatten_layers: Callable[..., list[Any]]
+
+    if TYPE_CHECKING:
+
+        def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result: ...
 
     def _init_steps(self) -> None:
         self._compiled_loss: CompiledLoss | None = None

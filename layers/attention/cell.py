@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from ...engine import ops
 from ...engine.graph import Tensor, flatten, pack_as
 from ...engine.objects.identifiers import ActivationLike
+from ..core.calling import TensorOrTensors
 from ..core.dense import Dense, known_features, positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -205,7 +206,7 @@ class AttentionRNN(RNN):
         training: bool | None = False,
         sequence_length: TensorLike | None = None,
         reset: TensorLike | None = None,
-    ) -> Any:
+    ) -> TensorOrTensors:
         batch = self._sizes(sequences)[0]
         if initial_state is not None and len(flatten(initial_state)) == len(self.state_size) - 1:
             initial_state = [*flatten(initial_state), ops.zeros((batch, self.cell.units), self.compute_dtype)]

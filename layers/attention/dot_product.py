@@ -9,6 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.arguments import check_numbers
 from ...engine.ops.random import samplers as random
+from ..core.calling import TensorOrTensors
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
@@ -85,7 +86,7 @@ class Attention(Layer):
         training: bool | None = False,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
-    ) -> Any:
+    ) -> TensorOrTensors:
         self._check(inputs, mask)
         query, value, key = inputs[0], inputs[1], inputs[-1]
         query_mask, value_mask = mask[:2] if mask else (None, None)
@@ -96,7 +97,8 @@ class Attention(Layer):
         outputs, weights = self._apply_scores(scores, value, allowed, training)
         if query_mask is not None:
             outputs = ops.where(as_mask(query_mask, -1), outputs, ops.zeros_like(outputs))
-        return (outputs, weights) if return_attention_scores else outputs
+        given: Any = (outputs, weights) if return_attention_scores else outputs
+        return given
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         """Return scores of each query with each key, ``(batch, targets, sources)``. Subclasses may do it otherwise."""

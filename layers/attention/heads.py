@@ -13,6 +13,7 @@ from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.activation import Softmax
+from ..core.calling import TensorOrTensors
 from ..core.einsum_dense import EinsumDense
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -151,7 +152,7 @@ class HeadsAttention(Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
-    ) -> Any:
+    ) -> TensorOrTensors:
         if self._flash_attention and return_attention_scores:
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}): flash_attention=True gives no attention scores. Set "
@@ -176,7 +177,8 @@ class HeadsAttention(Layer):
             return_attention_scores,
         )
         outputs = self._output_dense(outputs if gate is None else outputs * gate)
-        return (outputs, scores) if return_attention_scores else outputs
+        given: Any = (outputs, scores) if return_attention_scores else outputs
+        return given
 
     def _compute_attention_mask(
         self,

@@ -11,6 +11,7 @@ from ...engine.objects import activations, initializers
 from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
 from ...engine.ops.base import TensorLike
+from ..core.calling import TensorOrTensors
 from ..core.dense import Dense, known_features, positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -180,7 +181,7 @@ class TransformerEncoder(TransformerBlock):
         training: bool | None = None,
         return_attention_scores: bool = False,
         mask: TensorLike | None = None,
-    ) -> Any:
+    ) -> TensorOrTensors:
         seen = _seen(padding_mask if padding_mask is not None else mask, attention_mask)
         x = self._before(self.self_attention_layer_norm, inputs)
         attended = self.self_attention_layer(
@@ -189,7 +190,8 @@ class TransformerEncoder(TransformerBlock):
         attended, scores = attended if return_attention_scores else (attended, None)
         x = self.self_attention_dropout(attended, training=training)
         outputs = self._feedforward(self._behind(self.self_attention_layer_norm, inputs, x), training)
-        return (outputs, scores) if return_attention_scores else outputs
+        given: Any = (outputs, scores) if return_attention_scores else outputs
+        return given
 
 
 class TransformerDecoder(TransformerBlock):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from .layer import Layer
+
+TensorOrTensors: TypeAlias = Tensor
+"""A tensor; or several, where an argument such as ``return_state=True`` adds them. Both unpack into tensors."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,11 @@ def paths_below(path: str) -> Generator[None]:
         yield
     finally:
         _calls.path = before
+
+
+def defines_forward(layer: object) -> bool:
+    """Test whether a class defines the computation by PyTorch's name of `call`."""
+    return inspect.isfunction(getattr(type(layer), "forward", None))
 
 
 def is_outermost() -> bool:

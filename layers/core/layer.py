@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.common.keywords import keywords_of, unexpected_keywords
+from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Graph, Tensor, Value, eagerly, flatten, in_stateless_scope, pack_as
 from ...engine.graph.context import in_explicit_graph
 from ...engine.graph.graph import get_default_graph, graph_for
-from ...engine.graph.provenance import building_part
+from ...engine.graph.provenance import building_part, user_stacklevel
 from ...engine.objects import regularizers
 from ...engine.objects.identifiers import RegularizerLike
 from ...engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
@@ -26,6 +27,7 @@ from .calling import (
     CallSignature,
     active_call,
     calls_around,
+    defines_forward,
     enclosing_path,
     enclosing_training,
     is_array,
@@ -131,7 +133,8 @@ class Layer(StatelessCalls):
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """The computation, built of ops and other layers."""
-        raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define call().")
+        rename = " Rename its forward." if defines_forward(self) else ""
+        raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define call().{rename}")
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """The mask of the output, from the inputs and their mask; that mask itself unless a class overrides it."""
@@ -143,19 +146,23 @@ class Layer(StatelessCalls):
 
     # --- calling --------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result:
         """Call the layer: on values and arrays it computes, on symbols and where a graph is being built it builds.
+
+        Returns:
+            What `call` returns: a tensor for most layers, and for type checkers what its annotation says.
 
         Raises:
             ValueError: an input does not fit the layer (named, with what was expected and what was got).
         """
-        self._check_initialized()
+        layer: Any = self  # the annotation of `self` is there for type checkers, and names `call` only
+        layer._check_initialized()
         if not is_symbolic(args, kwargs):
             args = (*map(numbers_to_arrays, args[:1]), *args[1:])
-            if self.has_loops and not in_stateless_scope():
-                return self._call_compiled(args, kwargs)
-            return self._called(None, args, kwargs)
-        return self._call_on_tensors(args, kwargs)
+            if layer.has_loops and not in_stateless_scope():
+                return layer._call_compiled(args, kwargs)
+            return layer._called(None, args, kwargs)
+        return layer._call_on_tensors(args, kwargs)
 
     def _call_on_tensors(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         symbols = symbols_in((args, kwargs))
@@ -282,7 +289,7 @@ class Layer(StatelessCalls):
             f"Layer {self.name!r} ({type(self).__name__}) was given an input with a mask, which it does not support: "
             "layers behind it will not see the mask. Set self.supports_masking = True if it keeps positions apart, "
             "or define compute_mask().",
-            stacklevel=5,
+            stacklevel=user_stacklevel(),
         )
 
     def _regularize_activity(self, outputs: object) -> None:

@@ -9,7 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import initializers
 from ...engine.objects.arguments import check_numbers
-from ..core.calling import signature_of
+from ..core.calling import TensorOrTensors, signature_of
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -72,7 +72,7 @@ class SpectralNormalization(Layer):
             name="vector_u",
         )
 
-    def call(self, inputs: Tensor, training: bool | None = False) -> Any:
+    def call(self, inputs: Tensor, training: bool | None = False) -> TensorOrTensors:
         if training:
             self._normalize()
         takes_training = signature_of(type(self.layer).call).takes("training")

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, string
+from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Tensor, Variable, as_dtype
 from ...engine.graph.state.initial_values import Later
 from ...engine.ops.base import as_array
@@ -21,7 +22,7 @@ ENCODED_MODES = ("one_hot", "multi_hot", "count")
 class PreprocessingLayer(Layer):
     """A layer whose inputs are data as users have them: lists of strings and numbers as well as arrays."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result:
         return super().__call__(*[_as_data(value) for value in args[:1]], *args[1:], **kwargs)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import is_floating, is_integer, string
+from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Tensor
 from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.objects.floats import floatx
@@ -147,7 +148,7 @@ class HashedCrossing(PreprocessingLayer):
         self.autocast = False
         self._build_at_init()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result:
         if args and isinstance(args[0], (list, tuple)):
             features = [value if isinstance(value, Tensor) else np.asarray(value) for value in args[0]]
             args = (features, *args[1:])

@@ -8,7 +8,7 @@ each image of a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import numpy as np
 
@@ -92,6 +92,16 @@ class ImageLayer(Layer):
         return bool(training)
 
     # --- calling --------------------------------------------------------------------------------------------
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, data: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]: ...
+
+        @overload
+        def __call__(self, data: TensorLike, *args: Any, **kwargs: Any) -> Tensor: ...
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def call(self, data: TensorLike | dict[str, TensorLike], training: bool | None = True) -> Any:
         if not isinstance(data, dict):

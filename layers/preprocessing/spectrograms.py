@@ -124,7 +124,7 @@ class STFTSpectrogram(Layer):
             WeightSpec("imag_kernel", shape, imag, present=self.mode != "real"),
         )
 
-    def call(self, inputs: Tensor) -> Any:
+    def call(self, inputs: Tensor) -> Tensor:
         if not is_floating(inputs.dtype):
             raise TypeError(
                 f"Layer {self.name!r} takes floats, got {inputs.dtype}. Cast the signal: ops.cast(x, 'float32')."
@@ -247,7 +247,7 @@ class MelSpectrogram(Layer):
         self.ref_power = ref_power
         self._build_at_init()
 
-    def call(self, inputs: Tensor) -> Any:
+    def call(self, inputs: Tensor) -> Tensor:
         signal = ops.cast(inputs, "float64" if self.compute_dtype == "float64" else "float32")
         real, imag = ops.stft(
             signal, self.sequence_length, self.sequence_stride, self.fft_length, self.window, center=True

@@ -10,7 +10,7 @@ from ...engine.graph import Tensor, flatten
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ...engine.objects.trust import own_objects_scope
 from ...engine.ops.base import TensorLike
-from ..core.calling import signature_of
+from ..core.calling import TensorOrTensors, signature_of
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 
@@ -105,7 +105,7 @@ class Bidirectional(Layer):
         training: bool | None = None,
         sequence_length: TensorLike | None = None,
         reset: TensorLike | None = None,
-    ) -> Any:
+    ) -> TensorOrTensors:
         states = [None, None]
         if initial_state is not None:
             half = len(initial_state) // 2
@@ -119,10 +119,9 @@ class Bidirectional(Layer):
             forward, backward = forward[0], backward[0]
         if self.return_sequences:
             backward = ops.flip(backward, axis=0 if getattr(self.backward_layer, "time_major", False) else 1)
-        if self.merge_mode is None:
-            return (forward, backward, *final)
-        output = _MERGES[self.merge_mode](forward, backward)
-        return (output, *final) if self.return_state else output
+        merged = (forward, backward) if self.merge_mode is None else (_MERGES[self.merge_mode](forward, backward),)
+        outputs: Any = (*merged, *final)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def _run(self, layer: Layer, sequences: TensorLike, states: Sequence[Tensor] | None, others: dict[str, Any]) -> Any:
         """Call one of the layers with as much as its `call` takes."""

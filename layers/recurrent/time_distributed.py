@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ..core.calling import map_leaves, signature_of
+from ..core.calling import TensorOrTensors, map_leaves, signature_of
 from ..core.wrapper import Wrapper
 from .step_rows import live_rows, rows_live
 
@@ -39,7 +39,7 @@ class TimeDistributed(Wrapper):
             )
         super().build((input_shape[0], *input_shape[2:]))
 
-    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> TensorOrTensors:
         if mask is not None:
             self._check_mask(inputs.shape, mask.shape)
         batch, steps = ops.shape(inputs)[:2]
@@ -53,7 +53,7 @@ class TimeDistributed(Wrapper):
         if live is not None:
             live = _merged(ops.broadcast_to(ops.expand_dims(live, 1), (batch, steps)))
         with rows_live(live, other_rows=True):
-            outputs = self.layer(_merged(inputs), **given)
+            outputs: Any = self.layer(_merged(inputs), **given)
 
         def split(output: Tensor) -> Tensor:
             return ops.reshape(output, (batch, steps, *ops.shape(output)[1:]))

@@ -115,6 +115,45 @@ def test_losses_and_metrics_of_ones_own():
     assert scores == {"loss": 1.0, "highest": 0.0}
 
 
+class Both(ab.Model):
+    """A model with an output of its own form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = layers.LSTM(3, return_sequences=True, return_state=True)
+        self.flip = layers.RandomFlip("horizontal")
+
+    def call(self, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+        output, *states = self.lstm(inputs["rows"])
+        flipped = self.flip({"images": inputs["images"]})
+        return {"rows": [output, *states], "images": list(flipped.values())}
+
+
+class Positions(metrics.Metric):
+    def update_state(self, values: Tensor) -> None:
+        pass
+
+    def result(self) -> dict[str, Tensor]:
+        return {"first": ops.zeros(())}
+
+
+def test_calls_give_what_is_annotated():
+    model = Both()
+    outputs = model({"rows": np.zeros((2, 5, 4), "float32"), "images": np.zeros((2, 4, 4, 1), "float32")})
+    shapes = {name: [tensor.shape for tensor in tensors] for name, tensors in outputs.items()}
+    assert shapes == {"rows": [(2, 5, 3), (2, 3), (2, 3)], "images": [(2, 4, 4, 1)]}
+    queries = np.zeros((2, 5, 4), "float32")
+    attended, scores = layers.MultiHeadAttention(2, 3)(queries, queries, return_attention_scores=True)
+    assert (attended + 1).mean(axis=-1).shape == scores[:, 0, :, 0].shape
+    output, hidden, memory = layers.LSTM(3, return_state=True)(queries)
+    again = layers.LSTM(3, return_state=True)(queries, initial_state=[hidden, memory])[0]
+    assert output.numpy().shape == again.numpy().shape
+    step, states = layers.GRUCell(3)(queries[:, 0], [hidden])
+    assert [step.shape, *[state.shape for state in states]] == [(2, 3), (2, 3)]
+    assert list(Positions()(queries)) == ["first"]
+    assert float(ab.Sequential([layers.Dense(1, kernel_initializer="ones")])(queries + 1.0).max()) == 4.0
+
+
 def test_graphs_and_functions():
     n, w = ab.placeholder((), "int32", name="n"), ab.Variable(2.0, name="w")
 
@@ -134,4 +173,10 @@ def test_graphs_and_functions():
     def double(a: Tensor) -> Tensor:
         return a * 2
 
+    @ab.function(relax_shapes=0)
+    def both(a: Tensor) -> tuple[Tensor, Tensor]:
+        return a, double(a)
+
     assert np.array_equal(double(np.ones(3)), [2.0, 2.0, 2.0])
+    first, second = both(np.ones(3))
+    assert (first + second).shape == (3,)
