@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from ..engine.common.names_elsewhere import TREE_MODULE
 from ..engine.common.nest import is_nested
+from ..engine.objects.on_demand import on_demand
 
 Path = tuple[Any, ...]
 
@@ -267,6 +269,10 @@ def _check_form(a: object, b: Any, path: Path, deeper: bool) -> None:
         )
     for key, item in _items(a):
         _check_form(item, b[key], (*path, key), deeper)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__, _ = on_demand(globals(), {}, elsewhere=TREE_MODULE)
 
 
 __all__ = [

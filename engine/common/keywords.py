@@ -53,19 +53,30 @@ _NAMES_ELSEWHERE = {
     "wd": ("weight_decay",),
 }
 
+_STATIC = "strings, bools and other objects of Python are part of a trace; numbers are fed"
+_TRACES = "there is a trace for each kind of arguments; relax_shapes= says when one serves all shapes"
 _BY_INPUT = "the size comes from the input of the first call"
 # What other libraries have arguments for, and no argument says here.
 _LEFT_OUT = {
+    "autograph": "write ab.cond and ab.while_loop, and loops over shapes and lists in Python",
     "batch_first": "inputs are (batch, steps, features), and with time_major=True (steps, batch, features)",
+    "betas": "give beta_1 and beta_2, each a number",
     "bidirectional": "put the layer into layers.Bidirectional",
     "device": "`with ab.device(...)` names the device to compute on",
+    "donate_argnums": "steps use memory again where they can",
+    "in_axes": "the first axis is mapped: move another one there by ab.ops.moveaxis",
     "in_channels": _BY_INPUT,
     "in_features": _BY_INPUT,
     "inplace": "tensors never change, and steps use memory again where they can",
+    "input_signature": _TRACES,
     "input_size": _BY_INPUT,
     "normalized_shape": _BY_INPUT,
+    "out_axes": "results have the first axis: move it by ab.ops.moveaxis",
     "num_features": _BY_INPUT,
     "num_layers": "put several layers in a row, or give layers.RNN a list of cells",
+    "reduce_retracing": _TRACES,
+    "static_argnames": _STATIC,
+    "static_argnums": _STATIC,
     "params": "apply(gradients, variables) and minimize(loss, variables) take the variables",
 }
 

@@ -31,7 +31,8 @@ TENSORS: dict[str, str] = {
     **_by_op(
         "argsort broadcast_to cumprod diagonal expand_dims flip isnan logsumexp repeat roll sort split tile where"
     ),
-    **dict.fromkeys(["backward", "grad", "requires_grad", "requires_grad_", "retain_grad", "grad_fn"], _TAPE),
+    **dict.fromkeys(["backward", "grad", "retain_grad", "grad_fn"], _TAPE),
+    **dict.fromkeys(["requires_grad", "requires_grad_"], f"Variables and layers have trainable. {_TAPE}"),
     **dict.fromkeys(["bfloat16", "bool", "double", "float", "half", "int", "long", "type", "type_as"], _CAST),
     **dict.fromkeys(["add_", "clamp_", "copy_", "div_", "fill_", "mul_", "sub_", "zero_"], _CONSTANT),
     **dict.fromkeys(["add", "div", "eq", "ge", "gt", "le", "lt", "mul", "ne", "sub"], "Use the operator."),
@@ -44,7 +45,7 @@ TENSORS: dict[str, str] = {
     "clamp": "Use ab.ops.clip.",
     "clone": "Use it as it is: a tensor never changes.",
     "contiguous": "Leave it out: steps choose layouts themselves.",
-    "data": "Use ab.ops.stop_gradient, or numpy() for an array.",
+    "data": "Use ab.ops.stop_gradient, or numpy() for an array. Variables have assign(value).",
     "detach": "Use ab.ops.stop_gradient.",
     "dim": "Use ndim.",
     "expand": "Use ab.ops.broadcast_to.",
@@ -58,6 +59,7 @@ TENSORS: dict[str, str] = {
     "numel": "Use size.",
     "permute": "Use ab.ops.transpose.",
     "pow": "Use ab.ops.power.",
+    "scatter_": "Use ab.ops.scatter_update, which gives another tensor; variables have scatter_update, too.",
     "set_shape": "Use ab.ops.reshape.",
     "t": "Use T, or ab.ops.transpose.",
     "topk": "Use ab.ops.top_k.",
@@ -88,17 +90,21 @@ LAYERS: dict[str, str] = {
     "register_buffer": "Use add_weight(..., trainable=False) in build.",
     "register_forward_hook": "Make a model of inner outputs: ab.Model(model.inputs, model.get_layer(name).output).",
     "register_parameter": "Use add_weight in build.",
+    "requires_grad": "Set trainable.",
     "requires_grad_": "Set trainable.",
     "score": f"Use evaluate. {_ESTIMATORS}",
     "state_dict": "Use save_weights for a file, and get_weights for arrays.",
     "weight": "Use kernel or embeddings, or weights for all.",
     "zero_grad": _NO_GRADIENTS,
 }
+_SETTINGS = {"data", "requires_grad"}  # set in other frameworks rather than called
 OPTIMIZERS: dict[str, str] = {
+    "init": "Use build(variables).",
     "load_state_dict": "A saved model has its optimizer's state: use ab.load_model.",
     "lr": "Use learning_rate.",
     "param_groups": "Set learning_rate; ab.optim.MultiOptimizer has optimizers for parts of a model.",
     "state_dict": "model.save keeps the optimizer's state; optimizer.variables has it.",
+    "update": "Use apply(gradients, variables), or stateless_apply, which gives new values.",
     "step": "Use apply(gradients, variables) with gradients of ab.GradientTape, or model.fit.",
     "zero_grad": _NO_GRADIENTS,
 }
@@ -183,7 +189,7 @@ _SEED = "Use ab.utils.set_random_seed."
 _SEVERAL = "Use ab.distribute.DataParallel for processes, and ab.distribution for devices of one process."
 _DTYPE = 'Dtypes are strings, such as dtype="float32".'
 PACKAGE: dict[str, str] = {
-    **dict.fromkeys(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8"], _DTYPE),
+    **dict.fromkeys(["bfloat16", "float16", "float32", "float64", "int32", "int64", "long", "uint8"], _DTYPE),
     **_by_op("arange argmax cast concatenate exp eye full log matmul max maximum mean min minimum ones ones_like"),
     **_by_op("reshape sigmoid softmax sqrt stack sum tanh transpose where zeros zeros_like"),
     **_by_op("argmin argsort broadcast_to clip cumsum dot einsum expand_dims flip gelu linspace norm one_hot relu"),
@@ -198,17 +204,24 @@ PACKAGE: dict[str, str] = {
     "Dataset": _DATA,
     "Module": "Subclass ab.layers.Layer or ab.Model.",
     "PRNGKey": _DRAWS,
+    "amp": _POLICY,
+    "as_tensor": "Use ab.convert_to_tensor.",
     "autocast": _POLICY,
     "autograd": _GRADIENTS,
     "checkpoint": "Use ab.remat.",
     "compile": "Use ab.function for functions, and model.compile for models.",
     "cuda": "Declare GPUs by ab.config.set_devices(gpu=1).",
+    "custom_jvp": "Use ab.custom_gradient.",
+    "custom_vjp": "Use ab.custom_gradient.",
     "data": _DATA,
     "debug": "Use ab.ops.print, and ab.debugging.",
     "device_put": "Leave it out, or compute inside of `with ab.device(...)`.",
+    "devices": "Use ab.config.list_devices.",
+    "eval_shape": "Call it with ab.Input, or ab.placeholder: the result has a shape. Layers have compute_output_shape.",
     "get_variable": "Use ab.Variable(value, name=...), which is one object for all who use it.",
     "global_variables_initializer": "Leave it out: a variable has its first value when it is read.",
     "grad": _GRADIENTS,
+    "is_tensor": "Use isinstance(x, ab.Tensor).",
     "jit": "Use ab.function.",
     "keras": "The package has Keras's names itself: import anabranch as keras.",
     "lax": "Use ab.while_loop, ab.cond, ab.scan and ab.ops.fori_loop.",
@@ -253,7 +266,16 @@ NN_MODULE: dict[str, str] = {
     "init": "Use ab.initializers.",
     "utils": "To clip gradients give the optimizer global_clipnorm=.",
 }
-OPS_MODULE: dict[str, str] = _use(_OP_NAMES)
+OPS_MODULE: dict[str, str] = {
+    **_use(_OP_NAMES),
+    "as_tensor": "Use ab.ops.convert_to_tensor.",
+    "dynamic_slice": "Use ab.ops.slice.",
+    "dynamic_update_slice": "Use ab.ops.slice_update.",
+    "expit": "Use ab.ops.sigmoid.",
+    "interpolate": "Use ab.ops.image.resize.",
+    "put": "Use ab.ops.scatter_update.",
+    "topk": "Use ab.ops.top_k.",
+}
 RANDOM_MODULE: dict[str, str] = {
     **dict.fromkeys(["PRNGKey", "fold_in", "key", "split"], _DRAWS),
     **dict.fromkeys(["manual_seed", "seed", "set_seed"], _SEED),
@@ -269,7 +291,35 @@ METRICS_MODULE: dict[str, str] = {
     "roc_auc_score": "Use ab.metrics.AUC, or scikit-learn's with arrays.",
 }
 OPTIM_MODULE: dict[str, str] = {
+    "apply_updates": "Use apply(gradients, variables) of an optimizer, or stateless_apply, which gives new values.",
+    "chain": "Optimizers have clipnorm=, clipvalue=, global_clipnorm=, weight_decay=, use_ema= and schedules.",
     "lr_scheduler": "Use ab.optim.schedules, or the callback ab.callbacks.LearningRateScheduler.",
+}
+TREE_MODULE: dict[str, str] = {
+    **dict.fromkeys(["map", "tree_map"], "Use ab.tree.map_structure."),
+    **dict.fromkeys(["leaves", "tree_flatten", "tree_leaves"], "Use ab.tree.flatten, which gives the leaves."),
+    **dict.fromkeys(["tree_unflatten", "unflatten"], "Use ab.tree.pack_sequence_as(structure, leaves)."),
+    "map_with_path": "Use ab.tree.flatten_with_path and ab.tree.pack_sequence_as.",
+    "reduce": "Use functools.reduce over ab.tree.flatten(structure).",
+    "structure": "Structures stand for themselves: ab.tree.pack_sequence_as(structure, leaves).",
+}
+_WINDOWS = "Use padded_batch, or bucket_by_sequence_length."
+_KEPT = "cache() keeps elements in memory; ab.io.TFRecordWriter writes them to a file."
+DATASETS: dict[str, str] = {
+    **dict.fromkeys(["load", "save", "snapshot"], _KEPT),
+    **dict.fromkeys(["options", "with_options"], "Leave it out: no option of TensorFlow's has a meaning here."),
+    **dict.fromkeys(["ragged_batch", "sparse_batch"], _WINDOWS),
+    "element_spec": "Elements declare no shapes: look at one, next(iter(dataset)).",
+    "group_by_window": _WINDOWS,
+    "ignore_errors": "Give map a function that catches them.",
+    "random": "Use Dataset.range and ab.random.",
+    "rejection_resample": "Use filter, or sample_from_datasets with weights.",
+}
+DATA_MODULE: dict[str, str] = {
+    "FixedLengthRecordDataset": "Use Dataset.from_generator, or ab.io.FixedLengthRecordReader.",
+    "Iterator": "Use iter(dataset).",
+    "Options": "Leave it out, and with_options, too: no option of TensorFlow's has a meaning here.",
+    "TFRecordDataset": "Use Dataset.from_generator(lambda: ab.io.tf_record_iterator(path), ...).",
 }
 UTILS_MODULE: dict[str, str] = {"data": PACKAGE["DataLoader"]}
 PREPROCESSING_MODULE: dict[str, str] = {
@@ -305,10 +355,18 @@ def module_error(module: str, name: str, remedies: Mapping[str, str]) -> Attribu
         name: the name that was looked for.
         remedies: what to use in place of names of other frameworks.
     """
+    public = _public_name(module)
     if name in remedies:
-        return missing(f"module {module!r}", name, remedies[name])
+        return missing(f"module {public!r}", name, remedies[name])
     # With the name and the module Python suggests the nearest name.
-    return AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+    return AttributeError(f"module {public!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+
+
+def _public_name(module: str) -> str:
+    """The name by which users reach a module: ``anabranch.random`` for ``anabranch.engine.ops.random.samplers``."""
+    found = sys.modules[module]
+    names = [name for name, each in list(sys.modules.items()) if each is found]
+    return min(names, key=lambda name: (name.count("."), len(name)))
 
 
 class _NameElsewhere:
@@ -328,6 +386,13 @@ class _NameElsewhere:
         raise missing(what, self.name, self.remedy)
 
 
+class _SettingElsewhere(_NameElsewhere):
+    """The same where to set it is an error, too: nothing would read what is set."""
+
+    def __set__(self, instance: object, value: object) -> None:
+        raise missing(f"{type(instance).__name__!r} object", self.name, self.remedy)
+
+
 class ExplainsNames:
     """The base of classes that name what to use here where users try a name of another framework.
 
@@ -340,7 +405,8 @@ class ExplainsNames:
     def __init_subclass__(cls, elsewhere: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, remedy in (elsewhere or {}).items():
-            setattr(cls, name, _NameElsewhere(cls, name, remedy))
+            kind = _SettingElsewhere if name in _SETTINGS else _NameElsewhere
+            setattr(cls, name, kind(cls, name, remedy))
 
     def __dir__(self) -> list[str]:
         """List the attributes that there are."""
@@ -355,6 +421,8 @@ def _found(cls: type[Any], name: str) -> object:
 
 __all__ = [
     "BACKEND_MODULE",
+    "DATASETS",
+    "DATA_MODULE",
     "LAYERS",
     "LAYERS_MODULE",
     "LOSSES_MODULE",
@@ -367,6 +435,7 @@ __all__ = [
     "PREPROCESSING_MODULE",
     "RANDOM_MODULE",
     "TENSORS",
+    "TREE_MODULE",
     "UTILS_MODULE",
     "ExplainsNames",
     "missing",

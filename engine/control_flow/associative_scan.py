@@ -43,8 +43,8 @@ def associative_scan(f: Callable[[Any, Any], Any], elems: Any, reverse: bool = F
     (Hillis and Steele, "Data Parallel Algorithms", CACM 1986).
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.associative_scan(lambda a, b: a * b, ab.constant([1.0, 2.0, 3.0, 4.0])))
-    array([ 1.,  2.,  6., 24.], dtype=float32)
+    >>> ab.associative_scan(lambda a, b: a * b, ab.constant([1.0, 2.0, 3.0, 4.0]))
+    Tensor([ 1.,  2.,  6., 24.], dtype=float32)
     """
     leaves = [convert_to_tensor(leaf) for leaf in flatten(elems)]
     if not leaves:

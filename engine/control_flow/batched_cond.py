@@ -48,8 +48,8 @@ def batched_cond(
 
     >>> import anabranch as ab
     >>> x = ab.constant([1.0, -2.0, 3.0])
-    >>> ab.Session().run(ab.batched_cond(x > 0, lambda v: v * 10, lambda v: -v, x))
-    array([10.,  2., 30.], dtype=float32)
+    >>> ab.batched_cond(x > 0, lambda v: v * 10, lambda v: -v, x)
+    Tensor([10.,  2., 30.], dtype=float32)
     """
     choice = convert_to_tensor(pred)
     if choice.dtype.kind != "b":
@@ -68,8 +68,8 @@ def batched_switch(index: Any, branches: Sequence[Callable[..., Any]], *operands
 
     >>> import anabranch as ab
     >>> x = ab.constant([1.0, 2.0, 3.0])
-    >>> ab.Session().run(ab.batched_switch([2, 0, 2], [lambda v: v, lambda v: v * 0, lambda v: -v], x))
-    array([-1.,  2., -3.], dtype=float32)
+    >>> ab.batched_switch([2, 0, 2], [lambda v: v, lambda v: v * 0, lambda v: -v], x)
+    Tensor([-1.,  2., -3.], dtype=float32)
     """
     choice = convert_to_tensor(index)
     if choice.dtype.kind not in "iu":

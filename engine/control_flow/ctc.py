@@ -49,8 +49,8 @@ def ctc_loss(
 
     >>> import anabranch as ab
     >>> loss = ab.ops.ctc_loss([[1]], ab.ops.zeros((1, 2, 2)), [1], [2])  # 3 of 4 ways: 01, 10, 11
-    >>> ab.Session().run(ab.ops.exp(-loss))
-    array([0.75], dtype=float32)
+    >>> ab.ops.exp(-loss)
+    Tensor([0.75], dtype=float32)
     """
     labels, lengths, frames = (
         _integers(name, value, axes)

@@ -44,7 +44,7 @@ def jacobian(ys: Any, xs: Any, unconnected_gradients: str = "none", parallel: bo
     array([[2., 0.],
            [0., 4.]], dtype=float32)
     """
-    _check_unconnected(unconnected_gradients)
+    _check_arguments("jacobian", ys, unconnected_gradients)
 
     def of_one(y: Any) -> Any:
         return _jacobian(y, xs, unconnected_gradients == "zero", parallel)
@@ -71,7 +71,7 @@ def hessian(y: Any, xs: Any, unconnected_gradients: str = "zero", parallel: bool
     array([[4., 2.],
            [2., 0.]], dtype=float32)
     """
-    _check_unconnected(unconnected_gradients)
+    _check_arguments("hessian", y, unconnected_gradients)
     zero = unconnected_gradients == "zero"
     leaves = flatten(xs)
     slopes = dense(gradients(y, leaves))
@@ -111,7 +111,7 @@ def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel
     array([[2., 4.],
            [6., 8.]], dtype=float32)
     """
-    _check_unconnected(unconnected_gradients)
+    _check_arguments("batch_jacobian", y, unconnected_gradients)
     y, source = convert_to_tensor(y), convert_to_tensor(x)
     for name, tensor in (("y", y), ("x", source)):
         if not tensor.shape:
@@ -132,9 +132,15 @@ def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel
     return reshape(moveaxis(found, 0, 1), (*y_sizes, *x_sizes[1:]))
 
 
-def _check_unconnected(value: str) -> None:
-    if value not in ("none", "zero"):
-        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {value!r}.")
+def _check_arguments(name: str, y: Any, unconnected_gradients: str) -> None:
+    if unconnected_gradients not in ("none", "zero"):
+        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
+    if callable(y):
+        raise TypeError(
+            f"{name} takes a tensor and what it was computed from; got a function instead. Call it first, "
+            f"y = f(x): in a graph or an ab.function for {name}(y, x), or inside of `with ab.GradientTape() as tape:` "
+            "for tape.jacobian(y, x)."
+        )
 
 
 def _jacobian(y: Any, xs: Any, zero: bool, parallel: bool) -> Any:

@@ -106,6 +106,32 @@ def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
     return names[:count] if len(names) >= count else fallback
 
 
+def check_takes(what: str, function: Callable[..., Any], count: int, hint: str) -> None:
+    """Check that a function can be called with so many positional arguments.
+
+    Args:
+        what: whose function it is, and which, for the message.
+        function: the function; one without a signature is taken as it is.
+        count: the number of arguments.
+        hint: how to mend it.
+
+    Raises:
+        TypeError: it takes more, or fewer.
+    """
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_argcount == count and not code.co_kwonlyargcount and inspect.isfunction(function):
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        arguments = "1 argument" if count == 1 else f"{count} arguments"
+        raise TypeError(f"{what} is called with {arguments}, and takes {signature}. {hint}") from None
+
+
 def zeros_cotangent(tensor: Tensor) -> Tensor:
     """Zero, as a cotangent of `tensor`."""
     if isinstance(tensor.spec, RecordSpec):
@@ -118,6 +144,7 @@ def zeros_cotangent(tensor: Tensor) -> Tensor:
 __all__ = [
     "RegionOp",
     "as_component",
+    "check_takes",
     "component",
     "parameter_names",
     "rebuild",

@@ -27,7 +27,7 @@ from ..ops.entrance import guard_entrances, symbol_in
 from ..ops.run_time_shapes import runtime_shape
 from .cond import cond
 from .loop_variables import LoopVariables
-from .region_op import rebuild
+from .region_op import check_takes, rebuild
 from .tensor_array import TensorArray
 from .while_loop import check_value, run_at_once, while_loop
 
@@ -59,8 +59,8 @@ def scan(
 
     >>> import anabranch as ab
     >>> last, sums = ab.scan(lambda s, x: (s + x, s + x), 0.0, ab.constant([1.0, 2.0, 3.0]))
-    >>> ab.Session().run(sums)
-    array([1., 3., 6.], dtype=float32)
+    >>> sums
+    Tensor([1., 3., 6.], dtype=float32)
     """
     if unroll is not False and unroll < 1:
         raise ValueError(f"scan: unroll must be at least 1, got {unroll}.")
@@ -192,6 +192,9 @@ def _checked_pair(result: object) -> Any:
     return result
 
 
+ONE_ELEMENT = "It gets one element, which is a tuple where several tensors are given as one: lambda pair: f(*pair)."
+
+
 def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
     """`f` over the elements of `xs` along the first axis, stacked (``keras.ops.map``).
 
@@ -200,9 +203,10 @@ def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
         xs: a tensor or a structure of tensors with one common first axis.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.map_fn(lambda x: x * x, ab.constant([1.0, 2.0])))
-    array([1., 4.], dtype=float32)
+    >>> ab.map_fn(lambda x: x * x, ab.constant([1.0, 2.0]))
+    Tensor([1., 4.], dtype=float32)
     """
+    check_takes("map_fn: f", f, 1, ONE_ELEMENT)
     _, ys = scan(lambda carry, x: (carry, f(x)), (), xs, reverse=reverse)
     return ys
 

@@ -40,8 +40,8 @@ class TensorArray:
     >>> squares = ab.TensorArray("float32", 3)
     >>> for i in range(3):
     ...     squares = squares.write(i, float(i * i))
-    >>> ab.Session().run(squares.stack())
-    array([0., 1., 4.], dtype=float32)
+    >>> squares.stack()
+    Tensor([0., 1., 4.], dtype=float32)
     """
 
     def __init__(

@@ -40,8 +40,8 @@ class TensorStore:
     >>> import anabranch as ab
     >>> store = ab.TensorStore("float32", key_shape=2)
     >>> store = store.write((0, 3), [1.0, 2.0]).write((1, 0), 5.0)
-    >>> ab.Session().run(store.read((0, 3)) * store.read((1, 0)))
-    array([ 5., 10.], dtype=float32)
+    >>> store.read((0, 3)) * store.read((1, 0))
+    Tensor([ 5., 10.], dtype=float32)
     >>> bool(ab.Session().run(store.contains((1, 1))))
     False
     >>> sorted(ab.Session().run(store))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..common.keywords import explaining_keywords
 from ..common.nest import flatten, is_mapping, is_sequence, map_structure, pack_as
 from ..graph.graph import Graph, graph_for
 from ..graph.region import Region
@@ -20,11 +21,13 @@ from ..ops.math.comparison import equal, where
 from .batching import Batch, CannotBatchError, Rules, Value, check_effects
 from .batching_regions import STRUCTURAL
 from .batching_rules import RULES, general
-from .scan import map_fn, of_length
+from .region_op import check_takes
+from .scan import ONE_ELEMENT, map_fn, of_length
 
 _logger = logging.getLogger(__name__)
 
 
+@explaining_keywords
 def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_while_loop: bool = True) -> Any:
     """`function` over the elements of `elements` along the first axis, stacked, computed for all of them at once.
 
@@ -46,9 +49,10 @@ def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_whil
 
     >>> import anabranch as ab
     >>> rows = ab.constant([[1.0, 2.0], [3.0, 4.0]])
-    >>> ab.Session().run(ab.vectorized_map(lambda row: ab.ops.sum(row * row), rows))
-    array([ 5., 25.], dtype=float32)
+    >>> ab.vectorized_map(lambda row: ab.ops.sum(row * row), rows)
+    Tensor([ 5., 25.], dtype=float32)
     """
+    check_takes("vectorized_map: function", function, 1, ONE_ELEMENT)
     if runs_now(map(convert_to_tensor, flatten(elements))):
         given = map_structure(convert_to_tensor, elements)
 
@@ -166,8 +170,8 @@ def vectorize(
 
     >>> import anabranch as ab
     >>> larger = ab.ops.vectorize(lambda a, b: ab.cond(a > b, lambda: a, lambda: b))
-    >>> ab.Session().run(larger(ab.constant([1.0, 5.0, 3.0]), 2.0))
-    array([2., 5., 3.], dtype=float32)
+    >>> larger(ab.constant([1.0, 5.0, 3.0]), 2.0)
+    Tensor([2., 5., 3.], dtype=float32)
     """
     if not callable(pyfunc):
         raise TypeError(f"vectorize: pyfunc must be a function, got {pyfunc!r}.")

@@ -26,6 +26,7 @@ from .frames import LoopMirror, trip_count
 from .loop_variables import LoopVariables
 from .region_op import (
     RegionOp,
+    check_takes,
     rebuild,
     settle_variables,
     zeros_cotangent,
@@ -87,6 +88,12 @@ class While(RegionOp):
         return _LoopGradient(self, node, cotangents, needed).build()
 
 
+_ONE_EACH = (
+    "Functions take one argument for each loop variable. (JAX's take all of them as one: here that is a loop variable "
+    "which is a tuple, loop_vars=((i, x),).)"
+)
+
+
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -133,6 +140,8 @@ def while_loop(
         raise ValueError(f"parallel_iterations must be at least 1, got {parallel_iterations}.")
     single = not is_sequence(loop_vars)
     structure: Any = (loop_vars,) if single else loop_vars
+    for argument, function in (("cond", cond), ("body", body)):
+        check_takes(f"while_loop: {argument}", function, len(structure), _ONE_EACH)
     symbol = None if in_explicit_graph() else symbol_in([loop_vars, maximum_iterations])
     variables = LoopVariables(body, structure, shape_invariants, single)
     if symbol is None and not in_explicit_graph():

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, cast
 
 from ..common.keywords import explaining_keywords
+from .element_count import ElementCount
 from .operator_table import operator_functions
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class ArrayMethods:
         """The number of elements; None if it is not known while a graph is built."""
         shape = cast("Tensor", self).shape
         dims = [dim for dim in shape or () if dim is not None]
-        return None if shape is None or len(dims) < len(shape) else math.prod(dims)
+        return None if shape is None or len(dims) < len(shape) else ElementCount(math.prod(dims))
 
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
         """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""

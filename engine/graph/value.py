@@ -10,6 +10,7 @@ import numpy as np
 
 from ..common.dtypes import name_of
 from ..common.nest import is_mapping, is_sequence
+from .element_count import ElementCount
 from .operator_table import operator_functions
 from .spec import Shape, Spec, TensorSpec
 from .tensor import Operators, Tensor
@@ -50,7 +51,8 @@ class Value(Tensor):
 
     @property
     def size(self) -> int:
-        return int(self.array.size)
+        """The number of elements."""
+        return ElementCount(self.array.size)
 
     @property
     def nbytes(self) -> int:

@@ -243,9 +243,10 @@ def get_instance(kind: str, identifier: Any, known: Mapping[str, Any]) -> Any:
     if inspect.isclass(found):
         found = found()
     if not callable(found):
+        size = " Layers are given no size of their input: it comes from the first call." if type(given) is int else ""
         raise ValueError(
             f"{given!r} of type {type(given).__name__} is no {kind}: expected a name, a config dict (with 'class_name' "
-            "and 'config') or a callable."
+            f"and 'config') or a callable.{size}"
         )
     return found
 

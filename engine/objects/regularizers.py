@@ -47,6 +47,7 @@ class L1L2(Regularizer):
         self.l2 = _factor("l2", l2)
 
     def __call__(self, x: Any) -> Tensor:
+        x = ops.convert_to_tensor(x)
         penalty = ops.convert_to_tensor(0.0, dtype=x.dtype)
         if self.l1:
             penalty = penalty + self.l1 * ops.sum(ops.abs(x))
@@ -93,7 +94,8 @@ class OrthogonalRegularizer(Regularizer):
         self.mode = mode
 
     def __call__(self, x: Any) -> Tensor:
-        if x.ndim != 2:
+        x = ops.convert_to_tensor(x)
+        if x.ndim != 2 or x.shape is None:
             raise ValueError(f"OrthogonalRegularizer takes matrices, got shape {x.shape}.")
         axis = 1 if self.mode == "rows" else 0
         unit = ops.l2_normalize(x, axis=axis)

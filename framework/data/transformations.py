@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engine.common.names_elsewhere import DATASETS, ExplainsNames
 from ...engine.common.nest import flatten, map_structure
 from ...engine.graph import eagerly
 from ...engine.graph.tensor import NoValueError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 UNKNOWN_CARDINALITY = -2
 
 
-class Transformations(ABC):
+class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
     """Add the transformations of ``tf.data.Dataset`` to a class with `as_numpy_iterator` and `cardinality`.
 
     Elements are tensors, or tuples, dicts and lists of tensors. Each method returns a new dataset, and a pass over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
@@ -80,12 +81,29 @@ class _Estimator(BaseEstimator):
 
     def _made(self, X: object, y: object) -> Any:
         if not isinstance(self.model, Model):
-            return self.model(X=X, y=y, **(self.model_kwargs or {}))
+            return self._made_by_function({"X": X, "y": y, **(self.model_kwargs or {})})
         made = copy.deepcopy(self.model) if self.warm_start else clone_model(self.model)
         config = self.model.get_compile_config()
         if not made.compiled and config is not None:
             made.compile_from_config(config)
         return made
+
+    def _made_by_function(self, arguments: dict[str, Any]) -> Any:
+        if not callable(self.model):
+            raise TypeError(
+                f"{type(self).__name__}: model must be a compiled model, or a function that makes one; got "
+                f"{self.model!r}."
+            )
+        try:
+            inspect.signature(self.model).bind(**arguments)
+        except TypeError as error:
+            name = getattr(self.model, "__name__", type(self.model).__name__)
+            given = ", ".join(f"{each}=..." for each in arguments)
+            raise TypeError(
+                f"{type(self).__name__} calls {name}({given}) for a model that fits the data, and it can't take that: "
+                f"{error}. Write def {name}(X, y, ...), with a parameter for each of model_kwargs."
+            ) from None
+        return self.model(**arguments)
 
     def _targets(self, y: Array) -> Array:
         """Return the targets as columns, as the model is to predict them."""

@@ -208,6 +208,21 @@ def test_a_model_is_trained_anew_unless_it_starts_warm():
         SKLearnRegressor(ab.Sequential([ab.Input((1,)), layers.Dense(1)])).fit(x, x[:, 0])
 
 
+def test_functions_that_make_models_take_the_data():
+    pytest.importorskip("sklearn", reason="the wrappers are scikit-learn's estimators")
+    from anabranch.framework.wrappers import SKLearnRegressor
+
+    def build() -> Any:
+        return ab.Sequential([layers.Dense(1)])
+
+    x = np.linspace(-1, 1, 4)[:, None]
+    with pytest.raises(TypeError, match=r"calls build\(X=\.\.\., y=\.\.\., loss=\.\.\.\).*Write def build\(X, y, "):
+        SKLearnRegressor(build, model_kwargs={"loss": "mse"}).fit(x, x[:, 0])
+    made: Any = "mlp"
+    with pytest.raises(TypeError, match="model must be a compiled model, or a function that makes one; got 'mlp'"):
+        SKLearnRegressor(made).fit(x, x[:, 0])
+
+
 # --- images ---------------------------------------------------------------------------------------------------------
 
 BOXES = np.array([[[4.0, 6.0, 14.0, 18.0], [0.0, 0.0, 8.0, 4.0]]])

@@ -280,6 +280,9 @@ def test_what_names_of_other_frameworks_lead_to_is_there() -> None:
         (names_elsewhere.UTILS_MODULE, (ab.utils,)),
         (names_elsewhere.PREPROCESSING_MODULE, (ab.preprocessing,)),
         (names_elsewhere.BACKEND_MODULE, (ab.backend,)),
+        (names_elsewhere.DATASETS, (ab.tf.data.Dataset.range(3), ab.tf.data.Dataset.range(3).batch(2))),
+        (names_elsewhere.DATA_MODULE, (ab.tf.data,)),
+        (names_elsewhere.TREE_MODULE, (ab.tree,)),
     ]
     for remedies, owners in of_tables:
         for name, remedy in remedies.items():

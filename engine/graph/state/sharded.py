@@ -18,6 +18,7 @@ import numpy as np
 
 from ...common.dtypes import DType
 from ...common.partitioners import FixedShardsPartitioner, shards_along_rows
+from ..element_count import ElementCount
 from ..scopes import device
 from ..slices import IndexedSlices
 from ..spec import TensorSpec, shape_text
@@ -252,7 +253,7 @@ class ShardedVariable(Readable):
     @property
     def size(self) -> int:
         """The number of elements."""
-        return math.prod(self.shape)
+        return ElementCount(math.prod(self.shape))
 
     @property
     def nbytes(self) -> int:

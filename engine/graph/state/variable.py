@@ -16,6 +16,7 @@ from ...common.aligned import aligned_copy
 from ...common.dtypes import DType
 from ..context import graph_context, in_explicit_graph, refuse_in_trace
 from ..device import State, place_state
+from ..element_count import ElementCount
 from ..graph import current_device_scope, get_default_graph, graph_for
 from ..name_scopes import scoped_path
 from ..op import Effect, Op, as_scalar_or_array
@@ -28,6 +29,7 @@ from .container import current_container
 from .forked import free_in_children
 from .home import Home
 from .initial_values import Later, as_later, call_initializer, names_initializer, one_initial_value
+from .keras_options import KerasOptions, checked_aggregation
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
@@ -64,20 +66,6 @@ class OwnMemory:
             variable.take_back()
 
 
-_AGGREGATIONS = ("none", "sum", "mean", "only_first_replica")
-
-
-def checked_aggregation(aggregation: str, name: str) -> str | None:
-    """Check how replicas are to agree on a value; gives None for "none".
-
-    Raises:
-        ValueError: there is no such way.
-    """
-    if aggregation not in _AGGREGATIONS:
-        raise ValueError(f"Variable {name!r}: aggregation must be one of {_AGGREGATIONS}, got {aggregation!r}.")
-    return None if aggregation == "none" else aggregation
-
-
 class _CreatedOnce(type):
     """Makes a variable unless an earlier trace of the same loop body or branch has made it."""
 
@@ -86,7 +74,7 @@ class _CreatedOnce(type):
         return created(lambda: create(*args, **kwargs))
 
 
-class Variable(Operators, State, metaclass=_CreatedOnce):
+class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
     """A mutable value. It has its first value at once: there is nothing to initialise.
 
     Args:
@@ -200,7 +188,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     @property
     def size(self) -> int:
         """The number of elements of the current value."""
-        return math.prod(self._current_shape())
+        return ElementCount(math.prod(self._current_shape()))
 
     @property
     def nbytes(self) -> int:

@@ -368,8 +368,8 @@ def binomial(
         ValueError: `dtype` is not floating, or a parameter is known and is no count or no probability.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.random.binomial((2,), counts=7, probabilities=1.0, seed=1))
-    array([7., 7.], dtype=float32)
+    >>> ab.random.binomial((2,), counts=7, probabilities=1.0, seed=1)
+    Tensor([7., 7.], dtype=float32)
     """
     wanted = floating_dtype("binomial", dtype)
     static, dynamic = resolve_shape(shape)

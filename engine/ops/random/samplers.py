@@ -67,6 +67,7 @@ from ..math.special import erfinv_values
 from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
 from .rows import draw, drawn_by_row, own_key
+from .shape_order import shape_before
 
 # --- drawing, on concrete values ------------------------------------------------------------------------------------
 
@@ -404,7 +405,7 @@ def uniform(
     (2, 3)
     """
     wanted = floating_dtype("uniform", dtype)
-    static, dynamic = resolve_shape(shape)
+    static, dynamic = shape_before("uniform", shape, minval, maxval)
     known = numbers_of(minval, maxval)
     if known is not None:
         return draw(RandomUniform(static, wanted, *known), take_key(seed), *dynamic)
@@ -426,9 +427,10 @@ def normal(
 
     Raises:
         ValueError: `dtype` is not floating.
+        TypeError: the shape comes behind another argument, as in JAX and NumPy.
     """
     wanted = floating_dtype("normal", dtype)
-    static, dynamic = resolve_shape(shape)
+    static, dynamic = shape_before("normal", shape, mean, stddev)
     known = numbers_of(mean, stddev)
     if known is not None:
         return draw(RandomNormal(static, wanted, *known), take_key(seed), *dynamic)
@@ -441,7 +443,7 @@ def truncated_normal(
 ) -> Tensor:
     """Normally distributed numbers within 2 standard deviations of the mean; arguments as for `normal`."""
     wanted = floating_dtype("truncated_normal", dtype)
-    static, dynamic = resolve_shape(shape)
+    static, dynamic = shape_before("truncated_normal", shape, mean, stddev)
     known = numbers_of(mean, stddev)
     if known is not None:
         return draw(RandomTruncatedNormal(static, wanted, *known), take_key(seed), *dynamic)
@@ -455,6 +457,7 @@ def randint(shape: ShapeLike, minval: int, maxval: int, dtype: Any = "int32", se
     Raises:
         ValueError: `dtype` holds no integers, or there is no number in the interval, or one that `dtype` can't hold.
     """
+    static, dynamic = shape_before("randint", shape, minval, maxval)
     wanted = as_dtype(dtype or "int32")
     if not dtypes.is_integer(wanted):
         raise ValueError(f"random.randint draws integers; got dtype={wanted.name}.")
@@ -463,7 +466,6 @@ def randint(shape: ShapeLike, minval: int, maxval: int, dtype: Any = "int32", se
         raise ValueError(f"random.randint: maxval must be above minval; got minval={minval} and maxval={maxval}.")
     if low < limits.min or high - 1 > limits.max:
         raise ValueError(f"random.randint: [{low}, {high}) goes beyond the range of {wanted.name}.")
-    static, dynamic = resolve_shape(shape)
     return draw(RandomIntegers(static, wanted, low, high), take_key(seed), *dynamic)
 
 
