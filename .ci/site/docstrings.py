@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from pathlib import Path
 from typing import Any
 
 from griffe import Extension, Object
@@ -41,10 +43,30 @@ def fence_doctests(text: str) -> str:
     return "\n".join(lines)
 
 
+def _load_examples() -> Any:
+    spec = importlib.util.spec_from_file_location("site_examples", Path(__file__).with_name("examples.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Docstrings(Extension):
-    """Apply `fence_doctests` to every docstring that is collected."""
+    """Apply `fence_doctests` to every docstring that is collected, and add the example of `examples.py` to some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._module = _load_examples()
+        values = {self._module.value_of(name): code for name, code in self._module.examples().items()}
+        self._examples = {f"{value.__module__}.{value.__qualname__}": code for value, code in values.items()}
 
     def on_instance(self, *, obj: Object, **kwargs: Any) -> None:
         """Rewrite the docstring of `obj` before it is parsed."""
-        if obj.docstring is not None and ">>> " in obj.docstring.value:
+        if obj.docstring is None:
+            return
+        code = self._examples.get(obj.path)
+        if code is not None and ">>> " not in obj.docstring.value:
+            obj.docstring.value += f"\n\n{self._module.run(code)}\n"
+        if ">>> " in obj.docstring.value:
             obj.docstring.value = fence_doctests(obj.docstring.value)

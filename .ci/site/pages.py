@@ -5,6 +5,7 @@ MkDocs calls the functions `on_...` of this file (see "hooks" in mkdocs.yml).
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import linecache
 import re
@@ -27,6 +28,18 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
 LARGE = ("ops", "layers")
 # Modules that stand for others' names; their names are explained where they are defined.
 SKIPPED = frozenset(["optimizers", "tf", "datasets", "engine", "framework"])
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+EXAMPLES = _load("examples")
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,9 @@ def entry(name: Name) -> str:
     if name.source is not None:
         return f'::: {name.source}\n    options:\n      heading: "{name.public}"\n      toc_label: "{_last(name)}"\n'
     text = inspect.getdoc(name.value) or ""
+    code = EXAMPLES.examples().get(name.public.partition(".")[2])
+    if code is not None and ">>> " not in text:
+        text += f"\n\n{EXAMPLES.run(code)}\n"
     text = re.sub(r"((?:^ *>>> .*\n?(?:^(?! *$).*\n?)*)+)", r"\n```pycon\n\1\n```\n", text, flags=re.MULTILINE)
     return (
         f"## `{name.public}` {{ #{name.public} }}\n\n```python\n{_last(name)}{signature(name.value)}\n```\n\n{text}\n"
@@ -242,6 +258,12 @@ def home() -> str:
 def on_startup(command: str, dirty: bool) -> None:
     """Lay out the sources before mkdocstrings is configured: it ignores a path that does not exist by then."""
     link_sources()
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Name the version that the pages describe in the head of each."""
+    config.site_name = f"{config.site_name} {anabranch.__version__}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

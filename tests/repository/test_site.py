@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -71,6 +71,37 @@ def test_signatures_are_those_of_inspect(pages: ModuleType) -> None:
                 different.append(f"{name.public}: {there} in the source, {here}")
     assert different == []
     assert count > 500
+
+
+# Without an example are bases, errors, what runs on clusters, files of others, and large models, whose family has one.
+WITHOUT_EXAMPLE = 148
+
+
+def test_names_have_an_example(pages: ModuleType) -> None:
+    """In the docstring, or in .ci/site/examples.py, which has none for names that have one."""
+    written = pages.EXAMPLES.examples()
+    missing = set[int]()
+    explained = {id(pages.EXAMPLES.value_of(name)) for name in written}
+    for path, module in pages.public_modules().items():
+        for name in pages.public_names(path, module):
+            public, has_own = name.public.partition(".")[2], ">>> " in (inspect.getdoc(name.value) or "")
+            assert not (has_own and public in written), public
+            if callable(name.value) and not has_own:
+                missing.add(id(name.value))
+    assert len(missing - explained) <= WITHOUT_EXAMPLE, len(missing - explained)
+
+
+def test_examples_run(pages: ModuleType) -> None:
+    for name, code in pages.EXAMPLES.examples().items():
+        assert callable(pages.EXAMPLES.value_of(name))
+        assert pages.EXAMPLES.run(code).startswith(">>> import anabranch as ab\n>>> ")
+    session = pages.EXAMPLES.run(pages.EXAMPLES.examples()["ops.square"])
+    assert session.splitlines()[1:] == [">>> ab.ops.square([-1.5, 0.75])", "Tensor([2.25  , 0.5625], dtype=float32)"]
+
+
+def test_pages_name_the_version(pages: ModuleType) -> None:
+    config = SimpleNamespace(site_name="anabranch")
+    assert pages.on_config(config).site_name == f"anabranch {ab.__version__}"
 
 
 @cache
