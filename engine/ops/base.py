@@ -227,8 +227,8 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
         shape: broadcast or reshape a value to this shape.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.constant(2, shape=(2,)))
-    array([2, 2], dtype=int32)
+    >>> ab.constant(2, shape=(2,))
+    Tensor([2, 2], dtype=int32)
     """
     if _holds_symbols(value):
         from .arrays.shaping import filling
@@ -505,8 +505,8 @@ def cast(x: TensorLike, dtype: Any) -> Tensor:
     """`x` in another dtype (``keras.ops.cast``).
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.cast([1.7, -1.7], "int32"))
-    array([ 1, -1], dtype=int32)
+    >>> ab.ops.cast([1.7, -1.7], "int32")
+    Tensor([ 1, -1], dtype=int32)
     """
     wanted = as_dtype(dtype)
     tensor = convert_to_tensor(x)

@@ -480,8 +480,8 @@ def check_numerics(x: TensorLike, message: str = "check_numerics") -> Tensor:
         ArithmeticError: at run time, with the number of NaNs and infinities and the position of the first.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.check_numerics([1.0, 2.0], "weights"))
-    array([1., 2.], dtype=float32)
+    >>> ab.ops.check_numerics([1.0, 2.0], "weights")
+    Tensor([1., 2.], dtype=float32)
     """
     return apply(CheckNumerics(message), convert_to_tensor(x))
 

@@ -73,8 +73,8 @@ def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = Tru
         little_endian: whether the lowest byte of a number comes first.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.io.decode_raw(np.array([1, 0, 2, 0], "uint8"), "int16"))
-    array([1, 2], dtype=int16)
+    >>> ab.io.decode_raw(np.array([1, 0, 2, 0], "uint8"), "int16")
+    Tensor([1, 2], dtype=int16)
     """
     wanted = as_dtype(out_type)
     if wanted.kind not in "iufcb":

@@ -20,8 +20,8 @@ that), build it with `anabranch.ops.apply(MyOp(), x)`, and test it by `anabranch
 ...         for x in (np.array([[1, -2]], "float32"), np.float32(3), np.zeros((0, 2), "float32")):
 ...             yield ab.ops.Sample(cls(), [x], np.power(x, 3))
 >>> counts = ab.testing.check_op(Cubed, verbose=False)
->>> ab.Session().run(ab.ops.apply(Cubed(), ab.constant(2.0)))
-np.float32(8.0)
+>>> ab.ops.apply(Cubed(), ab.constant(2.0))
+Tensor(8., dtype=float32)
 """
 
 from ...engine.testing import Blame, bisect, check_gradients, check_op

@@ -100,8 +100,8 @@ def uniform_candidate_sampler(
 
     >>> import anabranch as ab
     >>> drawn = ab.nn.uniform_candidate_sampler([[0], [7]], 1, num_sampled=5, unique=False, range_max=10)
-    >>> ab.Session().run(drawn.sampled_expected_count)
-    array([0.5, 0.5, 0.5, 0.5, 0.5], dtype=float32)
+    >>> drawn.sampled_expected_count
+    Tensor([0.5, 0.5, 0.5, 0.5, 0.5], dtype=float32)
     """
     true = _checked("uniform_candidate_sampler", true_classes, num_true, num_sampled, unique, range_max)
     generator = _generator(seed)

@@ -49,8 +49,8 @@ def sharded_softmax_loss(
 
     >>> import anabranch as ab
     >>> weights, biases = [ab.ops.zeros((5, 4))] * 2, [ab.ops.zeros((5,))] * 2
-    >>> ab.Session().run(ab.nn.sharded_softmax_loss(weights, biases, [3], ab.ops.ones((1, 4))))
-    array([2.3025851], dtype=float32)
+    >>> ab.nn.sharded_softmax_loss(weights, biases, [3], ab.ops.ones((1, 4)))
+    Tensor([2.3025851], dtype=float32)
     """
     weights, partition_strategy = shards_of(weights, partition_strategy)
     tables, offsets, inputs = _checked("sharded_softmax_loss", weights, biases, inputs)
@@ -73,8 +73,8 @@ def sharded_logits(weights: Table, biases: Table, inputs: TensorLike, partition_
 
     >>> import anabranch as ab
     >>> even, odd = [[0.0], [2.0], [4.0]], [[1.0], [3.0]]
-    >>> ab.Session().run(ab.nn.sharded_logits([even, odd], [[0.0] * 3, [0.0] * 2], [[1.0]]))
-    array([[0., 1., 2., 3., 4.]], dtype=float32)
+    >>> ab.nn.sharded_logits([even, odd], [[0.0] * 3, [0.0] * 2], [[1.0]])
+    Tensor([[0., 1., 2., 3., 4.]], dtype=float32)
     """
     weights, partition_strategy = shards_of(weights, partition_strategy)
     tables, offsets, inputs = _checked("sharded_logits", weights, biases, inputs)

@@ -232,8 +232,8 @@ def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     """`x` with the order of its elements reversed along `axis`, or along every axis.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.flip([1, 2, 3]))
-    array([3, 2, 1], dtype=int32)
+    >>> ab.ops.flip([1, 2, 3])
+    Tensor([3, 2, 1], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     axes = axes_argument(axis) if axis is not None else None

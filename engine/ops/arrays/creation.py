@@ -85,8 +85,8 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
         dtype: by default that of `fill_value`.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.full((2,), 7))
-    array([7, 7], dtype=int32)
+    >>> ab.ops.full((2,), 7)
+    Tensor([7, 7], dtype=int32)
     """
     value = convert_to_tensor(fill_value, dtype)
     if is_shape_vector(shape):
@@ -219,8 +219,8 @@ def arange(
         ValueError: the step is zero, or an argument is no scalar.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.arange(1, 10, 4))
-    array([1, 5, 9], dtype=int32)
+    >>> ab.ops.arange(1, 10, 4)
+    Tensor([1, 5, 9], dtype=int32)
     """
     if stop is None:
         start, stop = 0, start
@@ -285,9 +285,9 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Tensor:
     """An N x M matrix (square if M is None) with ones on diagonal `k` and zeros elsewhere.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.eye(2))
-    array([[1., 0.],
-           [0., 1.]], dtype=float32)
+    >>> ab.ops.eye(2)
+    Tensor([[1., 0.],
+            [0., 1.]], dtype=float32)
     """
     return _matrix(N, M, k, dtype, only=True)
 

@@ -282,9 +282,9 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
         TypeError: the indices are no integers.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.take([[1, 2], [3, 4], [5, 6]], [2, 0], axis=0))
-    array([[5, 6],
-           [1, 2]], dtype=int32)
+    >>> ab.ops.take([[1, 2], [3, 4], [5, 6]], [2, 0], axis=0)
+    Tensor([[5, 6],
+            [1, 2]], dtype=int32)
     """
     if isinstance(x, ShardedVariable) and axis in (0, -x.ndim):
         return _take_of_shards(x, indices, wrap=True)
@@ -319,9 +319,9 @@ def gather(params: TensorLike, indices: TensorLike, axis: int | None = None, bat
         ValueError: the axes of the batch differ, or are behind `axis`.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.gather([[1, 2], [3, 4]], [[1, 1], [0, 1]], batch_dims=1))
-    array([[2, 2],
-           [3, 4]], dtype=int32)
+    >>> ab.ops.gather([[1, 2], [3, 4]], [[1, 1], [0, 1]], batch_dims=1)
+    Tensor([[2, 2],
+            [3, 4]], dtype=int32)
     """
     if isinstance(params, ShardedVariable) and not batch_dims and axis in (None, 0, -params.ndim):
         return _take_of_shards(params, indices, wrap=False)

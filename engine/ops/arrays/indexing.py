@@ -555,8 +555,8 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
 
     >>> import anabranch as ab
     >>> x = ab.constant([[1, 2, 3], [4, 5, 6]])
-    >>> ab.Session().run(x[1, ::-1])
-    array([6, 5, 4], dtype=int32)
+    >>> x[1, ::-1]
+    Tensor([6, 5, 4], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     parsed, indices = _parse_key(key)

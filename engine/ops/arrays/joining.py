@@ -258,8 +258,8 @@ def concatenate(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
         ValueError: there are none, or their shapes differ elsewhere.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.concatenate([[1, 2], [3]]))
-    array([1, 2, 3], dtype=int32)
+    >>> ab.ops.concatenate([[1, 2], [3]])
+    Tensor([1, 2, 3], dtype=int32)
     """
     _check_axis(axis, "concatenate")
     tensors = _together(xs, "concatenate")

@@ -191,8 +191,8 @@ def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: 
         ValueError: an unknown mode, or widths that do not fit.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.pad([1, 2, 3], (0, 2), "reflect"))
-    array([1, 2, 3, 2, 1], dtype=int32)
+    >>> ab.ops.pad([1, 2, 3], (0, 2), "reflect")
+    Tensor([1, 2, 3, 2, 1], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     if mode not in _MODES:
@@ -274,8 +274,8 @@ def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
         ValueError: there are not as many repeats as elements.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.repeat([5, 6], [1, 2]))
-    array([5, 6, 6], dtype=int32)
+    >>> ab.ops.repeat([5, 6], [1, 2])
+    Tensor([5, 6, 6], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     if axis is None:
@@ -311,8 +311,8 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
             one for the last axis. Scalar tensors will do, and so does a vector of any length.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.tile([1, 2], 2))
-    array([1, 2, 1, 2], dtype=int32)
+    >>> ab.ops.tile([1, 2], 2)
+    Tensor([1, 2, 1, 2], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     is_open = isinstance(repeats, Tensor) and (not repeats.shape or repeats.shape[0] is None) and repeats.shape != ()

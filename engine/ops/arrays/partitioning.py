@@ -219,8 +219,8 @@ def dynamic_stitch(indices: Sequence[TensorLike], data: Sequence[TensorLike]) ->
         ValueError: there are none, or the shapes do not fit.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.dynamic_stitch([[2, 0], [1]], [[20, 0], [10]]))
-    array([ 0, 10, 20], dtype=int32)
+    >>> ab.ops.dynamic_stitch([[2, 0], [1]], [[20, 0], [10]])
+    Tensor([ 0, 10, 20], dtype=int32)
     """
     if not indices or len(indices) != len(data):
         raise ValueError(

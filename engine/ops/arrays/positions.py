@@ -86,9 +86,9 @@ def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, 
         sparse: sparse tensors are not supported.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.one_hot([0, 2], 3))
-    array([[1., 0., 0.],
-           [0., 0., 1.]], dtype=float32)
+    >>> ab.ops.one_hot([0, 2], 3)
+    Tensor([[1., 0., 0.],
+            [0., 0., 1.]], dtype=float32)
     """
     if sparse:
         raise ValueError("one_hot(sparse=True): sparse tensors are not supported. Leave `sparse` out.")
@@ -169,9 +169,9 @@ def argwhere(x: TensorLike) -> Tensor:
     """The positions of the elements that are not zero, as the rows of an int32 matrix (TensorFlow's ``where(x)``).
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.argwhere([[0, 7], [8, 0]]))
-    array([[0, 1],
-           [1, 0]], dtype=int32)
+    >>> ab.ops.argwhere([[0, 7], [8, 0]])
+    Tensor([[0, 1],
+            [1, 0]], dtype=int32)
     """
     return apply(Argwhere(), convert_to_tensor(x))
 

@@ -89,9 +89,9 @@ def dstack(xs: Sequence[TensorLike]) -> Tensor:
     """The tensors one behind the other: along axis 2; matrices and vectors as layers of depth 1.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.dstack([[1, 2], [3, 4]]))
-    array([[[1, 3],
-            [2, 4]]], dtype=int32)
+    >>> ab.ops.dstack([[1, 2], [3, 4]])
+    Tensor([[[1, 3],
+             [2, 4]]], dtype=int32)
     """
     if not isinstance(xs, Tensor):
         xs = promote(*xs)
@@ -122,9 +122,9 @@ def diagflat(x: TensorLike, k: int = 0) -> Tensor:
     """A square matrix with all elements of `x` on diagonal `k`, and zeros elsewhere.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.diagflat([[1], [2]]))
-    array([[1, 0],
-           [0, 2]], dtype=int32)
+    >>> ab.ops.diagflat([[1], [2]])
+    Tensor([[1, 0],
+            [0, 2]], dtype=int32)
     """
     return apply(Diag(k), ravel(convert_to_tensor(x)))
 

@@ -295,8 +295,8 @@ def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0) -> T
         ValueError: the shapes do not fit.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.gather_nd([[1, 2], [3, 4]], [[1], [0]], batch_dims=1))
-    array([2, 3], dtype=int32)
+    >>> ab.ops.gather_nd([[1, 2], [3, 4]], [[1], [0]], batch_dims=1)
+    Tensor([2, 3], dtype=int32)
     """
     tensor, places = convert_to_tensor(params), integers(indices, "gather_nd")
     return apply(GatherNd(), tensor, _with_batches(tensor, places, batch_dims, "gather_nd"))
@@ -354,8 +354,8 @@ def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor
         ValueError: the shapes do not fit.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.scatter([[0], [2], [0]], [1.0, 2.0, 3.0], (4,)))
-    array([4., 0., 2., 0.], dtype=float32)
+    >>> ab.ops.scatter([[0], [2], [0]], [1.0, 2.0, 3.0], (4,))
+    Tensor([4., 0., 2., 0.], dtype=float32)
     """
     updates = convert_to_tensor(values)
     return scatter_add(zeros(shape, updates.dtype), indices, updates)
@@ -391,8 +391,8 @@ def scatter_update(
         ValueError: the shapes do not fit, or there is no such reduction.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.scatter_update([0.0, 5.0], [[0], [0], [1]], [1.0, 3.0, 2.0], reduction="max"))
-    array([3., 5.], dtype=float32)
+    >>> ab.ops.scatter_update([0.0, 5.0], [[0], [0], [1]], [1.0, 3.0, 2.0], reduction="max")
+    Tensor([3., 5.], dtype=float32)
     """
     tensor, places = convert_to_tensor(inputs), integers(indices, "scatter_update")
     values = convert_to_tensor(updates, tensor.dtype)

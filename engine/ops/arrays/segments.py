@@ -371,8 +371,8 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: Any = N
         ValueError: the shapes do not fit, or `num_segments` is negative.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.segment_sum([1.0, 2.0, 3.0], [0, 2, 0]))
-    array([4., 0., 2.], dtype=float32)
+    >>> ab.ops.segment_sum([1.0, 2.0, 3.0], [0, 2, 0])
+    Tensor([4., 0., 2.], dtype=float32)
     """
     return _reduced("segment_sum", SegmentSum, _as_numbers(data), segment_ids, num_segments)
 
@@ -381,8 +381,8 @@ def segment_prod(data: TensorLike, segment_ids: TensorLike, num_segments: Any = 
     """The product of the rows of each segment; 1 for segments without rows. The arguments are those of `segment_sum`.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.segment_prod([2, 3, 4], [0, 0, 2]))
-    array([6, 1, 4], dtype=int32)
+    >>> ab.ops.segment_prod([2, 3, 4], [0, 0, 2])
+    Tensor([6, 1, 4], dtype=int32)
     """
     return _reduced("segment_prod", SegmentProd, _as_numbers(data), segment_ids, num_segments)
 
@@ -394,8 +394,8 @@ def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: Any = N
     among the rows that attain the maximum.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.segment_max([1.0, 2.0, 3.0], [0, 0, 2]))
-    array([  2., -inf,   3.], dtype=float32)
+    >>> ab.ops.segment_max([1.0, 2.0, 3.0], [0, 0, 2])
+    Tensor([  2., -inf,   3.], dtype=float32)
     """
     return _reduced("segment_max", SegmentMax, data, segment_ids, num_segments)
 
@@ -414,8 +414,8 @@ def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: Any = 
     The arguments are those of `segment_sum`; integers become float32.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.segment_mean([1.0, 2.0, 4.0], [0, 2, 0]))
-    array([2.5, 0. , 2. ], dtype=float32)
+    >>> ab.ops.segment_mean([1.0, 2.0, 4.0], [0, 2, 0])
+    Tensor([2.5, 0. , 2. ], dtype=float32)
     """
     rows, ids = _rows_and_ids("segment_mean", as_floating(data), segment_ids)
     wide = cast(rows, accumulator_of(rows.dtype) or rows.dtype)

@@ -102,9 +102,9 @@ def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_axis: int, batc
         ValueError: the two axes are one, there are not as many lengths as sequences, or one is too large.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1))
-    array([[2, 1, 3],
-           [6, 5, 4]], dtype=int32)
+    >>> ab.ops.reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1)
+    Tensor([[2, 1, 3],
+            [6, 5, 4]], dtype=int32)
     """
     tensor, lengths = convert_to_tensor(x), integers(seq_lengths, "reverse_sequence")
     if tensor.shape is not None:
@@ -127,9 +127,9 @@ def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: Any = "bool") 
         TypeError: the lengths are no integers.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.sequence_mask([1, 3], dtype="int32"))
-    array([[1, 0, 0],
-           [1, 1, 1]], dtype=int32)
+    >>> ab.ops.sequence_mask([1, 3], dtype="int32")
+    Tensor([[1, 0, 0],
+            [1, 1, 1]], dtype=int32)
     """
     tensor = integers(lengths, "sequence_mask")
     if tensor.dtype.kind == "u":
@@ -194,8 +194,8 @@ def invert_permutation(x: TensorLike) -> Tensor:
         ValueError: it is no vector, or (when the graph runs) no permutation.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.invert_permutation([2, 0, 1]))
-    array([1, 2, 0], dtype=int32)
+    >>> ab.ops.invert_permutation([2, 0, 1])
+    Tensor([1, 2, 0], dtype=int32)
     """
     return apply(InvertPermutation(), integers(x, "invert_permutation"))
 

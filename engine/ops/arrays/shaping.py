@@ -574,9 +574,9 @@ def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
         ValueError: NumPy's broadcasting rules do not lead from the shape of `x` to `shape`.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.broadcast_to([1, 2], (2, 2)))
-    array([[1, 2],
-           [1, 2]], dtype=int32)
+    >>> ab.ops.broadcast_to([1, 2], (2, 2))
+    Tensor([[1, 2],
+            [1, 2]], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     if is_shape_vector(shape):

@@ -202,8 +202,8 @@ def sort(x: TensorLike, axis: int | None = -1) -> Tensor:
     """`x` in ascending order along `axis` (None: flattened); NaNs come last.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.sort([3, 1, 2]))
-    array([1, 2, 3], dtype=int32)
+    >>> ab.ops.sort([3, 1, 2])
+    Tensor([1, 2, 3], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     if axis is None:

@@ -41,8 +41,8 @@ def logspace(
         axis: where the new axis stands in the result.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.logspace(0, 2, 3))
-    array([  1.,  10., 100.], dtype=float32)
+    >>> ab.ops.logspace(0, 2, 3)
+    Tensor([  1.,  10., 100.], dtype=float32)
     """
     wanted = _result_dtype(start, stop, dtype)
     first, last = (convert_to_tensor(end, dtypes.float64) for end in (start, stop))
@@ -71,8 +71,8 @@ def geomspace(
         ValueError: `start` or `stop` is known to hold a zero.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.geomspace(-1, -1000, 4))
-    array([   -1.,   -10.,  -100., -1000.], dtype=float32)
+    >>> ab.ops.geomspace(-1, -1000, 4)
+    Tensor([   -1.,   -10.,  -100., -1000.], dtype=float32)
     """
     wanted = _result_dtype(start, stop, dtype)
     first, last = (convert_to_tensor(end, dtypes.float64) for end in (start, stop))
@@ -120,9 +120,9 @@ def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Ten
         TypeError: `N` is no integer.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.vander([2, 3], 3))
-    array([[4, 2, 1],
-           [9, 3, 1]], dtype=int32)
+    >>> ab.ops.vander([2, 3], 3)
+    Tensor([[4, 2, 1],
+            [9, 3, 1]], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     if tensor.ndim != 1:
@@ -186,8 +186,8 @@ def linspace(
         ValueError: `num` is negative.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.linspace(0.0, 1.0, 5))
-    array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    >>> ab.ops.linspace(0.0, 1.0, 5)
+    Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
     if num < 0:
         raise ValueError(f"linspace: num={num} must not be negative.")

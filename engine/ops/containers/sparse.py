@@ -60,10 +60,10 @@ class SparseTensor(_Fields):
 
     >>> import anabranch as ab
     >>> x = ab.ops.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], [3, 2])
-    >>> ab.Session().run(ab.ops.sparse.to_dense(x))
-    array([[0., 5.],
-           [0., 0.],
-           [7., 0.]], dtype=float32)
+    >>> ab.ops.sparse.to_dense(x)
+    Tensor([[0., 5.],
+            [0., 0.],
+            [7., 0.]], dtype=float32)
     """
 
     __slots__ = ()
@@ -464,9 +464,9 @@ def matmul(sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b
 
     >>> import anabranch as ab
     >>> x = ab.ops.SparseTensor([[0, 1], [1, 0]], [5.0, 7.0], [2, 2])
-    >>> ab.Session().run(ab.ops.sparse.matmul(x, [[1.0], [2.0]]))
-    array([[10.],
-           [ 7.]], dtype=float32)
+    >>> ab.ops.sparse.matmul(x, [[1.0], [2.0]])
+    Tensor([[10.],
+            [ 7.]], dtype=float32)
     """
     x = _parts(sp_a, "matmul")
     values, dense = promote(x.values, b)
@@ -517,10 +517,10 @@ def embedding_lookup_sparse(
 
     >>> import anabranch as ab
     >>> ids = ab.ops.SparseTensor([[0, 0], [0, 1], [2, 0]], [1, 2, 0], [3, 2])
-    >>> ab.Session().run(ab.ops.embedding_lookup_sparse(ab.constant([[1.0], [2.0], [4.0]]), ids))
-    array([[3.],
-           [0.],
-           [1.]], dtype=float32)
+    >>> ab.ops.embedding_lookup_sparse(ab.constant([[1.0], [2.0], [4.0]]), ids)
+    Tensor([[3.],
+            [0.],
+            [1.]], dtype=float32)
     """
     if combiner not in ("sum", "mean", "sqrtn"):
         raise ValueError(f"embedding_lookup_sparse: combiner must be 'sum', 'mean' or 'sqrtn'; got {combiner!r}.")

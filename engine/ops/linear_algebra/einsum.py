@@ -181,8 +181,8 @@ def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
         ValueError: the subscripts are malformed or do not fit the operands.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.einsum("ij,j->i", [[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0]))
-    array([3., 7.], dtype=float32)
+    >>> ab.ops.einsum("ij,j->i", [[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
+    Tensor([3., 7.], dtype=float32)
     """
     if kwargs:
         raise TypeError(f"einsum takes subscripts and operands; got {', '.join(kwargs)} as well.")

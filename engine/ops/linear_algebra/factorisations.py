@@ -398,9 +398,9 @@ def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
 
     >>> import anabranch as ab
     >>> lu, pivots = ab.ops.lu_factor([[1.0, 2.0], [4.0, 2.0]])
-    >>> ab.Session().run(lu)
-    array([[4.  , 2.  ],
-           [0.25, 1.5 ]], dtype=float32)
+    >>> lu
+    Tensor([[4.  , 2.  ],
+            [0.25, 1.5 ]], dtype=float32)
     """
     (tensor,), dtype = widened(x)
     lu, pivots, _ = apply_multi(LuFactor(), tensor)
@@ -422,9 +422,9 @@ def pinv(x: TensorLike, rcond: TensorLike | None = None) -> Tensor:
         ValueError: `x` has less than two axes.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.pinv([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]))
-    array([[1. , 0. , 0. ],
-           [0. , 0.5, 0. ]], dtype=float32)
+    >>> ab.ops.pinv([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    Tensor([[1. , 0. , 0. ],
+            [0. , 0.5, 0. ]], dtype=float32)
     """
     (tensor,), dtype = widened(x)
     check_matrices("pinv", tensor.shape)
@@ -511,9 +511,9 @@ def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
         numpy.linalg.LinAlgError: (at run time) a diagonal has a zero.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.cholesky_inverse([[2.0, 0.0], [0.0, 1.0]]))
-    array([[0.25, 0.  ],
-           [0.  , 1.  ]], dtype=float32)
+    >>> ab.ops.cholesky_inverse([[2.0, 0.0], [0.0, 1.0]])
+    Tensor([[0.25, 0.  ],
+            [0.  , 1.  ]], dtype=float32)
     """
     (tensor,), dtype = widened(x)
     inverse = apply(Inverse(), triu(tensor) if upper else tril(tensor))

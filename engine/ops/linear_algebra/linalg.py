@@ -334,8 +334,8 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
         ValueError: the inner dimensions differ, or an operand is a scalar.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.matmul([[1.0, 2.0]], [[3.0], [4.0]]))
-    array([[11.]], dtype=float32)
+    >>> ab.ops.matmul([[1.0, 2.0]], [[3.0], [4.0]])
+    Tensor([[11.]], dtype=float32)
     """
     if isinstance(x2, Readable):
         product = x2.product_of(x1)
@@ -421,8 +421,8 @@ def kron(x1: TensorLike, x2: TensorLike) -> Tensor:
         ValueError: a rank is unknown.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.kron([1, 10], [1, 2, 3]))
-    array([ 1,  2,  3, 10, 20, 30], dtype=int32)
+    >>> ab.ops.kron([1, 10], [1, 2, 3])
+    Tensor([ 1,  2,  3, 10, 20, 30], dtype=int32)
     """
     a, b = promote(x1, x2)
     if a.ndim is None or b.ndim is None:
@@ -451,8 +451,8 @@ def cdist(x: TensorLike, y: TensorLike) -> Tensor:
         ValueError: an operand has less than two axes, or the last axes differ.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.cdist([[0.0, 0.0]], [[3.0, 4.0], [0.0, 1.0]]))
-    array([[5., 1.]], dtype=float32)
+    >>> ab.ops.cdist([[0.0, 0.0]], [[3.0, 4.0], [0.0, 1.0]])
+    Tensor([[5., 1.]], dtype=float32)
     """
     a, b = promote(x, y, floating=True)
     for tensor in (a, b):

@@ -333,8 +333,8 @@ def equal(x1: TensorLike, x2: TensorLike) -> Tensor:
     """``x1 == x2``, elementwise, as bools. (The operator ``==`` of tensors asks whether they are the same object.)
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.equal([1, 2], 2))
-    array([False,  True])
+    >>> ab.ops.equal([1, 2], 2)
+    Tensor([False,  True], dtype=bool)
     """
     return apply(Equal(), *promote(x1, x2))
 
@@ -433,8 +433,8 @@ def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | 
         ValueError: one of `x1` and `x2` is given without the other.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.where([True, False], [1, 2], 0.5))
-    array([1. , 0.5], dtype=float32)
+    >>> ab.ops.where([True, False], [1, 2], 0.5)
+    Tensor([1. , 0.5], dtype=float32)
     """
     if x1 is None and x2 is None:
         from ..arrays.positions import nonzero  # which builds on this module
@@ -458,8 +458,8 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
 
     >>> import anabranch as ab
     >>> x = ab.constant([1, 2, 3])
-    >>> ab.Session().run(ab.ops.select([x < 2, x < 3], [x, 10 * x], -1))
-    array([ 1, 20, -1], dtype=int32)
+    >>> ab.ops.select([x < 2, x < 3], [x, 10 * x], -1)
+    Tensor([ 1, 20, -1], dtype=int32)
     """
     if not condlist or len(condlist) != len(choicelist):
         raise ValueError(
@@ -492,8 +492,8 @@ def clip(x: TensorLike, x_min: TensorLike | None, x_max: TensorLike | None) -> T
     """``minimum(maximum(x, x_min), x_max)``; a bound that is None does not bound.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.clip([-1.0, 0.5, 2.0], 0, 1))
-    array([0. , 0.5, 1. ], dtype=float32)
+    >>> ab.ops.clip([-1.0, 0.5, 2.0], 0, 1)
+    Tensor([0. , 0.5, 1. ], dtype=float32)
     """
     bounds = [bound for bound in (x_min, x_max) if bound is not None]
     tensor, *limits = promote_numbers(x, *bounds)

@@ -237,8 +237,8 @@ def complex(real: TensorLike, imag: TensorLike) -> Tensor:
         TypeError: a part is complex itself.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.complex([1.0, 2.0], [3.0, 0.0]))
-    array([1.+3.j, 2.+0.j], dtype=complex64)
+    >>> ab.ops.complex([1.0, 2.0], [3.0, 0.0])
+    Tensor([1.+3.j, 2.+0.j], dtype=complex64)
     """
     parts = promote(real, imag, floating=True)
     dtype = parts[0].dtype
@@ -251,8 +251,8 @@ def real(x: TensorLike) -> Tensor:
     """The real part of each element; real numbers stay what they are.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.real([1 + 2j, 3.0]))
-    array([1., 3.], dtype=float32)
+    >>> ab.ops.real([1 + 2j, 3.0])
+    Tensor([1., 3.], dtype=float32)
     """
     tensor = convert_to_tensor(x)
     return apply(RealPart(), tensor) if tensor.dtype.kind == "c" else tensor
@@ -262,8 +262,8 @@ def imag(x: TensorLike) -> Tensor:
     """The imaginary part of each element, which is 0 for real numbers.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.imag([1 + 2j, 3.0]))
-    array([2., 0.], dtype=float32)
+    >>> ab.ops.imag([1 + 2j, 3.0])
+    Tensor([2., 0.], dtype=float32)
     """
     tensor = convert_to_tensor(x)
     return apply(ImaginaryPart(), tensor) if tensor.dtype.kind == "c" else zeros_like(tensor)
@@ -273,8 +273,8 @@ def conjugate(x: TensorLike) -> Tensor:
     """The complex conjugate of each element; real numbers stay what they are.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.conjugate([1 + 2j]))
-    array([1.-2.j], dtype=complex64)
+    >>> ab.ops.conjugate([1 + 2j])
+    Tensor([1.-2.j], dtype=complex64)
     """
     return conjugated(convert_to_tensor(x))
 
@@ -290,8 +290,8 @@ def angle(x: TensorLike) -> Tensor:
     The gradient with respect to real numbers is zero, and NaN at a complex 0.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.angle([1j, -1.0]))
-    array([1.5707964, 3.1415927], dtype=float32)
+    >>> ab.ops.angle([1j, -1.0])
+    Tensor([1.5707964, 3.1415927], dtype=float32)
     """
     tensor = as_floating(x)
     if tensor.dtype.kind == "c":
@@ -308,8 +308,8 @@ def isreal(x: TensorLike) -> Tensor:
     """Test whether the imaginary part of each element is 0.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.isreal([1 + 1j, 2 + 0j]))
-    array([False,  True])
+    >>> ab.ops.isreal([1 + 1j, 2 + 0j])
+    Tensor([False,  True], dtype=bool)
     """
     tensor = convert_to_tensor(x)
     return equal(apply(ImaginaryPart(), tensor), 0) if tensor.dtype.kind == "c" else ones_like(tensor, "bool")
@@ -326,8 +326,8 @@ def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
         TypeError: an argument is complex.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.polar([2.0], [0.0]))
-    array([2.+0.j], dtype=complex64)
+    >>> ab.ops.polar([2.0], [0.0])
+    Tensor([2.+0.j], dtype=complex64)
     """
     size, phase = promote(abs_, angle, floating=True)
     return complex(multiply(size, cos(phase)), multiply(size, sin(phase)))
@@ -347,8 +347,8 @@ def view_as_complex(x: TensorLike) -> Tensor:
         TypeError: `x` is complex already.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.view_as_complex([[1.0, 2.0], [3.0, 4.0]]))
-    array([1.+2.j, 3.+4.j], dtype=complex64)
+    >>> ab.ops.view_as_complex([[1.0, 2.0], [3.0, 4.0]])
+    Tensor([1.+2.j, 3.+4.j], dtype=complex64)
     """
     tensor = as_floating(x)
     if tensor.shape == () or (tensor.shape is not None and tensor.shape[-1] not in (2, None)):
@@ -363,8 +363,8 @@ def view_as_real(x: TensorLike) -> Tensor:
     """The real and imaginary parts of complex numbers, in a new last axis of size 2.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.view_as_real([1 + 2j]))
-    array([[1., 2.]], dtype=float32)
+    >>> ab.ops.view_as_real([1 + 2j])
+    Tensor([[1., 2.]], dtype=float32)
     """
     return stack([real(x), imag(x)], axis=-1)
 

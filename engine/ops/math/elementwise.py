@@ -425,8 +425,8 @@ def add(x1: TensorLike, x2: TensorLike) -> Tensor:
     """``x1 + x2``, with broadcasting. The sum of two bools is their logical or.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.add([1, 2], 3))
-    array([4, 5], dtype=int32)
+    >>> ab.ops.add([1, 2], 3)
+    Tensor([4, 5], dtype=int32)
     """
     return apply(Add(), *promote(x1, x2))
 
@@ -449,8 +449,8 @@ def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
     """``x1 / x2``, with broadcasting; integers are divided as float32.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.divide([1, 3], 2))
-    array([0.5, 1.5], dtype=float32)
+    >>> ab.ops.divide([1, 3], 2)
+    Tensor([0.5, 1.5], dtype=float32)
     """
     return apply(Divide(), *promote(x1, x2, floating=True))
 
@@ -469,8 +469,8 @@ def mod(x1: TensorLike, x2: TensorLike) -> Tensor:
     """``x1 % x2``: the remainder of `floor_divide`, with the sign of `x2`. An integer modulo zero gives 0.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.mod([-7, 7], [3, -3]))
-    array([ 2, -2], dtype=int32)
+    >>> ab.ops.mod([-7, 7], [3, -3])
+    Tensor([ 2, -2], dtype=int32)
     """
     return apply(Mod(), *promote_numbers(x1, x2))
 

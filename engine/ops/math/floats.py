@@ -284,8 +284,8 @@ def fmod(x1: TensorLike, x2: TensorLike) -> Tensor:
     """The remainder of ``x1 / x2`` with the sign of `x1`, as in C. An integer modulo zero gives 0.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.fmod([-7, 7], [3, -3]))
-    array([-1,  1], dtype=int32)
+    >>> ab.ops.fmod([-7, 7], [3, -3])
+    Tensor([-1,  1], dtype=int32)
     """
     return apply(Fmod(), *promote_numbers(x1, x2))
 
@@ -303,8 +303,8 @@ def fmax(x1: TensorLike, x2: TensorLike) -> Tensor:
     """The larger of two, elementwise; where one is NaN, the other.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.fmax([1.0, float("nan")], [2.0, 3.0]))
-    array([2., 3.], dtype=float32)
+    >>> ab.ops.fmax([1.0, float("nan")], [2.0, 3.0])
+    Tensor([2., 3.], dtype=float32)
     """
     x, y = promote(x1, x2)
     return where(isnan(x), y, where(isnan(y), x, maximum(x, y))) if dtypes.is_floating(x.dtype) else maximum(x, y)
@@ -337,8 +337,8 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
         TypeError: `x2` does not hold integers.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.ldexp([0.75, 1.5], [1, 2]))
-    array([1.5, 6. ], dtype=float32)
+    >>> ab.ops.ldexp([0.75, 1.5], [1, 2])
+    Tensor([1.5, 6. ], dtype=float32)
     """
     exponent = convert_to_tensor(x2)
     if dtypes.is_integer(exponent.dtype) and exponent.dtype.itemsize == 8:
@@ -385,8 +385,8 @@ def view(x: TensorLike, dtype: Any = None) -> Tensor:
         ValueError: the bytes of the last axis are no whole number of elements.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.view([1.0, -2.0], "int32"))
-    array([ 1065353216, -1073741824], dtype=int32)
+    >>> ab.ops.view([1.0, -2.0], "int32")
+    Tensor([ 1065353216, -1073741824], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     return tensor if dtype is None else apply(View(as_dtype(dtype)), tensor)

@@ -87,8 +87,8 @@ def gcd(x1: TensorLike, x2: TensorLike) -> Tensor:
         TypeError: they are not integers.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.gcd([12, -8], 18))
-    array([6, 2], dtype=int32)
+    >>> ab.ops.gcd([12, -8], 18)
+    Tensor([6, 2], dtype=int32)
     """
     return apply(Gcd(), *promote(x1, x2))
 

@@ -382,8 +382,8 @@ def power(x1: TensorLike, x2: TensorLike) -> Tensor:
         ValueError: integers are raised to a negative exponent that is known while the graph is built.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.power([2, 3], 2))
-    array([4, 9], dtype=int32)
+    >>> ab.ops.power([2, 3], 2)
+    Tensor([4, 9], dtype=int32)
     """
     if isinstance(x2, (int, float)) and x2 == 2 and not isinstance(x1, (bool, int, float)):
         x, _ = promote_numbers(x1, x2)
@@ -409,8 +409,8 @@ def sqrt(x: TensorLike) -> Tensor:
     """The square root; NaN where `x` is negative. Its gradient at 0 is infinite.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.sqrt([4, 9]))
-    array([2., 3.], dtype=float32)
+    >>> ab.ops.sqrt([4, 9])
+    Tensor([2., 3.], dtype=float32)
     """
     return apply(Sqrt(), as_floating(x))
 
@@ -429,8 +429,8 @@ def exp(x: TensorLike) -> Tensor:
     """``e ** x``.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.exp([-1000.0, 0.0]))
-    array([0., 1.], dtype=float32)
+    >>> ab.ops.exp([-1000.0, 0.0])
+    Tensor([0., 1.], dtype=float32)
     """
     return apply(Exp(), as_floating(x))
 
@@ -493,8 +493,8 @@ def round(x: TensorLike, decimals: int = 0) -> Tensor:
         decimals: places after the point; negative ones stand before it. Integers stay integers.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.round([0.5, 1.5, -2.7]))
-    array([ 0.,  2., -3.], dtype=float32)
+    >>> ab.ops.round([0.5, 1.5, -2.7])
+    Tensor([ 0.,  2., -3.], dtype=float32)
     """
     (tensor,) = promote_numbers(x)
     if dtypes.is_integer(tensor.dtype):

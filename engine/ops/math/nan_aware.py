@@ -73,8 +73,8 @@ def nanargmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) ->
     """The int32 position of the first maximum among the elements that are not NaN; -1 where all are.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.nanargmax([[float("nan"), 3.0], [float("nan")] * 2], axis=1))
-    array([ 1, -1], dtype=int32)
+    >>> ab.ops.nanargmax([[float("nan"), 3.0], [float("nan")] * 2], axis=1)
+    Tensor([ 1, -1], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     place = argmax(_without_nan(tensor, float("-inf")), axis, keepdims)

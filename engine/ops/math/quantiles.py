@@ -56,8 +56,8 @@ def quantile(
         ValueError: `q` is known and outside [0, 1] or no vector, there are no elements, or `method` is unknown.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.quantile([4.0, 1.0, 3.0, 2.0], [0.25, 0.5]))
-    array([1.75, 2.5 ], dtype=float32)
+    >>> ab.ops.quantile([4.0, 1.0, 3.0, 2.0], [0.25, 0.5])
+    Tensor([1.75, 2.5 ], dtype=float32)
     """
     return _quantile("quantile", x, _shares("quantile", q, 1.0), axis, method, keepdims, skip_nan=False)
 

@@ -458,8 +458,8 @@ def sum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     """The sum over `axis` (all axes by default). Bools and small integers are summed as int32; 0 for no elements.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.sum([[1.0, 2.0], [3.0, 4.0]], axis=0))
-    array([4., 6.], dtype=float32)
+    >>> ab.ops.sum([[1.0, 2.0], [3.0, 4.0]], axis=0)
+    Tensor([4., 6.], dtype=float32)
     """
     tensor = _summable(x)
     return apply(Sum(axes_attribute(axis, tensor.ndim), keepdims, accumulator_of(tensor.dtype)), tensor)
@@ -469,8 +469,8 @@ def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor
     """The mean over `axis` (all axes by default). Integers give float32; NaN for no elements.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.mean([[1, 2], [3, 4]], axis=1))
-    array([1.5, 3.5], dtype=float32)
+    >>> ab.ops.mean([[1, 2], [3, 4]], axis=1)
+    Tensor([1.5, 3.5], dtype=float32)
     """
     tensor = as_floating(x)
     return apply(Mean(axes_attribute(axis, tensor.ndim), keepdims, accumulator_of(tensor.dtype)), tensor)
@@ -491,8 +491,8 @@ def max(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, initial: f
         ValueError: there are no elements, and no `initial`.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.max([[1, 5], [3, 2]], axis=1))
-    array([5, 3], dtype=int32)
+    >>> ab.ops.max([[1, 5], [3, 2]], axis=1)
+    Tensor([5, 3], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     return apply(Max(axes_attribute(axis, tensor.ndim), keepdims, initial), tensor)
@@ -534,8 +534,8 @@ def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Te
     """The position of the first maximum along `axis`, or in the flattened input, as int32.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.argmax([[1.0, 5.0], [3.0, 2.0]], axis=-1))
-    array([1, 0], dtype=int32)
+    >>> ab.ops.argmax([[1.0, 5.0], [3.0, 2.0]], axis=-1)
+    Tensor([1, 0], dtype=int32)
     """
     tensor = convert_to_tensor(x)
     return apply(ArgMax(None if axis is None else axes_attribute(axis, tensor.ndim), keepdims), tensor)

@@ -226,8 +226,8 @@ def cumsum(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
     """The running sum along `axis` (None: of the flattened input).
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.cumsum([1, 2, 3]))
-    array([1, 3, 6], dtype=int32)
+    >>> ab.ops.cumsum([1, 2, 3])
+    Tensor([1, 3, 6], dtype=int32)
     """
     tensor = _runnable(x, dtype)
     if axis is None:

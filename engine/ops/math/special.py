@@ -440,8 +440,8 @@ def sigmoid(x: TensorLike) -> Tensor:
     """``1 / (1 + exp(-x))``, for `x` of any size.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.sigmoid([-1000.0, 0.0, 1000.0]))
-    array([0. , 0.5, 1. ], dtype=float32)
+    >>> ab.ops.sigmoid([-1000.0, 0.0, 1000.0])
+    Tensor([0. , 0.5, 1. ], dtype=float32)
     """
     return apply(Sigmoid(), as_floating(x))
 
@@ -450,8 +450,8 @@ def softplus(x: TensorLike) -> Tensor:
     """``log(1 + exp(x))``, for `x` of any size.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.softplus([-1000.0, 1000.0]))
-    array([   0., 1000.], dtype=float32)
+    >>> ab.ops.softplus([-1000.0, 1000.0])
+    Tensor([   0., 1000.], dtype=float32)
     """
     return apply(Softplus(), as_floating(x))
 

@@ -60,8 +60,8 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
         ValueError: `n` is negative, or there is no such axis.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.diff([1, 4, 9]))
-    array([3, 5], dtype=int32)
+    >>> ab.ops.diff([1, 4, 9])
+    Tensor([3, 5], dtype=int32)
     """
     tensor = convert_to_tensor(a)
     if n < 0:
@@ -255,8 +255,8 @@ def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
         ValueError: an input is no vector or is empty, or `mode` is unknown.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.correlate([1, 2, 3], [0, 1, 0.5], "same"))
-    array([2. , 3.5, 3. ], dtype=float32)
+    >>> ab.ops.correlate([1, 2, 3], [0, 1, 0.5], "same")
+    Tensor([2. , 3.5, 3. ], dtype=float32)
     """
     if mode not in ("valid", "same", "full"):
         raise ValueError(f"correlate: mode must be 'valid', 'same' or 'full'; got {mode!r}.")

@@ -279,8 +279,8 @@ def arctan2(x1: TensorLike, x2: TensorLike) -> Tensor:
     """The angle between the positive axis and the point with ordinate `x1` and abscissa `x2`, in [-pi, pi].
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.arctan2([0.0, 1.0], [-1.0, 0.0]))
-    array([3.1415927, 1.5707964], dtype=float32)
+    >>> ab.ops.arctan2([0.0, 1.0], [-1.0, 0.0])
+    Tensor([3.1415927, 1.5707964], dtype=float32)
     """
     return apply(Arctan2(), *promote(x1, x2, floating=True))
 

@@ -50,8 +50,8 @@ def binary_crossentropy(target: TensorLike, output: TensorLike, from_logits: boo
         ValueError: the shapes differ.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.binary_crossentropy([1.0, 0.0], [1000.0, -1000.0], from_logits=True))
-    array([0., 0.], dtype=float32)
+    >>> ab.ops.binary_crossentropy([1.0, 0.0], [1000.0, -1000.0], from_logits=True)
+    Tensor([0., 0.], dtype=float32)
     """
     label, score = _pair(target, output)
     _same_shape("binary_crossentropy", label, score)
@@ -98,8 +98,8 @@ def sparse_categorical_crossentropy(
         ValueError: the shapes do not fit; or (at run time) a class number is out of range.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.sparse_categorical_crossentropy([1], [[0.5, 0.5]]))
-    array([0.6931472], dtype=float32)
+    >>> ab.ops.sparse_categorical_crossentropy([1], [[0.5, 0.5]])
+    Tensor([0.6931472], dtype=float32)
     """
     score = as_floating(output)
     label = _class_numbers(target, score)

@@ -205,8 +205,8 @@ def ctc_decode(
     >>> import anabranch as ab
     >>> logits = [[[0.0, 5.0, 0.0], [0.0, 5.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 5.0]]]
     >>> labels, scores = ab.ops.ctc_decode(logits, [4])
-    >>> ab.Session().run(labels)
-    array([[[ 1,  2, -1, -1]]], dtype=int32)
+    >>> labels
+    Tensor([[[ 1,  2, -1, -1]]], dtype=int32)
     """
     if strategy not in ("greedy", "beam_search"):
         raise ValueError(f"ctc_decode: strategy={strategy!r} must be 'greedy' or 'beam_search'.")

@@ -106,10 +106,10 @@ def embedding_lookup(
 
     >>> import anabranch as ab
     >>> even, odd = [[0.0], [20.0], [40.0]], [[10.0], [30.0]]
-    >>> ab.Session().run(ab.ops.embedding_lookup([even, odd], [3, 0, 4]))
-    array([[30.],
-           [ 0.],
-           [40.]], dtype=float32)
+    >>> ab.ops.embedding_lookup([even, odd], [3, 0, 4])
+    Tensor([[30.],
+            [ 0.],
+            [40.]], dtype=float32)
     """
     shards, partition_strategy = shards_of(params, partition_strategy)
     if not shards:

@@ -115,8 +115,8 @@ def relu(x: TensorLike) -> Tensor:
     """``max(x, 0)``.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.relu([-1.0, 2.0]))
-    array([0., 2.], dtype=float32)
+    >>> ab.ops.relu([-1.0, 2.0])
+    Tensor([0., 2.], dtype=float32)
     """
     tensor = convert_to_tensor(x)
     return apply(Relu(), cast(tensor, dtypes.int32) if tensor.dtype == dtypes.bool_ else tensor)
@@ -273,8 +273,8 @@ def softmax(x: TensorLike, axis: AxisLike = -1) -> Tensor:
     """``exp(x) / sum(exp(x))`` over `axis` (one, several, or None for all), without overflow.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.softmax([0.0, 0.0]))
-    array([0.5, 0.5], dtype=float32)
+    >>> ab.ops.softmax([0.0, 0.0])
+    Tensor([0.5, 0.5], dtype=float32)
     """
     tensor = as_floating(x)
     return apply(Softmax(axes_attribute(axis, tensor.ndim)), tensor)

@@ -27,8 +27,8 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
         ValueError: another number of axes or channels.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.image.rgb_to_grayscale([[[200, 100, 50]]]))
-    array([[[124]]], dtype=int32)
+    >>> ab.ops.image.rgb_to_grayscale([[[200, 100, 50]]])
+    Tensor([[[124]]], dtype=int32)
     """
     tensor, axis = _with_channels("rgb_to_grayscale", images, data_format, (3, 1))
     if tensor.shape is not None and tensor.shape[axis] == 1:
@@ -68,8 +68,8 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
         ValueError: the images are no floats, or have another number of axes or channels.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.image.rgb_to_hsv([[[0.0, 0.5, 0.0]]]))
-    array([[[0.33333334, 1.        , 0.5       ]]], dtype=float32)
+    >>> ab.ops.image.rgb_to_hsv([[[0.0, 0.5, 0.0]]])
+    Tensor([[[0.33333334, 1.        , 0.5       ]]], dtype=float32)
     """
     tensor, axis = _floating_channels("rgb_to_hsv", images, data_format)
     tiny = dtypes.epsilon(tensor.dtype)

@@ -440,8 +440,8 @@ def irfft(x: Any, fft_length: int | None = None) -> Tensor:
         ValueError: `x` is no pair of real tensors of one shape or has no axis, or the length is not positive.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.irfft(([10.0, -2.0, -2.0], [0.0, 2.0, 0.0])))
-    array([1., 2., 3., 4.], dtype=float32)
+    >>> ab.ops.irfft(([10.0, -2.0, -2.0], [0.0, 2.0, 0.0]))
+    Tensor([1., 2., 3., 4.], dtype=float32)
     """
     if fft_length is not None:
         check_positive("irfft", fft_length=fft_length)

@@ -279,8 +279,8 @@ def scale_and_translate(
 
     >>> import anabranch as ab
     >>> row = ab.ops.image.scale_and_translate([1.0, 2.0, 3.0], (5,), [1.0], [1.0], (0,), "linear")
-    >>> ab.Session().run(row)
-    array([0., 1., 2., 3., 0.], dtype=float32)
+    >>> row
+    Tensor([0., 1., 2., 3., 0.], dtype=float32)
     """
     if method not in _KERNELS:
         raise ValueError(f"scale_and_translate: method={method!r} must be one of {', '.join(_KERNELS)}.")

@@ -171,9 +171,9 @@ def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int)
         ValueError: `x` has no axis, or a number is not positive.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.extract_sequences([1, 2, 3, 4, 5, 6], 3, 2))
-    array([[1, 2, 3],
-           [3, 4, 5]], dtype=int32)
+    >>> ab.ops.extract_sequences([1, 2, 3, 4, 5, 6], 3, 2)
+    Tensor([[1, 2, 3],
+            [3, 4, 5]], dtype=int32)
     """
     check_positive("extract_sequences", sequence_length=sequence_length, sequence_stride=sequence_stride)
     return apply(ExtractSequences(int(sequence_length), int(sequence_stride)), convert_to_tensor(x))
@@ -241,10 +241,10 @@ def stft(
         ValueError: an argument is out of range, or `x` is complex, or of unknown rank and to be mirrored.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.stft([0.0, 1.0, 2.0, 3.0, 4.0], 3, 2, 3)[0])
-    array([[ 0.75 , -0.375],
-           [ 3.75 , -1.875],
-           [ 5.25 , -2.625]], dtype=float32)
+    >>> ab.ops.stft([0.0, 1.0, 2.0, 3.0, 4.0], 3, 2, 3)[0]
+    Tensor([[ 0.75 , -0.375],
+            [ 3.75 , -1.875],
+            [ 5.25 , -2.625]], dtype=float32)
     """
     check_positive("stft", sequence_stride=sequence_stride)
     signal, dtype = real_signal("stft", x)

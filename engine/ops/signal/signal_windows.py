@@ -45,8 +45,8 @@ def bartlett(x: TensorLike) -> Tensor:
         A float32 vector.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.bartlett(5))
-    array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
+    >>> ab.ops.bartlett(5)
+    Tensor([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
     """
     return _window(x, "bartlett", lambda place: 1 - absolute(place))
 
@@ -74,8 +74,8 @@ def kaiser(x: TensorLike, beta: TensorLike) -> Tensor:
         beta: the shape: 0 is rectangular, 5 like Hamming's window, 6 like von Hann's, 8.6 like Blackman's.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.kaiser(3, 0.0))
-    array([1., 1., 1.], dtype=float32)
+    >>> ab.ops.kaiser(3, 0.0)
+    Tensor([1., 1., 1.], dtype=float32)
     """
     sharpness = convert_to_tensor(beta, dtypes.float64)
 

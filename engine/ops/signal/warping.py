@@ -136,8 +136,8 @@ def map_coordinates(
         ValueError: an argument is none of those above, or there are not as many coordinates as axes.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.image.map_coordinates([1.0, 3.0], [[0.5, 1.0]], order=1))
-    array([2., 3.], dtype=float32)
+    >>> ab.ops.image.map_coordinates([1.0, 3.0], [[0.5, 1.0]], order=1)
+    Tensor([2., 3.], dtype=float32)
     """
     tensor, places = convert_to_tensor(inputs), convert_to_tensor(coordinates)
     if tensor.shape is None or places.shape is None:

@@ -148,8 +148,8 @@ def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
         IndexError: the part leaves `inputs`; checked by the run where the start is not known before.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.slice([1, 2, 3, 4], (1,), (2,)))
-    array([2, 3], dtype=int32)
+    >>> ab.ops.slice([1, 2, 3, 4], (1,), (2,))
+    Tensor([2, 3], dtype=int32)
     """
     tensor = convert_to_tensor(inputs)
     sizes, dynamic = resolve_shape(shape)

@@ -38,8 +38,8 @@ def multi_hot(
         ValueError: no `num_classes`, or sparse tensors are asked for.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.multi_hot([0, 4], 5))
-    array([1., 0., 0., 0., 1.], dtype=float32)
+    >>> ab.ops.multi_hot([0, 4], 5)
+    Tensor([1., 0., 0., 0., 1.], dtype=float32)
     """
     if num_classes is None:
         num_classes = kwargs.pop("num_tokens", None)
@@ -66,8 +66,8 @@ def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
     Infinities become the largest finite values that both dtypes have.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.saturate_cast([-1.0, 300.0], "uint8"))
-    array([  0, 255], dtype=uint8)
+    >>> ab.ops.saturate_cast([-1.0, 300.0], "uint8")
+    Tensor([  0, 255], dtype=uint8)
     """
     wanted, tensor = as_dtype(dtype), convert_to_tensor(x)
     if "c" in (tensor.dtype.kind, wanted.kind):

@@ -29,8 +29,8 @@ def isin(x1: TensorLike, x2: TensorLike, assume_unique: bool = False, invert: bo
         invert: whether to ask for the elements that do not occur.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.isin([0, 1, 2, 5], [0, 2]))
-    array([ True, False,  True, False])
+    >>> ab.ops.isin([0, 1, 2, 5], [0, 2])
+    Tensor([ True, False,  True, False], dtype=bool)
     """
     wanted, among = promote(x1, x2)
     ordered = sort(ravel(among))
