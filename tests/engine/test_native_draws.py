@@ -90,6 +90,48 @@ def test_generated(shape: tuple[int, ...], name: str, state: int) -> None:
     np.testing.assert_array_equal(seed.state, after)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_classes_are_drawn_by_their_logits(dtype: str) -> None:
+    """Rows of which some classes never come, the first and the last one among them."""
+    seed, inf = SeedGenerator(11), np.inf
+    logits = np.array([[0, 1, 2, -1], [-inf, 3, 3, -inf], [-inf, -inf, -inf, 5], [80, 0, -inf, 81]], dtype)
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder(logits.shape, dtype)
+
+        def body(i: Any, counts: Any, one: Any) -> tuple[Any, ...]:
+            drawn = random.categorical(x, 20, seed=seed)
+            first = random.categorical(x * 0.5, 1, dtype="int64", seed=seed)
+            return i + 1, counts + ops.sum(ops.one_hot(drawn, 4, dtype="int32"), axis=1), one + first
+
+        start = (0, np.zeros((4, 4), "int32"), np.zeros((4, 1), "int64"))
+        _, counts, one = ab.while_loop(lambda i, *_: i < 50, body, start)
+    check_like_exact(graph, [counts, one], [x], logits, seed, native=1)
+    counts = Program(graph, [counts], [x])(logits)[0]
+    assert counts.sum(1).tolist() == [1000] * 4
+    np.testing.assert_allclose(counts[0] / 1000, np.exp(logits[0]) / np.exp(logits[0]).sum(), atol=0.05)
+    assert (counts[np.isneginf(logits)] == 0).all()
+
+
+def test_logits_without_probabilities_are_left_to_python() -> None:
+    seed = SeedGenerator(1)
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((1, 3), "float32")
+        y = ab.while_loop(
+            lambda i, _: i < 3,
+            lambda i, y: (i + 1, y + random.categorical(x, 2, seed=seed)),
+            (0, ops.zeros((1, 2), int)),
+        )[1]
+    program, exact = Program(graph, [y], [x]), Program(graph, [y], [x], exact=True)
+    for special in (np.nan, np.inf, -np.inf):
+        value = np.full((1, 3), special, "float32")
+        seed.state = (1, 0)
+        with np.errstate(all="ignore"):
+            (expected,) = exact(value)
+            seed.state = (1, 0)
+            np.testing.assert_array_equal(program(value)[0], expected)
+        assert seed.state[1] == 3
+
+
 def test_draws_in_branches_of_a_loop() -> None:
     """Each iteration draws as often as its branch does."""
     seed = SeedGenerator(3)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...common.dtypes import float64
 from ...graph.graph import Operation
+from ...ops.base import Cast
 from ...ops.math.bits import half_threshold
-from ...ops.math.elementwise import Add, Multiply, Negative
-from ...ops.math.mathematics import Log1p, Sqrt
+from ...ops.math.elementwise import Add, Multiply, Negative, Subtract
+from ...ops.math.mathematics import Exp, Log1p, Sqrt
 from ...ops.math.trigonometry import Cos, Sin
-from ...ops.random.samplers import RandomIntegers, RandomKeep, RandomNormal, RandomUniform
+from ...ops.random.samplers import RandomCategories, RandomIntegers, RandomKeep, RandomNormal, RandomUniform
 from ..expression.expression import UnsupportedError
 from ..regions.elementwise import print_elementwise
 from ..regions.function import Array, Function, Scalar, Value
@@ -106,6 +108,75 @@ def _normal(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     return _given(context, operation, words, target)
 
 
+def _categories(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print draws of class numbers; the region fails where the probabilities of a row have no sum."""
+    op, function, logits = operation.op, context.function, inputs[1]
+    assert isinstance(op, RandomCategories)
+    if not isinstance(logits, Array) or logits.kind not in FLOATS or not logits.size or op.samples_per_row is None:
+        raise UnsupportedError("classes of another kind")
+    rows, classes = logits.shape
+    target = function.allocate(type_of(op.dtype), (rows, op.samples_per_row))
+    edges = _weights(function, logits)
+    words = _words(function, inputs[:1], target.size, "double")
+    total, last = function.slot("double"), function.slot("i64")
+    with function.count(rows) as row:
+        own = function.element("double", edges.pointer, function.mul(row, classes))
+        function.store("double", literal(0, "double"), total)
+        function.store("i64", 0, last)
+        with function.count(classes) as k:
+            weight = function.load("double", own, k)
+            is_there = function.let(f"fcmp ogt double {weight}, {literal(0, 'double')}")
+            function.store("i64", function.choose(is_there, k, function.load("i64", last)), last)
+            function.store("double", function.let(f"fadd double {function.load('double', total)}, {weight}"), total)
+            function.store("double", function.load("double", total), own, k)
+        whole = function.load("double", total)
+        context.fail_unless(function.let(f"fcmp ord double {whole}, {whole}"))
+        with function.count(op.samples_per_row) as sample:
+            number = function.offset_of([row, sample], [op.samples_per_row, 1])
+            place = function.let(f"fmul double {_unit(function, words, number, 'double')}, {whole}")
+            found = _count_up_to(function, own, classes, place)
+            found = function.least(found, function.load("i64", last))
+            found = found if target.kind == "i64" else function.let(f"trunc i64 {found} to i32")
+            function.store(target.kind, found, target.pointer, number)
+    function.release(edges)
+    return _given(context, operation, words, target)
+
+
+def _weights(function: Function, logits: Array) -> Array:
+    """Print exponentials of the distances of logits to the largest of their row, in float64."""
+    rows, classes = logits.shape
+    largest = function.allocate("double", (rows, 1))
+    function.hold(largest)
+    best = function.slot(logits.kind)
+    with function.count(rows) as row:
+        own = function.element(logits.kind, logits.pointer, function.mul(row, classes))
+        function.store(logits.kind, function.load(logits.kind, own), best)
+        with function.loop(1, classes) as k:
+            value, before = function.load(logits.kind, own, k), function.load(logits.kind, best)
+            is_larger = function.let(f"fcmp ogt {logits.kind} {value}, {before}")
+            function.store(logits.kind, function.choose(is_larger, value, before, logits.kind), best)
+        found = function.load(logits.kind, best)
+        found = found if logits.kind == "double" else function.let(f"fpext float {found} to double")
+        function.store("double", found, largest.pointer, row)
+    steps = [(Cast(float64), (0,)), (Subtract(), (2, 1)), (Exp(), (3,))]
+    (weights,) = print_elementwise(function, steps, [4], [logits, largest], [logits.shape], ["double"], [None])
+    assert isinstance(weights, Array)
+    function.hold(weights)
+    function.release(largest)
+    return weights
+
+
+def _count_up_to(function: Function, edges: str, count: int, place: str) -> str:
+    """Return how many edges, which ascend, are not beyond a place."""
+    found = function.slot()
+    function.store("i64", 0, found)
+    with function.count(count) as k:
+        is_before = function.let(f"fcmp ole double {function.load('double', edges, k)}, {place}")
+        before = function.load("i64", found)
+        function.store("i64", function.let(f"add i64 {before}, {function.let(f'zext i1 {is_before} to i64')}"), found)
+    return function.load("i64", found)
+
+
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +223,7 @@ def _given(context: Context, operation: Operation, words: Array, target: Array) 
 
 
 FORMS: dict[type[Any], Form] = {
+    RandomCategories: _categories,
     RandomIntegers: _integers,
     RandomKeep: _keep,
     RandomNormal: _normal,
