@@ -188,13 +188,14 @@ class SwapEMAWeights(Callback):
     def _pairs(self) -> list[tuple[Any, Any]]:
         """The weights, each with its average."""
         optimizer = getattr(self.model, "optimizer", None)
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if optimizer is None or not optimizer.use_ema:
+        kept = [] if optimizer is None else [each for each in optimizer.makers if each.use_ema]
+        if not kept:
             raise ValueError(
                 "SwapEMAWeights needs an optimizer that keeps moving averages of the weights: compile the model with "
                 f"an optimizer that has use_ema=True. It has {optimizer!r}."
             )
-        return list(zip(optimizer._trainable_variables, optimizer._averages, strict=True)) if optimizer.built else []
+        pairs = [zip(each._trainable_variables, each._averages, strict=True) for each in kept if each.built]
+        return [pair for of_one in pairs for pair in of_one]
 
     def _swap(self, wanted: bool) -> None:
         """Put the averages in place if `wanted`, else the weights themselves."""

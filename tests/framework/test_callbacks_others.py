@@ -399,6 +399,26 @@ def test_averages_are_needed() -> None:
         model_for_tests().evaluate(X, Y, verbose=0, callbacks=[SwapEMAWeights()])
 
 
+def test_averages_of_one_of_several_optimizers_are_put_in_place() -> None:
+    model = ab.Sequential([ab.Input((2,)), layers.Dense(2, name="averaged"), layers.Dense(1, name="plain")])
+    averaging = ab.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+    chosen = ab.optimizers.OptimizerMap(ab.optimizers.SGD(0.1), {"averaged/.*": averaging})
+    model.compile(ab.optimizers.MultiOptimizer(chosen), "mse")
+    for _ in range(2):
+        model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
+    before = model.get_weights()
+    average = next(each.numpy() for each in averaging.variables if "average" in each.path and each.shape == (2, 2))
+    swap = SwapEMAWeights()
+    swap.set_model(model)
+    swap.on_test_begin()
+    np.testing.assert_array_equal(model.layers[0].kernel, average)
+    np.testing.assert_array_equal(model.layers[1].kernel, before[2])
+    assert not np.allclose(average, before[0])
+    swap.on_test_end()
+    for now, then in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
 # --- NaN ------------------------------------------------------------------------------------------------------------
 
 
