@@ -124,6 +124,9 @@ FROM_MODULES: dict[str, tuple[str, str]] = {
     "random": ("normal((3,))", "Tensor"),
     "regularizers": ("L2(0.1)", "L2"),
     "saving": ("load_model('m.keras')", ""),
+    "tf": ("constant(1)", "Tensor"),
+    "tf.io": ("read_file('x.png')", "Tensor"),
+    "tf.random": ("normal((3,))", "Tensor"),
     "utils": ("to_categorical([1, 2])", ""),
 }
 
