@@ -66,7 +66,7 @@ class ReplicaFit(ReplicaMember):
         self._restarts = Restarts(self.strategy.max_restarts)
         self._run: TrainingRun | None = None
         self._generation = self._after = 0  # in which this worker takes part, and which one it does not want
-        self._passes_made = 0
+        self._passes_made = self._seen = 0  # and how many steps of an epoch the chief's callbacks have seen
         self._own: list[Callback] = []  # those that this worker called while it followed
         self._is_computing = self._is_leaving = False
         self._has_made_epochs = False
@@ -201,6 +201,8 @@ class ReplicaFit(ReplicaMember):
         done: Any = [] if rows is None else rows["done"]
         number = self.programs.begin_epoch(self.data.batches or 0, shares.parts, np.asarray(done, "int64"))
         found = Current(epoch, number, shares, len(done) // shares.parts, self._applied)
+        if rows is not None:  # steps may have been applied that callbacks have not seen yet
+            found.seen = found.shown = min(int(rows.get("seen", found.first)), found.first)
         self._note(epoch, found.first)
         self.plan.begin_draws(None if rows is None else rows.get("states"))
         message = {"epoch": epoch, "number": number, "seed": self._seed, "shares": shares.parts}
@@ -325,7 +327,8 @@ class ReplicaFit(ReplicaMember):
 
     def _rows(self) -> dict[str, Any]:
         """The account of the rows of the epoch that are in the values that were pulled last."""
-        return {"seed": self._seed, "shares": self._parts, "done": self._done, "states": self.plan.begin_states}
+        rows = {"seed": self._seed, "shares": self._parts, "done": self._done, "states": self.plan.begin_states}
+        return {**rows, "seen": self._seen}
 
     def _shares_in_order(self, parts: int, seed: list[int]) -> Shares:
         """The shares of an epoch whose order was drawn before; nothing is drawn now."""
@@ -387,6 +390,7 @@ class ReplicaFit(ReplicaMember):
                     hooks.begin_batch("train", done)
                 if wanted and ends_group(done, together, batches):
                     self._pull(self.plan.variables, self._counts_rows)
+                    self._seen = done + 1
                     hooks.end_batch("train", done, self._logs() if hooks.reads_batch_logs("train") else {})
                     self._push_changed()
                     self._note(current.epoch, max(done + 1, current.seen or 0))

@@ -24,6 +24,7 @@ from anabranch.framework.replicas import applier
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_with_a_pause.py")
 SLOW = str(Path(__file__).parent / "scripts" / "train_with_a_slow_chief.py")
+BEHIND = str(Path(__file__).parent / "scripts" / "train_behind.py")
 RESTORING = str(Path(__file__).parent / "scripts" / "train_and_restore.py")
 pytestmark = [
     pytest.mark.xdist_group("tasks"),
@@ -327,6 +328,17 @@ def test_a_run_that_is_started_again_goes_on_from_its_backup(
     assert not (folder / "backup").exists(), "the run has come to its end"
     again = "it is" if is_alone else "all tasks are"
     assert f"{victim} ended with exit status -9; {again} started again (restart 1 of 2)." in capfd.readouterr().err
+
+
+def test_callbacks_see_the_steps_that_a_backup_was_ahead_of_them(folder: Path) -> None:
+    with Launch(3, 1, [BEHIND, str(folder)], max_restarts=1) as run, ThreadPoolExecutor(1) as pool:
+        assert (folder / "reached").read_text() == "the place"
+        run.ps[0].kill()
+        run.ps[0].wait()
+        status = pool.submit(run.wait)
+        (folder / "go").write_text("go")
+        assert status.result(2 * PATIENCE) == 0
+    assert json.loads((folder / "found.json").read_text()) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
