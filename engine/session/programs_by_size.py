@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 from ..graph.graph import Graph, Operation
-from ..graph.spec import TensorSpec
+from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Symbol
 from ..place.devices import devices_version
 from .programs import make_program
 
-_MOST_PROGRAMS = 256
+if TYPE_CHECKING:
+    from ..machine.program import MachineProgram
+    from ..runtime.program import Program
+
+_MOST_PROGRAMS, _MOST_SHAPES = 256, 4096  # that are remembered
 _ALL_UP_TO = (64, 32)  # sizes of axis 0, of others: larger ones are known to a program where they are powers of two
 
 
@@ -31,32 +36,31 @@ class ProgramsBySize:
     """
 
     def __init__(self, graph: Graph, targets: Sequence[Symbol | Operation], feeds: Sequence[Symbol]) -> None:
-        self._graph, self._targets, self._feeds = graph, targets, feeds
         self._devices = devices_version()
-        self._programs: dict[Any, Any] = {}  # by sizes, the latest last
+        self._sizes = lru_cache(_MOST_SHAPES)(partial(_known, [feed.shape for feed in feeds]))
+        self._program = lru_cache(_MOST_PROGRAMS)(partial(_made, graph, targets, feeds))
 
     def get(self, arrays: Sequence[Any]) -> Any:
         """The program for arrays of these shapes."""
         if self._devices != devices_version():  # others have been declared
             self._devices = devices_version()
-            self._programs.clear()
-        sizes: Any = tuple([array.shape for array in arrays])
-        if sizes not in self._programs:
-            sizes = tuple(map(self._known, self._feeds, sizes))
-        program = self._programs.pop(sizes, None)
-        if program is None:
-            specs = [TensorSpec(known, feed.dtype) for known, feed in zip(sizes, self._feeds, strict=True)]
-            program = make_program(self._graph, self._targets, self._feeds, specs)
-        self._programs[sizes] = program
-        if len(self._programs) > _MOST_PROGRAMS:
-            del self._programs[next(iter(self._programs))]
-        return program
+            self._program.cache_clear()
+        return self._program(self._sizes(tuple([array.shape for array in arrays])))
 
-    @staticmethod
-    def _known(feed: Symbol, shape: tuple[int, ...]) -> tuple[int | None, ...]:
-        """Return the sizes that are known to a program for a shape, None for those that stay open."""
-        declared = feed.shape or (None,) * len(shape)
-        return tuple(
+
+def _known(declared: Sequence[Shape], shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int | None, ...], ...]:
+    """Return the sizes that are known to a program for arrays of these shapes, None for those that stay open."""
+    return tuple(
+        tuple(
             size if own is not None or size <= _ALL_UP_TO[axis > 0] or size.bit_count() == 1 else None
-            for axis, (size, own) in enumerate(zip(shape, declared, strict=True))
+            for axis, (size, own) in enumerate(zip(shape, sizes or (None,) * len(shape), strict=True))
         )
+        for shape, sizes in zip(shapes, declared, strict=True)
+    )
+
+
+def _made(
+    graph: Graph, targets: Sequence[Symbol | Operation], feeds: Sequence[Symbol], sizes: Sequence[Shape]
+) -> Program | MachineProgram:
+    specs = [TensorSpec(known, feed.dtype) for known, feed in zip(sizes, feeds, strict=True)]
+    return make_program(graph, targets, feeds, specs)
