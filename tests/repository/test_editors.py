@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not SERVER.exists(), reason="needs pyright's lan
 
 HEAD = """import anabranch as ab
 from anabranch import layers, optim
-model = ab.Sequential([layers.Dense(3)])
+model, x = ab.Sequential([layers.Dense(3)]), [[1.0]]
 """
 # Places behind a dot, with a name that is to be completed there, and parts of what is shown with it.
 COMPLETIONS = [
@@ -76,10 +76,20 @@ def test_hovering_shows_signature_and_docstring(
 def test_completion_shows_signature_and_docstring(
     server: LanguageClient, before: str, name: str, parts: list[str]
 ) -> None:
-    uri = server.open(f"complete_{before.replace('.', '_')}{name}.py", f"{HEAD}{before}\n")
+    file_name = re.sub(r"\W", "_", before)
+    uri = server.open(f"complete_{file_name}{name}.py", f"{HEAD}{before}\n")
     found = server.complete(uri, 3, len(before))
     assert name in found, sorted(found)
     assert not {"TYPE_CHECKING", "annotations"} & set(found)
     shown = server.resolve(found[name])
     for part in parts:
         assert part in shown, shown
+
+
+@pytest.mark.parametrize(
+    "before", ["layers.Dense(3)(x).", "model(x).", "ab.metrics.Mean()(x).", "ab.function(model)(x)."]
+)
+def test_completion_behind_a_call_shows_methods_of_tensors(server: LanguageClient, before: str) -> None:
+    file_name = re.sub(r"\W", "_", before)
+    uri = server.open(f"call_{file_name}.py", f"{HEAD}{before}\n")
+    assert {"numpy", "reshape", "shape"} <= set(server.complete(uri, 3, len(before)))
