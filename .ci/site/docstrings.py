@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Extension, Function, Object
 
 _TITLES = frozenset(
     ["Args:", "Attributes:", "Example:", "Examples:", "Raises:", "Returns:", "Yields:", "Warns:", "Note:", "Notes:"]
@@ -60,6 +61,14 @@ class Docstrings(Extension):
         self._module = _load_examples()
         values = {self._module.value_of(name): code for name, code in self._module.examples().items()}
         self._examples = {f"{value.__module__}.{value.__qualname__}": code for value, code in values.items()}
+
+    def on_function_instance(self, *, func: Function, **kwargs: Any) -> None:
+        """Write what a private constant stands for where it is the default of a parameter."""
+        for parameter in func.parameters:
+            if re.fullmatch(r"_[A-Z][A-Z_0-9]*", str(parameter.default)):
+                value = getattr(importlib.import_module(func.module.path), str(parameter.default), None)
+                if isinstance(value, (str, int, float, tuple)):
+                    parameter.default = repr(value)
 
     def on_instance(self, *, obj: Object, **kwargs: Any) -> None:
         """Rewrite the docstring of `obj` before it is parsed."""

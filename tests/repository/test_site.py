@@ -99,6 +99,14 @@ def test_examples_run(pages: ModuleType) -> None:
     assert session.splitlines()[1:] == [">>> ab.ops.square([-1.5, 0.75])", "Tensor([2.25  , 0.5625], dtype=float32)"]
 
 
+def test_signatures_show_values_of_private_constants() -> None:
+    parameters = [SimpleNamespace(default=default) for default in ("_MEAN", "_NO_SUCH_NAME", "0.5", None)]
+    function = SimpleNamespace(parameters=parameters, module=SimpleNamespace(path="anabranch.framework.losses.api"))
+    load("docstrings").Docstrings().on_function_instance(func=function)
+    shown = [parameter.default for parameter in parameters]
+    assert shown == ["'sum_over_batch_size'", "_NO_SUCH_NAME", "0.5", None]
+
+
 def test_pages_name_the_version(pages: ModuleType) -> None:
     config = SimpleNamespace(site_name="anabranch")
     assert pages.on_config(config).site_name == f"anabranch {ab.__version__}"
