@@ -55,6 +55,7 @@ _NAMES_ELSEWHERE = {
 
 _STATIC = "strings, bools and other objects of Python are part of a trace; numbers are fed"
 _TRACES = "there is a trace for each kind of arguments; relax_shapes= says when one serves all shapes"
+_WORKERS = "ab.utils.PyDataset(workers=, use_multiprocessing=, max_queue_size=) says how its batches are made"
 _BY_INPUT = "the size comes from the input of the first call"
 # What other libraries have arguments for, and no argument says here.
 _LEFT_OUT = {
@@ -70,6 +71,7 @@ _LEFT_OUT = {
     "inplace": "tensors never change, and steps use memory again where they can",
     "input_signature": _TRACES,
     "input_size": _BY_INPUT,
+    "max_queue_size": _WORKERS,
     "normalized_shape": _BY_INPUT,
     "out_axes": "results have the first axis: move it by ab.ops.moveaxis",
     "num_features": _BY_INPUT,
@@ -78,6 +80,8 @@ _LEFT_OUT = {
     "static_argnames": _STATIC,
     "static_argnums": _STATIC,
     "params": "apply(gradients, variables) and minimize(loss, variables) take the variables",
+    "use_multiprocessing": _WORKERS,
+    "workers": _WORKERS,
 }
 
 

@@ -97,7 +97,8 @@ LAYERS: dict[str, str] = {
     "weight": "Use kernel or embeddings, or weights for all.",
     "zero_grad": _NO_GRADIENTS,
 }
-_SETTINGS = {"data", "requires_grad"}  # set in other frameworks rather than called
+_SETTINGS = {"data", "lr", "param_groups", "requires_grad"}  # set in other frameworks rather than called
+_OWN_PACKAGE = __name__.partition(".")[0]
 OPTIMIZERS: dict[str, str] = {
     "init": "Use build(variables).",
     "load_state_dict": "A saved model has its optimizer's state: use ab.load_model.",
@@ -232,6 +233,8 @@ PACKAGE: dict[str, str] = {
     "no_grad": _NOT_RECORDED,
     "numpy": "Use ab.ops, which has NumPy's functions by their names.",
     "save": 'Use model.save("model.keras"), or model.save_weights("model.weights.h5").',
+    "set_random_seed": _SEED,
+    "set_seed": _SEED,
     "tensor": "Use ab.convert_to_tensor.",
     "train": "Optimizers are in ab.optim, checkpoints in ab.callbacks and ab.distribute.CheckpointManager.",
     "tree_map": "Use ab.tree.map_structure.",
@@ -387,10 +390,20 @@ class _NameElsewhere:
 
 
 class _SettingElsewhere(_NameElsewhere):
-    """The same where to set it is an error, too: nothing would read what is set."""
+    """The same where to set it is an error, too: nothing would read what is set.
+
+    A user's own optimizer may have an attribute of the name.
+    """
+
+    def __get__(self, instance: object, cls: type[object]) -> Any:
+        own = getattr(instance, "__dict__", {})
+        return own[self.name] if self.name in own else super().__get__(instance, cls)
 
     def __set__(self, instance: object, value: object) -> None:
-        raise missing(f"{type(instance).__name__!r} object", self.name, self.remedy)
+        cls = type(instance)
+        if self.name not in OPTIMIZERS or cls.__module__.partition(".")[0] == _OWN_PACKAGE:
+            raise missing(f"{cls.__name__!r} object", self.name, self.remedy)
+        vars(instance)[self.name] = value
 
 
 class ExplainsNames:

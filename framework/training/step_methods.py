@@ -19,7 +19,7 @@ from ...engine import ops
 from ...engine.autodiff import gradients
 from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
-from ...engine.graph.provenance import building_part
+from ...engine.graph.provenance import building_part, user_stacklevel
 from ...engine.place.devices import devices_version
 from ...engine.summaries.scopes import using_step
 from ...layers.core.layer import Layer
@@ -142,7 +142,8 @@ class StepMethods:
         if variables:
             self.optimizer.apply(gradients(self.optimizer.scale_loss(loss), variables), variables)
         else:
-            warnings.warn(f"Model {self.name!r} has no trainable variables: fit() changes nothing.", stacklevel=2)
+            what = f"Model {self.name!r} has no trainable variables: fit() changes nothing."
+            warnings.warn(what, stacklevel=user_stacklevel())
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def test_step(self, data: Any) -> Logs:

@@ -81,6 +81,29 @@ def test_settings_that_nothing_reads_are_refused() -> None:
         layer.kernel.data = X
 
 
+class OwnOptimizer(ab.optim.SGD):
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.lr = "own"
+
+
+def test_a_rate_by_the_name_of_keras_2_is_refused() -> None:
+    optimizer: Any = ab.optim.Adam(0.5)
+    with pytest.raises(AttributeError, match=r"does not have lr, .*Use learning_rate\."):
+        optimizer.lr = 0.1
+    assert OwnOptimizer().lr == "own"
+    assert float(optimizer.learning_rate) == 0.5
+
+
+def test_keywords_of_other_frameworks_are_explained() -> None:
+    with pytest.raises(TypeError, match=r"'requires_grad'\. Did you mean 'trainable'\?"):
+        any_ab.Variable(1.0, requires_grad=False)
+    model: Any = ab.Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match=r"Leave out 'workers': ab\.utils\.PyDataset\(workers="):
+        model.fit(X, X[:, :1], workers=4)
+
+
 def test_sizes_of_inputs_are_no_activations() -> None:
     with pytest.raises(ValueError, match=r"4 of type int is no activation: .*given no size of their input"):
         any_ab.layers.Dense(3, 4)
@@ -188,3 +211,12 @@ def test_the_warning_of_a_lost_mask_names_the_line_of_the_user(inputs: Any) -> N
 def test_regularizers_take_lists() -> None:
     assert float(ab.regularizers.L2(0.5)([2.0])) == 2.0
     assert float(ab.regularizers.OrthogonalRegularizer(1.0)([[1.0, 0.0], [1.0, 0.0]])) == 1.0
+
+
+def test_the_warning_of_a_frozen_model_names_the_line_of_the_user() -> None:
+    model = ab.Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.trainable = False
+    with pytest.warns(UserWarning, match="has no trainable variables") as found:
+        model.fit(X, X[:, :1], verbose=0)
+    assert found[0].filename == __file__

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...common.aligned import aligned_copy
 from ...common.dtypes import DType
+from ...common.keywords import explain_keywords
 from ..context import graph_context, in_explicit_graph, refuse_in_trace
 from ..device import State, place_state
 from ..element_count import ElementCount
@@ -71,7 +72,11 @@ class _CreatedOnce(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         create = super().__call__
-        return created(lambda: create(*args, **kwargs))
+        try:
+            return created(lambda: create(*args, **kwargs))
+        except TypeError as error:
+            explain_keywords(error, cls.__init__)
+            raise
 
 
 class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
