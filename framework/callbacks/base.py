@@ -278,11 +278,11 @@ class CallbackList:
             getattr(callback, method)(*args)
 
 
-def _flat(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:
-    """One callback, or those of a list, which may hold lists."""
+def _flat(callbacks: Any) -> list[Any]:
+    """One callback, or those of a list, which may hold lists; text is no list of its letters."""
     if callbacks is None:
         return []
-    if isinstance(callbacks, Iterable):
+    if isinstance(callbacks, Iterable) and not isinstance(callbacks, str):
         return [inner for item in callbacks for inner in _flat(item)]
     return [callbacks]
 

@@ -220,3 +220,11 @@ def test_the_warning_of_a_frozen_model_names_the_line_of_the_user() -> None:
     with pytest.warns(UserWarning, match="has no trainable variables") as found:
         model.fit(X, X[:, :1], verbose=0)
     assert found[0].filename == __file__
+
+
+@pytest.mark.parametrize("callbacks", ["EarlyStopping", ["EarlyStopping"]])
+def test_callbacks_by_name_are_refused(callbacks: Any) -> None:
+    model = ab.Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match=r"callbacks must be .* objects, got 'EarlyStopping' of type str"):
+        model.fit(X, X[:, :1], callbacks=callbacks, verbose=0)
