@@ -15,6 +15,7 @@ from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, as_dtype
 from anabranch.engine.ops.signal import image
 from anabranch.engine.session import Session
+from anabranch.engine.session.placeholder import placeholder
 from anabranch.engine.testing import check_gradients
 
 rng = np.random.default_rng(0)
@@ -365,6 +366,24 @@ def _two_of(left_out: int, **three: int) -> dict[str, int]:
 
 def _named(what: str, given: dict[str, int]) -> dict[str, int]:
     return {f"target_{name}" if name in ("height", "width") else f"{name}_{what}": size for name, size in given.items()}
+
+
+@pytest.mark.parametrize("channels_first", [False, True])
+def test_target_sizes_of_images_of_unknown_sizes_are_known(channels_first: bool):
+    data_format = "channels_first" if channels_first else "channels_last"
+    data = np.arange(2 * 5 * 6 * 3, dtype="float32").reshape(2, 5, 6, 3)
+    expected = np.pad(data, ((0, 0), (1, 2), (2, 2), (0, 0))), data[:, 1:4, 2:4]
+    if channels_first:
+        data, *expected = (np.moveaxis(each, -1, 1) for each in (data, *expected))
+    with Graph().as_default():
+        x = placeholder([None, 3, None, None] if channels_first else [None, None, None, 3], "float32")
+        padded = image.pad_images(x, 1, 2, target_height=8, target_width=10, data_format=data_format)
+        cropped = image.crop_images(x, 1, 2, target_height=3, target_width=2, data_format=data_format)
+        assert padded.shape == ((None, 3, 8, 10) if channels_first else (None, 8, 10, 3))
+        assert cropped.shape == ((None, 3, 3, 2) if channels_first else (None, 3, 2, 3))
+        found = Session().run([padded, cropped], {x: data})
+    for each, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(each, wanted)
 
 
 def test_pad_and_crop_images_refuse():

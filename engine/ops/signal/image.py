@@ -11,7 +11,7 @@ from typing import Any
 from ..arrays.indexing import getitem
 from ..arrays.padding import pad
 from ..arrays.patches import extract_patches, extract_patches_3d
-from ..arrays.shaping import DimLike, dim
+from ..arrays.shaping import DimLike, dim, reshape
 from ..base import Tensor, TensorLike
 from ..entrance import guard_entrances
 from .colors import hsv_to_rgb, rgb_to_grayscale, rgb_to_hsv
@@ -61,7 +61,7 @@ def pad_images(
         behind = target - before - size if behind is None else behind
         _check_found("pad_images", given, (before, behind), size)
         widths[axis] = (before, behind)
-    return pad(tensor, widths)
+    return _of_sizes(pad(tensor, widths), first, target_height, target_width)
 
 
 def crop_images(
@@ -102,7 +102,15 @@ def crop_images(
         target = size - before - behind if target is None else target
         _check_found("crop_images", given, (before, size - before - target, target), size)
         window.append(slice(before, before + target))
-    return getitem(tensor, tuple(window))
+    return _of_sizes(getitem(tensor, tuple(window)), first, target_height, target_width)
+
+
+def _of_sizes(images: Tensor, first: int, *targets: _Size) -> Tensor:
+    """The images, of which heights and widths that were asked for are known, whatever they were made of."""
+    known = {first + place: size for place, size in enumerate(targets) if isinstance(size, int)}
+    if images.shape is None or all(images.shape[axis] is not None for axis in known):
+        return images
+    return reshape(images, [known.get(axis, dim(images, axis)) for axis in range(rank_of(images))])
 
 
 def _placed(what: str, images: TensorLike, data_format: str | None) -> tuple[Tensor, int]:
