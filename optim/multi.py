@@ -120,6 +120,11 @@ class MultiOptimizer(Optimizer):
         loss_scale_factor: float | None = None,
         name: str | None = None,
     ) -> None:
+        if not callable(optimizer_map):
+            raise TypeError(
+                "MultiOptimizer: optimizer_map must be an OptimizerMap, or a function of a variable to its optimizer, "
+                f"got {type(optimizer_map).__name__}: OptimizerMap(default_optimizer, {{path or pattern: optimizer}})."
+            )
         super().__init__(learning_rate=0.0, loss_scale_factor=loss_scale_factor, name=name)
         self.optimizer_map = optimizer_map
         self._inner: list[Optimizer] = []

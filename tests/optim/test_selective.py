@@ -380,3 +380,9 @@ def test_a_saved_run_goes_on(tmp_path: Any) -> None:
         each.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     for one, other in zip(state(again.optimizer, again.weights), state(model.optimizer, model.weights), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_several_optimizers_take_no_list():
+    pairs: Any = [(optim.SGD(), "kernel"), (optim.Adam(), "bias")]
+    with pytest.raises(TypeError, match=r"must be an OptimizerMap, or a function .* got list: OptimizerMap"):
+        optim.MultiOptimizer(pairs)
