@@ -143,6 +143,26 @@ class QuantizableLayer(AdaptableLayer):
             self._build_quantized(mode)
         self._weights_changed()
 
+    def _after_loading(self) -> None:
+        """Refuse numbers of groups that there are not: values would be taken from elsewhere.
+
+        Raises:
+            ValueError: the file has such numbers.
+        """
+        super()._after_loading()
+        numbers = getattr(self, "g_idx", None)
+        if numbers is None:
+            return
+        policy: Any = self.dtype_policy
+        size = self._int4_block_size if self.quantization_mode == "int4" else policy.group_size
+        found = numbers.numpy()
+        groups = 1 if size is None or size == -1 else -(-len(found) // size)
+        if not ((found >= 0) & (found < groups)).all():
+            raise ValueError(
+                f"Layer {self.name!r}: the file has groups of quantised values (g_idx) from {found.min()} to "
+                f"{found.max()}; expected 0 to {groups - 1}. It is damaged: save the model again."
+            )
+
     def _check_quantizable(self, mode: str | None, config: QuantizationConfig | str | None) -> None:
         """Refuse as Keras does: in its order, by its kind of error."""
         from ...engine.objects.quantized_policies import QUANTIZATION_MODES

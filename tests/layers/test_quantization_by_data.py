@@ -8,6 +8,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers, pretrained, quantizers
+from anabranch.engine.objects import policies
 from anabranch.layers.quantizers.by_data import awq, gptq, windows
 
 CONFIG = {
@@ -109,6 +110,25 @@ def test_a_structure_given_by_the_config_is_not_part_of_files(config_class: Any,
     again = ab.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again.predict(TOKENS, verbose=0), model.predict(TOKENS, verbose=0))
     assert config.get_config()["quantization_layer_structure"] is None
+
+
+@pytest.mark.parametrize("mode", ["int4", "gptq", "awq"])
+@pytest.mark.parametrize("number", [np.nan, -1, 1, 1e9])
+def test_groups_that_there_are_not_are_refused(mode: str, number: float):
+    layer = layers.Dense(3, name="d")
+    layer.build((None, 8))
+    config: Any = {"gptq": quantizers.GPTQConfig, "awq": quantizers.AWQConfig}.get(mode)
+    if config is None:
+        layer.quantize(mode)
+    else:
+        layer.become(policies.get(f"{config(None, None).dtype_policy_string()}_from_float32"))
+    stored: dict[str, Any] = {}
+    layer.save_own_variables(stored)
+    layer.load_own_variables(stored)
+    (place,) = [str(k) for k, each in enumerate(layer.stored_variables()) if each.name == "g_idx"]
+    stored[place] = np.full(8, number, "float32")
+    with pytest.raises(ValueError, match=r"Layer 'd': the file has groups .*; expected 0 to 0. It is damaged"):
+        layer.load_own_variables(stored)
 
 
 def test_windows_are_taken_from_all_of_the_data():
