@@ -233,6 +233,11 @@ def test_a_scalar_is_sorted_as_a_vector_of_one() -> None:
     np.testing.assert_array_equal(ab.ops.argsort(np.array(7)), [0])
 
 
+@pytest.mark.parametrize("axis", [0, (0,), [-2]])
+def test_weights_of_an_average_go_along_its_axis(axis: Any) -> None:
+    np.testing.assert_allclose(ab.ops.average(X, axis=axis, weights=np.array([1.0, 2.0], "float32")), [2.0, 3.0, 4.0])
+
+
 def test_a_histogram_has_as_many_counts_as_bins_before_it_is_run() -> None:
     counts, edges = ab.ops.histogram(ab.KerasTensor((None,)), bins=4)
     assert (counts.shape, edges.shape) == ((4,), (5,))

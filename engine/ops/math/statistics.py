@@ -356,13 +356,14 @@ def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike | None = N
 
 
 def _along_axis(weight: Tensor, x: Tensor, axis: AxisLike) -> Tensor:
-    if not isinstance(axis, int) or x.ndim is None:
+    axes = [axis] if axis is None or isinstance(axis, int) else list(axis)
+    if len(axes) != 1 or axes[0] is None or x.ndim is None:
         raise ValueError(
             f"average: weights of shape {shape_text(weight.shape)} go with one axis, and x of shape "
             f"{shape_text(x.shape)} is averaged over axis={axis}. Pass one axis, or weights of the shape of x."
         )
     shape = [1] * x.ndim
-    shape[axis] = -1
+    shape[axes[0]] = -1
     return reshape(weight, shape)
 
 
