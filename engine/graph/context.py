@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..common.forks import fork_safe_lock
 from .device import DeviceScope
 
 if TYPE_CHECKING:
@@ -44,6 +45,17 @@ class _Context(threading.local):
 
 
 graph_context = _Context()
+
+
+class _DevicesAtOnce:
+    """Count the blocks of `device` outside of graphs that threads are in; what each asks for takes longer to read."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.lock = fork_safe_lock()
+
+
+devices_at_once = _DevicesAtOnce()
 
 
 def in_explicit_graph() -> bool:

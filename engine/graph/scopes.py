@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from .context import graph_context, in_explicit_graph
+from .context import devices_at_once, graph_context, in_explicit_graph
 from .device import DeviceFunction, DeviceName, State
 from .graph import Graph, Operation, get_default_graph
 from .state.variable import Variable
@@ -55,11 +55,15 @@ def _device_at_once(graph: Graph, name: str | DeviceFunction | None) -> Generato
     """As `Graph.device`, for what runs at once, too."""
     before = graph_context.device
     with graph.device(name):
+        with devices_at_once.lock:
+            devices_at_once.open += 1
         graph_context.device = graph.device_scope.plain
         try:
             yield
         finally:
             graph_context.device = before
+            with devices_at_once.lock:
+                devices_at_once.open -= 1
 
 
 def colocate_with(item: Any) -> AbstractContextManager[None]:

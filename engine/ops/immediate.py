@@ -16,7 +16,7 @@ import numpy as np
 
 from ..common.forks import fork_safe_lock
 from ..common.quiet import quiet, quiet_context
-from ..graph.context import graph_context
+from ..graph.context import devices_at_once, graph_context
 from ..graph.op import Op, as_scalar_or_array, without_bare_strings
 from ..graph.operator_table import operator_functions
 from ..graph.spec import TensorSpec
@@ -64,7 +64,7 @@ def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, 
         ValueError, TypeError: the inputs do not fit the op (from `Op.infer`).
         PlacementError: a device is asked for that is not declared.
     """
-    if graph_context.device:
+    if devices_at_once.open and graph_context.device:
         operator_functions["check_device"](op, graph_context.device)
     try:
         outputs = _outputs(op, inputs, arrays)
