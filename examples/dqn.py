@@ -288,7 +288,8 @@ def driven(agent: Agent) -> Interact:
     """The same algorithm driven from Python: it decides what to do, and calls a program for each part."""
     settings = agent.settings
     parts = (agent.store, agent.plan, agent.best, agent.learn, agent.follow)
-    store, plan, best, learn, follow = (ab.function(part, jit_compile=True) for part in parts)
+    programs: list[Callable[..., Any]] = [ab.function(part, jit_compile=True) for part in parts]
+    store, plan, best, learn, follow = programs
     count, planned, last_state, last_action = 0, np.zeros(0, "int32"), np.zeros(0, "float32"), np.int32(0)
 
     def call(next_state: np.ndarray, reward: float, goes_on: float, state: np.ndarray) -> int:
