@@ -481,10 +481,10 @@ def _written(operations: Sequence[Operation]) -> set[Symbol]:
 
 
 def _constants_inside(operations: Sequence[Operation], known: Sequence[Symbol]) -> list[Symbol]:
-    """The constant arrays whose values are needed, in regions too."""
+    """The constant arrays whose values are needed, or recorded, in regions too."""
     found: dict[Symbol, None] = {}
     for operation in all_operations(operations):
-        results = [result for region in operation.op.regions for result in region.results]
+        results = [tensor for region in operation.op.regions for tensor in (*region.results, *region.demanded)]
         for tensor in (*taken_inputs(operation), *results):
             if isinstance(tensor.operation.op, Constant) and tensor.shape != () and not is_among(tensor, known):
                 found[tensor] = None

@@ -30,6 +30,7 @@ from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.run_time_shapes import ZerosOfShape
 from ..expression.expression import UnsupportedError
+from ..factorisation.forms import FORMS as MATRIX_FORMS
 from ..matmul.gemm_strides import labels_of_matmul
 from ..random.forms import FORMS as RANDOM_FORMS
 from .along_axis import FORMS as FORMS_ALONG_AXES
@@ -498,6 +499,7 @@ def _constant(context: Context, operation: Operation, inputs: Sequence[Value]) -
 FORMS: dict[type[Op], Form] = {
     **FORMS_ALONG_AXES,
     **ARRAY_FORMS,
+    **MATRIX_FORMS,
     **MOVING_FORMS,
     **NORMALISED_FORMS,
     **PACKED_FORMS,

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
 from ...ops.arrays.axes import Flip, Roll
+from ...ops.arrays.creation import Triangle
 from ...ops.arrays.padding import Pad
 from ...ops.signal.windows import Slice, SliceUpdate
 from ..expression.expression import UnsupportedError
 from .arrays import as_array, as_integers, integer_at
 from .elementwise import print_strided_copy
 from .function import Array, Function, Scalar, Value, strides_of
+from .scalars import literal
 
 if TYPE_CHECKING:
     from .forms import Context, Form
@@ -144,6 +146,29 @@ def _offset(numbers: Sequence[int], strides: Sequence[int]) -> int:
     return sum([number * stride for number, stride in zip(numbers, strides, strict=True)])
 
 
-FORMS: dict[type[Any], Form] = {Flip: _flip, Pad: _pad, Roll: _roll, Slice: _slice, SliceUpdate: _slice_update}
+def _triangle(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print the copy of a triangle of each matrix row by row."""
+    op, function, x = operation.op, context.function, as_array(inputs[0])
+    assert isinstance(op, Triangle)
+    target = function.allocate(x.kind, x.shape)
+    rows, columns = x.shape[-2:]
+    with function.count(math.prod(x.shape[:-1])) as number, function.count(columns) as column:
+        row = function.let(f"urem i64 {number}, {max(rows, 1)}")
+        diagonal = function.let(f"sub i64 {column}, {row}")
+        is_kept = function.let(f"icmp {'sge' if op.upper else 'sle'} i64 {diagonal}, {op.offset}")
+        place = function.offset_of([number, column], [columns, 1])
+        value = function.choose(is_kept, function.load(x.kind, x.pointer, place), literal(0, x.kind), x.kind)
+        function.store(x.kind, value, target.pointer, place)
+    return [target]
+
+
+FORMS: dict[type[Any], Form] = {
+    Flip: _flip,
+    Pad: _pad,
+    Roll: _roll,
+    Slice: _slice,
+    SliceUpdate: _slice_update,
+    Triangle: _triangle,
+}
 
 __all__ = ["FORMS"]
