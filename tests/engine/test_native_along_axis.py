@@ -37,6 +37,12 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "parts between axes": lambda x: (
         x * 0.5 + ops.reshape(ops.take(ops.reshape(x, (2, 4, 3)), [1, 1, 3, 0], axis=1), (4, 6))
     ),
+    "elements by pairs": lambda x: x * 0.5 + ops.reshape(ops.gather_nd(x, [[0, 1], [3, 5], [0, 1], [2, 2]]), (4, 1)),
+    "rows by index": lambda x: x * 0.5 + ops.gather_nd(x, [[3], [0], [0], [1]]),
+    "elements added": lambda x: ab.tf.tensor_scatter_nd_add(x * 0.5, [[0, 1], [3, 5], [0, 1]], x[0, :3]),
+    "rows added": lambda x: ab.tf.tensor_scatter_nd_add(x * 0.5, [[3], [0], [3]], x[:3]),
+    "elements replaced": lambda x: ops.scatter_update(x * 0.5, [[0, 1], [3, 5], [0, 1]], x[0, :3]),
+    "rows replaced": lambda x: ops.scatter_update(x * 0.5, [[3], [0], [3]], x[:3]),
     "an element": lambda x: x * 0.5 + ops.take(x[2], 4),
     "one row": lambda x: x * 0.5 + x[1],
     "largest": lambda x: x * 0.5 + _largest(x, 3) * 0.1,

@@ -42,6 +42,12 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "argmax of equals": lambda x: x + ops.cast(ops.argmax(x * 0, axis=1, keepdims=True), "float32"),
     "cumsum": lambda x: ops.cumsum(x, axis=1) * 0.2,
     "cumsum along the first axis": lambda x: ops.cumsum(x, axis=0) * 0.2,
+    "cumprod": lambda x: ops.cumprod(x, axis=1) * 0.2 + x,
+    "cumprod along the first axis": lambda x: ops.cumprod(x, axis=0) * 0.2 + x,
+    "diagonal": lambda x: x + ops.diagonal(x, offset=1)[:, None] * 0.1,
+    "diagonal of planes": lambda x: x + ops.reshape(ops.diagonal(ops.reshape(x, (2, 3, 4)), -1, 1, 2), (4, 1)) * 0.1,
+    "matrix of a diagonal": lambda x: ops.diag(x[0, :3], 1) @ x * 0.5 + x,
+    "triangles": lambda x: ops.tril(x, 1) * 0.3 + ops.triu(x, -1) * 0.2,
     "exclusive": lambda x: _running(x, 1, exclusive=True) * 0.2 + x,
     "reverse": lambda x: _running(x, 0, reverse=True) * 0.2 + x,
 }

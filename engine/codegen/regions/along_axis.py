@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
 from ...ops.arrays.gathering import AddRows, PutAlongAxis, PutRows, TakeAlongAxis
+from ...ops.arrays.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
 from ...ops.arrays.sorting import TopK
 from ..expression.expression import UnsupportedError
 from .arrays import as_array, as_integers, integer_at
 from .function import Array, Function, Scalar, Value, strides_of
 from .gather_forms import each_part, print_position
-from .scalars import FLOATS
+from .scalars import FLOATS, literal, size_of
 from .scans import print_is_better
 
 if TYPE_CHECKING:
@@ -95,9 +97,7 @@ def _add_parts(context: Context, op: AddRows | PutRows, inputs: Sequence[Value],
         raise UnsupportedError("a sum of another kind")
     parts = each_part(context, positions, target.shape, op.axis, op.wrap)
     with parts as (part, place, width), function.count(width) as k:
-        value = values.name if isinstance(values, Scalar) else ""
-        if isinstance(values, Array):
-            value = function.load(values.kind, values.pointer, function.offset_of([part, k], [1, 1]))
+        value = _element(function, values, part, k)
         _add_to(function, target.kind, value, target.pointer, function.offset_of([place, k], [1, 1]))
 
 
@@ -106,6 +106,82 @@ def _add_to(function: Function, kind: str, value: str, pointer: str, place: str)
     function.store(
         kind, function.let(f"{'fadd' if kind in FLOATS else 'add'} {kind} {before}, {value}"), pointer, place
     )
+
+
+# --- parts that several indices name ---------------------------------------------------------------------------------
+
+
+def _gather_nd(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, x, shape = context.function, as_array(inputs[0]), context.shape_of(operation.outputs[0])
+    target = function.allocate(x.kind, shape)
+    with _each_named(context, inputs[1], x.shape) as (number, place, width):
+        into, taken = (function.element(x.kind, *at) for at in ((target.pointer, number), (x.pointer, place)))
+        function.copy_bytes(into, taken, width * size_of(x.kind))
+    return [target if shape else Scalar(function.load(x.kind, target.pointer), x.kind)]
+
+
+def _gather_last(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print zeros for indices that are named again further on, and the parts of the others."""
+    function, x, shape = context.function, as_array(inputs[0]), context.shape_of(operation.outputs[0])
+    target, latest = function.allocate(x.kind, shape), function.allocate("i64", x.shape)
+    function.zero(target)
+    with _each_named(context, inputs[1], x.shape) as (number, place, _):
+        function.store("i64", number, latest.pointer, place)
+    with _each_named(context, inputs[1], x.shape) as (number, place, width):
+        is_last = function.let(f"icmp eq i64 {function.load('i64', latest.pointer, place)}, {number}")
+        with function.count(width) as k:
+            from_there = function.load(x.kind, x.pointer, function.offset_of([place, k], [1, 1]))
+            value = function.choose(is_last, from_there, literal(0, x.kind), x.kind)
+            function.store(x.kind, value, target.pointer, function.offset_of([number, k], [1, 1]))
+    return [target if shape else Scalar(function.load(x.kind, target.pointer), x.kind)]
+
+
+def _scatter(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print a copy of an array, of which parts are replaced in order, or added to."""
+    function, x, updates = context.function, as_array(inputs[0]), inputs[2]
+    adds = isinstance(operation.op, ScatterAdd)
+    if x.size > _MOST_COPIED or (adds and x.kind == "i1") or not isinstance(updates, (Scalar, Array)):
+        raise UnsupportedError("a large array that is copied for a few parts, or of another kind")
+    target = function.allocate(x.kind, x.shape)
+    function.copy_bytes(target.pointer, x.pointer, target.bytes)
+    with _each_named(context, inputs[1], x.shape) as (number, place, width), function.count(width) as k:
+        value, into = _element(function, updates, number, k), function.offset_of([place, k], [1, 1])
+        if adds:
+            _add_to(function, x.kind, value, target.pointer, into)
+        else:
+            function.store(x.kind, value, target.pointer, into)
+    return [target]
+
+
+@contextmanager
+def _each_named(context: Context, given: Value, shape: Sequence[int]) -> Generator[tuple[str, str, int]]:
+    """Print a block for each part that a row of indices names.
+
+    Gives the offsets of the part among all that are named, and in the array of the shape, and its size.
+    """
+    function, indices = context.function, as_integers(given)
+    if not isinstance(indices, Array):
+        raise UnsupportedError("indices of another kind")
+    depth = indices.shape[-1]
+    width = math.prod(shape[depth:])
+    with function.count(indices.size // depth) as row:
+        positions = [
+            print_position(
+                context, integer_at(function, indices, function.offset_of([row, str(k)], [depth, 1])), size, False
+            )
+            for k, size in enumerate(shape[:depth])
+        ]
+        place = function.offset_of(positions, [math.prod(shape[axis + 1 :]) for axis in range(depth)])
+        yield function.offset_of([row], [width]), place, width
+
+
+def _element(function: Function, values: Scalar | Array, part: str, k: str) -> str:
+    if isinstance(values, Scalar):
+        return values.name
+    return function.load(values.kind, values.pointer, function.offset_of([part, k], [1, 1]))
+
+
+# --- the largest elements --------------------------------------------------------------------------------------------
 
 
 def _top_k(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -164,8 +240,12 @@ def _insert(function: Function, best: Array, places: str, value: str, place: str
 
 FORMS: dict[type[Any], Form] = {
     AddRows: _add_rows,
+    GatherLast: _gather_last,
+    GatherNd: _gather_nd,
     PutAlongAxis: _put_along_axis,
     PutRows: _put_rows,
+    ScatterAdd: _scatter,
+    ScatterUpdate: _scatter,
     TakeAlongAxis: _take_along_axis,
     TopK: _top_k,
 }

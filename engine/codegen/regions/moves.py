@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
 from ...ops.arrays.axes import Flip, Roll
-from ...ops.arrays.creation import Triangle
+from ...ops.arrays.creation import Diag, Diagonal, PutDiagonal, Triangle
 from ...ops.arrays.padding import Pad
 from ...ops.signal.windows import Slice, SliceUpdate
 from ..expression.expression import UnsupportedError
@@ -162,9 +162,55 @@ def _triangle(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [target]
 
 
+def _diag(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, Diag)
+    return _on_diagonal(context, operation, as_array(inputs[0]), (op.offset, 0, 1))
+
+
+def _put_diagonal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    assert isinstance(op, PutDiagonal)
+    return _on_diagonal(context, operation, as_array(inputs[0]), (op.offset, op.axis1, op.axis2))
+
+
+def _on_diagonal(context: Context, operation: Operation, values: Array, diagonal: tuple[int, int, int]) -> list[Value]:
+    """Print zeros with values on a diagonal."""
+    function, shape = context.function, context.shape_of(operation.outputs[0])
+    target = function.allocate(values.kind, shape)
+    function.zero(target)
+    first, strides = _diagonal(shape, *diagonal)
+    if values.size:
+        window = Array(function.element(values.kind, target.pointer, str(first)), values.kind, values.shape)
+        own = strides_of(values.shape, values.shape)
+        print_strided_copy(function, values, window, own, into=strides)
+    return [target]
+
+
+def _take_diagonal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function, x = operation.op, context.function, as_array(inputs[0])
+    assert isinstance(op, Diagonal)
+    target = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    first, strides = _diagonal(x.shape, op.offset, op.axis1, op.axis2)
+    if target.size:
+        print_strided_copy(function, x, target, strides, first)
+    return [target]
+
+
+def _diagonal(shape: Sequence[int], offset: int, axis1: int, axis2: int) -> tuple[int, list[int]]:
+    """Return where a diagonal begins, and how far elements are apart: along the other axes, and along it."""
+    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    rows, columns = axis1 % len(shape), axis2 % len(shape)
+    others = [step for axis, step in enumerate(steps) if axis not in (rows, columns)]
+    return steps[columns] * offset if offset > 0 else steps[rows] * -offset, [*others, steps[rows] + steps[columns]]
+
+
 FORMS: dict[type[Any], Form] = {
+    Diag: _diag,
+    Diagonal: _take_diagonal,
     Flip: _flip,
     Pad: _pad,
+    PutDiagonal: _put_diagonal,
     Roll: _roll,
     Slice: _slice,
     SliceUpdate: _slice_update,

@@ -1,15 +1,15 @@
-"""Native forms of operations that go along an axis element by element: positions of extrema, and running sums."""
+"""Native forms of operations that go along an axis element by element: positions of extrema, and scans."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
 from ...ops.math.reduced import accumulator_of
 from ...ops.math.reduction import ArgExtremum, ArgMax, ArgMin
-from ...ops.math.running import CumSum
+from ...ops.math.running import CumProd, CumSum, LinearScan, Shift
 from ..expression.expression import UnsupportedError
 from .function import Array, Function, Scalar, Value
 from .scalars import FLOATS, literal
@@ -58,30 +58,78 @@ def print_is_better(function: Function, kind: str, value: str, best: str, is_lea
     return function.let(f"and i1 {beats}, {is_number}")
 
 
-def _running_sum(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _running(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, (x,) = operation.op, context.function, inputs
-    assert isinstance(op, CumSum)
-    output = operation.outputs[0]
-    if not isinstance(x, Array) or x.kind == "i1" or accumulator_of(output.dtype) is not None:
-        raise UnsupportedError("a running sum of another kind")
+    assert isinstance(op, (CumProd, CumSum))
+    if not isinstance(x, Array) or x.kind == "i1" or accumulator_of(operation.outputs[0].dtype) is not None:
+        raise UnsupportedError("a running sum or product of another kind")
+    is_sum, kind = isinstance(op, CumSum), x.kind
+    name = ("add" if is_sum else "mul") if kind not in FLOATS else "fadd" if is_sum else "fmul"
+
+    def step(before: str, offset: str) -> str:
+        return function.let(f"{name} {kind} {before}, {function.load(kind, x.pointer, offset)}")
+
+    return [_scanned(function, x, op, 0 if is_sum else 1, step, op.exclusive)]
+
+
+def _shift(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function, (x,) = operation.op, context.function, inputs
+    assert isinstance(op, Shift)
+    if not isinstance(x, Array):
+        raise UnsupportedError("no array")
+    return [_scanned(function, x, op, 0, lambda _, offset: function.load(x.kind, x.pointer, offset), gives_before=True)]
+
+
+def _linear_scan(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op, function, (factors, terms) = operation.op, context.function, inputs
+    assert isinstance(op, LinearScan)
+    if not isinstance(factors, Array) or not isinstance(terms, Array) or factors.shape != terms.shape:
+        raise UnsupportedError("factors of another shape")
+    kind = terms.kind
+    if kind not in FLOATS:
+        raise UnsupportedError("a recurrence of another kind")
+
+    def step(before: str, offset: str) -> str:
+        product = function.let(f"fmul {kind} {function.load(kind, factors.pointer, offset)}, {before}")
+        return function.let(f"fadd {kind} {product}, {function.load(kind, terms.pointer, offset)}")
+
+    return [_scanned(function, terms, op, 0, step)]
+
+
+def _scanned(
+    function: Function,
+    x: Array,
+    op: CumProd | CumSum | LinearScan | Shift,
+    initial: int,
+    step: Callable[[str, str], str],
+    gives_before: bool = False,
+) -> Array:
+    """Print a scan along the axis of an op, backward for `reverse`.
+
+    Args:
+        function: the function that is printed.
+        x: an array of the result's shape.
+        op: the operation.
+        initial: what the first element is made of.
+        step: prints an element made of the one before, at an offset.
+        gives_before: whether the result has at each place what is made of all before it.
+    """
     outer, count, inner = _along(x.shape, op.axis)
     target = function.allocate(x.kind, x.shape)
     if not x.size:
-        return [target]
-    total = function.slot(x.kind)
-    add = "fadd" if x.kind in FLOATS else "add"
+        return target
+    latest = function.slot(x.kind)
     with function.count(outer) as row, function.count(inner) as column:
         start = function.offset_of([row, column], [count * inner, 1])
-        function.store(x.kind, literal(0, x.kind), total)
+        function.store(x.kind, literal(initial, x.kind), latest)
         with function.loop(0, count) as number:
             place = function.let(f"sub i64 {count - 1}, {number}") if op.reverse else number
             offset = function.let(f"add nsw i64 {start}, {function.offset_of([place], [inner])}")
-            before = function.load(x.kind, total)
-            value = function.load(x.kind, function.element(x.kind, x.pointer, offset))
-            after = function.let(f"{add} {x.kind} {before}, {value}")
-            function.store(x.kind, after, total)
-            function.store(x.kind, before if op.exclusive else after, function.element(x.kind, target.pointer, offset))
-    return [target]
+            before = function.load(x.kind, latest)
+            after = step(before, offset)
+            function.store(x.kind, after, latest)
+            function.store(x.kind, before if gives_before else after, function.element(x.kind, target.pointer, offset))
+    return target
 
 
 def _along(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
@@ -92,6 +140,13 @@ def _along(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-FORMS: dict[type[Any], Form] = {ArgMax: _position, ArgMin: _position, CumSum: _running_sum}
+FORMS: dict[type[Any], Form] = {
+    ArgMax: _position,
+    ArgMin: _position,
+    CumProd: _running,
+    CumSum: _running,
+    LinearScan: _linear_scan,
+    Shift: _shift,
+}
 
 __all__ = ["FORMS", "print_is_better"]
