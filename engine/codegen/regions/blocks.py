@@ -104,7 +104,7 @@ class Block:
             return self.context.pieces.reach(value)
         if isinstance(tensor.operation.op, Constant) and (tensor.shape == () or tensor in self.context.constants):
             return print_form(self.context, tensor.operation, ())[0]
-        raise UnsupportedError(f"{tensor.operation.name} has no native value")
+        raise UnsupportedError(f"the value of {tensor.operation.name!r}")
 
     def _printed(self, operation: Operation, users: Mapping[Symbol, Sequence[Operation]]) -> Mapping[Symbol, Value]:
         try:

@@ -392,7 +392,7 @@ def _reason(error: UnsupportedError | TooLargeError) -> str:
         return f"there is no native form of {text}"
     name, location = operation.name, operation.location
     place = "" if location is None else f" ({os.path.basename(location.filename)}:{location.line})"
-    what = "" if text in (operation.op.type_name, f"{name} has no native value") else f": {text}"
+    what = "" if text in (operation.op.type_name, f"the value of {name!r}") else f": {text}"
     return f"{name!r}{place} has no native form{what}"
 
 
