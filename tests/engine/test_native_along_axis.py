@@ -43,6 +43,8 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "rows added": lambda x: ab.tf.tensor_scatter_nd_add(x * 0.5, [[3], [0], [3]], x[:3]),
     "elements replaced": lambda x: ops.scatter_update(x * 0.5, [[0, 1], [3, 5], [0, 1]], x[0, :3]),
     "rows replaced": lambda x: ops.scatter_update(x * 0.5, [[3], [0], [3]], x[:3]),
+    "sums of segments": lambda x: x * 0.5 + ops.segment_sum(x, [2, 0, 2, 0], num_segments=4),
+    "segments left out": lambda x: x * 0.5 + ops.segment_sum(x[:, 0], [-1, 1, 9, 1], num_segments=4)[:, None],
     "an element": lambda x: x * 0.5 + ops.take(x[2], 4),
     "one row": lambda x: x * 0.5 + x[1],
     "largest": lambda x: x * 0.5 + _largest(x, 3) * 0.1,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.graph import Operation
 from ...ops.arrays.gathering import AddRows, PutAlongAxis, PutRows, TakeAlongAxis
 from ...ops.arrays.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
+from ...ops.arrays.segments import GatherSegments, SegmentSum
 from ...ops.arrays.sorting import TopK
 from ..expression.expression import UnsupportedError
 from .arrays import as_array, as_integers, integer_at
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .forms import Context, Form
 
 _MOST_COPIED = 4096  # elements of an array to which rows are added: outside of regions it may be in place
+_MOST_IN_SEGMENTS = 1 << 16  # elements: larger ones are worth threads
 _MOST_PLACES = 64  # of the largest elements of a row, which are kept in order
 
 
@@ -153,6 +155,31 @@ def _scatter(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return [target]
 
 
+def _segments(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print the sums of rows by their numbers, or the rows that numbers name; what names none is left out."""
+    function, data, ids = context.function, as_array(inputs[0]), as_integers(inputs[1])
+    is_sum = isinstance(operation.op, SegmentSum)
+    target = function.allocate(data.kind, context.shape_of(operation.outputs[0]))
+    if data.kind == "i1" or max(data.size, target.size) > _MOST_IN_SEGMENTS or not isinstance(ids, Array):
+        raise UnsupportedError("many rows, or of another kind")
+    function.zero(target)
+    count, width = (target if is_sum else data).shape[0], math.prod(data.shape[1:])
+    with function.count(ids.size) as row:
+        number = integer_at(function, ids, row)
+        inside, done = function.fresh("inside"), function.fresh("outside")
+        function.branch(function.let(f"icmp ult i64 {number}, {count}"), inside, done)
+        function.begin(inside)
+        with function.count(width) as k:
+            own, other = (function.offset_of([each, k], [width, 1]) for each in (row, number))
+            if is_sum:
+                _add_to(function, data.kind, function.load(data.kind, data.pointer, own), target.pointer, other)
+            else:
+                function.store(data.kind, function.load(data.kind, data.pointer, other), target.pointer, own)
+        function.jump(done)
+        function.begin(done)
+    return [target]
+
+
 @contextmanager
 def _each_named(context: Context, given: Value, shape: Sequence[int]) -> Generator[tuple[str, str, int]]:
     """Print a block for each part that a row of indices names.
@@ -242,10 +269,12 @@ FORMS: dict[type[Any], Form] = {
     AddRows: _add_rows,
     GatherLast: _gather_last,
     GatherNd: _gather_nd,
+    GatherSegments: _segments,
     PutAlongAxis: _put_along_axis,
     PutRows: _put_rows,
     ScatterAdd: _scatter,
     ScatterUpdate: _scatter,
+    SegmentSum: _segments,
     TakeAlongAxis: _take_along_axis,
     TopK: _top_k,
 }
