@@ -186,7 +186,7 @@ def test_results_of_a_loop_taken_by_loops_in_loops(x: Symbol, n: Symbol):
 
 def test_recursion_in_a_loop(x: Symbol, n: Symbol):
     def more(k: Tensor, a: Tensor) -> Tensor:
-        return recurse(k - 1, on("cpu:1", lambda: a * 1.5)) + a
+        return recurse(k - 1, a * 1.5) + a
 
     recurse = ab.function(lambda k, a: ab.cond(k > 0, lambda: more(k, a), lambda: a))
 

@@ -43,6 +43,7 @@ OBJECTS: dict[str, Maker] = {
     "layer": lambda: layers.Dense(2),
     "layers": lambda: [layers.Rescaling(2.0)],
     "optimizer": lambda: ab.optim.SGD(),
+    "optimizer_map": lambda: ab.optim.OptimizerMap(ab.optim.SGD()),
     "default_optimizer": lambda: ab.optim.SGD(),
     "inner_optimizer": lambda: ab.optim.SGD(),
 }
