@@ -27,7 +27,7 @@ from ...ops.containers.tensor_arrays import (
 )
 from ..expression.expression import UnsupportedError
 from .function import Array, Elements, Function, Ragged, Scalar, Slots, State, Value
-from .scalars import literal, size_of, type_of
+from .scalars import FLOATS, literal, size_of, type_of
 
 if TYPE_CHECKING:
     from .forms import Context, Form
@@ -147,7 +147,7 @@ def _add_at(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     with function.count(math.prod(state.shape), True) as k:
         source = value.name if isinstance(value, Scalar) else _element(function, value, k)
         at = function.element(state.kind, place, k)
-        operator = "fadd" if state.kind in ("float", "double") else "add"
+        operator = "fadd" if state.kind in FLOATS else "add"
         total = function.let(f"{operator} {state.kind} {function.load(state.kind, at)}, {source}")
         function.store(state.kind, total, at)
     function.jump(done)

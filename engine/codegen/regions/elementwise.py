@@ -13,7 +13,7 @@ from ..expression.llvm import instruction
 from ..expression.llvm import literal as constant
 from ..llvm.builder import IN_LOOP
 from .function import Array, Elements, Function, Scalar, Value, collapsed, strides_of
-from .scalars import NativeBuilder, expression_of, literal, type_of
+from .scalars import FLOATS, NativeBuilder, expression_of, literal, type_of
 
 Steps = Sequence[tuple[Op, tuple[int, ...]]]
 
@@ -251,7 +251,7 @@ def _accumulate(function: Function, kind: str, source: Array, result: Array) -> 
 def _identity(function: Function, kind: str, source: Array) -> str:
     if kind in _FIRST:
         return literal(_FIRST[kind], source.kind)
-    if source.kind in ("float", "double"):
+    if source.kind in FLOATS:
         return literal(float("-inf" if kind == "max" else "inf"), source.kind)
     bits = 31 if source.kind == "i32" else 63
     return str(-(2**bits) if kind == "max" else 2**bits - 1)
@@ -259,7 +259,7 @@ def _identity(function: Function, kind: str, source: Array) -> str:
 
 def _combine(function: Function, kind: str, element: str, a: str, b: str, loose: bool) -> str:
     """One step of a reduction."""
-    floating = element in ("float", "double")
+    floating = element in FLOATS
     if kind in ("sum", "mean", "prod"):
         name = "mul" if kind == "prod" else "add"
         return function.let(f"{f'f{name}' + (' reassoc' if loose else '') if floating else name} {element} {a}, {b}")

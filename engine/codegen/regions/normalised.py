@@ -15,7 +15,7 @@ from ...ops.neural.softmax import LogSoftmax, Softmax
 from ..expression.expression import UnsupportedError
 from .elementwise import print_elementwise, print_reduction
 from .function import Array, Function, Scalar, Value
-from .scalars import literal
+from .scalars import FLOATS, literal
 
 if TYPE_CHECKING:
     from .forms import Context, Form
@@ -92,7 +92,7 @@ def _form(make: Any) -> Form:
 
         (value,) = inputs
         op: Any = operation.op
-        if not isinstance(value, Array) or value.kind not in ("float", "double") or not value.size:
+        if not isinstance(value, Array) or value.kind not in FLOATS or not value.size:
             raise UnsupportedError(op.type_name)
         axes = range(len(value.shape)) if op.axes is None else op.axes
         normalised = _Normalised(context.function, value, list(axes))

@@ -11,7 +11,7 @@ from ..expression.expression import UnsupportedError
 from ..llvm.registers import Registers, registers_of
 from .elementwise import print_strided_copy
 from .function import Array, Elements, Function, strides_of
-from .scalars import size_of
+from .scalars import FLOATS, size_of
 
 _MOST_SUMS = 1 << 16  # elements of a product whose depth is not known
 _MOST_VECTORS = 4
@@ -36,7 +36,7 @@ def print_matmul(
         target: where the product is wanted, if that matters.
     """
     kind = a.kind
-    if kind not in ("float", "double"):
+    if kind not in FLOATS:
         raise UnsupportedError(f"matmul of {kind}")
     depth, rows = a.shape if transpose_a else a.shape[::-1]
     columns = b.shape[0] if transpose_b else b.shape[1]
@@ -69,7 +69,7 @@ def print_matmul(
 def print_sum_of_products(function: Function, a: Elements, b: Elements, host: str) -> Array:
     """``a.T @ b`` of as many rows each, a number known only at run time."""
     kind, rows, columns = a.kind, math.prod(a.shape), math.prod(b.shape)
-    if kind not in ("float", "double") or len(a.shape) != 1 or len(b.shape) != 1:
+    if kind not in FLOATS or len(a.shape) != 1 or len(b.shape) != 1:
         raise UnsupportedError(f"matmul of {kind}")
     if not 0 < rows * columns <= _MOST_SUMS:
         raise UnsupportedError("a large matrix product")
@@ -109,7 +109,7 @@ def print_products(
         target: where the result is wanted, if that matters.
     """
     kind, (of_a, of_b, out) = a.kind, labels
-    if kind not in ("float", "double"):
+    if kind not in FLOATS:
         raise UnsupportedError(f"products of {kind}")
     batch = [label for label in out if label in of_a and label in of_b]
     rows = [label for label in out if label not in of_b]
