@@ -6,6 +6,7 @@ LAPACK's pivots, so that results agree within rounding. Where LAPACK raises an e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 32  # larger matrices are worth the kernels of their own
 _MOST_COLUMNS = 64  # of right sides
+_MOST_MATRICES = 16  # of a stack
 _SUFFIX = {"float": "f32", "double": "f64"}
 
 
@@ -204,6 +206,8 @@ def _copied(context: Context, value: Value) -> Array:
 def _by_matrices(context: Context, value: Value, target: Array, each: Callable[[_Matrix, _Matrix], None]) -> Array:
     """Print code for each square matrix, a copy of it, and the matrix of `target` that belongs to it; return that."""
     function, source = context.function, _square(value)
+    if math.prod(source.shape[:-2]) > _MOST_MATRICES:
+        raise UnsupportedError("many matrices, which a kernel takes side by side")
     if source.shape[:-2] != target.shape[:-2] or source.kind != target.kind or target.shape[-1] > _MOST_COLUMNS:
         raise UnsupportedError("matrices that are repeated, or many right sides")
     if not source.size:

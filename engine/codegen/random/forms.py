@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.dtypes import float64
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...ops.base import Cast
 from ...ops.math.bits import half_threshold
@@ -182,7 +183,10 @@ def _count_up_to(function: Function, edges: str, count: int, place: str) -> str:
 
 def _target(context: Context, operation: Operation) -> Array:
     (output,) = operation.outputs
-    return context.function.allocate(type_of(output.dtype), context.shape_of(output))
+    shape = context.shape_of(output)
+    if math.prod(shape) >= machine_profile().parallel_row_elements:
+        raise UnsupportedError("many random numbers, which threads draw")
+    return context.function.allocate(type_of(output.dtype), shape)
 
 
 def _floating(target: Array) -> str:

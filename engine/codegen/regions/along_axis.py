@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .forms import Context, Form
 
 _MOST_COPIED = 4096  # elements of an array to which rows are added: outside of regions it may be in place
-_MOST_IN_SEGMENTS = 1 << 16  # elements: larger ones are worth threads
+_MOST_AT_ONCE = 1 << 16  # elements of segments, and of rows whose largest are taken: more are worth threads
 _MOST_PLACES = 64  # of the largest elements of a row, which are kept in order
 
 
@@ -160,7 +160,7 @@ def _segments(context: Context, operation: Operation, inputs: Sequence[Value]) -
     function, data, ids = context.function, as_array(inputs[0]), as_integers(inputs[1])
     is_sum = isinstance(operation.op, SegmentSum)
     target = function.allocate(data.kind, context.shape_of(operation.outputs[0]))
-    if data.kind == "i1" or max(data.size, target.size) > _MOST_IN_SEGMENTS or not isinstance(ids, Array):
+    if data.kind == "i1" or max(data.size, target.size) > _MOST_AT_ONCE or not isinstance(ids, Array):
         raise UnsupportedError("many rows, or of another kind")
     function.zero(target)
     count, width = (target if is_sum else data).shape[0], math.prod(data.shape[1:])
@@ -216,7 +216,7 @@ def _top_k(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     op, function, x = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, TopK)
     shape, size = context.shape_of(operation.outputs[0]), x.shape[-1]
-    if x.kind == "i1" or not 0 < op.k <= _MOST_PLACES:
+    if x.kind == "i1" or not 0 < op.k <= _MOST_PLACES or x.size > _MOST_AT_ONCE:
         raise UnsupportedError("largest elements of another kind")
     values, places = function.allocate(x.kind, shape), function.allocate("i32", shape)
     value, place = function.slot(x.kind), function.slot("i32")
