@@ -581,10 +581,9 @@ class Master:
         known = self._infos.get(task.name)
         if known is not None and known.incarnation == task.incarnation:
             del self._infos[task.name]
-        for step in [each for each in self.steps.values() if task.name in each.waiting]:
-            if step.program.ready.get(task.name) == task:
-                step.waiting.discard(task.name)
-                self._fail(step, task_failed(task.name, reason, step.number))
+        for step in [each for each in self.steps.values() if each.waits_for(task)]:
+            step.waiting.discard(task.name)
+            self._fail(step, task_failed(task.name, reason, step.number))
         for program in self._programs.values():
             program.graph.sent.discard(task)
             if program.is_preparing and task.name in (program.asked or ()):

@@ -216,15 +216,21 @@ def categorical_crossentropy(
     prediction = as_predictions(y_pred)
     target = ops.convert_to_tensor(y_true, prediction.dtype)
     _check_one_hot("categorical_crossentropy", target, prediction, axis)
-    if label_smoothing:
-        classes = ops.cast(ops.shape(target)[axis], prediction.dtype)
-        target = target * (1.0 - label_smoothing) + label_smoothing / classes
+    target = _smoothed(target, label_smoothing, axis)
     logits = None if from_logits else _argument_of(prediction, "softmax", axis)
     if logits is None:
         return ops.categorical_crossentropy(target, prediction, from_logits=from_logits, axis=axis)
     # The same function of what the softmax was taken of: no further sum and division, and it rounds less.
     losses = ops.clip(-ops.log_softmax(logits, axis=axis), _LEAST_LOSS, _MOST_LOSS)
     return ops.sum(target * losses, axis=axis)
+
+
+def _smoothed(target: Tensor, label_smoothing: float, axis: int) -> Tensor:
+    """Draw targets towards equal shares of the classes along an axis."""
+    if not label_smoothing:
+        return target
+    classes = ops.cast(ops.shape(target)[axis], target.dtype)
+    return target * (1.0 - label_smoothing) + label_smoothing / classes
 
 
 def _check_one_hot(name: str, target: Tensor, prediction: Tensor, axis: int) -> None:
@@ -266,9 +272,7 @@ def categorical_focal_crossentropy(
     prediction = as_predictions(y_pred)
     target = ops.convert_to_tensor(y_true, prediction.dtype)
     _check_one_hot("categorical_focal_crossentropy", target, prediction, axis)
-    if label_smoothing:
-        classes = ops.cast(ops.shape(target)[axis], prediction.dtype)
-        target = target * (1.0 - label_smoothing) + label_smoothing / classes
+    target = _smoothed(target, label_smoothing, axis)
     shares = ops.softmax(prediction, axis=axis) if from_logits else prediction
     shares = ops.clip(shares / ops.sum(shares, axis=axis, keepdims=True), EPSILON, 1.0 - EPSILON)
     factor = ops.power(1.0 - shares, gamma) * ops.convert_to_tensor(alpha, prediction.dtype)

@@ -82,7 +82,7 @@ def _solve(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
         _eliminate(context, a, x)
         _substitute(context, a, x, is_lower=False)
 
-    return [_by_matrices(context, inputs[0], _copied(context, inputs[1]), each)]
+    return [_by_matrices(context, inputs[0], context.function.copy_of(as_array(inputs[1])), each)]
 
 
 def _inverse(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -172,7 +172,7 @@ def _cholesky_gradient(context: Context, operation: Operation, inputs: Sequence[
             found.store(value, i, j)
             found.store(value, j, i)
 
-    return [_by_matrices(context, inputs[0], _copied(context, inputs[1]), each)]
+    return [_by_matrices(context, inputs[0], context.function.copy_of(as_array(inputs[1])), each)]
 
 
 def _solve_triangular(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -183,7 +183,7 @@ def _solve_triangular(context: Context, operation: Operation, inputs: Sequence[V
         a.is_transposed = op.transposed
         _substitute(context, a, x, op.lower != op.transposed, op.unit_diagonal)
 
-    return [_by_matrices(context, inputs[0], _copied(context, inputs[1]), each)]
+    return [_by_matrices(context, inputs[0], context.function.copy_of(as_array(inputs[1])), each)]
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -194,13 +194,6 @@ def _square(value: Value) -> Array:
     if array.kind not in FLOATS or array.shape[-1] > _MOST_ROWS:
         raise UnsupportedError("a large matrix, or one of another kind")
     return array
-
-
-def _copied(context: Context, value: Value) -> Array:
-    array = as_array(value)
-    target = context.function.allocate(array.kind, array.shape)
-    context.function.copy_bytes(target.pointer, array.pointer, target.bytes)
-    return target
 
 
 def _by_matrices(context: Context, value: Value, target: Array, each: Callable[[_Matrix, _Matrix], None]) -> Array:

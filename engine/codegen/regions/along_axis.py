@@ -75,8 +75,7 @@ def _add_rows(context: Context, operation: Operation, inputs: Sequence[Value]) -
     assert isinstance(op, AddRows)
     if base.size > _MOST_COPIED:
         raise UnsupportedError("a large array that is copied for a few rows")
-    target = function.allocate(base.kind, base.shape)
-    function.copy_bytes(target.pointer, base.pointer, target.bytes)
+    target = function.copy_of(base)
     _add_parts(context, op, inputs[1:], target)
     return [target]
 
@@ -144,8 +143,7 @@ def _scatter(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     adds = isinstance(operation.op, ScatterAdd)
     if x.size > _MOST_COPIED or (adds and x.kind == "i1") or not isinstance(updates, (Scalar, Array)):
         raise UnsupportedError("a large array that is copied for a few parts, or of another kind")
-    target = function.allocate(x.kind, x.shape)
-    function.copy_bytes(target.pointer, x.pointer, target.bytes)
+    target = function.copy_of(x)
     with _each_named(context, inputs[1], x.shape) as (number, place, width), function.count(width) as k:
         value, into = _element(function, updates, number, k), function.offset_of([place, k], [1, 1])
         if adds:
@@ -166,17 +164,13 @@ def _segments(context: Context, operation: Operation, inputs: Sequence[Value]) -
     count, width = (target if is_sum else data).shape[0], math.prod(data.shape[1:])
     with function.count(ids.size) as row:
         number = integer_at(function, ids, row)
-        inside, done = function.fresh("inside"), function.fresh("outside")
-        function.branch(function.let(f"icmp ult i64 {number}, {count}"), inside, done)
-        function.begin(inside)
-        with function.count(width) as k:
+        is_inside = function.let(f"icmp ult i64 {number}, {count}")
+        with function.when(is_inside), function.count(width) as k:
             own, other = (function.offset_of([each, k], [width, 1]) for each in (row, number))
             if is_sum:
                 _add_to(function, data.kind, function.load(data.kind, data.pointer, own), target.pointer, other)
             else:
                 function.store(data.kind, function.load(data.kind, data.pointer, other), target.pointer, own)
-        function.jump(done)
-        function.begin(done)
     return [target]
 
 
@@ -234,12 +228,8 @@ def _top_k(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
             _load(function, x.kind, first, number, value, place)
             last = function.load(x.kind, best.pointer, op.k - 1)
             is_better = print_is_better(function, x.kind, function.load(x.kind, value), last)
-            found, done = function.fresh("found"), function.fresh("done")
-            function.branch(is_better, found, done)
-            function.begin(found)
-            _insert(function, best, own, value, place, op.k)
-            function.jump(done)
-            function.begin(done)
+            with function.when(is_better):
+                _insert(function, best, own, value, place, op.k)
     return [values, places]
 
 

@@ -283,6 +283,12 @@ class Function(Builder):
         pointer = self.let(f"getelementptr inbounds i8, ptr %arena, i64 {buffer.offset}")
         return Array(pointer, kind, shape, frozenset([buffer]))
 
+    def copy_of(self, array: Array) -> Array:
+        """A new array with the elements of another one."""
+        target = self.allocate(array.kind, array.shape)
+        self.copy_bytes(target.pointer, array.pointer, target.bytes)
+        return target
+
     def _take(self, size: int) -> int:
         for position, (offset, free) in enumerate(self._free):
             if free >= size:

@@ -105,8 +105,7 @@ def _slice_update(context: Context, operation: Operation, inputs: Sequence[Value
     x, updates = as_array(inputs[0]), as_array(inputs[2])
     if x.size > _MOST_COPIED:
         raise UnsupportedError("a large array that is copied for a window")
-    target = function.allocate(x.kind, x.shape)
-    function.copy_bytes(target.pointer, x.pointer, target.bytes)
+    target = function.copy_of(x)
     window = Array(_window(context, target, inputs[1], updates.shape), x.kind, updates.shape)
     if window.size:
         own = strides_of(updates.shape, updates.shape)

@@ -186,9 +186,7 @@ class Variables:
         if not held.is_written:
             return Array(held.pointer, held.kind, held.shape)
         if held.copies and is_used:
-            target = function.allocate(held.kind, held.shape)
-            function.copy_bytes(target.pointer, held.pointer, target.bytes)
-            return target
+            return function.copy_of(Array(held.pointer, held.kind, held.shape))
         return self._shown(held)
 
     def _shown(self, held: Held) -> Array:
@@ -243,8 +241,7 @@ class Variables:
 
     def _take_key(self, held: Held) -> Value:
         function = self.function
-        target = function.allocate("i64", (2,))
-        function.copy_bytes(target.pointer, held.pointer, target.bytes)
+        target = function.copy_of(Array(held.pointer, "i64", (2,)))
         place = function.element("i64", held.pointer, "1")
         count = function.let(f"load i64, ptr {place}")
         function.line(f"store i64 {function.let(f'add i64 {count}, 1')}, ptr {place}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...graph.graph import Graph, Operation
 from ...graph.region import Region
+from .changes import number
 
 
 def reorder(graph: Graph, replaced: Mapping[Operation, Operation]) -> None:
@@ -75,8 +76,7 @@ def _number(graph: Graph, order: list[Operation]) -> None:
     graph.operations = order
     if isinstance(graph, Region):
         graph.needed = None
-    for index, operation in enumerate(order):
-        operation.index = index
+    number(order)
 
 
 def earlier_effects(operations: Sequence[Operation]) -> dict[Operation, list[Operation]]:
@@ -116,5 +116,4 @@ def hoist(graph: Graph, chosen: Iterable[Operation]) -> None:
         place = max((places[source][0] for source in before if source in places), default=-1)
         places[operation] = (place, serial + 1)
     graph.operations = sorted(graph.operations, key=places.__getitem__)
-    for index, operation in enumerate(graph.operations):
-        operation.index = index
+    number(graph.operations)
