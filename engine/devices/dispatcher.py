@@ -69,7 +69,7 @@ class Shortage:
     Attributes:
         work: the kernel.
         wanted: bytes that it asks for.
-        used: bytes that are taken.
+        used: bytes that the pool has taken, those included that it can't use for what is wanted.
         releases: how often the client had released something before it was tried.
         quiet_after: how much the dispatcher had been given when it saw that nothing was under way.
         answered: whether to try again, or to fail.
@@ -447,7 +447,7 @@ class Dispatcher:
             except exhausted:
                 if self._work is None:
                     raise
-                self._wait_for_room(Shortage(self._work, size, self._pool.used_bytes(), releases))
+                self._wait_for_room(Shortage(self._work, size, self._pool.total_bytes(), releases))
 
     def _wait_for_room(self, shortage: Shortage) -> None:
         """Copy to the host what its client chooses, until that says that memory was released, or that none will be."""

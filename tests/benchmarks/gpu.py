@@ -113,7 +113,7 @@ def torch_step(data: Arrays, name: str, steps: int) -> Step:
     def step() -> float:
         loss = loss_of(x, *weights)
         squares = sum((each * each).sum() for each in torch.autograd.grad(loss, weights))
-        return float(loss + squares)
+        return float((loss + squares).detach())
 
     return step
 

@@ -19,7 +19,10 @@ from anabranch.engine.machine.gpu_rows import combine_rows_on_gpu
 
 CUPY: Any = FakeCupy()
 UFUNCS = ("add", "multiply", "maximum", "minimum")
-TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint32", "uint64")
+TYPES = (
+    *("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint32", "uint64"),
+    *("int8", "uint8", "int16", "uint16", "bool"),
+)
 
 
 def dtype_of(name: str) -> Any:
@@ -46,7 +49,7 @@ def wanted(ufunc: str, out: np.ndarray, places: np.ndarray, values: np.ndarray) 
 
 def check(ufunc: str, name: str, places: np.ndarray, rows: int, width: int, draws: int = 0) -> None:
     rng, dtype = np.random.default_rng(draws), dtype_of(name)
-    integers = dtype.kind in "iu"
+    integers = dtype.kind in "iub"
     out, values = (
         (rng.integers(0, 5, (n, width)) if integers else rng.uniform(0.5, 1.5, (n, width))).astype(dtype)
         for n in (rows, len(places))
@@ -90,7 +93,7 @@ def test_nans_stay() -> None:
 
 
 def test_what_has_no_kernel() -> None:
-    with pytest.raises(UnsupportedError, match="add of bool rows"):
-        print_row_sums("add", "bool")
+    with pytest.raises(UnsupportedError, match="add of complex64 rows"):
+        print_row_sums("add", "complex64")
     held = DeviceArray(np.zeros((2, 1), "complex64"))
     assert not combine_rows_on_gpu(CUPY, "add", held, DeviceArray(np.array([0])), DeviceArray(np.ones((1, 1))))

@@ -26,7 +26,12 @@ def numeric_samples() -> list[Any]:
         if not sample.op.host_only
         and sample.op.type_name not in {"as_string", "string_format"}
         and all(np.asarray(value).dtype.kind != "T" for value in sample.inputs)
+        and not is_left_to_kernels(sample)
     ]
+
+
+def is_left_to_kernels(sample: Sample) -> bool:
+    return sample.op.type_name in {"segment_max", "segment_min"} and np.asarray(sample.inputs[0]).dtype == bool
 
 
 SAMPLES = numeric_samples()

@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 import numpy as np
+from shared.cupy_limits import check_operands
 from shared.cupy_names import check_call, check_name
 
 _METHODS = (".at", ".reduce", ".accumulate", ".outer")  # of ufuncs
@@ -145,6 +146,7 @@ def _called(function: Any, name: str = "", strict: bool = True, kept: Any = None
     def call(*arguments: Any, _kept: Any = kept, **options: Any) -> Any:
         if name:
             check_call(name, *bound, *arguments, **options)
+            check_operands(name, *arguments)
         found = function(*_to_host(arguments, strict), **_to_host(options, strict))
         return to_device(found, always=True)
 

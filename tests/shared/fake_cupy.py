@@ -75,11 +75,12 @@ class MemoryPool:
         self.used = 0
         self.limit = 0
         self.peak = 0
+        self.split = 0  # bytes that are free in blocks which are too small for anything
 
     def malloc(self, size: int) -> Any:
         self._gpu.note("malloc")
         rounded = -(-size // _UNIT) * _UNIT
-        if self.limit and self.used + rounded > self.limit:
+        if self.limit and self.used + self.split + rounded > self.limit:
             raise OutOfMemoryError(f"out of memory allocating {size} bytes")
         self.used += rounded
         self.peak = max(self.peak, self.used)
@@ -92,7 +93,7 @@ class MemoryPool:
         return self.used
 
     def total_bytes(self) -> int:
-        return self.used
+        return self.used + self.split
 
     def free_all_blocks(self) -> None:
         pass

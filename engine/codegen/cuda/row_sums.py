@@ -21,6 +21,11 @@ _TYPES = {  # by dtype: the type of elements, and the one in which they are comb
     "int64": ("long long", "long long"),
     "uint32": ("unsigned", "unsigned"),
     "uint64": ("unsigned long long", "unsigned long long"),
+    "int8": ("signed char", "int"),
+    "uint8": ("unsigned char", "int"),
+    "int16": ("short", "int"),
+    "uint16": ("unsigned short", "int"),
+    "bool": ("bool", "int"),
 }
 _HALVES = {"float16": "half", "bfloat16": "bfloat"}
 _UNSIGNED = {"int": "unsigned", "long long": "unsigned long long"}

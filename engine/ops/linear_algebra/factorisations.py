@@ -47,6 +47,7 @@ from .matrices import (
     check_matrices,
     check_precision,
     matrix_product,
+    solution,
     widened,
 )
 from .spectral import relative_precision
@@ -246,7 +247,7 @@ def _eliminate(xp: Any, lu: Any, order: Any, step: int, stop: int) -> Any:
 def _update(xp: Any, lu: Any, start: int, stop: int) -> None:
     """Eliminate in the columns from `stop` on what the rows and columns from `start` to `stop` say."""
     lower = xp.tril(lu[:, start:stop, start:stop], -1) + xp.eye(stop - start, dtype=lu.dtype)
-    lu[:, start:stop, stop:] = xp.linalg.solve(lower, lu[:, start:stop, stop:])
+    lu[:, start:stop, stop:] = solution(xp, lower, lu[:, start:stop, stop:])
     lu[:, stop:, stop:] -= lu[:, stop:, start:stop] @ lu[:, start:stop, stop:]
 
 

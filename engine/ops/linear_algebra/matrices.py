@@ -35,6 +35,16 @@ from ..math.dtype_checks import check_dtype, check_floating
 from ..run_time_shapes import sum_like
 
 
+def solution(xp: Any, a: Any, b: Any) -> Any:
+    """Return X of A X = B. Stacks of either are those of both: cupy wants them to be of one shape, and not empty."""
+    if xp is np:
+        return np.linalg.solve(a, b)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if not b.size:
+        return xp.zeros((*batch, *b.shape[-2:]), b.dtype)
+    return xp.linalg.solve(*[xp.broadcast_to(each, (*batch, *each.shape[-2:])) for each in (a, b)])
+
+
 def check_matrices(name: str, shape: Shape) -> None:
     """Refuse shapes of fewer than two axes.
 
@@ -144,7 +154,7 @@ class Solve(Op):
         return TensorSpec((*batch, size if b.shape[-2] is None else b.shape[-2], b.shape[-1]), b.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return xp.linalg.solve(*inputs)
+        return solution(xp, *inputs)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dx,) = cotangents

@@ -18,7 +18,7 @@ from ..arrays.axes import swapaxes
 from ..arrays.creation import tril, triu
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorSpec, apply
 from ..run_time_shapes import sum_like
-from .matrices import LowerHalf, check_factorised, matrix_product, solve_triangular
+from .matrices import LowerHalf, check_factorised, matrix_product, solution, solve_triangular
 
 _BLOCK = 64  # rows: smaller systems are one call of LAPACK's
 
@@ -55,8 +55,8 @@ class SolveTriangular(Op):
         if self.transposed:
             a = a.swapaxes(-1, -2)
         if not b.size:
-            return xp.linalg.solve(_triangle(xp, a, self.lower != self.transposed, True), b)  # of the right shape
-        return _solution(xp, a, b, self.lower != self.transposed, self.unit_diagonal)
+            return solution(xp, _triangle(xp, a, self.lower != self.transposed, True), b)  # of the right shape
+        return _by_halves(xp, a, b, self.lower != self.transposed, self.unit_diagonal)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dx,) = cotangents
@@ -96,17 +96,17 @@ class SolveTriangular(Op):
         yield ErrorSample(lambda: solve_triangular(np.ones((2, 3)), np.ones((3, 1))), ValueError, "square", "square")
 
 
-def _solution(xp: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
+def _by_halves(xp: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
     """Solve by halves: one half of the unknowns, what they contribute to the other half, and that."""
     size = a.shape[-1]
     if size <= _BLOCK:
-        return xp.linalg.solve(_triangle(xp, a, lower, unit_diagonal), b)
+        return solution(xp, _triangle(xp, a, lower, unit_diagonal), b)
     middle = -(-size // (2 * _BLOCK)) * _BLOCK
     upper_part, lower_part = slice(None, middle), slice(middle, None)
     first, second = (upper_part, lower_part) if lower else (lower_part, upper_part)
-    known = _solution(xp, a[..., first, first], b[..., first, :], lower, unit_diagonal)
+    known = _by_halves(xp, a[..., first, first], b[..., first, :], lower, unit_diagonal)
     rest = b[..., second, :] - xp.matmul(a[..., second, first], known)
-    found = _solution(xp, a[..., second, second], rest, lower, unit_diagonal)
+    found = _by_halves(xp, a[..., second, second], rest, lower, unit_diagonal)
     return xp.concatenate([known, found] if lower else [found, known], axis=-2)
 
 
