@@ -8,6 +8,7 @@ memory was taken, and what is copied to the host is kept until that has ended.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections import deque
@@ -61,6 +62,19 @@ class Work(Pending):
     def is_dropped(self) -> bool:
         """Test whether its step has failed or was aborted."""
         return self.client.has_failed or self.generation != self.client.generation
+
+
+class NoRoomError(MemoryError):
+    """A function that the dispatcher calls needs more memory than there is.
+
+    Attributes:
+        wanted, in_use: bytes that it asks for, and that are held.
+    """
+
+    def __init__(self, wanted: int, in_use: int) -> None:
+        super().__init__(f"{wanted:,} bytes are needed, and {in_use:,} are in use.")
+        self.wanted = wanted
+        self.in_use = in_use
 
 
 class Shortage:
@@ -173,6 +187,7 @@ class Dispatcher:
         self._work: Work | None = None
         self._streams: tuple[Any, ...] = ()
         self._pool: Any = None
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"anabranch-gpu:{number}", daemon=True)
         started = _Call(self._start)
         self._give(started)
@@ -191,7 +206,19 @@ class Dispatcher:
             self._queue.put(item)
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Return the result of `function`, called by the dispatcher after all that was given before."""
+        """Return the result of `function`, called by the dispatcher after all that was given before.
+
+        Raises:
+            RuntimeError: this process was forked from the one that uses the GPU.
+        """
+        if threading.get_ident() == self._thread.ident:
+            return function()
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"gpu:{self.number} is used by the process from which this one was forked, and CUDA does not work on "
+                "both sides of a fork. Start processes by multiprocessing.get_context('spawn'), or fork them before "
+                "anything runs on the GPU."
+            )
         call = _Call(function)
         self._give(call)
         return call.result()
@@ -446,7 +473,7 @@ class Dispatcher:
                 return self._pool.malloc(size)
             except exhausted:
                 if self._work is None:
-                    raise
+                    raise NoRoomError(size, self._pool.used_bytes()) from None
                 self._wait_for_room(Shortage(self._work, size, self._pool.total_bytes(), releases))
 
     def _wait_for_room(self, shortage: Shortage) -> None:
@@ -500,4 +527,4 @@ def dispatcher_of(number: int, limit: int | None) -> Dispatcher:
         return known
 
 
-__all__ = ["Client", "Dispatcher", "Shortage", "Work", "dispatcher_of"]
+__all__ = ["Client", "Dispatcher", "NoRoomError", "Shortage", "Work", "dispatcher_of"]

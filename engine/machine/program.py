@@ -6,7 +6,7 @@ import contextlib
 import copy
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -20,7 +20,7 @@ from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
-from ..graph.state.variable import OwnMemory, Variable
+from ..graph.state.variable import OwnMemory
 from ..graph.tensor import Symbol
 from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
@@ -51,11 +51,11 @@ from ..queues.writing import Writing, hold_interrupts, locks_of
 from ..runtime import numerics
 from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
-from ..runtime.errors import annotate
+from ..runtime.errors import annotate, evaluated
 from ..runtime.printer import Printer
-from ..runtime.program import copied_value, describe_origin, evaluated, fusion_rule_of, kernels_of, needs_whole_cores
+from ..runtime.program import copied_value, describe_origin, fusion_rule_of, kernels_of, needs_whole_cores
 from ..runtime.timing import note_compiled, now
-from ..runtime.writes import written_variables
+from ..runtime.writes import touched_variables, written_variables
 from ..tracing import active
 from .engines import Engine, WorkerEngine
 from .printing import MachinePrinter
@@ -64,12 +64,6 @@ from .step import Step
 
 Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
 _TEXT_WIDTH = 56  # of the program in a listing
-
-
-def _variables_of(operations: Iterable[Operation]) -> list[Variable]:
-    """Return the variables that operations read or write, those inside loops and branches included."""
-    resources = dict.fromkeys(effect.resource for operation in operations for effect in operation.effects)
-    return [resource for resource in resources if isinstance(resource, Variable)]
 
 
 @dataclass
@@ -160,7 +154,7 @@ class MachineProgram:
         whole = not exact and needs_whole_cores(prepared.operations)
         self._threads = on_one_thread(contextlib.nullcontext) if whole else contextlib.nullcontext
         self._locks = locks_of(written_variables(prepared.operations))
-        self._variables = _variables_of(prepared.operations)
+        self._variables = touched_variables(prepared.operations)
         self._idle: list[Step] = []
         self._lock = threading.Lock()  # of what is printed, and of the steps that are made of it
         self._print(prepared)
@@ -354,7 +348,8 @@ class MachineProgram:
         return traced
 
     def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        numerics.check_results(operation, self.statistics.runs, inputs, outputs)
+        given, made = ([_on_host(value) for value in values] for values in (inputs, outputs))
+        numerics.check_results(operation, self.statistics.runs, given, made)
 
     @property
     def step_asked_for(self) -> tuple[Graph, Sequence[Symbol | Operation], Sequence[Symbol], Sequence[Spec] | None]:
@@ -428,6 +423,11 @@ class MachineProgram:
         loops = [(loop, evaluated(count, scope)) for loop, count in origin.loops]
         loops += [(plan.operation, number) for plan, number in iteration.path()]
         annotate(error, origin.operation, values, loops, device=node.target or node.device)
+
+
+def _on_host(value: Any) -> Any:
+    """An array of a GPU, copied to the host."""
+    return value.get() if hasattr(value, "__cuda_array_interface__") else value
 
 
 def lowered(
@@ -550,6 +550,7 @@ def place_by_cost(
     Several devices are used where that is asked for, and where it saves more than running operations one by one costs.
     """
     placement = place(operations, feeds, costs=costs, like=like).if_it_pays(machine_profile().dispatch_seconds)
+    placement = placement.together()
     if is_logged("placement"):
         counts = Counter(device.name for device in placement.values())
         told = ", ".join(f"{count} on {name}" for name, count in counts.items())

@@ -352,7 +352,7 @@ def make_engines(
 
     def opened(device: Device) -> StreamDevice:
         if device.kind == "gpu":
-            from .gpu_device import MachineGpu  # cupy loads here, on first use
+            from .gpu.device import MachineGpu  # cupy loads here, on first use
 
             return MachineGpu(device)
         is_plain = device.seed is None and device.memory_limit is None and not device.virtual_time

@@ -16,7 +16,7 @@ from ..ops.base import Constant
 from ..passes.framework.prune import needed_operations
 from .constraints import PlacementError
 from .costs import CostModel, costs_of_process
-from .devices import Device, list_devices, named
+from .devices import Device, host_of, list_devices, named
 from .kernels import is_split
 from .search import on_one_device, search
 from .simulate import Simulated, simulate
@@ -109,6 +109,23 @@ class Placement(Mapping[Operation, Device]):
         if alone.over or alone.seconds > self.seconds + effort:
             return self
         return Placement(self._layout, places, alone)
+
+    def together(self) -> Placement:
+        """This one, or, where one GPU is used and nothing asks to be elsewhere, everything on it that may be there.
+
+        What may not stays with the host of the GPU. A step that stays on a GPU is launched as a whole, while values
+        that cross cost the host some time each.
+        """
+        used = {self.devices[number] for number in self._places}
+        gpus = [device for device in used if device.kind == "gpu"]
+        if len(gpus) != 1:
+            return self
+        near = [self.devices.index(device) for device in (gpus[0], host_of(gpus[0], self.devices))]
+        places = [next((number for number in near if number in choices), -1) for choices in self._layout.choices]
+        if -1 in places:
+            return self
+        simulated = simulate(self._layout, places)
+        return self if simulated.over else Placement(self._layout, places, simulated)
 
     # --- figures ----------------------------------------------------------------------------------------------------
 

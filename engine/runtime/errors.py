@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..graph.spec import TensorSpec
 from ..ops.arrays.gathering import Take
 from ..ops.arrays.indexing import GetItem, GetItems
 from ..ops.internal.product_then import ProductThen
+from .printed import Origin
 
 _MOST_SHOWN = 8  # integers of an index
 
@@ -77,3 +79,52 @@ def annotate(
     where = "" if device is None else f" on {device}"
     error.add_note(f"In operation {name!r} ({kind}){where}{loops}; inputs: {inputs}; defined at {location}")
     error._anabranch_operation = name  # type: ignore[attr-defined]
+
+
+def annotate_from(
+    error: BaseException,
+    filename: str,
+    origins: Mapping[int, Origin],
+    device: str | None = None,
+    calls: Sequence[tuple[str, int]] = (),
+) -> list[FrameType]:
+    """Note on `error` the operation whose printed line raised it.
+
+    Args:
+        error: the error, which keeps its type.
+        filename: of the printed code.
+        origins: by line, the operation that is computed there.
+        device: where it ran, if there are several.
+        calls: the recursive functions under way, each with how many calls of it there are.
+
+    Returns:
+        The frames of the printed code, the outermost first.
+    """
+    frames: list[FrameType] = []
+    line, traceback = 0, error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == filename:
+            frames.append(traceback.tb_frame)
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    origin = origins.get(line)
+    if origin is not None:
+        scope: dict[str, Any] = {}  # names are unique in the whole program
+        for frame in frames:
+            scope |= {**frame.f_globals, **frame.f_locals}
+        values = [scope[name] for name in origin.arguments if name in scope]
+        iterations = [(loop, evaluated(count, scope)) for loop, count in origin.loops]
+        annotate(error, origin.operation, values, iterations, calls, device)
+    return frames
+
+
+def clear(frames: Iterable[FrameType]) -> None:
+    """Let go of what the printed code of a step that failed had saved."""
+    for frame in frames:
+        frame.clear()
+
+
+def evaluated(count: str, scope: Mapping[str, Any]) -> int:
+    """The value of a loop's counting expression: a name, or a name less a number."""
+    name, _, start = count.partition(" - ")
+    return int(scope[name]) - int(start or 0)

@@ -7,7 +7,6 @@ import math
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from ..codegen.natives import has_binder
@@ -44,7 +43,7 @@ from .beside import Beside
 from .code import compiled
 from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
-from .errors import annotate
+from .errors import annotate_from, clear
 from .parallel_schedule import arranged
 from .printer import Printer
 from .records import recorded_in_rows, written_into_slots
@@ -350,26 +349,10 @@ class Program:
 
     def _annotate(self, error: Exception) -> None:
         """Find the operation whose line raised, and note it on the error; let go of what the step had saved."""
-        frames: list[tuple[FrameType, int]] = []
-        traceback = error.__traceback__
-        while traceback is not None:
-            if traceback.tb_frame.f_code.co_filename == self.filename:
-                frames.append((traceback.tb_frame, traceback.tb_lineno))
-            traceback = traceback.tb_next
-        if not frames:
-            return
-        scope: dict[str, Any] = {}  # names are unique in the whole program
-        for frame, _ in frames:
-            scope |= {**frame.f_globals, **frame.f_locals}
-        origin = self.origins.get(frames[-1][1])
-        if origin is not None:
-            values = [scope[name] for name in origin.arguments if name in scope]
-            iterations = [(loop, evaluated(count, scope)) for loop, count in origin.loops]
-            annotate(error, origin.operation, values, iterations, self._depths(error))
-        if self._timing is not None:
-            self._timing.close([frame.f_locals for frame, _ in frames], error)
-        for frame, _ in frames:
-            frame.clear()
+        frames = annotate_from(error, self.filename, self.origins, calls=self._depths(error))
+        if self._timing is not None and frames:
+            self._timing.close([frame.f_locals for frame in frames], error)
+        clear(frames)
 
 
 def describe_origin(operation: Operation) -> str:
@@ -378,12 +361,6 @@ def describe_origin(operation: Operation) -> str:
     if location is None:
         return operation.name
     return f"{operation.name}, {os.path.basename(location.filename)}:{location.line}"
-
-
-def evaluated(count: str, scope: dict[str, Any]) -> int:
-    """The value of a loop's counting expression: a name, or a name less a number."""
-    name, _, start = count.partition(" - ")
-    return int(scope[name]) - int(start or 0)
 
 
 def _has_arrays(graph: Graph) -> bool:

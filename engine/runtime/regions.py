@@ -214,7 +214,7 @@ class LoopPrinter(_RegionPrinter):
                 if isinstance(operation.op, Constant):
                     inside.print_operation(operation)
             arguments = [inside.names[tensor] for tensor in working[0].inputs]
-            expression = working[0].op.emit(arguments)
+            expression = None if self.outer.printer.by_run else working[0].op.emit(arguments)
             if expression is not None:
                 self.block.line(f"while {expression}:", (working[0], arguments))
                 self._print_look(inside)

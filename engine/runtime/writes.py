@@ -10,6 +10,12 @@ from ..graph.tensor import Symbol
 from ..passes.memory.storage import Buffer
 
 
+def touched_variables(operations: Iterable[Operation]) -> list[Variable]:
+    """The variables that operations read or write, those inside loops and branches included."""
+    resources = dict.fromkeys(effect.resource for operation in operations for effect in operation.effects)
+    return [resource for resource in resources if isinstance(resource, Variable)]
+
+
 def written_variables(operations: Iterable[Operation]) -> set[Variable]:
     """The variables that operations write, those inside loops and branches included."""
     effects = [effect for operation in operations for effect in operation.effects]

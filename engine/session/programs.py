@@ -21,6 +21,7 @@ from ..runtime.variants import Variants
 from .targets import Remote
 
 if TYPE_CHECKING:
+    from ..machine.gpu.program import GpuProgram
     from ..machine.program import MachineProgram
 _EVERYWHERE = (Constant, Parameter, Placeholder)
 
@@ -51,7 +52,7 @@ def make_program(
     feeds: Sequence[Symbol],
     specs: Sequence[Spec] | None = None,
     schedule: Schedule = AS_IT_COMES,
-) -> Program | MachineProgram:
+) -> Program | MachineProgram | GpuProgram:
     """The program of a step, for the devices that are declared now.
 
     Args:
@@ -70,14 +71,19 @@ def make_program(
     if has_one_device() and not any(isinstance(operation.op, RawOp) for operation in graph.operations):
         return Program(graph, targets, feeds, specs)
     from ..devices.cuda import check_gpus
-    from ..machine.program import BuiltStep, MachineProgram, place_by_cost, prepared_step  # loads on first use
+    from ..machine.gpu.host_part import gpu_of_step  # these load on first use
+    from ..machine.gpu.program import GpuProgram
+    from ..machine.program import BuiltStep, MachineProgram, place_by_cost, prepared_step
 
     assign = partial(place_by_cost, like=schedule.placement)
     step = prepared_step(graph, targets, feeds, specs, assign=assign)
     if not isinstance(step, BuiltStep) and _is_on_one_cpu(step.operations):
         check_gpus(list_devices())  # what found no place on a GPU that is missing does not run elsewhere unnoticed
         return Program(graph, targets, feeds, specs, prepared=step)
-    return MachineProgram(graph, targets, feeds, specs, assign=assign, seed=schedule.seed, prepared=step)
+    machine = partial(MachineProgram, graph, targets, feeds, specs, assign=assign, seed=schedule.seed)
+    if schedule.seed is None and (device := gpu_of_step(step, list_devices())) is not None:
+        return GpuProgram(graph, targets, feeds, specs, step, device, machine)
+    return machine(prepared=step)
 
 
 def make_variants(

@@ -13,6 +13,7 @@ from ..place.devices import devices_version
 from .programs import make_program
 
 if TYPE_CHECKING:
+    from ..machine.gpu.program import GpuProgram
     from ..machine.program import MachineProgram
     from ..runtime.program import Program
 
@@ -61,6 +62,6 @@ def _known(declared: Sequence[Shape], shapes: Sequence[tuple[int, ...]]) -> tupl
 
 def _made(
     graph: Graph, targets: Sequence[Symbol | Operation], feeds: Sequence[Symbol], sizes: Sequence[Shape]
-) -> Program | MachineProgram:
+) -> Program | MachineProgram | GpuProgram:
     specs = [TensorSpec(known, feed.dtype) for known, feed in zip(sizes, feeds, strict=True)]
     return make_program(graph, targets, feeds, specs)

@@ -34,6 +34,7 @@ from .programs import AS_IT_COMES, Schedule, make_variants
 from .targets import connect
 
 if TYPE_CHECKING:
+    from ..machine.gpu.program import GpuProgram
     from ..machine.program import MachineProgram
 
 
@@ -73,7 +74,7 @@ class Session:
         self._schedule = _schedule(placement, schedule_seed, target, lossy)
         self._programs: dict[Any, Variants] = {}
         self._pieces: dict[Any, dict[Any, Any]] = {}
-        self._latest: Program | MachineProgram | None = None
+        self._latest: Program | MachineProgram | GpuProgram | None = None
         self._contexts: list[Any] = []
         self._stop = Stop()
         self._before_next: list[Callable[[], None]] = []
@@ -173,12 +174,12 @@ class Session:
             found = handle.run(self._resolve_fetches(fetches), given)
         return _pack_fetches(fetches, [as_fetched(value) for value in found])
 
-    def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program | MachineProgram:
+    def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program | MachineProgram | GpuProgram:
         """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
         leaves = tuple(self._resolve_fetches(fetches))
         return self._variants(leaves, self._resolve_feeds(feeds)).general()
 
-    def program_for(self, fetches: Any, feed_dict: Mapping[Any, Any]) -> Program | MachineProgram:
+    def program_for(self, fetches: Any, feed_dict: Mapping[Any, Any]) -> Program | MachineProgram | GpuProgram:
         """The compiled program that `run` takes for these values."""
         leaves, feeds = tuple(self._resolve_fetches(fetches)), self._resolve_feeds(feed_dict)
         values = [checked_feed(tensor, value) for tensor, value in zip(feeds, feed_dict.values(), strict=True)]

@@ -186,6 +186,7 @@ def compared(kind: str, width: int, rows: int, steps: int, rounds: int) -> tuple
         found = {peer: f"{milliseconds(step, rounds):.2f}" for peer, step in made.items()}
         shape = f"{rows} x {width}" + (f", {steps} steps" if name == "lstm" else "")
         table.append([f"{name}, {shape}", *[found.get(peer, "-") for peer in ("ours", "PyTorch", "JAX")]])
+        print(*table[-1], sep=" | ", flush=True)
     return table, wrong
 
 
@@ -206,6 +207,7 @@ def swapping(kind: str, units: int, lengths: tuple[int, ...], fit: int) -> list[
             except DeviceMemoryError:
                 row.append("OOM")
         table.append(row)
+        print(*row, sep=" | ", flush=True)
     return table
 
 

@@ -14,7 +14,7 @@ from shared.host_cuda import compile_on_host
 from anabranch.engine.codegen.cuda.draws import draw_launch
 from anabranch.engine.codegen.expression.expression import UnsupportedError
 from anabranch.engine.graph.op import Op
-from anabranch.engine.machine.gpu_draws import draw_runner
+from anabranch.engine.machine.gpu.draws import draw_runner
 from anabranch.engine.ops.random.samplers import (
     RandomIntegers,
     RandomKeep,

@@ -11,8 +11,8 @@ from shared.fake_cupy import FakeCupy
 from shared.host_cuda import compile_on_host
 
 from anabranch.engine.codegen.cuda import launches
-from anabranch.engine.machine.gpu_fused import FusedRunner
-from anabranch.engine.machine.gpu_kernels import OpRunner
+from anabranch.engine.machine.gpu.fused import FusedRunner
+from anabranch.engine.machine.gpu.kernels import OpRunner
 
 TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 3e-6, "float64": 1e-12}
 CUPY: Any = FakeCupy()

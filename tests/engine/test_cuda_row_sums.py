@@ -15,7 +15,7 @@ from shared.host_cuda import compile_on_host
 
 from anabranch.engine.codegen.cuda.row_sums import TILE, print_row_sums
 from anabranch.engine.codegen.expression.expression import UnsupportedError
-from anabranch.engine.machine.gpu_rows import combine_rows_on_gpu
+from anabranch.engine.machine.gpu.rows import combine_rows_on_gpu
 
 CUPY: Any = FakeCupy()
 UFUNCS = ("add", "multiply", "maximum", "minimum")

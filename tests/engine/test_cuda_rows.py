@@ -11,8 +11,8 @@ from shared.fake_cupy import FakeCupy
 from shared.host_cuda import HostModule, compile_on_host
 
 from anabranch.engine.codegen.cuda import launches
-from anabranch.engine.machine.gpu_fused import FusedRunner
-from anabranch.engine.machine.gpu_kernels import OpRunner
+from anabranch.engine.machine.gpu.fused import FusedRunner
+from anabranch.engine.machine.gpu.kernels import OpRunner
 
 CUPY: Any = FakeCupy()
 

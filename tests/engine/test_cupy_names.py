@@ -12,7 +12,7 @@ from shared.make_cupy_signatures import lines
 
 from anabranch.engine import ops
 from anabranch.engine.graph.op import Sample
-from anabranch.engine.machine.gpu_kernels import OpRunner
+from anabranch.engine.machine.gpu.kernels import OpRunner
 from anabranch.engine.testing import op_check
 
 registered_ops()

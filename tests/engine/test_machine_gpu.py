@@ -29,8 +29,8 @@ from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.state.initial_values import Later
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.machine.gpu_fused import FusedRunner
-from anabranch.engine.machine.gpu_kernels import HOST_READS, OpRunner
+from anabranch.engine.machine.gpu.fused import FusedRunner
+from anabranch.engine.machine.gpu.kernels import HOST_READS, OpRunner
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.runtime.interpreter import Interpreter

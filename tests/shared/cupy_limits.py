@@ -1,4 +1,4 @@
-"""What functions of cupy refuse beyond their signatures, as it was seen on a GPU (cupy 14.2)."""
+"""Operands that functions of cupy refuse whatever their signatures say, as seen on a GPU (cupy 14.2)."""
 
 from __future__ import annotations
 

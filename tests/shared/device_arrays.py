@@ -29,6 +29,10 @@ class DeviceArray:
         found = getattr(self._held, name)
         return _called(found, f"ndarray.{name}", strict=False, kept=self) if callable(found) else to_device(found)
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": self._held.shape, "typestr": self._held.dtype.str, "version": 3}
+
     def __array__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 

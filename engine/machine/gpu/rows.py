@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..codegen.cuda.row_sums import TILE, RowSums, print_row_sums
-from ..codegen.cuda.rows import BLOCK
-from ..codegen.expression.expression import UnsupportedError
-from ..common.dtypes import name_of
-from .gpu_fused import compiled_module
+from ...codegen.cuda.row_sums import TILE, RowSums, print_row_sums
+from ...codegen.cuda.rows import BLOCK
+from ...codegen.expression.expression import UnsupportedError
+from ...common.dtypes import name_of
+from .fused import compiled_module
 
 _MOST_BLOCKS = 1 << 16
 

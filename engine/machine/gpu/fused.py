@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..codegen.cuda.elementwise import OPTIONS
-from ..codegen.cuda.launches import launches_of
-from ..codegen.expression.expression import UnsupportedError
-from ..graph.spec import TensorSpec
-from ..ops.internal.fused import Fused
+from ...codegen.cuda.elementwise import OPTIONS
+from ...codegen.cuda.launches import launches_of
+from ...codegen.expression.expression import UnsupportedError
+from ...graph.spec import TensorSpec
+from ...ops.internal.fused import Fused
 
 _KNOWN_SHAPES = 1024  # for which a fused operation keeps its kernels
 

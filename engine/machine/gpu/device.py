@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..devices.gpu import GpuDevice
-from ..graph.op import is_array
-from ..place.devices import Device
-from .gpu_kernels import GpuKernels, travels
+from ...devices.gpu import GpuDevice
+from ...graph.op import is_array
+from ...place.devices import Device
+from .kernels import GpuKernels, travels
 
 
 class MachineGpu(GpuDevice):

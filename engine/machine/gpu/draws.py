@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..codegen.cuda.draws import DrawLaunch, draw_launch
-from ..codegen.cuda.rows import BLOCK
-from ..codegen.expression.expression import UnsupportedError
-from ..graph.op import Op
-from ..ops.arrays.shape_arguments import fill_shape
-from ..ops.random.keys import key_words
-from .gpu_fused import compiled_module
+from ...codegen.cuda.draws import DrawLaunch, draw_launch
+from ...codegen.cuda.rows import BLOCK
+from ...codegen.expression.expression import UnsupportedError
+from ...graph.op import Op
+from ...ops.arrays.shape_arguments import fill_shape
+from ...ops.random.keys import key_words
+from .fused import compiled_module
 
 
 class DrawRunner:

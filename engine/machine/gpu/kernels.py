@@ -18,18 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from ..common.nest import is_tuple
-from ..devices.dispatcher import Dispatcher
-from ..devices.transfer import Parts
-from ..graph.op import Op, is_array
-from ..graph.state.variable import Assign, Variable
-from ..ops.arrays.gathering import register_combiner
-from ..ops.containers.array_value import ArrayValue
-from ..ops.containers.indexed_slices import AssignRows
-from ..ops.internal.fused import Fused
-from .gpu_draws import draw_runner
-from .gpu_fused import FusedRunner
-from .gpu_rows import combine_rows_on_gpu
+from ...common.nest import is_tuple
+from ...devices.dispatcher import Dispatcher
+from ...devices.transfer import Parts
+from ...graph.op import Op, is_array
+from ...graph.state.variable import Assign, Variable
+from ...ops.arrays.gathering import register_combiner
+from ...ops.containers.array_value import ArrayValue
+from ...ops.containers.indexed_slices import AssignRows
+from ...ops.internal.fused import Fused
+from .draws import draw_runner
+from .fused import FusedRunner
+from .rows import combine_rows_on_gpu
+from .variables import DeviceVariable, DeviceVariables, StepVariables
 
 _SMALL = 8  # elements of an integer vector that stays on the host, as in placement
 
@@ -90,33 +91,37 @@ class GpuKernels:
 
     Args:
         dispatcher: calls them.
+        variables: where values of variables are; by default on the GPU for a step of a machine.
     """
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, variables: DeviceVariables | StepVariables | None = None) -> None:
         self._cupy = dispatcher.cupy
         register_combiner(self._cupy.ndarray, combine_rows_on_gpu)
-        self._variables = DeviceVariables(dispatcher)
+        self._variables = DeviceVariables(dispatcher) if variables is None else variables
         self._functions: dict[types.CodeType, Callable[..., Any]] = {}
         self._translated: dict[int, Any] = {}
         self._kept: list[Any] = []  # what was translated, so that ids stay its own
 
     def forget_variables(self) -> None:
         """A step begins: the host may have written variables since the last one."""
+        assert isinstance(self._variables, DeviceVariables)
         self._variables.step += 1
 
     def of(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that runs a printed function on the device."""
-        return functools.partial(self._run, kernel, self._variables.step)
+        assert isinstance(self._variables, DeviceVariables)
+        return functools.partial(self._run, kernel, self._variables, self._variables.step)
 
-    def _run(self, kernel: Any, step: int, *values: Any) -> Any:
-        self._variables.begin(step)
-        function = self._functions.get(kernel.__code__)
-        if function is None:
-            function = self._functions[kernel.__code__] = self._function(kernel)
-        results = function(*values)
+    def _run(self, kernel: Any, variables: DeviceVariables, step: int, *values: Any) -> Any:
+        variables.begin(step)
+        results = self.function_of(kernel)(*values)
         if is_tuple(results):
             return tuple([self.on_device(value) for value in results])
         return self.on_device(results)
+
+    def function_of(self, function: Any) -> Callable[..., Any]:
+        """Return a printed function over the arrays of the GPU."""
+        return self._functions.get(function.__code__) or self._function(function)
 
     def on_device(self, value: Any) -> Any:
         """Arrays of the host, uploaded."""
@@ -137,7 +142,7 @@ class GpuKernels:
         if value is np:
             return self._cupy
         if isinstance(value, types.FunctionType) and value.__globals__ is given:
-            return self._functions.get(value.__code__) or self._function(value)
+            return self.function_of(value)
         found = self._translated.get(id(value))
         if found is None:
             found = self._translated[id(value)] = self._replacement(value)
@@ -206,90 +211,3 @@ class OpRunner:
             return value
         is_read = self._is_drawn or not value.ndim or (value.ndim == 1 and value.dtype.kind in "iub")
         return value.get()[()] if is_read else value
-
-
-class _Copy:
-    """The value of a variable on a device, and on the host as soon as it is there."""
-
-    def __init__(self, device: Any, host: Any, is_coming: bool) -> None:
-        self.device = device
-        self.host = host
-        self.is_coming = is_coming
-
-
-class DeviceVariables:
-    """The values of variables on one GPU during a step. They are uploaded when they are first read.
-
-    What is written is copied to the host beside the kernels that follow, and put into the variable then; the step ends
-    after that. Others may change the host's memory between steps, so that copies are kept no longer.
-
-    Args:
-        dispatcher: makes the copies.
-
-    Attributes:
-        step: counts the steps.
-    """
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self.step = 0
-        self._of_step = 0
-        self._copies: dict[Variable, _Copy] = {}
-
-    def begin(self, step: int) -> None:
-        """Called with each kernel: the step that it belongs to."""
-        if step != self._of_step:
-            self._of_step = step
-            self._copies.clear()
-
-    def read(self, variable: Variable) -> Any:
-        """The value on the device; a NumPy scalar where it is one."""
-        host = variable.stored_value()
-        copy = self._copies.get(variable)
-        if copy is not None and (copy.is_coming or copy.host is host):
-            return copy.device
-        if not is_array(host):
-            return host
-        device = self._dispatcher.cupy.asarray(host)
-        self._copies[variable] = _Copy(device, host, is_coming=False)
-        return device
-
-    def write(self, variable: Variable, value: Any) -> None:
-        """Replace the value; kernels see that from now on, and the host when it is there."""
-        copy = self._copies[variable] = _Copy(value, None, is_coming=True)
-
-        def arrived(host: Any) -> None:
-            copy.host, copy.is_coming = host, False
-            if self._copies.get(variable) is copy:
-                variable.write_value(host)
-
-        self._dispatcher.fetch(value, arrived)
-
-
-class DeviceVariable:
-    """Stands for a variable in what runs on a device.
-
-    Args:
-        variable: the variable.
-        values: where its values are.
-    """
-
-    def __init__(self, variable: Variable, values: DeviceVariables) -> None:
-        self._variable = variable
-        self._values = values
-        self.name = variable.name
-        self.dtype = variable.dtype
-        self.shape = variable.shape
-        self._check_shape = variable._check_shape  # pyright: ignore[reportPrivateUsage]
-
-    @property
-    def _value(self) -> Any:
-        return self._values.read(self._variable)
-
-    @_value.setter
-    def _value(self, value: Any) -> None:
-        self._values.write(self._variable, value)
-
-    def write_value(self, value: Any) -> None:
-        """As `Variable.write_value`."""
-        self._values.write(self._variable, value)
