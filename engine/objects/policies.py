@@ -104,8 +104,9 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         default_policy: for layers that no key fits: a policy, its name, or None for the global one.
         policy_map: a dict of policies (or names). A key is a path, or a pattern that a whole path matches.
 
-    As the `dtype` of a layer, it gives that layer the policy for its path; layers inside that are to follow it are
-    given it as well. A path that is a key itself gets that key's policy, whatever patterns match it.
+    As the `dtype` of a layer, it gives that layer the policy for its path. The layer's `dtype_policy` is the map, and
+    layers that it makes inside are given that: those of `MultiHeadAttention` are found by their own paths. A path that
+    is a key itself gets that key's policy, whatever patterns match it.
 
     Raises:
         TypeError: the map is no dict.

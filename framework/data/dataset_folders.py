@@ -33,6 +33,16 @@ class Listing:
     class_names: list[str] | None
 
 
+def check_format(format: str) -> None:
+    """Refuse formats of datasets that Keras does not have either.
+
+    Raises:
+        ValueError: it is such a format.
+    """
+    if format not in ("tf", "grain"):
+        raise ValueError(f"format must be 'tf' or 'grain', got {format!r}.")
+
+
 def check_folder_arguments(
     labels: Sequence[int] | Literal["inferred"] | None,
     label_mode: str | None,

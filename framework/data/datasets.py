@@ -20,7 +20,7 @@ from ...engine.common.nest import map_structure
 from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import drawn_entropy
 from .adapters import PyDataset
-from .dataset_folders import Listing, check_folder_arguments, encode_labels, list_folder, split_listing
+from .dataset_folders import Listing, check_folder_arguments, check_format, encode_labels, list_folder, split_listing
 from .images import _pillow, img_to_array, load_img, resizer
 from .transformations import Transformations, read_only
 
@@ -231,14 +231,16 @@ def timeseries_dataset_from_array(
         shuffle: draw a new order of the windows for each pass.
         seed: for the orders.
         start_index, end_index: the part of the series that is used.
-        format: accepted as in Keras.
+        format: "tf" or "grain", accepted as in Keras; the dataset is the same.
 
     Returns:
         A dataset of ``(batch, sequence_length, ...)``, or of pairs of these and targets ``(batch, ...)``.
 
     Raises:
-        ValueError: a length or stride is not positive, the part is none, or it is shorter than a window.
+        ValueError: a length or stride is not positive, the format has another name, the part is none, or it is shorter
+            than a window.
     """
+    check_format(format)
     for name, value in (
         ("sequence_length", sequence_length),
         ("sequence_stride", sequence_stride),
@@ -309,7 +311,7 @@ def text_dataset_from_directory(
         validation_split: the part of the files that is for validation.
         subset: "training", "validation", or "both" for a list of the two datasets.
         follow_links: follow links to folders.
-        format: accepted as in Keras.
+        format: "tf" or "grain", accepted as in Keras; the dataset is the same.
         verbose: print how many files there are.
 
     Returns:
@@ -318,6 +320,7 @@ def text_dataset_from_directory(
     Raises:
         ValueError: there are no files, or arguments contradict each other.
     """
+    check_format(format)
     check_folder_arguments(labels, label_mode, class_names, validation_split, subset, shuffle, seed)
     mode = None if labels is None else label_mode
     listing = list_folder(
@@ -373,6 +376,7 @@ def image_dataset_from_directory(
         ValueError: there are no images, or arguments contradict each other. ImportError: Pillow is not installed.
     """
     _pillow("image_dataset_from_directory")
+    check_format(format)
     check_folder_arguments(labels, label_mode, class_names, validation_split, subset, shuffle, seed)
     if color_mode not in ("grayscale", "rgb", "rgba"):
         raise ValueError(f"color_mode must be 'grayscale', 'rgb' or 'rgba', got {color_mode!r}.")

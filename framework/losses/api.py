@@ -369,11 +369,11 @@ class Dice(LossFunctionWrapper):
 
 
 class Tversky(LossFunctionWrapper):
-    """`Dice` with weights of its own for what was missed and for what was found too much.
+    """`Dice` with weights of its own for what was found too much and for what was missed.
 
     Args:
-        alpha: the weight of positions of the region that were not predicted.
-        beta: the weight of positions that were predicted and do not belong to it.
+        alpha: the weight of positions that were predicted and do not belong to the region.
+        beta: the weight of positions of the region that were not predicted.
         axis: the axes of the sums; all by default.
 
     Source: Salehi et al., "Tversky loss function for image segmentation using 3D fully convolutional deep networks",

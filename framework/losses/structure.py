@@ -49,12 +49,12 @@ def dice(y_true: TensorLike, y_pred: TensorLike, axis: Axis = None) -> Tensor:
 
 @on_tensors
 def tversky(y_true: TensorLike, y_pred: TensorLike, alpha: float = 0.5, beta: float = 0.5, axis: Axis = None) -> Tensor:
-    """`dice` with weights of its own for what was missed and for what was found too much.
+    """`dice` with weights of its own for what was found too much and for what was missed.
 
     Args:
         y_true, y_pred, axis: as for `dice`.
-        alpha: the weight of positions of the region that were not predicted.
-        beta: the weight of positions that were predicted and do not belong to it.
+        alpha: the weight of positions that were predicted and do not belong to the region.
+        beta: the weight of positions of the region that were not predicted.
 
     Source: Salehi et al., "Tversky loss function for image segmentation using 3D fully convolutional deep networks",
     2017.
@@ -64,7 +64,7 @@ def tversky(y_true: TensorLike, y_pred: TensorLike, alpha: float = 0.5, beta: fl
     common = ops.sum(target * prediction, axis=axes)
     missed = ops.sum(target * (1.0 - prediction), axis=axes)
     added = ops.sum(prediction * (1.0 - target), axis=axes)
-    return 1.0 - common / (common + missed * alpha + added * beta + _EPSILON)
+    return 1.0 - common / (common + added * alpha + missed * beta + _EPSILON)
 
 
 @on_tensors

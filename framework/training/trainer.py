@@ -485,7 +485,7 @@ def _needs_scaled_loss(model: Trainer) -> bool:
     """Test whether gradients of the model pass through float16, and its optimizer does nothing about it yet."""
     if model.optimizer is None or isinstance(model.optimizer, optim.LossScaleOptimizer):
         return False
-    return any(layer.dtype_policy.name == "mixed_float16" for layer in model._flatten_layers())
+    return any(layer._own_policy.name == "mixed_float16" for layer in model._flatten_layers())
 
 
 def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:

@@ -478,7 +478,7 @@ class LayerState:
     @property
     def quantization_mode(self) -> str | None:
         """The mode in which the weights are quantised, such as "int8"; None if they are not."""
-        return "int8" if self.rounded_weights else self.dtype_policy.quantization_mode
+        return "int8" if self.rounded_weights else self._own_policy.quantization_mode
 
     def quantize(
         self, mode: str | None = None, type_check: bool = True, config: QuantizationConfig | str | None = None
@@ -499,7 +499,7 @@ class LayerState:
         Raises:
             NotImplementedError: the weights would be floats.
         """
-        policy = self.dtype_policy
+        policy = self._own_policy
         mode = policy.quantization_mode
         if mode is None or mode in self.quantization_modes or not self.own_variables():
             return
@@ -520,9 +520,8 @@ class LayerState:
 
     @property
     def dtype_policy(self) -> policies.DTypePolicy:
-        """The dtypes in which the layer computes and keeps its weights. Set it before the layer is built."""
-        policy = self._dtype_policy
-        return policy[self._path_here()] if isinstance(policy, policies.DTypePolicyMap) else policy
+        """The dtypes of computation and weights, or a map of them by path. Set it before the layer is built."""
+        return self._dtype_policy
 
     @dtype_policy.setter
     def dtype_policy(self, value: PolicyLike) -> None:
@@ -532,18 +531,22 @@ class LayerState:
         self._dtype_policy = policy
 
     @property
-    def dtype(self) -> str:
-        """The dtype of the weights."""
-        return self.dtype_policy.variable_dtype
+    def _own_policy(self) -> policies.DTypePolicy:
+        """The dtype policy, of a map the one for the layer's path."""
+        policy = self._dtype_policy
+        return policy[self._path_here()] if isinstance(policy, policies.DTypePolicyMap) else policy
 
     @property
-    def variable_dtype(self) -> str:
-        return self.dtype_policy.variable_dtype
+    def dtype(self) -> str:
+        """The dtype of the weights."""
+        return self._own_policy.variable_dtype
+
+    variable_dtype = dtype
 
     @property
     def compute_dtype(self) -> str:
         """The dtype in which the layer computes, and to which it casts floating inputs and weights."""
-        return self.dtype_policy.compute_dtype
+        return self._own_policy.compute_dtype
 
     @property
     def input_dtype(self) -> str:
@@ -591,9 +594,7 @@ def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequen
                 f"Layer {layer_name!r}: weight {variable.name!r} has shape {variable.shape}, got a value of shape "
                 f"{array.shape}."
             )
-    stored = [
-        array.astype(variable.dtype, order="C", copy=True) for variable, array in zip(variables, arrays, strict=True)
-    ]
+    stored = [a.astype(variable.dtype, order="C", copy=True) for variable, a in zip(variables, arrays, strict=True)]
     with writing_together(expanded(variables)):
         for variable, value in zip(variables, stored, strict=True):
             variable.write_value(value[()] if value.ndim == 0 else value)

@@ -136,7 +136,7 @@ class QuantizableKernel(QuantizableLayer):
     def _build_by_data(self, mode: str) -> None:
         """Make the weights of GPTQ and AWQ: a scale and a zero point for each group of terms of an output."""
         terms, outputs = self._matrix_sizes()
-        policy: Any = self.dtype_policy
+        policy: Any = self._own_policy
         group, bits = policy.group_size, policy.weight_bits
         rows = (outputs + 1) // 2 if bits == 4 else outputs
         groups = 1 if group == -1 else -(-terms // group)
@@ -231,7 +231,7 @@ class QuantizableKernel(QuantizableLayer):
     def _dequantized_by_data(self) -> Tensor:
         from .packing import unpack_int4
 
-        bits = getattr(self.dtype_policy, "weight_bits", 4)
+        bits = getattr(self._own_policy, "weight_bits", 4)
         matrix: Any = self.quantized_kernel
         if bits == 4:
             matrix = unpack_int4(matrix, self._matrix_sizes()[1], axis=0, dtype="uint8")

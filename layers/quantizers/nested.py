@@ -30,7 +30,7 @@ def policy_map(layer: LayerState, own: policies.DTypePolicy) -> policies.DTypePo
     found = quantized_inside(layer)
     if not found:
         return own
-    return policies.DTypePolicyMap(own.name, {inner.path: inner.dtype_policy for inner in found})
+    return policies.DTypePolicyMap(own.name, {inner.path: inner._own_policy for inner in found})
 
 
 def describe(layer: LayerState) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ def describe(layer: LayerState) -> dict[str, Any] | None:
     return {
         str(place): {
             "name": one.name,
-            "dtype_policy": serialize_keras_object(one.dtype_policy),
+            "dtype_policy": serialize_keras_object(one._own_policy),
             "config": serialize_keras_object(one.quantization_config),
             "inputs_scale": one.inputs_scale,
         }
@@ -116,7 +116,7 @@ def become_like_file(layer: Any, stored: Mapping[str, Any]) -> None:
     if mode == "int4":
         scales = stored.get("1" if getattr(layer, "bias", None) is None else "2")
         mode = f"int4/{_block_size(layer, scales.shape) if scales is not None and len(scales.shape) == 2 else -1}"
-    layer.become(policies.get(f"{mode}_from_{layer.dtype_policy.name}"))
+    layer.become(policies.get(f"{mode}_from_{layer._own_policy.name}"))
 
 
 def _block_size(layer: Any, scales: tuple[int, ...]) -> int:

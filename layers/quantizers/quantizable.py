@@ -123,7 +123,7 @@ class QuantizableLayer(AdaptableLayer):
         from ...engine.objects import policies
 
         label = self._policy_label(mode, config)
-        self.become(policies.get(f"{label}_from_{self.dtype_policy.name}"), config)
+        self.become(policies.get(f"{label}_from_{self._own_policy.name}"), config)
         assign_values(self.name, [getattr(self, name) for name in values], list(values.values()))
 
     def become(self, policy: DTypePolicy, config: QuantizationConfig | None = None) -> None:
@@ -153,7 +153,7 @@ class QuantizableLayer(AdaptableLayer):
         numbers = getattr(self, "g_idx", None)
         if numbers is None:
             return
-        policy: Any = self.dtype_policy
+        policy: Any = self._own_policy
         size = self._int4_block_size if self.quantization_mode == "int4" else policy.group_size
         found = numbers.numpy()
         groups = 1 if size is None or size == -1 else -(-len(found) // size)
@@ -196,7 +196,7 @@ class QuantizableLayer(AdaptableLayer):
     def _block_size(self) -> int | None:
         """The terms that share a scale, of a layer of int4; None where all do."""
         found = getattr(self.quantization_config, "block_size", None)
-        found = getattr(self.dtype_policy, "block_size", found) if found is None else found
+        found = getattr(self._own_policy, "block_size", found) if found is None else found
         return _terms_of(found)
 
     def _activation_quantizer(self, default: Quantizer | None) -> Quantizer | None:
@@ -250,7 +250,7 @@ def check_not_quantized(layer: Layer, mode: str | None) -> None:
     """
     if layer.quantization_mode is None:
         return
-    policy = layer.dtype_policy
+    policy = layer._own_policy
     form = f"with dtype_policy='{policy.name}'" if policy.quantization_mode else "to int8 by include='all'"
     raise ValueError(f"Layer '{layer.name}' is already quantized {form}. Received: mode={mode}")
 

@@ -96,6 +96,7 @@ def test_windows_train_a_model() -> None:
         ({"sequence_length": 9, "sampling_rate": 4}, "too few for a window of 9"),
         ({"sequence_length": 3, "start_index": 5, "end_index": 4}, "name no part"),
         ({"sequence_length": 3, "batch_size": 0}, "batch_size must be at least 1"),
+        ({"sequence_length": 3, "format": "torch"}, "format must be 'tf' or 'grain', got 'torch'"),
     ],
 )
 def test_windows_that_can_not_be_are_refused(kwargs: dict[str, Any], message: str) -> None:
@@ -202,6 +203,7 @@ def test_texts_train_a_model(texts: Path) -> None:
         ({"class_names": ["ugly"]}, r"class_names name \['ugly'\]"),
         ({"class_names": ["bad"], "label_mode": "binary"}, "needs two classes, got 1"),
         ({"label_mode": "one"}, "label_mode must be"),
+        ({"format": "torch"}, "format must be 'tf' or 'grain', got 'torch'"),
         ({"validation_split": 0.2}, "given together"),
         ({"validation_split": 2.0, "subset": "both"}, "between 0 and 1"),
         ({"validation_split": 0.2, "subset": "test"}, "subset must be"),

@@ -26,8 +26,8 @@ def test_regions_that_agree_and_that_do_not() -> None:
         np.testing.assert_allclose(function(region, 1 - region, axis=[1]), [1, 1], atol=1e-6)
         np.testing.assert_allclose(function(np.zeros((1, 4)), np.zeros((1, 4))), 1.0, atol=1e-6)  # nothing to find
     np.testing.assert_allclose(losses.tversky(region, region[::-1]), losses.dice(region, region[::-1]), rtol=1e-5)
-    missed = losses.tversky([[1.0, 1.0]], [[1.0, 0.0]], alpha=3.0, beta=0.0)
-    added = losses.tversky([[1.0, 0.0]], [[1.0, 1.0]], alpha=0.0, beta=3.0)
+    missed = losses.tversky([[1.0, 1.0]], [[1.0, 0.0]], alpha=0.0, beta=3.0)
+    added = losses.tversky([[1.0, 0.0]], [[1.0, 1.0]], alpha=3.0, beta=0.0)
     np.testing.assert_allclose([missed, added], [0.75, 0.75], rtol=1e-5)
 
 

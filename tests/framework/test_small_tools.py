@@ -160,11 +160,30 @@ def test_policies_by_path() -> None:
     layer.build((None, 3))
     assert (layer.kernel.dtype, layer.compute_dtype) == ("float16", "float16")
     again = layers.Dense.from_config(layer.get_config())
-    assert again.dtype_policy == ab.dtype_policies.DTypePolicy("float16")
+    assert (again.compute_dtype, again.dtype_policy) == ("float16", policies)
     assert layers.Dense(2, dtype=policies, name="whole").compute_dtype == "float32"
     policies["h.*"] = "float32"
     with pytest.raises(ValueError, match=r"several patterns match the path 'half': 'ha\.f', 'h\.\*'"):
         _ = policies["half"]
+
+
+def test_policies_by_path_reach_layers_inside_of_others() -> None:
+    policies = ab.dtype_policies.DTypePolicyMap(
+        "float32", {"attention/query": "bfloat16", "attention/attention_output": "mixed_float16"}
+    )
+    inputs = ab.Input((3, 8))
+    model = ab.Model(inputs, layers.MultiHeadAttention(2, 4, dtype=policies, name="attention")(inputs, inputs))
+    for each in (model, ab.Model.from_config(model.get_config())):
+        layer = each.get_layer("attention")
+        inside = {one.path: one.compute_dtype for one in layer._flatten_layers() if one.weights}
+        assert inside == {
+            "attention": "float32",
+            "attention/query": "bfloat16",
+            "attention/key": "float32",
+            "attention/value": "float32",
+            "attention/attention_output": "float16",
+        }
+        assert layer.dtype_policy == policies
 
 
 def test_settings_without_effect() -> None:

@@ -158,6 +158,12 @@ def test_misfits_of_a_stateless_step() -> None:
         ab.cond(ab.constant(1.0) > 0.0, lambda: weight.assign([2.0]), lambda: weight.assign([3.0]))
 
 
+@pytest.mark.parametrize("key", ["weight", 3, np.zeros(2), ab.ops.zeros(2)])
+def test_keys_that_are_no_variables_are_refused(key: Any) -> None:
+    with pytest.raises(ValueError, match="expected pairs of a variable and its value; got one whose first part is"):
+        ab.StatelessScope([(key, 1.0)])
+
+
 _BRANCHING: list[Any] = [
     lambda: ab.optim.LossScaleOptimizer(ab.optim.Adam(0.1), initial_scale=4.0, dynamic_growth_steps=2),
     lambda: ab.optim.LossScaleOptimizer(ab.optim.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2)),

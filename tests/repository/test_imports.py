@@ -90,6 +90,26 @@ print(anabranch.{module} is imported, imported.{name} is {name}, {name!r} in dir
     assert run(code) == "True True True"
 
 
+def test_a_file_is_one_module_under_both_names_of_its_package():
+    code = """
+from anabranch.optimizers.sgd import SGD
+import anabranch as ab
+print(isinstance(ab.optimizers.SGD(), SGD), isinstance(ab.optimizers.get("sgd"), SGD))
+import sys, anabranch.optim.adam, anabranch.optimizers.adam, anabranch.ops.internal.raw
+print(anabranch.optimizers.adam is anabranch.optim.adam, sys.modules["anabranch.optimizers.adam"].__name__)
+print(anabranch.ops.internal.raw is ab.raw)
+for name in ("optimizers.no_such", "losses.no_such", "optimizers.sgd.no_such"):
+    try:
+        __import__(f"anabranch.{name}")
+    except ModuleNotFoundError as error:
+        print(error.name)
+"""
+    assert run(code).splitlines() == [
+        *("True True", "True anabranch.optim.adam", "True"),
+        *("anabranch.optimizers.no_such", "anabranch.losses.no_such", "anabranch.optimizers.sgd.no_such"),
+    ]
+
+
 @pytest.mark.parametrize("module", ["config", "distribute"])
 def test_attribute_is_a_module(module: str):
     assert run(f"import anabranch as ab; print(isinstance(ab.{module}, type(ab)))") == "True"

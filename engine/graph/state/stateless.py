@@ -34,8 +34,8 @@ class StatelessScope:
     what a variable reads as, inside the block and after it.
 
     Raises:
-        ValueError: a value does not fit its variable; something is assigned inside a loop or a branch of the block,
-            which its value can't leave.
+        ValueError: a key is no variable; a value does not fit its variable; something is assigned inside a loop or a
+            branch of the block, which its value can't leave.
 
     >>> import anabranch as ab
     >>> count = ab.Variable(1.0, name="count")
@@ -52,9 +52,16 @@ class StatelessScope:
         for variable, value in state_mapping or ():
             self.add_update((variable, value))
 
-    def add_update(self, update: tuple[Variable, Any]) -> None:
+    def add_update(self, update: tuple[Any, Any]) -> None:
         """Take a value for a variable: a pair of both."""
+        from .variable import Variable  # which imports this module
+
         variable, value = update
+        if not isinstance(variable, Variable):
+            raise ValueError(
+                "StatelessScope: expected pairs of a variable and its value; got one whose first part is "
+                f"{variable!r}. Pass state_mapping=[(variable, value), ...]."
+            )
         tensor = operator_functions["convert"](value, variable.spec.dtype)
         if not shapes_compatible(tensor.shape, variable.spec.shape):
             raise ValueError(
