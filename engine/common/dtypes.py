@@ -78,8 +78,8 @@ def is_dtype(value: Any) -> TypeGuard[DType]:
 def as_dtype(dtype: DTypeLike) -> DType:
     """The NumPy dtype that `dtype` names.
 
-    Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch, and every kind of text
-    (``str``, NumPy's ``<U`` and ``S``) means "string".
+    Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch, None means float32, and every
+    kind of text (``str``, NumPy's ``<U`` and ``S``) means "string".
 
     Raises:
         TypeError: `dtype` names no known type.
@@ -89,6 +89,8 @@ def as_dtype(dtype: DTypeLike) -> DType:
     """
     if is_dtype(dtype):
         return string if dtype.kind in "TUS" else dtype
+    if dtype is None:  # NumPy would take float64
+        return np.dtype("float32")
     if isinstance(dtype, type) and dtype in _WEAK_BY_PYTHON_TYPE:
         weak = _WEAK_BY_PYTHON_TYPE[dtype]
         return np.dtype(_WEAK_DEFAULT.get(weak, weak))

@@ -55,6 +55,7 @@ def scan(
         that `f` gives for `init` and an x of zeros.
 
     Raises:
+        TypeError: `f` is no function.
         ValueError: the lengths differ, or none is given. Lengths that are not known before are compared by the run.
 
     >>> import anabranch as ab
@@ -62,6 +63,8 @@ def scan(
     >>> sums
     Tensor([1., 3., 6.], dtype=float32)
     """
+    if not callable(f):
+        raise TypeError(f"scan: f must be a function of (carry, x), got {f!r}.")
     if unroll is not False and unroll < 1:
         raise ValueError(f"scan: unroll must be at least 1, got {unroll}.")
     return _scan(f, init, xs, length, reverse, finds_sizes=True)

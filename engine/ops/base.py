@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
@@ -520,8 +521,10 @@ def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
     """`axis` counted from the front.
 
     Raises:
+        TypeError: it is no integer.
         ValueError: it is outside the rank, or is negative while the rank is unknown.
     """
+    axis = axis_number(axis, what)
     if rank is None:
         if axis < 0:
             raise ValueError(f"{what}={axis} counts from the end, but the rank of the input is unknown.")
@@ -531,15 +534,28 @@ def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
     return axis % rank
 
 
+def axis_number(axis: Any, what: str = "axis") -> int:
+    """Return an axis as an int.
+
+    Raises:
+        TypeError: it is no integer.
+    """
+    try:
+        return index(axis)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer; got {axis!r}.") from None
+
+
 def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:
     """`axis` (None, an int or several) as a sorted tuple counted from the front; None means all axes.
 
     Raises:
+        TypeError: an axis is no integer.
         ValueError: an axis is out of range or given twice.
     """
     if axis is None:
         return None if rank is None else tuple(range(rank))
-    axes = [normalize_axis(int(a), rank) for a in (axis if is_sequence(axis) else (axis,))]
+    axes = [normalize_axis(a, rank) for a in (axis if is_sequence(axis) else (axis,))]
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis={axis} names an axis twice.")
     return tuple(sorted(axes))

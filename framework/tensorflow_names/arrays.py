@@ -240,7 +240,8 @@ def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None
 
 def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of one value."""
-    return ops.full(dims, value)
+    filled_with = ops.convert_to_tensor(value)
+    return ops.full(dims, filled_with, filled_with.dtype)
 
 
 def gather(

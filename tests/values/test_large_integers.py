@@ -9,12 +9,12 @@ import anabranch as ab
 @pytest.mark.parametrize("value", [2**31 - 1, -(2**31), 2**31, 2**40 + 5, -(2**31) - 1, 2**63 - 1])
 def test_integers_beyond_int32_are_int64(value: int) -> None:
     wanted = np.int32 if -(2**31) <= value < 2**31 else np.int64
-    assert ab.ops.full((2,), value).numpy().tolist() == [value, value]
-    assert ab.ops.full((2,), value).dtype == wanted
+    assert ab.ops.full((2,), value, wanted).numpy().tolist() == [value, value]
+    assert ab.ops.convert_to_tensor(value).dtype == wanted
     with ab.Graph().as_default():
-        found = ab.Session().run(ab.ops.full((2,), value))
+        found = ab.Session().run(ab.ops.full((2,), value, wanted))
     assert (found.dtype, found.tolist()) == (wanted, [value, value])
-    assert int(ab.function(lambda: ab.ops.full((), value))()) == value
+    assert int(ab.function(lambda: ab.ops.broadcast_to(value, ()))()) == value
 
 
 def test_integers_that_do_not_fit_are_refused() -> None:

@@ -17,7 +17,7 @@ from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec
 from ...graph.tensor import Tensor
 from .. import row_rules
-from ..base import TensorLike, apply, convert_to_tensor, make_constant, normalize_axis, promote
+from ..base import TensorLike, apply, cast, convert_to_tensor, make_constant, normalize_axis, promote
 from ..run_time_shapes import ZerosOfShape, broadcast_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape
 from .shaping import broadcast_to, constant_value, dim, elements, expand_dims, is_shape_vector, reshape, resolve_shape
@@ -82,13 +82,15 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
     Args:
         shape: the shape of the result.
         fill_value: a scalar, or what broadcasts to `shape`.
-        dtype: by default that of `fill_value`.
+        dtype: by default float32 for numbers, as in Keras; strings and complex numbers keep theirs.
 
     >>> import anabranch as ab
-    >>> ab.ops.full((2,), 7)
-    Tensor([7, 7], dtype=int32)
+    >>> ab.ops.full((2,), 7), ab.ops.full((2,), 7, "int32")
+    (Tensor([7., 7.], dtype=float32), Tensor([7, 7], dtype=int32))
     """
     value = convert_to_tensor(fill_value, dtype)
+    if dtype is None and value.dtype.kind not in "Tc":
+        value = cast(value, dtypes.float32)
     if is_shape_vector(shape):
         return broadcast_to(value, shape)
     static, dynamic = resolve_shape(shape)
@@ -522,18 +524,15 @@ def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:
     """Coordinate tensors from coordinate vectors: each vector repeated along the axes of all others.
 
     Args:
-        *x: vectors (or scalars, as vectors of one element).
+        *x: vectors; other tensors are flattened, as in NumPy.
         indexing: "xy" has the first vector along axis 1 and the second along axis 0; "ij" keeps the order.
 
     Raises:
-        ValueError: `indexing` is neither, or an input has two axes or more.
+        ValueError: `indexing` is neither.
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}.")
-    vectors = [reshape(v, (1,)) if v.shape == () else v for v in map(convert_to_tensor, x)]
-    for vector in vectors:
-        if vector.ndim != 1:
-            raise ValueError(f"meshgrid takes vectors; got {vector!r}.")
+    vectors = [v if v.ndim == 1 else reshape(v, (-1,)) for v in map(convert_to_tensor, x)]
     order = list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:
         order[0], order[1] = 1, 0

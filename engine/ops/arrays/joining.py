@@ -251,8 +251,8 @@ def _split(x: Tensor, sizes: Sequence[int | Tensor], axis: int) -> tuple[Tensor,
     return apply_multi(Split(axis, static, fits=fits), x, *[size for size in sizes if isinstance(size, Tensor)])
 
 
-def concatenate(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
-    """The tensors `xs` one after the other along `axis`; all other dimensions are the same.
+def concatenate(xs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
+    """The tensors `xs` one after the other along `axis`; all other dimensions are the same. None joins their elements.
 
     Raises:
         ValueError: there are none, or their shapes differ elsewhere.
@@ -263,6 +263,8 @@ def concatenate(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
     """
     _check_axis(axis, "concatenate")
     tensors = _together(xs, "concatenate")
+    if axis is None:
+        tensors, axis = [ravel(tensor) for tensor in tensors], 0
     ranks = {tensor.ndim for tensor in tensors} - {None}
     if len(ranks) == 1:
         (rank,) = ranks

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
 from ...graph.graph import Operation
@@ -18,7 +19,7 @@ from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ...graph.tensor import Symbol, Tensor
 from .. import row_rules
-from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis, unchanged
+from ..base import TensorLike, apply, axis_number, convert_to_tensor, known_array, normalize_axis, unchanged
 from ..run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape, split_shape
 
@@ -400,7 +401,7 @@ class ExpandDims(Op):
 
 def axes_argument(axis: int | Sequence[int]) -> list[int]:
     """An axis argument, one or several, as a list."""
-    return [int(axis)] if isinstance(axis, (int, np.integer)) else [int(a) for a in axis]
+    return [axis_number(a) for a in (axis if is_sequence(axis) else (axis,))]
 
 
 def expand_dims(x: TensorLike, axis: int | Sequence[int]) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.op import Cost
@@ -27,6 +28,7 @@ from ..base import (
     as_scalar_or_array,
     cast,
     check_numbers,
+    convert_to_tensor,
     normalize_axis,
     promote,
 )
@@ -34,6 +36,7 @@ from ..math.elementwise import multiply
 from ..math.reduction import sum
 from ..run_time_shapes import sum_like
 
+_INT8 = dtypes.as_dtype("int8")
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -175,7 +178,8 @@ def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
     """Sums of products by subscripts, as `numpy.einsum`: ``einsum("bij,bjk->bik", x, y)``.
 
     Several operands are contracted two at a time, those with the smallest result first. The ellipsis ``...`` stands
-    for leading axes that broadcast; a subscript twice in one operand takes its diagonal.
+    for leading axes that broadcast; a subscript twice in one operand takes its diagonal. Operands that are all int8
+    give int32, as in Keras.
 
     Raises:
         ValueError: the subscripts are malformed or do not fit the operands.
@@ -189,10 +193,20 @@ def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
     if not operands:
         raise ValueError("einsum takes at least one operand.")
     tensors = promote(*operands)
+    if all_int8(operands, tensors[0].dtype):
+        tensors = [cast(tensor, dtypes.int32) for tensor in tensors]
+    return _contracted(subscripts, tensors)
+
+
+def all_int8(operands: Sequence[TensorLike], joined: DType) -> bool:
+    """Test whether operands, whose dtypes join as `joined`, are all int8."""
+    return joined == _INT8 and all(convert_to_tensor(operand).dtype == _INT8 for operand in operands)
+
+
+def _contracted(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:
     dtype = tensors[0].dtype
     if dtype.name in ("float16", "bfloat16"):
-        wide = einsum(subscripts, *[cast(tensor, dtypes.float32) for tensor in tensors])
-        return cast(wide, dtype)
+        return cast(_contracted(subscripts, [cast(tensor, dtypes.float32) for tensor in tensors]), dtype)
     labels, out = _parse(subscripts, [tensor.ndim for tensor in tensors])
     terms = [
         _simplify(tensor, text, out, labels, place)
@@ -335,7 +349,7 @@ def tensordot(x1: TensorLike, x2: TensorLike, axes: Any = 2) -> Tensor:
         labels_b[j] = labels_a[i]
     summed = {labels_a[i] for i, _ in pairs}
     out = "".join(label for label in labels_a + labels_b if label not in summed)
-    return einsum(f"{''.join(labels_a)},{''.join(labels_b)}->{out}", a, b)
+    return _contracted(f"{''.join(labels_a)},{''.join(labels_b)}->{out}", [a, b])
 
 
 __all__ = ["einsum", "tensordot"]

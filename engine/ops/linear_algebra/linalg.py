@@ -46,7 +46,7 @@ from ..math.elementwise import absolute, multiply
 from ..math.mathematics import power, sqrt
 from ..math.reduction import max, min, sum
 from ..run_time_shapes import reshape_like, runtime_shape, sum_like
-from .einsum import einsum, tensordot
+from .einsum import all_int8, einsum, tensordot
 from .matrices import cholesky, det, inv, solve, solve_triangular
 from .spectral import svd
 
@@ -328,7 +328,7 @@ def _is_half(dtype: DType) -> bool:
 def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
     """The matrix product; leading axes broadcast, and vectors act as a row on the left and a column on the right.
 
-    float16 and bfloat16 operands are multiplied in float32; int8 operands give int32.
+    float16 and bfloat16 operands are multiplied in float32; two int8 operands give int32, as in Keras.
 
     Raises:
         ValueError: the inner dimensions differ, or an operand is a scalar.
@@ -346,8 +346,12 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
         raise ValueError(
             f"matmul takes no scalar; got shapes {shape_text(a.shape)} and {shape_text(b.shape)}. Use ops.multiply."
         )
-    if dtypes.name_of(a.dtype) == "int8":
+    if all_int8((x1, x2), a.dtype):
         a, b = cast(a, dtypes.int32), cast(b, dtypes.int32)
+    return _product(a, b)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
     if _is_half(a.dtype):
         return cast(_matmul(cast(a, dtypes.float32), cast(b, dtypes.float32)), a.dtype)
     return _matmul(a, b)
@@ -379,14 +383,14 @@ def dot(x1: TensorLike, x2: TensorLike) -> Tensor:
     if a.ndim == 0 or b.ndim == 0:
         return multiply(a, b)
     if b.ndim <= 2:
-        return matmul(a, b)
+        return _product(a, b)
     return tensordot(a, b, axes=((-1,), (-2,)))
 
 
 def vdot(x1: TensorLike, x2: TensorLike) -> Tensor:
     """The dot product of the flattened inputs, of which the first is conjugated."""
     a, b = promote(x1, x2)
-    return matmul(ravel(conjugated(a)), ravel(b))
+    return _product(ravel(conjugated(a)), ravel(b))
 
 
 def inner(x1: TensorLike, x2: TensorLike) -> Tensor:

@@ -1,0 +1,75 @@
+"""Behaviour of ops that Keras's own tests ask for: one test for each kind of failure that running them here found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import ops
+
+X = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+def ones(dtype: str) -> Any:
+    return ops.ones((2, 2), dtype)
+
+
+def test_no_dtype_means_float32() -> None:
+    for given in (X.astype("float16"), X.astype("int32"), X.astype("float64")):
+        assert ops.cast(given, None).dtype == ops.saturate_cast(given, None).dtype == "float32"
+    assert ab.KerasTensor((2,), dtype=None).dtype == "float32"
+
+
+def test_full_is_float32_unless_a_dtype_is_given() -> None:
+    for value in (7, True, np.int32(7), np.float64(7), X[0].astype("int8")):
+        found = ops.full((3,), value)
+        assert found.dtype == "float32"
+        np.testing.assert_array_equal(found, np.full((3,), value, "float32"))
+    assert ops.full((2,), 7, "int32").dtype == ab.tf.fill((2,), 7).dtype == "int32"
+    assert ops.full((2,), 1j).dtype == "complex64"
+    assert ops.full((2,), "a").tolist() == ["a", "a"]
+    assert ops.full_like(X.astype("int8"), 7).dtype == "int8"
+
+
+def test_products_of_int8() -> None:
+    a, b = ones("int8"), ones("bool")
+    for product in (ops.matmul(a, a), a @ a, ops.einsum("ij,jk->ik", a, a), ops.einsum("ij->i", a)):
+        assert product.dtype == "int32"
+    large = ops.full((2, 2), 100, "int8")
+    assert ops.einsum("ij,jk->ik", large, large).tolist() == [[20000, 20000], [20000, 20000]]
+    for product in (ops.matmul(a, b), ops.einsum("ij,jk->ik", b, a), ops.dot(a, a), ops.inner(a, a), ops.vdot(a, a)):
+        assert product.dtype == "int8"
+    assert ops.tensordot(a, a).dtype == "int8"
+
+
+def test_concatenate_without_an_axis_joins_elements() -> None:
+    np.testing.assert_array_equal(ops.concatenate([X, X[0]], axis=None), np.concatenate([X, X[0]], axis=None))
+    assert ops.concatenate([ab.Input((3,)), ab.Input((2, 2))], axis=None).shape == (None,)
+
+
+@pytest.mark.parametrize("indexing", ["xy", "ij"])
+def test_meshgrid_flattens(indexing: Any) -> None:
+    given = (X, np.float32(3), X[0])
+    for found, expected in zip(
+        ops.meshgrid(*given, indexing=indexing), np.meshgrid(*given, indexing=indexing), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert ops.meshgrid(ab.KerasTensor((2, 3)), ab.KerasTensor((4,)))[0].shape == (4, 6)
+
+
+@pytest.mark.parametrize("axis", [(1,), None, 0.5, 1.0, "a"])
+@pytest.mark.parametrize("op", [ops.cumsum, ops.sort, ops.flip, ops.softmax, ops.sum, ops.expand_dims, ops.take])
+def test_axes_that_are_no_integers_are_refused(op: Any, axis: Any) -> None:
+    if (axis is None and op is not ops.expand_dims) or (axis == (1,) and op not in (ops.cumsum, ops.sort, ops.take)):
+        pytest.skip("a meaning of its own")
+    arguments = ([0],) if op is ops.take else ()
+    with pytest.raises(TypeError, match=r"axis must be an integer; got"):
+        op(X, *arguments, axis=axis)
+
+
+def test_what_scan_can_not_call_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"scan: f must be a function of \(carry, x\), got 123"):
+        ops.scan(123, 0.0, X)  # type: ignore[arg-type]
