@@ -275,7 +275,7 @@ class HostLaunch(Launch):
                 report = {"failed": name, "status": process.returncode, "round": self._round}
                 break
         else:
-            if any(worker not in self._ended for worker in self.workers):
+            if any(worker not in self._ends.times for worker in self.workers):
                 return
             report = {"ended": self._round}
         self._has_reported = True

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -31,6 +30,7 @@ from ..environment import chief_of_launcher, time_of_end
 from ..ports import free_ports
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
+from .ends import Ends
 from .kubernetes import job_set, printed
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
@@ -156,8 +156,8 @@ class Launch:
         self._environment["ANABRANCH_CHIEF_FILE"] = str(self._chief_file)
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
-        self._ended: dict[subprocess.Popen[str], float] = {}  # with the time at which that was seen
-        self._threads: list[threading.Thread] = []  # that read lines, and that wait for ends
+        self._ends = Ends()
+        self._threads: list[threading.Thread] = []  # that read lines
 
     def __enter__(self) -> Launch:
         self._handler = signal.signal(signal.SIGTERM, _interrupt)
@@ -213,12 +213,8 @@ class Launch:
 
     def _watched(self, process: subprocess.Popen[str]) -> subprocess.Popen[str]:
         """Have a thread note when the process ends: of several that end at about the same time the first is named."""
-        self._start_thread(self._note_end, process)
+        self._ends.watch(process)
         return process
-
-    def _note_end(self, process: subprocess.Popen[str]) -> None:
-        process.wait()
-        self._ended.setdefault(process, time.monotonic())
 
     def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -236,7 +232,7 @@ class Launch:
             while True:
                 if not self._restart_failed():
                     first = first or next(self._failed(), None)
-                running = [worker for worker in self._awaited() if worker not in self._ended]
+                running = [worker for worker in self._awaited() if worker not in self._ends.times]
                 if running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         running[0].wait(_POLL_SECONDS)
@@ -273,9 +269,9 @@ class Launch:
 
     def _in_order_of_end(self) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
         """Job, number on this host and process of each that has ended and was not started again."""
-        if any(process.returncode for process in list(self._ended)):
+        if any(process.returncode for process in list(self._ends.times)):
             self._wait_for_noted()
-        for process in sorted(self._ended.copy(), key=self._time_of_end):
+        for process in sorted(self._ends.times.copy(), key=self._time_of_end):
             for job, processes in (("ps", self.ps), ("worker", self.workers)):
                 if process in processes:
                     yield job, processes.index(process), process
@@ -283,17 +279,17 @@ class Launch:
     def _wait_for_noted(self) -> None:
         """Wait for workers that have noted that they end: others may have ended before, because of them."""
         for process in self.workers:
-            if process in self._ended or time_of_end(process.pid, str(self._chief_file)) is None:
+            if process in self._ends.times or time_of_end(process.pid, str(self._chief_file)) is None:
                 continue
             try:
                 process.wait(_END_SECONDS)
-                self._ended.setdefault(process, time.monotonic())
+                self._ends.note(process)
             except subprocess.TimeoutExpired:  # it goes on
                 Path(f"{self._chief_file}.{process.pid}").unlink()
 
     def _time_of_end(self, process: subprocess.Popen[str]) -> float:
         noted = time_of_end(process.pid, str(self._chief_file))
-        return self._ended[process] if noted is None else noted
+        return self._ends.times[process] if noted is None else noted
 
     def _restart_failed(self) -> bool:
         """Start again what has failed; gives whether anything was."""
@@ -336,7 +332,7 @@ class Launch:
                 process.wait()
         for thread in self._threads:
             thread.join()
-        for each in (self.workers, self.ps, self._threads, self._ended):
+        for each in (self.workers, self.ps, self._threads, self._ends):
             each.clear()
 
 

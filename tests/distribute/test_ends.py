@@ -1,0 +1,102 @@
+"""Ends of processes are noted in their order, however late the thread is that notes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from anabranch.distribute.commands.ends import Ends, Process
+
+
+class Slow(Ends):
+    """Notes nothing before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_note, self.is_reached = threading.Event(), threading.Event()
+        self.noted: queue.SimpleQueue[Process] = queue.SimpleQueue()
+
+    def note(self, process: Process) -> None:
+        self.is_reached.set()
+        self.may_note.wait()
+        super().note(process)
+        self.noted.put(process)
+
+    def next(self) -> Process:
+        """The process that is noted next."""
+        return self.noted.get(timeout=60)
+
+
+@pytest.fixture
+def processes() -> Generator[list[Process]]:
+    """Four processes, each of which ends when its input is closed."""
+    made = [subprocess.Popen(["cat"], stdin=subprocess.PIPE, text=True) for _ in range(4)]
+    yield made
+    for process in made:
+        end(process)
+        process.wait()
+
+
+def end(process: Process) -> None:
+    """End a process, and wait until it has ended."""
+    assert process.stdin is not None
+    if not process.stdin.closed:
+        process.stdin.close()
+        with contextlib.suppress(ChildProcessError):  # that was noticed already
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux alone reports ends in their order")
+def test_ends_are_noted_in_their_order(processes: list[Process]):
+    """Each process had a thread of its own: under load the one of a later end was sometimes first."""
+    ends = Slow()
+    for process in processes:
+        ends.watch(process)
+    order = [processes[number] for number in (2, 3, 1, 0)]
+    end(order[0])
+    assert ends.is_reached.wait(60)
+    for process in order[1:]:
+        end(process)
+    ends.may_note.set()
+    assert [ends.next() for _ in order] == order
+    assert sorted(ends.times, key=lambda process: ends.times[process]) == order
+    assert [process.returncode for process in processes] == [0] * 4
+    ends.clear()
+    assert not ends.times
+
+
+def test_every_end_is_noted_without_descriptors_of_processes(processes: list[Process], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    ends = Slow()
+    ends.may_note.set()
+    for process in processes:
+        ends.watch(process)
+    end(processes[1])
+    assert ends.next() is processes[1]
+    for process in processes:
+        end(process)
+    assert {ends.next() for _ in range(3)} == set(processes) - {processes[1]}
+    ends.clear()
+
+
+def test_processes_are_watched_when_others_have_ended(processes: list[Process]):
+    ends = Slow()
+    ends.may_note.set()
+    ends.watch(processes[0])
+    ends.note(processes[0])
+    noted = ends.times[processes[0]]
+    end(processes[0])
+    assert [ends.next(), ends.next()] == [processes[0]] * 2
+    assert ends.times == {processes[0]: noted}, "the first note counts"
+    ends.clear()
+    ends.watch(processes[1])
+    end(processes[1])
+    assert ends.next() is processes[1]
+    assert list(ends.times) == [processes[1]]
+    ends.clear()
