@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -109,12 +110,12 @@ def is_free(address: str) -> bool:
         return sock.connect_ex((host, int(port))) != 0
 
 
-def processes_with(text: str) -> list[str]:
-    """Return the numbers of the processes that have a text in their environment."""
+def processes_with(name: str, value: str) -> list[str]:
+    """Return the numbers of the processes that have this variable of the environment."""
     found: list[str] = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if text.encode() in path.read_bytes():
+            if f"{name}={value}".encode() in path.read_bytes().split(b"\0"):
                 found.append(path.parent.name)
         except OSError:  # it has ended, or is another user's
             continue
@@ -128,6 +129,8 @@ def test_fit_under_random_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("ANABRANCH_KERNELS", "0")
+    mark = uuid4().hex  # folders' names are numbers that another run of the tests may have, too
+    monkeypatch.setenv("ANABRANCH_TEST_RUN", mark)
     seed = int(os.environ.get("ANABRANCH_FAULTS_SEED", "0"))
     with Launch(3, 2, [SCRIPT, str(folder)], max_restarts=10**6) as run, ThreadPoolExecutor(1) as pool:
         addresses = [address for tasks in run.cluster.values() for address in tasks]
@@ -147,11 +150,12 @@ def test_fit_under_random_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                     }
                 )
         except BaseException:
-            run.__exit__()  # else it would be waited for
+            run.restarts.limit = 0  # else those that are ended here would be started again, and waited for
+            run.__exit__()
             raise
         (folder / "enough").touch()
         assert status.result(3 * PATIENCE) == 0
-    assert not processes_with(f"TMPDIR={temporary}")
+    assert not processes_with("ANABRANCH_TEST_RUN", mark)
     assert all(map(is_free, addresses))
     assert not list(temporary.iterdir())
     assert not (folder / "backup").exists(), "the run has come to its end"
