@@ -144,8 +144,8 @@ class Channels:
             if info is not None:
                 self._pulse.answered(info)
         if seconds_late() > _LATE_SECONDS:
-            does = "heartbeats neither" if info is None else f"and is {_described(info)}"
-            raise DeadlineExceededError(f"The timeout was over. {self.info.name} does not answer, {does}.")
+            silent = f"{self.info.name} does not answer, heartbeats neither." if info is None else unanswered(info)
+            raise DeadlineExceededError(f"The timeout was over. {silent}")
         return self._waits_for_operations and info is not None and info.state == IN_OPERATION
 
     def look(self) -> TaskInfo:
@@ -216,9 +216,10 @@ class Channels:
             _close_all(self._idle, self._greeter)
 
 
-def _described(info: TaskInfo) -> str:
-    """Describe what a task does."""
-    return f"{info.state}: {info.doing}, for {info.since:.0f} s" if info.doing else info.state
+def unanswered(info: TaskInfo) -> str:
+    """Say of a task that answers heartbeats alone what it does meanwhile."""
+    does = f"{info.state}: {info.doing}, for {info.since:.0f} s" if info.doing else info.state
+    return f"{info.name} does not answer, and is {does}."
 
 
 def _close_all(channels: list[Channel], greeter: Greeter) -> None:
@@ -227,4 +228,4 @@ def _close_all(channels: list[Channel], greeter: Greeter) -> None:
         channels.pop().close()
 
 
-__all__ = ["BACK_SECONDS", "CONNECT_SECONDS", "Channels"]
+__all__ = ["BACK_SECONDS", "CONNECT_SECONDS", "Channels", "unanswered"]

@@ -7,6 +7,7 @@ import queue
 import secrets
 import socket
 import threading
+import time
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from ...engine.graph.device import DeviceName
 from ...engine.place.devices import make_devices
+from ...engine.queues.errors import DeadlineExceededError
 from ...engine.queues.stops import Stop
 from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
 from ..config import ServerConfig
@@ -25,6 +27,7 @@ from ..transport.dialing import listen_here
 from ..transport.long_turns import LongTurns
 from ..transport.planes import Plane
 from ..transport.slabs import IS_AVAILABLE
+from .channels import CONNECT_SECONDS, unanswered
 from .ending import Ending
 from .front import Front, TaskInfo
 from .system import System
@@ -32,6 +35,7 @@ from .task import Task
 from .task_status import TaskStatus, described
 
 _BACKLOG = 128
+_LONGEST_WAIT = 0.5  # seconds between looks at whether the loop still runs
 
 
 class Server:
@@ -158,10 +162,14 @@ class Server:
             self._listener.close()
         self.task.close()
 
-    def status(self) -> TaskStatus:
+    def status(self, timeout: float = CONNECT_SECONDS) -> TaskStatus:
         """Describe this task: what it does and holds, and how it is connected, as `ab.distribute.status`.
 
+        Args:
+            timeout: how many seconds to wait for the task's loop, which may be in the middle of a long operation.
+
         Raises:
+            DeadlineExceededError: it is, and the error names the operation.
             RuntimeError: it does not run.
         """
         asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -170,10 +178,14 @@ class Server:
                 raise RuntimeError(f"{self.name} does not run: it has been stopped, or not been started.")
             info = self.task.information()
             self.task.loop.call(lambda: asked.put(self.task.statistics()))
-            while not self._ended.is_set():
-                with contextlib.suppress(queue.Empty):
-                    return described(info, asked.get(timeout=0.5))
-            raise RuntimeError(f"{self.name} does not run: its loop has ended.")
+        until = time.monotonic() + timeout
+        while not self._ended.is_set():
+            left = until - time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                return described(info, asked.get(timeout=min(max(left, 0.0), _LONGEST_WAIT)))
+            if left <= 0:
+                raise DeadlineExceededError(f"The timeout was over. {unanswered(self.task.information())}")
+        raise RuntimeError(f"{self.name} does not run: its loop has ended.")
 
     def __enter__(self) -> Server:
         return self

@@ -53,7 +53,7 @@ class Session:
             cut off rather than rounded: ``[("/job:ps", "/job:worker")]``. In this process `set_devices` declares them.
 
     Each set of fetches and feeds is pruned and compiled once. As a context manager, a session makes its graph the
-    current one.
+    current one; at the end of the block a session with a target is closed.
 
     >>> import anabranch as ab
     >>> x = ab.placeholder((None,), "float32", "x")
@@ -336,6 +336,8 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._contexts.pop().__exit__(kind, error, traceback)
+        if self._schedule.remote is not None and not self._contexts:
+            self.close()
 
 
 def _known(leaf: Any) -> Any:

@@ -96,6 +96,8 @@ def test_a_step_does_not_wait_for_a_master_behind_its_deadline(graph: ab.Graph, 
 def test_the_status_of_a_task_that_reads_nothing_says_so(blocked: Any):
     with pytest.raises(ab.errors.DeadlineExceededError, match=f"{WORKER} does not answer, and is turning"):
         ab.distribute.status(blocked.target, 0.3)
+    with pytest.raises(ab.errors.DeadlineExceededError, match=f"{WORKER} does not answer, and is turning"):
+        blocked.status(timeout=0.1)
 
 
 def test_a_session_that_is_closed_ends_its_steps(graph: ab.Graph, server: Any):
@@ -107,6 +109,21 @@ def test_a_session_that_is_closed_ends_its_steps(graph: ab.Graph, server: Any):
     with pytest.raises(ab.errors.CancelledError, match="session was closed"):
         waiting.result()
     until(lambda: server.status().steps == 0)
+
+
+def test_a_session_is_closed_at_the_end_of_its_block(graph: ab.Graph, server: Any):
+    """Its steps and connections stayed until the session was collected as garbage."""
+    y = ab.queues.FIFOQueue(1, "float32", ()).dequeue()
+    with ab.Session(graph, target=server.target) as session:
+        with session:
+            pass
+        waiting = Waiting(lambda: session.run(y))
+        until(lambda: server.status().steps == 1)
+    with pytest.raises(ab.errors.CancelledError, match="session was closed"):
+        waiting.result()
+    with pytest.raises(ConnectionError, match="The session is closed"):
+        session.run(y)
+    until(lambda: server.status().sessions == 0)
 
 
 def test_the_first_step_after_a_restart_of_the_master_runs(graph: ab.Graph, server: Any):
