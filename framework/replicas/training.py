@@ -431,7 +431,7 @@ class ReplicaFit(ReplicaMember):
             self._lead(epochs)
             return
         self._generation = generation
-        self._is_announced = False
+        self._applied, self._is_announced = 0, False
         logs: Logs = {}
         begun = self.programs.hear()
         if begun is None:
@@ -464,6 +464,7 @@ class ReplicaFit(ReplicaMember):
                 self._take_over(epochs, epoch, current)
                 return
             logs = heard["logs"]
+            self._applied = current.applied + heard["steps"] - current.first
             self.data.on_epoch_end()
             self._passes_made += 1
             hooks.on_epoch_end(epoch, logs)

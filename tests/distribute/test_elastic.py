@@ -137,6 +137,15 @@ def test_another_worker_takes_over_from_a_chief_that_is_lost(
         assert "does not lead any more" in printed.err, "the old chief ends, and says why"
 
 
+def test_another_worker_takes_over_between_two_epochs(folder: Path, uninterrupted: Any) -> None:
+    """Its callbacks were called once more for as many batches as had been applied since the run began."""
+    with Launch(2, 2, [SCRIPT, str(folder), "2", "-1"]) as run, ThreadPoolExecutor(1) as pool:
+        assert (folder / "reached").read_text() == "the place"
+        run.workers[0].kill()
+        assert pool.submit(run.wait).result(2 * PATIENCE) == 0
+    assert_same(found(folder, 1), uninterrupted)
+
+
 @pytest.mark.parametrize("leaving", [0, 1])
 def test_a_worker_that_is_to_leave_hands_its_rows_back_and_ends_well(
     leaving: int, folder: Path, uninterrupted: Any, capfd: Any

@@ -2,7 +2,8 @@
 
     train_elastic.py FOLDER [EPOCH BATCH]
 
-EPOCH and BATCH say behind which batch, counted from 0: by default the third one of the second epoch.
+EPOCH and BATCH say behind which batch, counted from 0: by default the third one of the second epoch. Batch -1 is where
+an epoch begins.
 FOLDER holds two named pipes, "reached" and "go", which are used while there is no file "was here".
 """
 
@@ -29,9 +30,15 @@ class Pause(callbacks.Callback):
         super().__init__()
         self.batches = 0
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.pause_at(epoch, -1)
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.batches += 1
-        if [len(self.model.history.epoch), batch] == PLACE and not (FOLDER / "was here").exists():
+        self.pause_at(len(self.model.history.epoch), batch)
+
+    def pause_at(self, epoch: int, batch: int) -> None:
+        if [epoch, batch] == PLACE and not (FOLDER / "was here").exists():
             (FOLDER / "was here").touch()
             (FOLDER / "reached").write_text("the place")
             (FOLDER / "go").read_text()
