@@ -34,7 +34,7 @@ def cluster(machine: Machine, stands_alone: Callable[[Node], bool] = lambda node
 
 def _join_alike(machine: Machine, stands_alone: Callable[[Node], bool]) -> bool:
     """Join what can start together; whether there was anything."""
-    late = _Lateness(machine, stands_alone)
+    late = Lateness(machine, stands_alone)
     groups: dict[object, list[Node]] = {}
     for position, node in enumerate(machine.nodes):
         if node.kind == "op":
@@ -90,7 +90,7 @@ def _waits(node: Node) -> bool:
     return (node.kind in STORE_KINDS and node.kind != "store_pass") or node.kind == "join"
 
 
-class _Lateness:
+class Lateness:
     """The late values that each value needs."""
 
     def __init__(self, machine: Machine, stands_alone: Callable[[Node], bool]) -> None:
@@ -130,10 +130,11 @@ class _Lateness:
     def _needed(self, node: Node) -> Late:
         found: Late = frozenset()
         for value in node.sources:
-            found |= self._of(value)
+            found |= self.of_value(value)
         return found
 
-    def _of(self, value: Value) -> Late:
+    def of_value(self, value: Value) -> Late:
+        """Return the late values that a value needs."""
         late = self._found.get(value.node, frozenset())
         if value.node.kind in ("switch", "switch_n"):  # what is in one branch is alive together
             return late | {(value.node.inputs[1], value.port)}

@@ -243,7 +243,7 @@ class PartProgram(MachineProgram):
     """
 
     step_type: ClassVar[type[Step]] = PartStep
-    has_python_apart: ClassVar[bool] = True  # else the task would hear nobody while a function runs
+    is_shared: ClassVar[bool] = True
     printed: tuple[float, float] | None = None
 
     def __init__(

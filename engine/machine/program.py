@@ -31,6 +31,7 @@ from ..lower.nodes import Machine, Node
 from ..lower.raw import contains_raw, lower_raw, with_back_edges
 from ..lower.row_writes import read_with_parts
 from ..lower.scheduling import scheduling_of
+from ..lower.updates import keep_updates_together, updates_a_variable
 from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead
 from ..ops.text.escape import NumpyFunction
@@ -82,7 +83,8 @@ class MachineProgram:
 
     Attributes:
         step_type: what runs it.
-        has_python_apart: whether Python functions run by themselves; on threads, where a step has several devices.
+        is_shared: whether other steps run at the same time, which write the same variables, and for which what runs has
+            to be left: then Python functions run on threads, where a step has several devices.
 
     Args:
         graph: the graph to run.
@@ -103,7 +105,7 @@ class MachineProgram:
     """
 
     step_type: ClassVar[type[Step]] = Step
-    has_python_apart: ClassVar[bool] = False
+    is_shared: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -141,8 +143,7 @@ class MachineProgram:
         self._budget, self._turned_off = memory_budget(), turned_off()
         self._others: dict[Any, MachineProgram] = {}  # by guard, budget and passes
         prepared = prepared or prepared_step(graph, targets, feeds, specs, exact, assign)
-        python_alone = self.has_python_apart
-        self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy, python_alone)
+        self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy, self.is_shared)
         self.swaps = (_swaps(self.machine) or self._budget is not None) if swaps is None else swaps
         self._is_fresh = [is_fresh(tensor) for tensor in prepared.fetches]
         self.seed = seed
@@ -175,11 +176,13 @@ class MachineProgram:
         def way(node: Node) -> str:
             if may_wait(node):
                 return "wait"
+            if self.is_shared and updates_a_variable(node):
+                return "here"  # nothing else of the task comes between
             if (
                 self._own_memory(node)
                 or node.operations[0].op.takes_long
                 or (several and (node.seconds > machine_profile().long_seconds or node in self._long))
-                or (several and self.has_python_apart and _calls_python(node))
+                or (several and self.is_shared and _calls_python(node))
             ):
                 return "apart"
             return "here"
@@ -436,7 +439,7 @@ def lowered(
     clusters: bool = True,
     parallel_iterations: int | None = None,
     lossy: Sequence[tuple[str, str]] = (),
-    python_alone: bool = False,
+    is_shared: bool = False,
 ) -> Machine:
     """The machine form of a placed step."""
     host = next(name for name, device in devices.items() if device.kind == "cpu")
@@ -487,7 +490,12 @@ def lowered(
     cut(machine, has_own_memory, lossy)
     _estimate(machine, devices)
     if clusters:
-        cluster(machine, lambda node: _stands_alone(node, devices) or (python_alone and _calls_python(node)))
+
+        def stands_alone(node: Node) -> bool:
+            return _stands_alone(node, devices) or (is_shared and _calls_python(node))
+
+        updates = keep_updates_together(machine, stands_alone) if is_shared else ()
+        cluster(machine, lambda node: node not in updates and stands_alone(node))
     for node in machine.nodes:
         if node.kind == "op" and node.seconds:
             node.seconds += devices[str(node.device)].kernel_latency
