@@ -27,6 +27,10 @@ DRAWS: dict[str, Draw] = {
     "uniform in nothing": lambda shape, dtype, seed: random.uniform(shape, 3.0, 3.0, dtype=dtype, seed=seed),
     "normal": lambda shape, dtype, seed: random.normal(shape, dtype=dtype, seed=seed),
     "normal of a mean": lambda shape, dtype, seed: random.normal(shape, 2.0, 0.1, dtype=dtype, seed=seed),
+    "truncated normal": lambda shape, dtype, seed: random.truncated_normal(shape, 2.0, 0.1, dtype=dtype, seed=seed),
+    "random order": lambda shape, dtype, seed: (
+        random.shuffle(np.arange(15, dtype=dtype), seed=seed)[:3] @ np.eye(3, dtype=dtype)[0] * ops.ones(shape, dtype)
+    ),
     "dropout": lambda shape, dtype, seed: random.dropout(ops.ones(shape, dtype), 0.3, seed=seed),
     "integers": lambda shape, dtype, seed: ops.cast(random.randint(shape, -3, 11, seed=seed), dtype),
     "wide integers": lambda shape, dtype, seed: ops.cast(

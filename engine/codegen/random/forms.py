@@ -16,11 +16,23 @@ from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...ops.base import Cast
 from ...ops.math.bits import half_threshold
+from ...ops.math.comparison import Maximum, Minimum
 from ...ops.math.elementwise import Add, Multiply, Negative, Subtract
 from ...ops.math.mathematics import Exp, Log1p, Sqrt
+from ...ops.math.special import Erfinv
 from ...ops.math.trigonometry import Cos, Sin
-from ...ops.random.samplers import RandomCategories, RandomIntegers, RandomKeep, RandomNormal, RandomUniform
+from ...ops.random.samplers import (
+    CENTRAL,
+    RandomCategories,
+    RandomIntegers,
+    RandomKeep,
+    RandomNormal,
+    RandomPermutation,
+    RandomTruncatedNormal,
+    RandomUniform,
+)
 from ..expression.expression import UnsupportedError
+from ..gather.sorting_forms import MOST_IN_ROW, print_rank
 from ..regions.elementwise import print_elementwise
 from ..regions.function import Array, Function, Scalar, Value
 from ..regions.scalars import FLOATS, literal, type_of
@@ -106,6 +118,41 @@ def _normal(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
             function.store(kind, value, place, k)
     for array in (*found, *units):
         function.release(array)
+    return _given(context, operation, words, target)
+
+
+def _truncated_normal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print quantiles of what is within 2 standard deviations, in float64."""
+    op, function, target = operation.op, context.function, _target(context, operation)
+    assert isinstance(op, RandomTruncatedNormal)
+    kind, count = _floating(target), target.size
+    words = _words(function, inputs, count, "double")
+    units = function.allocate("double", (count,))
+    function.hold(units)
+    with function.count(count) as k:
+        function.store("double", _unit(function, words, k, "double"), units.pointer, k)
+    constants = (2, 1, CENTRAL, math.sqrt(2), -2, op.stddev, op.mean)
+    numbers = [Scalar(literal(x, "double"), "double") for x in constants]
+    # The values: units, the seven numbers, and what each step gives.
+    steps = [(Multiply(), (0, 1)), (Subtract(), (8, 2)), (Multiply(), (9, 3)), (Erfinv(), (10,)), (Multiply(), (11, 4))]
+    steps += [(Maximum(), (12, 5)), (Minimum(), (13, 1)), (Multiply(), (14, 6)), (Add(), (15, 7))]
+    steps += [(Cast(op.dtype), (16,))]
+    flat = Array(target.pointer, kind, (count,))
+    print_elementwise(function, steps, [17], [units, *numbers], [flat.shape], [kind], [flat])
+    function.release(units)
+    return _given(context, operation, words, target)
+
+
+def _permutation(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print the positions that sort random words, each at the place that its rank gives."""
+    function, target = context.function, _target(context, operation)
+    if target.size > MOST_IN_ROW:
+        raise UnsupportedError("many numbers in random order")
+    words = _words(function, inputs[:1], target.size, "double")
+    row = Array(words.pointer, "i64", target.shape)
+    with function.count(target.size) as k:
+        number = function.let(f"trunc i64 {k} to i32")
+        function.store("i32", number, target.pointer, print_rank(function, row, k, is_signed=False))
     return _given(context, operation, words, target)
 
 
@@ -231,6 +278,8 @@ FORMS: dict[type[Any], Form] = {
     RandomIntegers: _integers,
     RandomKeep: _keep,
     RandomNormal: _normal,
+    RandomPermutation: _permutation,
+    RandomTruncatedNormal: _truncated_normal,
     RandomUniform: _uniform,
 }
 

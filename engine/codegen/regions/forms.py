@@ -31,6 +31,7 @@ from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.run_time_shapes import ZerosOfShape
 from ..expression.expression import UnsupportedError
 from ..factorisation.forms import FORMS as MATRIX_FORMS
+from ..gather.sorting_forms import FORMS as SORTING_FORMS
 from ..matmul.gemm_strides import labels_of_matmul
 from ..random.forms import FORMS as RANDOM_FORMS
 from .along_axis import FORMS as FORMS_ALONG_AXES
@@ -507,6 +508,7 @@ FORMS: dict[type[Op], Form] = {
     **GATHER_FORMS,
     **SCANNING_FORMS,
     **SCATTER_FORMS,
+    **SORTING_FORMS,
     AllTrue: _reduction("all"),
     AnyTrue: _reduction("any"),
     BatchMatMul: _products,

@@ -27,7 +27,7 @@ def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -
         return [Scalar("0", "i32")]
     if not isinstance(x, Array) or x.kind == "i1" or not x.size:
         raise UnsupportedError("a position of another kind")
-    outer, count, inner = _along(x.shape, None if op.axes is None else op.axes[0])
+    outer, count, inner = split_at(x.shape, None if op.axes is None else op.axes[0])
     target = function.allocate("i32", shape)
     best, place = function.slot(x.kind), function.slot("i64")
     is_least = isinstance(op, ArgMin)
@@ -114,7 +114,7 @@ def _scanned(
         step: prints an element made of the one before, at an offset.
         gives_before: whether the result has at each place what is made of all before it.
     """
-    outer, count, inner = _along(x.shape, op.axis)
+    outer, count, inner = split_at(x.shape, op.axis)
     target = function.allocate(x.kind, x.shape)
     if not x.size:
         return target
@@ -132,7 +132,7 @@ def _scanned(
     return target
 
 
-def _along(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
+def split_at(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
     """Return how many elements are before an axis, along it and behind it; None: all are along it."""
     if axis is None:
         return 1, math.prod(shape), 1
@@ -149,4 +149,4 @@ FORMS: dict[type[Any], Form] = {
     Shift: _shift,
 }
 
-__all__ = ["FORMS", "print_is_better"]
+__all__ = ["FORMS", "print_is_better", "split_at"]

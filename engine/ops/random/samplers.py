@@ -155,7 +155,7 @@ def _normal_of(values: Any, shape: Sequence[int], wanted: DType, mean: float, st
     return as_scalar_or_array(values.astype(wanted, copy=False).reshape(tuple(shape)))
 
 
-_CENTRAL = math.erf(math.sqrt(2))  # the probability within 2 standard deviations
+CENTRAL = math.erf(math.sqrt(2))  # the probability within 2 standard deviations
 
 
 def draw_truncated_normal(
@@ -168,7 +168,7 @@ def draw_truncated_normal(
 ) -> Any:
     """Normally distributed numbers within 2 standard deviations of the mean, as an array. See `draw_uniform`."""
     unit = unit_numbers(key, element_count(shape), dtypes.float64, 0 if part is None else part[0])
-    values = erfinv_values(np, (2 * unit - 1) * _CENTRAL) * math.sqrt(2)
+    values = erfinv_values(np, (2 * unit - 1) * CENTRAL) * math.sqrt(2)
     values = np.clip(values, -2, 2) * stddev + mean
     return as_scalar_or_array(values.astype(as_dtype(dtype)).reshape(tuple(shape)))
 
