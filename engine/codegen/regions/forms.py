@@ -29,6 +29,7 @@ from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.run_time_shapes import ZerosOfShape
+from ..convolution.forms import FORMS as WINDOW_FORMS
 from ..expression.expression import UnsupportedError
 from ..factorisation.forms import FORMS as MATRIX_FORMS
 from ..gather.sorting_forms import FORMS as SORTING_FORMS
@@ -509,6 +510,7 @@ FORMS: dict[type[Op], Form] = {
     **SCANNING_FORMS,
     **SCATTER_FORMS,
     **SORTING_FORMS,
+    **WINDOW_FORMS,
     AllTrue: _reduction("all"),
     AnyTrue: _reduction("any"),
     BatchMatMul: _products,
