@@ -33,6 +33,10 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "inverse": lambda x: ops.inv(x) * 0.3 + x,
     "solve": lambda x: ops.solve(x, x[..., ::-1, :] * 0.5) + x,
     "determinant": lambda x: x + ops.det(x * 0.5)[..., None, None] * 0.1,
+    "logarithm of the determinant": lambda x: x + ops.slogdet(x * 0.5)[1][..., None, None] * 0.1,
+    "qr": lambda x: ops.qr(x)[0] * 0.3 + ops.qr(x * 0.5)[1],
+    "qr of tall ones": lambda x: x * 0.5 + ops.qr(x[..., :2])[0] @ ops.qr(x[..., :2] + x[..., 1:3])[1] @ x[..., :2, :],
+    "qr of wide ones": lambda x: x * 0.5 + turned(ops.qr(x[..., :2, :])[1]) @ ops.qr(x[..., 1:3, :])[0] @ x[..., :2, :],
     "cholesky": lambda x: linalg.cholesky(positive(x)) * 0.2 + x,
     "lower": lambda x: linalg.solve_triangular(x, x * 0.5, lower=True) * 0.3 + x,
     "upper": lambda x: linalg.solve_triangular(x, turned(x), lower=False) * 0.2 + x,
@@ -63,7 +67,7 @@ def test_a_gradient(name: str) -> None:
     check(build, matrices(3, 3), native=2, rtol=1e-8)
 
 
-@settings(max_examples=examples(8, 300), deadline=None)
+@settings(max_examples=examples(5, 300), deadline=None)
 @given(
     size=st.integers(1, 9),
     columns=st.integers(1, 5),
@@ -116,6 +120,37 @@ def test_a_determinant_of_zero_and_one_that_is_not_definite() -> None:
         assert np.isnan(session.run(total[1], {x: [[np.nan, 2.0], [3.0, 4.0]]}))
         with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
             session.run(factor[1], {x: [[1.0, 2.0], [2.0, 1.0]]})
+
+
+def test_logarithms_of_determinants_of_any_sign() -> None:
+    x = np.array([[[1.0, 2], [2, 4]], [[0, 2], [3, 4]], [[3, 0], [0, 2]], [[np.nan, 2], [3, 4]]])
+
+    def build(x: Any) -> list[Any]:
+        body = lambda i, *found: (i + 1, *[a + b for a, b in zip(found, ops.slogdet(x), strict=True)])  # noqa: E731
+        return list(ab.while_loop(lambda i, *_: i < 3, body, (0, np.zeros(4), np.zeros(4))))[1:]
+
+    with np.errstate(all="ignore"):
+        check(build, x)
+
+
+@pytest.mark.parametrize("mode", ["reduced", "complete"])
+@settings(max_examples=examples(3, 200), deadline=None)
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), kind=st.integers(0, 4), seed=st.integers(0, 1000))
+def test_qr_of_any_shape(mode: str, rows: int, columns: int, kind: int, seed: int) -> None:
+    """LAPACK's signs: of columns without anything to reflect, and of rows that repeat, too."""
+    x = np.random.default_rng(seed).standard_normal((2, rows, columns))
+    x = [x, np.round(x), np.triu(x), x * 1e-200, np.abs(x) * 1e3][kind]
+
+    def build(x: Any) -> list[Any]:
+        inner = rows if mode == "complete" else min(rows, columns)
+        start = (0, np.zeros((2, rows, inner)), np.zeros((2, inner, columns)))
+        body = lambda i, *found: (i + 1, *[a * 0.5 + b for a, b in zip(found, ops.qr(x, mode), strict=True)])  # noqa: E731
+        return list(
+            ab.while_loop(lambda i, *_: i < 3, body, (0, np.zeros((2, rows, inner)), np.zeros((2, inner, columns))))
+        )[1:]
+
+    if np.linalg.matrix_rank(x).min() == min(rows, columns):  # Q is not determined otherwise
+        check(build, x, rtol=1e-8)
 
 
 def test_a_kalman_filter_and_its_gradient_are_native() -> None:

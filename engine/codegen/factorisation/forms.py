@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
-from ...ops.linear_algebra.matrices import Cholesky, Determinant, Inverse, Solve
+from ...ops.linear_algebra.factorisations import Qr, SlogDet
+from ...ops.linear_algebra.matrices import Cholesky, Determinant, Inverse, LowerHalf, Solve
 from ...ops.linear_algebra.triangular import CholeskyGradient, SolveTriangular
+from ...ops.math.mathematics import Log
 from ..expression.expression import UnsupportedError
 from ..llvm.builder import Size
 from ..regions.arrays import as_array
+from ..regions.elementwise import print_scalars
 from ..regions.function import Array, Function, Scalar, Value
 from ..regions.scalars import FLOATS, literal
 
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
     from ..regions.forms import Context, Form
 
 _MOST_ROWS = 32  # larger matrices are worth the kernels of their own
+_MOST_REFLECTED = 24  # rows and columns of a matrix whose columns are reflected
 _MOST_COLUMNS = 64  # of right sides
 _MOST_MATRICES = 16  # of a stack
 _SUFFIX = {"float": "f32", "double": "f64"}
+_LEAST_SQUARE = {"float": 1e-30, "double": 1e-280}  # of a column's length: below, squares of its elements underflow
 
 
 class _Matrix:
@@ -63,6 +68,11 @@ def _compute(function: Function, what: str, kind: str, first: str, second: str) 
 
 def _call(function: Function, name: str, kind: str, value: str) -> str:
     return function.let(f"call {kind} @llvm.{name}.{_SUFFIX[kind]}({kind} {value})")
+
+
+def _add(function: Function, kind: str, total: str, term: str) -> None:
+    """Print the addition of a term to what a slot holds."""
+    function.store(kind, _compute(function, "fadd", kind, function.load(kind, total), term), total)
 
 
 def _down(function: Function, size: int, number: str) -> str:
@@ -124,6 +134,73 @@ def _determinant(context: Context, operation: Operation, inputs: Sequence[Value]
     return [target if shape else Scalar(function.load(target.kind, target.pointer), target.kind)]
 
 
+def _slogdet(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, a = context.function, _square(inputs[0])
+    shape, kind = context.shape_of(operation.outputs[0]), a.kind
+    signs, logarithms = function.allocate(kind, shape), function.allocate(kind, shape)
+    none = function.allocate(kind, (*shape, a.shape[-1], 0))
+    sign, total, number = function.slot(kind), function.slot(kind), function.slot("i64", "0")
+
+    def each(a: _Matrix, x: _Matrix) -> None:
+        function.store(kind, literal(1, kind), sign)
+        function.store(kind, literal(0, kind), total)
+        _eliminate(context, a, x, sign)
+        with function.count(a.rows) as k:
+            pivot, before = a.load(k, k), function.load(kind, sign)
+            is_below = function.let(f"fcmp olt {kind} {pivot}, {literal(0, kind)}")
+            is_zero = function.let(f"fcmp oeq {kind} {pivot}, {literal(0, kind)}")
+            after = function.choose(is_below, function.let(f"fneg {kind} {before}"), before, kind)
+            function.store(kind, function.choose(is_zero, literal(0, kind), after, kind), sign)
+            size = Scalar(_call(function, "fabs", kind, pivot), kind)
+            logarithm = print_scalars(function, Log(), [size], kind).name
+            _add(function, kind, total, logarithm)
+        k = function.load("i64", number)
+        for slot, target in ((sign, signs), (total, logarithms)):
+            function.store(kind, function.load(kind, slot), target.pointer, k)
+        function.store("i64", function.let(f"add i64 {k}, 1"), number)
+
+    _by_matrices(context, a, none, each)
+    found = (signs, logarithms)
+    return list(found) if shape else [Scalar(function.load(kind, each.pointer), kind) for each in found]
+
+
+def _qr(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print Householder's reflections, with LAPACK's signs, and their product, of the last one first."""
+    function, x = context.function, as_array(inputs[0])
+    *stack, rows, columns = x.shape
+    if x.kind not in FLOATS or not x.size or max(rows, columns) > _MOST_REFLECTED or math.prod(stack) > _MOST_MATRICES:
+        raise UnsupportedError("a large matrix, or one of another kind")
+    q, r = [function.allocate(x.kind, context.shape_of(output)) for output in operation.outputs]
+    inner, steps = q.shape[-1], min(rows, columns)
+    work, scales = function.allocate(x.kind, (rows, columns)), function.allocate(x.kind, (steps,))
+    for array in (work, scales):
+        function.hold(array)
+    for array in (q, r):
+        function.zero(array)
+    with function.count(math.prod(stack)) as number:
+        sizes = [math.prod(each.shape[-2:]) for each in (x, q, r)]
+        own, own_q, own_r = [
+            function.element(x.kind, each.pointer, function.mul(number, size))
+            for each, size in zip((x, q, r), sizes, strict=True)
+        ]
+        function.copy_bytes(work.pointer, own, work.bytes)
+        a = _Matrix(function, x.kind, work.pointer, (rows, columns))
+        product = _Matrix(function, x.kind, own_q, (rows, inner))
+        upper = _Matrix(function, x.kind, own_r, (inner, columns))
+        _triangulate(context, a, scales)
+        with function.count(steps) as i, function.loop(i, columns) as j:
+            upper.store(a.load(i, j), i, j)
+        with function.count(inner) as k:
+            product.store(literal(1, x.kind), k, k)
+        with function.count(steps) as k:
+            j = _down(function, steps, k)
+            with function.count(inner) as column:
+                _reflect(a, j, function.load(x.kind, scales.pointer, j), product, column)
+    for array in (work, scales):
+        function.release(array)
+    return [q, r]
+
+
 def _cholesky(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
     function, a = context.function, _square(inputs[0])
@@ -143,6 +220,21 @@ def _cholesky(context: Context, operation: Operation, inputs: Sequence[Value]) -
             with function.loop(j, a.rows) as i:
                 lower.divide(i, j, root)
             lower.store(root, j, j)
+
+    return [_by_matrices(context, a, target, each)]
+
+
+def _lower_half(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    del operation
+    function, a = context.function, _square(inputs[0])
+    target = function.allocate(a.kind, a.shape)
+    function.zero(target)
+
+    def each(a: _Matrix, lower: _Matrix) -> None:
+        with function.count(a.rows) as i:
+            with function.loop(0, i) as j:
+                lower.store(a.load(i, j), i, j)
+            lower.store(_compute(function, "fmul", a.kind, a.load(i, i), literal(0.5, a.kind)), i, i)
 
     return [_by_matrices(context, a, target, each)]
 
@@ -281,11 +373,66 @@ def _substitute(context: Context, a: _Matrix, x: _Matrix, is_lower: bool, has_on
                 x.subtract(i, j, factor, x.load(k, j))
 
 
+def _triangulate(context: Context, a: _Matrix, scales: Array) -> None:
+    """Print reflections that make a matrix an upper triangle.
+
+    Args:
+        context: of the region, which fails where squares of elements overflow or underflow.
+        a: gets the triangle, and below it the vectors of the reflections, without their leading ones.
+        scales: gets the scale of each reflection.
+    """
+    function, kind = a.function, a.kind
+    square, size, zero = function.slot(kind), function.slot(kind), literal(0, kind)
+    with function.count(scales.size) as j:
+        function.store(kind, zero, square)
+        function.store(kind, zero, size)
+        with function.loop(_after(function, j), a.rows) as i:
+            value = a.load(i, j)
+            _add(function, kind, square, _compute(function, "fmul", kind, value, value))
+            _add(function, kind, size, _call(function, "fabs", kind, value))
+        first = a.load(j, j)
+        own = _compute(function, "fmul", kind, first, first)
+        whole = _compute(function, "fadd", kind, own, function.load(kind, square))
+        is_done = function.let(f"fcmp oeq {kind} {function.load(kind, size)}, {zero}")
+        is_large = function.let(f"fcmp ogt {kind} {whole}, {literal(_LEAST_SQUARE[kind], kind)}")
+        is_finite = function.let(f"fcmp olt {kind} {whole}, {literal(math.inf, kind)}")
+        is_safe = function.let(f"and i1 {is_large}, {is_finite}")
+        context.fail_unless(function.let(f"or i1 {is_done}, {is_safe}"))
+        length = _call(function, "sqrt", kind, whole)
+        is_below = function.let(f"fcmp olt {kind} {first}, {zero}")
+        found = function.choose(is_below, length, function.let(f"fneg {kind} {length}"), kind)
+        apart = _compute(function, "fsub", kind, first, found)
+        scale = function.let(f"fneg {kind} {_compute(function, 'fdiv', kind, apart, found)}")
+        scale = function.choose(is_done, zero, scale, kind)
+        function.store(kind, scale, scales.pointer, j)
+        a.store(function.choose(is_done, first, found, kind), j, j)
+        by = function.choose(is_done, literal(1, kind), apart, kind)
+        with function.loop(_after(function, j), a.rows) as i:
+            a.divide(i, j, by)
+        with function.loop(_after(function, j), a.columns) as column:
+            _reflect(a, j, scale, a, column)
+
+
+def _reflect(vectors: _Matrix, j: str, scale: str, x: _Matrix, column: Size) -> None:
+    """Print the reflection of a column by vector `j`: all of it less its product with the vector, times the vector."""
+    function, kind, total = x.function, x.kind, x.function.slot(x.kind)
+    function.store(kind, x.load(j, column), total)
+    with function.loop(_after(function, j), x.rows) as i:
+        _add(function, kind, total, _compute(function, "fmul", kind, vectors.load(i, j), x.load(i, column)))
+    along = _compute(function, "fmul", kind, scale, function.load(kind, total))
+    x.subtract(j, column, along, literal(1, kind))
+    with function.loop(_after(function, j), x.rows) as i:
+        x.subtract(i, column, vectors.load(i, j), along)
+
+
 FORMS: dict[type[Any], Form] = {
     Cholesky: _cholesky,
     CholeskyGradient: _cholesky_gradient,
     Determinant: _determinant,
     Inverse: _inverse,
+    LowerHalf: _lower_half,
+    Qr: _qr,
+    SlogDet: _slogdet,
     Solve: _solve,
     SolveTriangular: _solve_triangular,
 }
