@@ -145,9 +145,7 @@ def test_qr_of_any_shape(mode: str, rows: int, columns: int, kind: int, seed: in
         inner = rows if mode == "complete" else min(rows, columns)
         start = (0, np.zeros((2, rows, inner)), np.zeros((2, inner, columns)))
         body = lambda i, *found: (i + 1, *[a * 0.5 + b for a, b in zip(found, ops.qr(x, mode), strict=True)])  # noqa: E731
-        return list(
-            ab.while_loop(lambda i, *_: i < 3, body, (0, np.zeros((2, rows, inner)), np.zeros((2, inner, columns))))
-        )[1:]
+        return list(ab.while_loop(lambda i, *_: i < 3, body, start))[1:]
 
     if np.linalg.matrix_rank(x).min() == min(rows, columns):  # Q is not determined otherwise
         check(build, x, rtol=1e-8)
