@@ -31,6 +31,10 @@ class ServerConfig:
 
     Raises:
         ValueError: a value is out of range.
+
+    >>> import anabranch as ab
+    >>> ab.distribute.ServerConfig(heartbeat_timeout=30.0).heartbeat_timeout
+    30.0
     """
 
     connect_timeout: float = 30.0

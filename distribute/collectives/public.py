@@ -18,12 +18,22 @@ CONNECT_SECONDS = 30.0
 
 
 def rank() -> int:
-    """The number of this process among those that run collectives together; 0 alone."""
+    """The number of this process among those that run collectives together; 0 alone.
+
+    >>> import anabranch as ab
+    >>> ab.distribute.rank()  # this process is alone
+    0
+    """
     return collectives.current_group().rank
 
 
 def world_size() -> int:
-    """Return how many processes run collectives together; 1 alone."""
+    """Return how many processes run collectives together; 1 alone.
+
+    >>> import anabranch as ab
+    >>> ab.distribute.world_size()  # this process is alone
+    1
+    """
     return collectives.current_group().size
 
 

@@ -87,6 +87,10 @@ def set_distribution(value: Strategy | None) -> None:
 
     Raises:
         ValueError: it is something else.
+
+    >>> import anabranch as ab
+    >>> ab.distribution.set_distribution(ab.distribution.DataParallel(devices=["cpu:0"]))
+    >>> ab.distribution.set_distribution(None)
     """
     if value is not None and not isinstance(value, Strategy):
         raise ValueError(
@@ -107,6 +111,12 @@ def distribute_tensor(tensor: Any, layout: TensorLayout) -> Any:
     Raises:
         TypeError: `layout` is no `TensorLayout`.
         ValueError: it is for another rank, or the mesh does not divide a size.
+
+    >>> import anabranch as ab
+    >>> mesh = ab.distribution.DeviceMesh((1,), ["batch"], ["cpu:0"])
+    >>> layout = ab.distribution.TensorLayout(["batch", None], mesh)
+    >>> ab.distribution.distribute_tensor(ab.ops.ones((2, 3)), layout).shape
+    (2, 3)
     """
     if not isinstance(layout, TensorLayout):
         raise TypeError(f"distribute_tensor: layout must be a TensorLayout, got {layout!r} of {type(layout).__name__}.")

@@ -243,6 +243,12 @@ class CheckpointReader(Mapping[str, Any]):
 
     Attributes:
         manifest: all that the manifest says.
+
+    >>> import anabranch as ab
+    >>> ab.io.save("values", ["w", "b"], [[[1.0, 2.0]], [0.5]])
+    >>> reader = ab.io.CheckpointReader("values")
+    >>> sorted(reader), reader["w"]
+    (['b', 'w'], array([[1., 2.]], dtype=float32))
     """
 
     def __init__(self, path: Place) -> None:

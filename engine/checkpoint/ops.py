@@ -324,6 +324,11 @@ def restore(prefix: Any, names: Sequence[str], specs: Sequence[Any]) -> list[Ten
         ValueError: names and specs are not as many; at run time, a tensor has another shape or dtype.
         KeyError: at run time, there is no tensor of a name.
         FileNotFoundError, DataLossError: at run time, the folder is no checkpoint, or is damaged.
+
+    >>> import anabranch as ab
+    >>> ab.io.save("tensors", ["b"], [[0.5]])
+    >>> ab.io.restore("tensors", ["b"], [ab.Variable([0.0])])
+    [Tensor([0.5], dtype=float32)]
     """
     if len(names) != len(specs):
         raise ValueError(f"restore: {len(names)} names and {len(specs)} specs were given; give as many.")

@@ -12,7 +12,15 @@ from .dtypes import as_dtype
 
 
 class Partitioner:
-    """The base: a function of a shape and a dtype that gives how many shards there are along each axis."""
+    """The base: a function of a shape and a dtype that gives how many shards there are along each axis.
+
+    >>> import anabranch as ab
+    >>> class Halves(ab.distribute.Partitioner):
+    ...     def __call__(self, shape, dtype):
+    ...         return [2] + [1] * (len(shape) - 1)
+    >>> Halves()((10, 4), "float32")
+    [2, 1]
+    """
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
         """Give for each axis how many shards there are along it; one is cut, and the others have 1.

@@ -86,6 +86,16 @@ def no_op(name: str | None = None) -> Operation | None:
 
     Returns:
         The operation; None outside of graphs.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default():
+    ...     count, x = ab.Variable(0.0), ab.placeholder((), "float32")
+    ...     counted = ab.cond(x > 0, lambda: ab.group(count.assign_add(1.0)), ab.no_op)
+    ...     session = ab.Session()
+    ...     for value in (1.0, -1.0, 2.0):
+    ...         session.run(counted, {x: value})
+    ...     session.run(count)
+    np.float32(2.0)
     """
     return get_default_graph().add(NoOp(), [], name) if in_explicit_graph() else None
 

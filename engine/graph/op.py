@@ -63,6 +63,13 @@ class Sample:
         differentiable: positions of the inputs whose gradients are checked against finite differences.
         tolerance: relative tolerance of results (float32).
         label: a short name of the case.
+
+    >>> import anabranch as ab
+    >>> import numpy as np
+    >>> exp = ab.ops.registered_ops()["exp"]()
+    >>> sample = ab.ops.Sample(exp, [np.zeros(3, "float32")], expected=np.ones(3, "float32"), label="zeros")
+    >>> sample.label
+    'zeros'
     """
 
     op: Op
@@ -75,7 +82,13 @@ class Sample:
 
 @dataclass
 class ErrorSample:
-    """A case that must be refused: `call()` raises `error`, whose message matches `match`."""
+    """A case that must be refused: `call()` raises `error`, whose message matches `match`.
+
+    >>> import anabranch as ab
+    >>> sample = ab.ops.ErrorSample(lambda: ab.ops.reshape([1, 2, 3], (2, 2)), ValueError, "reshape")
+    >>> sample.error
+    <class 'ValueError'>
+    """
 
     call: Any
     error: type[Exception]

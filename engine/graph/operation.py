@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 
 class Operation:
-    """A node: an op definition applied to input tensors, with a name, a device and the line that built it."""
+    """A node: an op definition applied to input tensors, with a name, a device and the line that built it.
+
+    >>> import anabranch as ab
+    >>> x = ab.placeholder((3,), "float32")
+    >>> operation = ab.ops.exp(x).operation
+    >>> operation.type, operation.inputs == (x,)
+    ('exp', True)
+    """
 
     __slots__ = (
         "__weakref__",

@@ -105,6 +105,14 @@ def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
         control_inputs: operations or tensors; None lifts the dependencies of outer blocks. Where no graph is being
             built, effects have run when they are given here: assertions, `print` and `no_op` are None, and writes the
             variable.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default():
+    ...     count = ab.Variable(1.0)
+    ...     with ab.control_dependencies([count.assign_add(1.0)]):
+    ...         after = count * 10.0
+    ...     ab.Session().run(after)
+    np.float32(20.0)
     """
     if control_inputs is not None and not in_explicit_graph():
         control_inputs = [item for item in control_inputs if item is not None and not isinstance(item, Variable)]

@@ -38,7 +38,13 @@ _MOST_SCALARS = 4096
 
 
 def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
-    """The only (or first) output of `op` over `inputs`: computed now if all are values, else built into their graph."""
+    """The only (or first) output of `op` over `inputs`: computed now if all are values, else built into their graph.
+
+    >>> import anabranch as ab
+    >>> exp = ab.ops.registered_ops()["exp"]()
+    >>> ab.ops.apply(exp, ab.ops.zeros(2))
+    Tensor([1., 1.], dtype=float32)
+    """
     if not graph_context.stack:
         values: Any = inputs
         try:
@@ -51,7 +57,14 @@ def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
 
 
 def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tensor, ...]:
-    """All outputs of `op` over `inputs`; as `apply`."""
+    """All outputs of `op` over `inputs`; as `apply`.
+
+    >>> import anabranch as ab
+    >>> top_k = ab.ops.registered_ops()["top_k"]
+    >>> values, positions = ab.ops.apply_multi(top_k(2), ab.ops.convert_to_tensor([1.0, 3.0, 2.0]))
+    >>> positions
+    Tensor([1, 2], dtype=int32)
+    """
     arrays = arrays_now(inputs)
     if arrays is None:
         return graph_for(inputs).add(op, inputs, name).outputs

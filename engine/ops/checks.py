@@ -45,6 +45,13 @@ class InvalidArgumentError(ValueError):
 
     The message says what was asserted, how often it does not hold, where first and with which values, and ends with
     the caller's own message.
+
+    >>> import anabranch as ab
+    >>> try:
+    ...     ab.ops.assert_positive([1.0, -2.0], message="Rates.")
+    ... except ab.ops.InvalidArgumentError as error:
+    ...     str(error).partition(" x:")[0]
+    'assert_positive: x > y does not hold for 1 of 2 elements, first at [1], where x is -2.0 and y is 0.0.'
     """
 
 

@@ -440,6 +440,10 @@ def all_gather(tensor: TensorLike, axis: int = 0, group: Iterable[int] | None = 
     Raises:
         ValueError: there is no such axis, `group` can't be, or, at run time, members disagree.
         TaskFailedError: at run time, a member is gone.
+
+    >>> import anabranch as ab
+    >>> ab.distribute.all_gather([[1.0, 2.0]]).shape  # this process is alone
+    (1, 2)
     """
     x = to_tensor(tensor)
     known = x.spec.shape
@@ -458,6 +462,10 @@ def reduce_scatter(tensor: TensorLike, reduce_op: str = "sum", group: Iterable[i
     Raises:
         ValueError: rows do not divide, `group` can't be, or, at run time, members disagree.
         TaskFailedError: at run time, a member is gone.
+
+    >>> import anabranch as ab
+    >>> ab.distribute.reduce_scatter([[1.0], [2.0]]).shape  # this process is alone
+    (2, 1)
     """
     x, ranks = to_tensor(tensor), members_of(group, "reduce_scatter")
     members = _group_of(ranks)
@@ -479,6 +487,10 @@ def broadcast(tensor: TensorLike, root: int = 0, group: Iterable[int] | None = N
     Raises:
         ValueError: there is no such member, `group` can't be, or, at run time, members disagree.
         TaskFailedError: at run time, a member is gone.
+
+    >>> import anabranch as ab
+    >>> float(ab.distribute.broadcast(2.0))  # this process is alone
+    2.0
     """
     if not 0 <= root < current_group().size:
         raise ValueError(f"broadcast: root={root} is no rank of a group of {current_group().size}; ranks begin at 0.")
@@ -499,6 +511,9 @@ def barrier(group: Iterable[int] | None = None) -> Operation | None:
 
     Returns:
         The operation; None outside of graphs.
+
+    >>> import anabranch as ab
+    >>> ab.distribute.barrier()  # this process is alone, and goes on at once
     """
     return apply_effect(Barrier(members_of(group, "barrier")), name="barrier")
 

@@ -21,6 +21,12 @@ class AccumulatorStatistics(NamedTuple):
         taken: how often a result was taken.
         global_step: gradients of earlier steps are dropped.
         pending: takes that wait.
+
+    >>> import anabranch as ab
+    >>> accumulator = ab.queues.ConditionalAccumulator("float32", (2,))
+    >>> accumulator.apply_grad([1.0, 2.0])
+    >>> accumulator.statistics().accumulated
+    1
     """
 
     accumulated: int

@@ -11,11 +11,33 @@ class OutOfRangeError(EOFError):
 
     This is how the end of the data reaches whoever consumes it. Loops over a queue end with it, and a `Coordinator`
     takes it for a clean stop.
+
+    >>> import anabranch as ab
+    >>> queue = ab.queues.FIFOQueue(10, "float32")
+    >>> queue.enqueue(1.0)
+    >>> queue.close()
+    >>> try:
+    ...     while True:
+    ...         print(queue.dequeue())
+    ... except ab.errors.OutOfRangeError:
+    ...     print("the end")
+    1.0
+    the end
     """
 
 
 class CancelledError(RuntimeError):
-    """A request to a queue will not be done: the queue is closed, or was closed while an enqueue waited."""
+    """A request to a queue will not be done: the queue is closed, or was closed while an enqueue waited.
+
+    >>> import anabranch as ab
+    >>> queue = ab.queues.FIFOQueue(10, "float32")
+    >>> queue.close()
+    >>> try:
+    ...     queue.enqueue(1.0)
+    ... except ab.errors.CancelledError as error:
+    ...     print(error)
+    Queue 'fifo_queue' is closed: nothing more can be enqueued.
+    """
 
 
 class DeadlineExceededError(TimeoutError):
@@ -23,6 +45,16 @@ class DeadlineExceededError(TimeoutError):
 
     The message names what waited, the queue and its size, and for how long; the note names the operation. What waited
     has been withdrawn: a dequeue took nothing.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default():
+    ...     waits = ab.queues.FIFOQueue(10, "float32", shapes=(), name="numbers").dequeue()
+    >>> try:
+    ...     ab.Session(waits.graph).run(waits, timeout=0.01)
+    ... except ab.errors.DeadlineExceededError as error:
+    ...     print(error)
+    The timeout was over after waiting ... s: dequeue of 1 element from queue 'numbers', which is open and holds 0
+    (capacity 10). Enqueue elsewhere, close the queue, or give a longer timeout.
     """
 
 
@@ -30,6 +62,15 @@ class DataLossError(ValueError):
     """A file is damaged or cut short: a checksum does not fit, or a record ends before its length.
 
     The message names the file and the place in it.
+
+    >>> import anabranch as ab
+    >>> with open("cut.tfrecord", "wb") as file:
+    ...     _ = file.write(b"no record")
+    >>> try:
+    ...     list(ab.io.tf_record_iterator("cut.tfrecord"))
+    ... except ab.errors.DataLossError as error:
+    ...     print(error)
+    'cut.tfrecord' is damaged at the record that begins at byte 0: the file ends within it, after 9 of 12 bytes.
     """
 
 

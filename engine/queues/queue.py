@@ -54,6 +54,10 @@ class Queue(NamedResource):
     Attributes:
         name: for messages, and the names of the operations.
         components: what an element is made of.
+
+    >>> import anabranch as ab
+    >>> isinstance(ab.queues.FIFOQueue(10, "float32"), ab.queues.Queue)
+    True
     """
 
     _pads: ClassVar[bool] = False

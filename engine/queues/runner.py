@@ -171,7 +171,15 @@ class QueueRunner:
 
 
 def add_queue_runner(qr: QueueRunner) -> None:
-    """Let `start_queue_runners` start `qr` with the graph of its operations."""
+    """Let `start_queue_runners` start `qr` with the graph of its operations.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default() as graph:
+    ...     queue = ab.queues.FIFOQueue(2, "float32", shapes=())
+    ...     ab.queues.add_queue_runner(ab.queues.QueueRunner(queue, [queue.enqueue(1.0)]))
+    >>> len(graph.queue_runners)
+    1
+    """
     qr.enqueue_ops[0].graph.root.queue_runners.append(qr)
 
 
@@ -185,6 +193,19 @@ def start_queue_runners(
         coord: gets the threads and their errors.
         daemon: do not keep the process alive.
         start: start them now.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default():
+    ...     queue = ab.queues.FIFOQueue(2, "float32", shapes=())
+    ...     ab.queues.add_queue_runner(ab.queues.QueueRunner(queue, [queue.enqueue(1.0)]))
+    ...     first = queue.dequeue()
+    ...     with ab.Session() as session:
+    ...         coordinator = ab.queues.Coordinator()
+    ...         threads = ab.queues.start_queue_runners(session, coordinator)
+    ...         session.run(first)
+    ...         coordinator.request_stop()
+    ...         coordinator.join(threads)
+    np.float32(1.0)
     """
     runners = list(sess.graph.queue_runners)
     return [thread for runner in runners for thread in runner.create_threads(sess, coord, daemon, start)]

@@ -27,6 +27,12 @@ class QueueStatistics(NamedTuple):
         pending_dequeues: dequeues that wait for elements.
         cancelled: requests that were refused or withdrawn, or failed at the end of the data.
         is_closed: nothing more can be enqueued.
+
+    >>> import anabranch as ab
+    >>> queue = ab.queues.FIFOQueue(10, "float32")
+    >>> queue.enqueue(1.0)
+    >>> queue.statistics().size
+    1
     """
 
     size: int

@@ -35,6 +35,10 @@ class ReaderStatistics(NamedTuple):
         records: how many it gave so far.
         files: how many it has read to their ends.
         current: the file that it is reading.
+
+    >>> import anabranch as ab
+    >>> ab.io.TFRecordReader().statistics()
+    ReaderStatistics(records=0, files=0, current=None)
     """
 
     records: int
@@ -125,6 +129,23 @@ class Reader(NamedResource):
     Args:
         specs: what a record is made of, besides its key.
         name: for messages, the names of the operations, and tasks.
+
+    >>> import anabranch as ab
+    >>> from anabranch.engine.graph import TensorSpec
+    >>> class Lengths(ab.io.Reader):
+    ...     def __init__(self):
+    ...         super().__init__([TensorSpec((), "int32")], "lengths")
+    ...     def records(self, path):
+    ...         with open(path) as file:
+    ...             for number, line in enumerate(file):
+    ...                 yield f"{path}:{number}", [len(line)]
+    >>> with open("lines.txt", "w") as file:
+    ...     print("one", "three", sep=chr(10), file=file)
+    >>> names = ab.queues.FIFOQueue(8, "string", ())
+    >>> names.enqueue("lines.txt")
+    >>> names.close()
+    >>> Lengths().read(names)
+    ('lines.txt:0', 4)
     """
 
     def __init__(self, specs: Sequence[TensorSpec], name: str) -> None:
@@ -351,6 +372,16 @@ class FixedLengthRecordReader(Reader):
         footer_bytes: and at its end.
         hop_bytes: from the start of a record to the start of the next; by default `record_bytes`.
         name: for messages, and the names of the operations.
+
+    >>> import anabranch as ab
+    >>> with open("rows.bin", "wb") as file:
+    ...     _ = file.write(bytes([1, 2, 3, 4]))
+    >>> names = ab.queues.FIFOQueue(8, "string", ())
+    >>> names.enqueue("rows.bin")
+    >>> names.close()
+    >>> reader = ab.io.FixedLengthRecordReader(record_bytes=2)
+    >>> reader.read(names)
+    ('rows.bin:0', array([1, 2], dtype=uint8))
     """
 
     kind: ClassVar[str] = "fixed_length_record_reader"
@@ -402,6 +433,15 @@ class TFRecordReader(Reader):
     Args:
         name: for messages, and the names of the operations.
         compression_type: None or "GZIP".
+
+    >>> import anabranch as ab
+    >>> with ab.io.TFRecordWriter("some.tfrecord") as writer:
+    ...     writer.write(b"ab")
+    >>> names = ab.queues.FIFOQueue(8, "string", ())
+    >>> names.enqueue("some.tfrecord")
+    >>> names.close()
+    >>> ab.io.TFRecordReader().read(names)
+    ('some.tfrecord:0', array([97, 98], dtype=uint8))
     """
 
     kind: ClassVar[str] = "tf_record_reader"

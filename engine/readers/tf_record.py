@@ -120,6 +120,13 @@ def tf_record_iterator(path: Any, compression_type: str | None = None) -> Iterat
     Raises:
         DataLossError: the file is damaged or ends within a record.
         FileNotFoundError: there is no such file.
+
+    >>> import anabranch as ab
+    >>> with ab.io.TFRecordWriter("records.tfrecord") as writer:
+    ...     writer.write(b"first")
+    ...     writer.write(b"second")
+    >>> list(ab.io.tf_record_iterator("records.tfrecord"))
+    [b'first', b'second']
     """
     return (record for _, record in numbered_records(path, compression_type))
 

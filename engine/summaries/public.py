@@ -66,6 +66,10 @@ def histogram(name: str, data: Any, step: Any = None, buckets: int = BINS) -> Op
 
     Raises:
         ValueError: no step is given and nothing says one, or there is to be no bucket.
+
+    >>> import anabranch as ab
+    >>> with ab.summary.create_file_writer("histograms").as_default():
+    ...     ab.summary.histogram("weights", [0.1, 0.2, 0.9], step=1)
     """
     if buckets < 1:
         raise ValueError(f"histogram {name!r}: buckets must be at least 1, got {buckets}.")
@@ -83,6 +87,10 @@ def image(name: str, data: Any, step: Any = None, max_outputs: int = 3) -> Opera
 
     Raises:
         ValueError: no step is given and nothing says one, or the data have another shape.
+
+    >>> import anabranch as ab
+    >>> with ab.summary.create_file_writer("images").as_default():
+    ...     ab.summary.image("noise", ab.random.uniform((1, 8, 8, 3)), step=1)
     """
     if max_outputs < 1:
         raise ValueError(f"image {name!r}: max_outputs must be at least 1, got {max_outputs}.")
@@ -99,6 +107,10 @@ def text(name: str, data: Any, step: Any = None) -> Operation | None:
     Raises:
         ValueError: no step is given and nothing says one.
         TypeError: the data are no strings.
+
+    >>> import anabranch as ab
+    >>> with ab.summary.create_file_writer("texts").as_default():
+    ...     ab.summary.text("note", "the **first** run", step=1)
     """
 
     def given() -> list[Tensor]:
@@ -112,7 +124,13 @@ def text(name: str, data: Any, step: Any = None) -> Operation | None:
 
 
 def flush(writer: SummaryWriter | None = None) -> Operation | None:
-    """Hand what a writer has written to the operating system; by default the writer of the block around."""
+    """Hand what a writer has written to the operating system; by default the writer of the block around.
+
+    >>> import anabranch as ab
+    >>> with ab.summary.create_file_writer("flushed").as_default():
+    ...     ab.summary.scalar("loss", 0.5, step=1)
+    ...     ab.summary.flush()
+    """
     chosen = default_writer() if writer is None else writer
     if chosen is None:
         return None

@@ -26,7 +26,14 @@ def default_writer() -> Any:
 
 
 def get_step() -> Any:
-    """The step of summaries for which none is given; None if nothing says one."""
+    """The step of summaries for which none is given; None if nothing says one.
+
+    >>> import anabranch as ab
+    >>> ab.summary.set_step(5)
+    >>> ab.summary.get_step()
+    5
+    >>> ab.summary.set_step(None)
+    """
     if _scopes.step is None:
         optimizers = list(get_default_graph().root.optimizers)
         return optimizers[0].iterations if len(optimizers) == 1 else None
@@ -95,7 +102,15 @@ def record_if(condition: Any) -> Generator[None]:
 
 
 def should_record_summaries() -> Any:
-    """Test whether a summary would be written here: a boolean, or a tensor where a graph's condition is around."""
+    """Test whether a summary would be written here: a boolean, or a tensor where a graph's condition is around.
+
+    >>> import anabranch as ab
+    >>> ab.summary.should_record_summaries()  # there is no writer
+    False
+    >>> with ab.summary.create_file_writer("recorded").as_default(), ab.summary.record_if(True):
+    ...     ab.summary.should_record_summaries()
+    True
+    """
     if _scopes.writer is None:
         return False
     return _scopes.condition() if callable(_scopes.condition) else _scopes.condition

@@ -31,6 +31,15 @@ class SummaryWriter(NamedResource):
         flush_millis: how long they wait at most, when another one comes.
         filename_suffix: what the file's name ends in.
         name: its name in tasks.
+
+    >>> import anabranch as ab
+    >>> import os
+    >>> writer = ab.summary.SummaryWriter("logs")
+    >>> with writer.as_default():
+    ...     ab.summary.scalar("loss", 0.5, step=1)
+    >>> writer.close()
+    >>> len(os.listdir("logs"))
+    1
     """
 
     kind: ClassVar[str] = "summary_writer"

@@ -26,14 +26,28 @@ from ..base import Op, Operation, Tensor, TensorLike, convert_to_tensor
 
 
 class SwitchOutputs(NamedTuple):
-    """The results of `switch`: one of the two is alive, the other one dead."""
+    """The results of `switch`: one of the two is alive, the other one dead.
+
+    >>> import anabranch as ab
+    >>> x, chosen = ab.placeholder((3,), "float32"), ab.placeholder((), "bool")
+    >>> sides = ab.raw.switch(x, chosen)
+    >>> sides.output_true.shape
+    (3,)
+    """
 
     output_false: Tensor
     output_true: Tensor
 
 
 class MergeOutputs(NamedTuple):
-    """The results of `merge`: a value, and which of the inputs it was."""
+    """The results of `merge`: a value, and which of the inputs it was.
+
+    >>> import anabranch as ab
+    >>> x = ab.placeholder((3,), "float32")
+    >>> merged = ab.raw.merge([x, x + 1.0])
+    >>> merged.output.shape, merged.value_index.dtype
+    ((3,), dtype('int32'))
+    """
 
     output: Tensor
     value_index: Tensor
@@ -202,6 +216,13 @@ def merge(inputs: Sequence[TensorLike], name: str | None = None) -> MergeOutputs
     Raises:
         TypeError: `inputs` is no sequence, or the dtypes differ.
         ValueError: there are no inputs, or it is built inside a loop or branch.
+
+    >>> import anabranch as ab
+    >>> x, chosen = ab.placeholder((), "float32"), ab.placeholder((), "bool")
+    >>> no, yes = ab.raw.switch(x, chosen)
+    >>> merged = ab.raw.merge([no * 2.0, yes + 1.0])
+    >>> ab.Session().run(merged.output, {x: 5.0, chosen: False})
+    np.float32(10.0)
     """
     if not is_sequence(inputs):
         raise TypeError(f"raw.merge: inputs must be a list of tensors, got {inputs!r}.")
@@ -229,6 +250,13 @@ def enter(
     Raises:
         TypeError: `frame_name` is no text.
         ValueError: it is empty, `parallel_iterations` is less than 1, or it is built inside a loop or branch.
+
+    >>> import anabranch as ab
+    >>> i = ab.raw.merge([ab.raw.enter(0, "loop")]).output
+    >>> done, more = ab.raw.switch(i, ab.raw.loop_cond(i < 10))
+    >>> _ = ab.raw.next_iteration(more + 1, into=i)
+    >>> ab.Session().run(ab.raw.exit(done))
+    np.int32(10)
     """
     if not is_text(frame_name):
         raise TypeError(f"raw.enter: frame_name must be a string, got {frame_name!r}.")
@@ -249,6 +277,13 @@ def exit(data: TensorLike, name: str | None = None) -> Tensor:
 
     Raises:
         ValueError: it is built inside a loop or branch.
+
+    >>> import anabranch as ab
+    >>> i = ab.raw.merge([ab.raw.enter(0, "loop")]).output
+    >>> done, more = ab.raw.switch(i, ab.raw.loop_cond(i < 5))
+    >>> _ = ab.raw.next_iteration(more + 1, into=i)
+    >>> ab.Session().run(ab.raw.exit(done))
+    np.int32(5)
     """
     return _add(Exit(), name, convert_to_tensor(data))[0]
 
@@ -289,6 +324,13 @@ def loop_cond(pred: TensorLike, name: str | None = None) -> Tensor:
     Raises:
         TypeError: `pred` is no scalar bool.
         ValueError: it is built inside a loop or branch.
+
+    >>> import anabranch as ab
+    >>> i = ab.raw.merge([ab.raw.enter(0, "loop")]).output
+    >>> done, more = ab.raw.switch(i, ab.raw.loop_cond(i * i < 30))
+    >>> _ = ab.raw.next_iteration(more + 1, into=i)
+    >>> ab.Session().run(ab.raw.exit(done))
+    np.int32(6)
     """
     return _add(LoopCond(), name, convert_to_tensor(pred))[0]
 

@@ -106,6 +106,10 @@ def draw_gamma(key: Any, shape: Sequence[int], alpha: Any, dtype: Any = "float32
     Args:
         key: two integers, as from `SeedGenerator.next`.
         alpha: a number or an array that broadcasts to `shape`.
+
+    >>> import anabranch as ab
+    >>> ab.random.draw_gamma((1, 2), (3,), [1.0, 2.0, 3.0])
+    array([0.31799963, 1.4494678 , 0.96437865], dtype=float32)
     """
     with np.errstate(all="ignore"):
         values = np.exp(_log_gamma_numbers(key, _parameter(alpha, shape, "gamma: alpha")))
@@ -113,7 +117,12 @@ def draw_gamma(key: Any, shape: Sequence[int], alpha: Any, dtype: Any = "float32
 
 
 def draw_beta(key: Any, shape: Sequence[int], alpha: Any, beta: Any, dtype: Any = "float32") -> Any:
-    """Beta distributed numbers, as an array. NaN where a parameter is not positive. See `draw_gamma`."""
+    """Beta distributed numbers, as an array. NaN where a parameter is not positive. See `draw_gamma`.
+
+    >>> import anabranch as ab
+    >>> ab.random.draw_beta((1, 2), (3,), 2.0, 3.0)
+    array([0.20516582, 0.42610243, 0.12371835], dtype=float32)
+    """
     with np.errstate(all="ignore"):
         x = _log_gamma_numbers(key, _parameter(alpha, shape, "beta: alpha"))
         y = _log_gamma_numbers(key, _parameter(beta, shape, "beta: beta"), stream=1)
@@ -190,7 +199,12 @@ def _binomial_numbers(key: Any, n: Any, p: Any) -> Any:
 
 
 def draw_binomial(key: Any, shape: Sequence[int], counts: Any, probabilities: Any, dtype: Any = "float32") -> Any:
-    """Draw how many of `counts` trials succeed, as an array. NaN for no count or no probability. See `draw_gamma`."""
+    """Draw how many of `counts` trials succeed, as an array. NaN for no count or no probability. See `draw_gamma`.
+
+    >>> import anabranch as ab
+    >>> ab.random.draw_binomial((1, 2), (3,), 10, 0.5)
+    array([4., 2., 6.], dtype=float32)
+    """
     trials: Any = np.floor(_parameter(counts, shape, "binomial: counts"))
     chances = _parameter(probabilities, shape, "binomial: probabilities")
     valid = (trials >= 0) & np.isfinite(trials) & (chances >= 0) & (chances <= 1)

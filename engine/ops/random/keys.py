@@ -117,7 +117,13 @@ _global_lock = fork_safe_lock()
 
 
 def global_generator() -> SeedGenerator:
-    """The generator behind ``seed=None``: seeded from the system, unless `set_global_seed` was called."""
+    """The generator behind ``seed=None``: seeded from the system, unless `set_global_seed` was called.
+
+    >>> import anabranch as ab
+    >>> generator = ab.random.global_generator()
+    >>> isinstance(generator, ab.random.SeedGenerator)
+    True
+    """
     global _global_generator
     with _global_lock:
         if _global_generator is None:
@@ -250,6 +256,10 @@ def take_key(seed: Any = None) -> Tensor:
 
     Raises:
         TypeError: `seed` is something else.
+
+    >>> import anabranch as ab
+    >>> ab.random.take_key(7)
+    Tensor([7, 0], dtype=int64)
     """
     if seed is None:
         seed = global_generator()
