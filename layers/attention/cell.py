@@ -184,6 +184,12 @@ class AttentionRNN(RNN):
 
     Raises:
         ValueError: the cell is no `AttentionCell`, or has one inside: attention goes around other cells.
+
+    >>> import anabranch as ab
+    >>> cell = ab.layers.AttentionCell(ab.layers.GRUCell(3), units=4)
+    >>> layer = ab.layers.AttentionRNN(cell)
+    >>> layer(ab.ops.ones((2, 5, 1)), ab.ops.ones((2, 7, 6))).shape
+    (2, 4)
     """
 
     def __init__(self, cell: AttentionCell, *args: Any, **kwargs: Any) -> None:

@@ -288,6 +288,11 @@ class RandomColorJitter(RandomImageLayer):
 
     Raises:
         ValueError: a factor is outside of what its layer takes, or the range is no pair.
+
+    >>> import anabranch as ab
+    >>> layer = ab.layers.RandomColorJitter(brightness_factor=0.2, hue_factor=0.1, seed=1)
+    >>> layer(ab.ops.ones((1, 8, 8, 3)), training=True).shape
+    (1, 8, 8, 3)
     """
 
     moves_pixels: ClassVar[bool] = False

@@ -103,6 +103,13 @@ class CutMix(_Mixing):
         ValueError: the factor is outside of [0, 1].
 
     Source: S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers" (ICCV 2019).
+
+    >>> import anabranch as ab
+    >>> import numpy as np
+    >>> rows = {"images": np.arange(2.0).reshape(2, 1, 1, 1) * np.ones((2, 8, 8, 1)), "labels": np.eye(2)}
+    >>> mixed = ab.layers.CutMix(seed=0)(rows)
+    >>> np.allclose(np.mean(mixed["images"], axis=(1, 2, 3)), mixed["labels"][:, 1])
+    True
     """
 
     def __init__(

@@ -199,6 +199,10 @@ class AugMix(_Policy):
 
     Source: D. Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty"
     (ICLR 2020).
+
+    >>> import anabranch as ab
+    >>> ab.layers.AugMix(seed=1)(ab.ops.ones((1, 8, 8, 3)), training=True).shape
+    (1, 8, 8, 3)
     """
 
     def __init__(

@@ -221,6 +221,10 @@ class RandomElasticTransform(RandomImageLayer):
 
     Raises:
         ValueError: factor or scale are outside of [0, 1], a mode is unknown, or the images' size is.
+
+    >>> import anabranch as ab
+    >>> ab.layers.RandomElasticTransform(seed=1)(ab.ops.ones((1, 8, 8, 3)), training=True).shape
+    (1, 8, 8, 3)
     """
 
     def __init__(

@@ -23,6 +23,10 @@ class QuantizationConfig:
     Args:
         weight_quantizer: None for the mode's own.
         activation_quantizer: None to keep activations as they are.
+
+    >>> import anabranch as ab
+    >>> isinstance(ab.quantizers.Int8QuantizationConfig(), ab.quantizers.QuantizationConfig)
+    True
     """
 
     def __init__(
@@ -62,6 +66,13 @@ class Int8QuantizationConfig(QuantizationConfig):
 
     Raises:
         ValueError: the quantizer of weights gives another dtype.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
+    >>> model.quantize(config=ab.quantizers.Int8QuantizationConfig(activation_quantizer=None))
+    {'head': 'int8'}
+    >>> model.layers[0].kernel.dtype
+    dtype('int8')
     """
 
     def __init__(
@@ -88,6 +99,13 @@ class Int4QuantizationConfig(QuantizationConfig):
 
     Raises:
         ValueError: these do not go together.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
+    >>> model.quantize(config=ab.quantizers.Int4QuantizationConfig(block_size=2))
+    {'head': 'int4'}
+    >>> model.layers[0].quantization_mode
+    'int4'
     """
 
     def __init__(
@@ -139,6 +157,13 @@ class Float8QuantizationConfig(QuantizationConfig):
 
     Raises:
         NotImplementedError: always.
+
+    >>> import anabranch as ab
+    >>> ab.quantizers.Float8QuantizationConfig()
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: Float8QuantizationConfig: float8 is not available: it serves to train on GPUs that compute in
+    it. Use quantize('int8') or quantize('int4') for inference, or the dtype policy 'mixed_bfloat16' for training.
     """
 
     def __init__(self) -> None:
@@ -216,12 +241,23 @@ def _objects() -> dict[str, type]:
 
 
 def serialize(initializer: object) -> Any:
-    """Return the config of a quantizer. (The argument's name is Keras's.)"""
+    """Return the config of a quantizer. (The argument's name is Keras's.)
+
+    >>> import anabranch as ab
+    >>> ab.quantizers.serialize(ab.quantizers.AbsMaxQuantizer(axis=-1))["class_name"]
+    'AbsMaxQuantizer'
+    """
     return serialize_keras_object(initializer)
 
 
 def deserialize(config: object, custom_objects: dict[str, Any] | None = None) -> Any:
-    """Return the quantizer that a config describes."""
+    """Return the quantizer that a config describes.
+
+    >>> import anabranch as ab
+    >>> config = ab.quantizers.serialize(ab.quantizers.AbsMaxQuantizer(axis=-1))
+    >>> ab.quantizers.deserialize(config).axis
+    (-1,)
+    """
     return deserialize_keras_object(config, custom_objects)
 
 

@@ -78,6 +78,17 @@ class GPTQConfig(_DataConfig):
         ValueError: a number is out of its range.
 
     Source: Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2023.
+
+    >>> import anabranch as ab
+    >>> embedding = ab.layers.Embedding(9, 8, name="embedding")
+    >>> model = ab.Sequential([ab.Input((4,), dtype="int32"), embedding, ab.layers.Dense(9, name="head")])
+    >>> blocks = {"pre_block_layers": [model.layers[0]], "sequential_blocks": [model.layers[1]]}
+    >>> config = ab.quantizers.GPTQConfig(
+    ...     [[1, 2, 3, 4]], None, num_samples=1, sequence_length=4, group_size=8, quantization_layer_structure=blocks)
+    >>> model.quantize(config=config)
+    {'embedding': 'Embedding has no quantised form', 'head': 'gptq'}
+    >>> model.layers[1].quantization_mode
+    'gptq'
     """
 
     settings = (
@@ -136,6 +147,17 @@ class AWQConfig(_DataConfig):
         ValueError: a number is out of its range.
 
     Source: Lin et al., "AWQ: Activation-aware Weight Quantization", 2024.
+
+    >>> import anabranch as ab
+    >>> embedding = ab.layers.Embedding(9, 8, name="embedding")
+    >>> model = ab.Sequential([ab.Input((4,), dtype="int32"), embedding, ab.layers.Dense(9, name="head")])
+    >>> blocks = {"pre_block_layers": [model.layers[0]], "sequential_blocks": [model.layers[1]]}
+    >>> config = ab.quantizers.AWQConfig(
+    ...     [[1, 2, 3, 4]], None, num_samples=1, sequence_length=4, group_size=8, quantization_layer_structure=blocks)
+    >>> model.quantize(config=config)
+    {'embedding': 'Embedding has no quantised form', 'head': 'awq'}
+    >>> model.layers[1].quantization_mode
+    'awq'
     """
 
     settings = ("weight_bits", "num_samples", "sequence_length", "group_size", "num_grid_points")

@@ -169,6 +169,18 @@ def report(model: Layer, quantised: Layer, data: Data, batches: int | None = Non
 
     Raises:
         ValueError: the models have other layers.
+
+    >>> import anabranch as ab
+    >>> import numpy as np
+    >>> x = np.linspace(-1, 1, 8).reshape(2, 4)
+    >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
+    >>> quantised = ab.models.clone_model(model)
+    >>> quantised.set_weights(model.get_weights())
+    >>> quantised.quantize("int8")
+    {'head': 'int8'}
+    >>> errors = ab.quantizers.report(model, quantised, x)
+    >>> 0 < errors["head"] < 0.05
+    True
     """
     pairs = list(zip(model._flatten_layers(), quantised._flatten_layers(), strict=False))
     if [type(one) for one in model._flatten_layers()] != [type(one) for one in quantised._flatten_layers()]:

@@ -17,6 +17,13 @@ class Quantizer:
 
     Args:
         output_dtype: of what it gives.
+
+    >>> import anabranch as ab
+    >>> class Signs(ab.quantizers.Quantizer):
+    ...     def __call__(self, x):
+    ...         return ab.ops.cast(ab.ops.sign(x), self.output_dtype)
+    >>> Signs()([-0.5, 2.0])
+    Tensor([-1,  1], dtype=int8)
     """
 
     def __init__(self, output_dtype: str = "int8") -> None:

@@ -34,6 +34,13 @@ class CellWrapper(Layer):
 
     Raises:
         ValueError: it has no `call` or no `state_size`.
+
+    >>> import anabranch as ab
+    >>> class Twice(ab.layers.CellWrapper):
+    ...     def call(self, inputs, states, training=False):
+    ...         return super().call(2 * inputs, states, training)
+    >>> ab.layers.RNN(Twice(ab.layers.GRUCell(4)))(ab.ops.ones((2, 3, 1))).shape
+    (2, 4)
     """
 
     def __init__(self, cell: CellLike, **kwargs: Unpack[LayerOptions]) -> None:

@@ -58,6 +58,11 @@ class ConvLSTMCell(RecurrentCell):
     Raises:
         ValueError: an argument is none of those above; or at the first call a spatial size or the number of channels is
             not known.
+
+    >>> import anabranch as ab
+    >>> cell = ab.layers.ConvLSTMCell(rank=1, filters=4, kernel_size=3, padding="same")
+    >>> ab.layers.RNN(cell)(ab.ops.ones((2, 5, 8, 3))).shape
+    (2, 8, 4)
     """
 
     gates = 4

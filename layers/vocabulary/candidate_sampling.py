@@ -32,6 +32,11 @@ class Candidates(NamedTuple):
         sampled_candidates: int64 ``(num_sampled,)``, the classes.
         true_expected_count: float32 ``(batch, num_true)``, how often each true class is expected among them.
         sampled_expected_count: float32 ``(num_sampled,)``, the same of the sampled classes.
+
+    >>> import anabranch as ab
+    >>> drawn = ab.nn.uniform_candidate_sampler([[0], [7]], 1, num_sampled=5, unique=False, range_max=10)
+    >>> [part.shape for part in drawn]
+    [(5,), (2, 1), (5,)]
     """
 
     sampled_candidates: Tensor
