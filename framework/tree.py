@@ -18,7 +18,12 @@ Path = tuple[Any, ...]
 
 
 class MAP_TO_NONE:  # noqa: N801 - Keras's name
-    """The value that a function returns to `traverse` to put None in a part's place, as None itself leaves it there."""
+    """The value that a function returns to `traverse` to put None in a part's place, as None itself leaves it there.
+
+    >>> import anabranch as ab
+    >>> ab.tree.traverse(lambda part: ab.tree.MAP_TO_NONE if part == 3 else None, [(1, 2), 3])
+    [(1, 2), None]
+    """
 
 
 def flatten(structure: object) -> list[Any]:

@@ -220,6 +220,8 @@ _EXAMPLES: list[tuple[str, str]] = [
     ("{}((2, 2), seed=1)", "random: bernoulli normal truncated_normal"),
     ("{}((2, 2), 0, 10, seed=1)", "random: randint"),
     ("{}((2,), 2.0, 3.0, seed=1)", "random: beta"),
+    ("{}((1, 2), (3,))", "random: draw_normal draw_truncated_normal draw_uniform"),
+    ("{}((1, 2), (3,), 0, 10)", "random: draw_integers"),
     ("{}([[0.0, 5.0]], 3, seed=1)", "random: categorical"),
     ("{}(ab.ops.ones(4), 0.5, seed=1)", "random: dropout"),
     ("{}([1, 2, 3, 4], seed=1)", "random: shuffle"),

@@ -98,6 +98,11 @@ def InceptionResNetV2(
     Args:
         include_top, weights, input_tensor, input_shape, pooling, classes, classifier_activation, name: as for
             `resnet.ResNet50`.
+
+    >>> import anabranch as ab
+    >>> model = ab.applications.InceptionResNetV2(weights=None, include_top=False, pooling="avg")
+    >>> model.output_shape, f"{model.count_params():,}"
+    ((None, 1536), '54,336,736')
     """
     options = Options(include_top, weights, input_tensor, input_shape, pooling, classes, classifier_activation, name)
     images = options.images(options.shape(299, 75))

@@ -151,7 +151,13 @@ def MobileNetV3Large(
     include_preprocessing: bool = True,
     name: str | None = "MobileNetV3Large",
 ) -> Functional:
-    """Build the large MobileNetV3: 5.5 million parameters; the arguments are those of `MobileNetV3Small`."""
+    """Build the large MobileNetV3: 5.5 million parameters; the arguments are those of `MobileNetV3Small`.
+
+    >>> import anabranch as ab
+    >>> model = ab.applications.MobileNetV3Large(weights=None, include_top=False, pooling="avg")
+    >>> model.output_shape, f"{model.count_params():,}"
+    ((None, 960), '2,996,352')
+    """
     variant = _Variant("large", alpha, minimalistic, dropout_rate, include_preprocessing)
     options = Options(include_top, weights, input_tensor, input_shape, pooling, classes, classifier_activation, name)
     return _mobilenet_v3(variant, options)

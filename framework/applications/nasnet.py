@@ -66,6 +66,11 @@ def NASNetMobile(
         input_shape: (height, width, channels) of the images, which must be known: the margins go by them. By default
             those for which the weights were trained, also without a top.
         include_top, weights, input_tensor, pooling, classes, classifier_activation, name: as for `resnet.ResNet50`.
+
+    >>> import anabranch as ab
+    >>> model = ab.applications.NASNetMobile(weights=None, include_top=False, pooling="avg")
+    >>> model.output_shape, f"{model.count_params():,}"
+    ((None, 1056), '4,269,716')
     """
     options = Options(include_top, weights, input_tensor, input_shape, pooling, classes, classifier_activation, name)
     return _nasnet("mobile", options)

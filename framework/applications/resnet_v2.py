@@ -28,7 +28,13 @@ def ResNet50V2(
     classifier_activation: ActivationLike = "softmax",
     name: str | None = "resnet50v2",
 ) -> Functional:
-    """Build a network of 50 layers: 25.6 million parameters; the arguments are those of `resnet.ResNet50`."""
+    """Build a network of 50 layers: 25.6 million parameters; the arguments are those of `resnet.ResNet50`.
+
+    >>> import anabranch as ab
+    >>> model = ab.applications.ResNet50V2(weights=None, include_top=False, pooling="avg")
+    >>> model.output_shape, f"{model.count_params():,}"
+    ((None, 2048), '23,564,800')
+    """
     return resnet_v2(
         "resnet50v2",
         Options(include_top, weights, input_tensor, input_shape, pooling, classes, classifier_activation, name),

@@ -27,7 +27,13 @@ def VGG19(
     classifier_activation: ActivationLike = "softmax",
     name: str | None = "vgg19",
 ) -> Functional:
-    """Build VGG of 19 layers: 143.7 million parameters; the arguments are those of `resnet.ResNet50`."""
+    """Build VGG of 19 layers: 143.7 million parameters; the arguments are those of `resnet.ResNet50`.
+
+    >>> import anabranch as ab
+    >>> model = ab.applications.VGG19(weights=None, include_top=False, pooling="avg")
+    >>> model.output_shape, f"{model.count_params():,}"
+    ((None, 512), '20,024,384')
+    """
     return vgg(
         "vgg19",
         Options(include_top, weights, input_tensor, input_shape, pooling, classes, classifier_activation, name),

@@ -20,6 +20,18 @@ class MonitorCallback(Callback):
             everything else is minimised.
         min_delta: what counts as an improvement must exceed the best value by more than this.
         best: the value to beat at first.
+
+    >>> import anabranch as ab
+    >>> class Best(ab.callbacks.MonitorCallback):
+    ...     def on_epoch_end(self, epoch, logs=None):
+    ...         value = self.monitored(logs)
+    ...         if self.improves(value, self.best):
+    ...             self.best = value
+    >>> callback = Best(monitor="loss", mode="min")
+    >>> callback.on_epoch_end(0, {"loss": 0.5})
+    >>> callback.on_epoch_end(1, {"loss": 0.7})
+    >>> callback.best
+    0.5
     """
 
     def __init__(

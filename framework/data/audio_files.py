@@ -58,6 +58,17 @@ def audio_dataset_from_directory(
     Raises:
         ValueError: there are no files, or arguments contradict each other; a file is no sound, has another sampling
             rate, or another number of channels than others of its batch (when it is read).
+
+    >>> import anabranch as ab
+    >>> import os, wave
+    >>> for name in ["high", "low"]:
+    ...     os.makedirs(f"sounds/{name}", exist_ok=True)
+    ...     with wave.open(f"sounds/{name}/0.wav", "wb") as file:
+    ...         file.setparams((1, 2, 8000, 0, "NONE", ""))
+    ...         file.writeframes(bytes(20))
+    >>> sounds = ab.utils.audio_dataset_from_directory("sounds", shuffle=False, verbose=False)
+    >>> [(x.shape, y.tolist()) for x, y in sounds]
+    [((2, 10, 1), [0, 1])]
     """
     if ragged:
         raise ValueError("audio_dataset_from_directory: ragged=True is not supported. Give output_sequence_length.")

@@ -239,6 +239,11 @@ def timeseries_dataset_from_array(
     Raises:
         ValueError: a length or stride is not positive, the format has another name, the part is none, or it is shorter
             than a window.
+
+    >>> import anabranch as ab
+    >>> windows = ab.preprocessing.timeseries_dataset_from_array([0, 1, 2, 3], [10, 11, 12, 13], sequence_length=2)
+    >>> [(x.tolist(), y.tolist()) for x, y in windows]
+    [([[0, 1], [1, 2], [2, 3]], [10, 11, 12])]
     """
     check_format(format)
     for name, value in (
@@ -319,6 +324,16 @@ def text_dataset_from_directory(
 
     Raises:
         ValueError: there are no files, or arguments contradict each other.
+
+    >>> import anabranch as ab
+    >>> import os
+    >>> for name in ["bad", "good"]:
+    ...     os.makedirs(f"reviews/{name}", exist_ok=True)
+    ...     with open(f"reviews/{name}/0.txt", "w") as file:
+    ...         _ = file.write(f"a {name} film")
+    >>> texts = ab.preprocessing.text_dataset_from_directory("reviews", shuffle=False, verbose=False)
+    >>> [(x.tolist(), y.tolist()) for x, y in texts]
+    [(['a bad film', 'a good film'], [0, 1])]
     """
     check_format(format)
     check_folder_arguments(labels, label_mode, class_names, validation_split, subset, shuffle, seed)
@@ -374,6 +389,16 @@ def image_dataset_from_directory(
 
     Raises:
         ValueError: there are no images, or arguments contradict each other. ImportError: Pillow is not installed.
+
+    >>> import anabranch as ab
+    >>> import os
+    >>> import numpy as np
+    >>> for number, name in enumerate(["cats", "dogs"]):
+    ...     os.makedirs(f"images/{name}", exist_ok=True)
+    ...     ab.utils.save_img(f"images/{name}/0.png", np.full((8, 8, 3), number))
+    >>> images = ab.preprocessing.image_dataset_from_directory("images", image_size=4, shuffle=False, verbose=False)
+    >>> images.class_names, [(x.shape, y.tolist()) for x, y in images]
+    (['cats', 'dogs'], [((2, 4, 4, 3), [0, 1])])
     """
     _pillow("image_dataset_from_directory")
     check_format(format)

@@ -125,6 +125,11 @@ def load_img(
 
     Raises:
         ValueError: an option is unknown. TypeError: `path` is no path. ImportError: Pillow is not installed.
+
+    >>> import anabranch as ab
+    >>> ab.utils.save_img("small.png", ab.ops.ones((4, 6, 3)).numpy())
+    >>> ab.utils.load_img("small.png", target_size=(2, 3)).size
+    (3, 2)
     """
     pillow = _pillow("load_img")
     if color_mode not in _MODES:
@@ -266,6 +271,12 @@ def save_img(
 
     Raises:
         ImportError: Pillow is not installed.
+
+    >>> import anabranch as ab
+    >>> import os
+    >>> ab.utils.save_img("ones.png", ab.ops.ones((4, 6, 3)).numpy())
+    >>> os.path.exists("ones.png")
+    True
     """
     image = array_to_img(x, data_format=data_format, scale=scale)
     if file_format is None and isinstance(path, (str, os.PathLike)):

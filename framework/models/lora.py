@@ -92,6 +92,15 @@ def merge(model: Model) -> list[str]:
 
     Raises:
         ValueError: none has.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
+    >>> ab.lora.enable(model, 2)
+    ['head']
+    >>> ab.lora.merge(model)
+    ['head']
+    >>> [weight.name for weight in model.weights]
+    ['kernel', 'bias']
     """
     found = _adapted(model)
     for layer in found:
@@ -110,6 +119,15 @@ def save(model: Model, folder: str | os.PathLike[str]) -> None:
 
     Raises:
         ValueError: the model has no adapters.
+
+    >>> import anabranch as ab
+    >>> import os
+    >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
+    >>> ab.lora.enable(model, 2)
+    ['head']
+    >>> ab.lora.save(model, "saved_adapters")
+    >>> sorted(os.listdir("saved_adapters"))
+    ['adapter_config.json', 'adapter_model.safetensors']
     """
     found = _adapted(model)
     modules = {id(layer): name for name, layer in _modules(model).items()}
@@ -158,6 +176,16 @@ def load(model: Model, folder: str | os.PathLike[str]) -> list[str]:
         FileNotFoundError: there are no such files.
         SavedFileError: (a ValueError) a file is damaged, of another kind, or does not fit; the message lists all
             differences. Then the model is as it was.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
+    >>> ab.lora.enable(model, 2)
+    ['head']
+    >>> ab.lora.save(model, "adapters")
+    >>> ab.lora.merge(model)
+    ['head']
+    >>> ab.lora.load(model, "adapters")
+    ['head']
     """
     path = Path(folder)
     if not (path / _CONFIG).exists():

@@ -122,6 +122,11 @@ def model_to_dot(
 
     Args:
         subgraph: give a cluster, to be put into another graph, in place of a whole graph.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3, name="head")])
+    >>> "head" in ab.utils.model_to_dot(model)
+    True
     """
     shown = _Shown(show_shapes, show_dtype, show_layer_names, show_layer_activations, show_trainable)
     boxes = _boxes(model, shown, expand_nested)

@@ -90,6 +90,13 @@ def load(folder: str | os.PathLike[str], *, dtype: str = "float32", quantize: st
         SavedFileError: (a ValueError) a file is damaged, or does not hold the weights of the architecture; the message
             lists what is missing, and what is not known.
         ValueError: the architecture, or a setting of it, is not available.
+
+    >>> import anabranch as ab
+    >>> config = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 9, "n_positions": 8, "n_embd": 6, "n_head": 2,
+    ...           "n_layer": 1}
+    >>> ab.pretrained.save(ab.pretrained.build(config), "small_gpt2")
+    >>> type(ab.pretrained.load("small_gpt2")).__name__
+    'GPT2LMHeadModel'
     """
     path = Path(folder)
     config = _read_config(path)
@@ -116,6 +123,14 @@ def save(model: PretrainedModel, folder: str | os.PathLike[str], *, max_shard_si
     Raises:
         TypeError: the model is of no public architecture.
         ValueError: it is quantised.
+
+    >>> import anabranch as ab
+    >>> import os
+    >>> config = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 9, "n_positions": 8, "n_embd": 6, "n_head": 2,
+    ...           "n_layer": 1}
+    >>> ab.pretrained.save(ab.pretrained.build(config), "saved_gpt2")
+    >>> sorted(os.listdir("saved_gpt2"))
+    ['config.json', 'model.safetensors']
     """
     if not isinstance(model, PretrainedModel):
         raise TypeError(

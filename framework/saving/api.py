@@ -156,6 +156,13 @@ def save_weights(
     Raises:
         ValueError: the name ends otherwise, or the model is not built.
         FileExistsError: the file exists and `overwrite` is False.
+
+    >>> import anabranch as ab
+    >>> import os
+    >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)])
+    >>> ab.saving.save_weights(model, "saved.weights.h5")
+    >>> os.path.exists("saved.weights.h5")
+    True
     """
     path = Path(filepath)
     if path.suffix == SUFFIX:
@@ -198,6 +205,12 @@ def load_model(
     Raises:
         SavedFileError: (a ValueError) the file is damaged, needs classes that are not here, or was refused.
         FileNotFoundError: there is none.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)])
+    >>> model.save("whole.keras")
+    >>> ab.models.load_model("whole.keras").output_shape
+    (None, 1)
     """
     path = Path(filepath)
     if path.suffix in LEGACY_SUFFIXES or is_hdf5(path):
@@ -237,6 +250,13 @@ def load_weights(
         SavedFileError: (a ValueError) the file is damaged, or does not fit the model; the message lists all
             differences.
         FileNotFoundError: there is none.
+
+    >>> import anabranch as ab
+    >>> model, other = [ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)]) for _ in range(2)]
+    >>> model.save_weights("some.weights.h5")
+    >>> ab.saving.load_weights(other, "some.weights.h5")
+    >>> bool((other.weights[0].numpy() == model.weights[0].numpy()).all())
+    True
     """
     path = Path(filepath)
     _check_built(model, "loaded")

@@ -35,6 +35,15 @@ class SavedFileError(ValueError):
 
     Files are checked as a whole before anything is taken from them, so the model is as it was. The message names the
     file, what is wrong with it, and what to do.
+
+    >>> import anabranch as ab
+    >>> with open("empty.keras", "wb"):
+    ...     pass
+    >>> try:
+    ...     ab.saving.load_model("empty.keras")
+    ... except ab.saving.SavedFileError as error:
+    ...     print(error)
+    'empty.keras' is empty. Restore it from a backup, or save it again.
     """
 
 

@@ -226,6 +226,11 @@ def write_safetensors(
         ValueError: an array is of a dtype that the format lacks, or a name is that of the metadata.
         TypeError: a name, or a part of the metadata, is no text.
         FileExistsError: the file exists and `overwrite` is False.
+
+    >>> import anabranch as ab
+    >>> ab.saving.write_safetensors("arrays.safetensors", {"x": ab.ops.ones(2).numpy()}, {"format": "pt"})
+    >>> sorted(ab.saving.read_safetensors("arrays.safetensors"))
+    ['x']
     """
     target = Path(path)
     check_overwrite(target, overwrite)

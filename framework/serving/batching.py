@@ -43,6 +43,10 @@ class Batching:
 
     Raises:
         ValueError: a number is out of range.
+
+    >>> import anabranch as ab
+    >>> ab.serving.Batching(max_batch_size=16, max_queue_delay_ms=0.5).max_queue_size
+    1024
     """
 
     max_batch_size: int = 64

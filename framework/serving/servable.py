@@ -35,6 +35,13 @@ class Servable:
         version: its number.
         signatures: what it takes and gives, by the signature's name.
         had_bounded_time: whether the time of the latest `run` follows from the shapes of its inputs.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(1, kernel_initializer="ones")])
+    >>> version = model.export("exported", verbose=False)
+    >>> servable = ab.serving.load("exported")
+    >>> servable.version, servable({"x": [[1.0, 2.0]]})
+    (1, array([[3.]], dtype=float32))
     """
 
     def __init__(self, path: Path, version: int, graph: Graph, signatures: dict[str, Signature]) -> None:

@@ -59,7 +59,15 @@ class Contents(NamedTuple):
 
 
 class ServableError(ValueError):
-    """A folder holds no servable that can be loaded: it is missing, damaged, or of a later version."""
+    """A folder holds no servable that can be loaded: it is missing, damaged, or of a later version.
+
+    >>> import anabranch as ab
+    >>> try:
+    ...     ab.serving.load("no_such_folder")
+    ... except ab.serving.ServableError as error:
+    ...     print(error)
+    There is no folder 'no_such_folder'. Give the path that was given to model.export().
+    """
 
 
 def versions_in(filepath: str | os.PathLike[str]) -> list[int]:

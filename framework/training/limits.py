@@ -42,6 +42,12 @@ def set_max_steps_per_epoch(max_steps_per_epoch: int | None) -> None:
 
     Raises:
         ValueError: it is neither a positive integer nor None.
+
+    >>> import anabranch as ab
+    >>> ab.config.set_max_steps_per_epoch(10)
+    >>> ab.config.max_steps_per_epoch()
+    10
+    >>> ab.config.set_max_steps_per_epoch(None)
     """
     _Limits.steps_per_epoch = _checked("max_steps_per_epoch", max_steps_per_epoch)
 
@@ -70,12 +76,25 @@ def limited_steps(steps: int | None, available: int | None) -> int | None:
 
 
 def enable_interactive_logging() -> None:
-    """Print what `fit` and its like have to say to standard output; that is how it is at first."""
+    """Print what `fit` and its like have to say to standard output; that is how it is at first.
+
+    >>> import anabranch as ab
+    >>> ab.config.enable_interactive_logging()
+    >>> ab.config.is_interactive_logging_enabled()
+    True
+    """
     _Limits.interactive = True
 
 
 def disable_interactive_logging() -> None:
-    """Log what `fit` and its like have to say, line by line, to the logger ``"anabranch"`` of `logging`, level INFO."""
+    """Log what `fit` and its like have to say, line by line, to the logger ``"anabranch"`` of `logging`, level INFO.
+
+    >>> import anabranch as ab
+    >>> ab.config.disable_interactive_logging()
+    >>> ab.config.is_interactive_logging_enabled()
+    False
+    >>> ab.config.enable_interactive_logging()
+    """
     _Limits.interactive = False
 
 

@@ -63,6 +63,13 @@ def draw_bounding_boxes(
         ValueError: `images` is no batch, or boxes or labels are missing.
         TypeError: `bounding_boxes` is no dict.
         ImportError: Pillow is not installed.
+
+    >>> import anabranch as ab
+    >>> import numpy as np
+    >>> boxes = {"boxes": np.array([[[1, 1, 6, 6]]]), "labels": np.array([[0]])}
+    >>> drawn = ab.visualization.draw_bounding_boxes(np.zeros((1, 8, 8, 3)), boxes, "xyxy", line_thickness=1)
+    >>> (drawn[0, :, :, 0] > 0).sum().item()
+    20
     """
     from PIL import Image, ImageDraw, ImageFont
 

@@ -58,6 +58,13 @@ def plot_image_gallery(
     Raises:
         ValueError: `images` is no batch, there are labels without `label_map`, or both `path` and `show`.
         ImportError: Pillow is not installed.
+
+    >>> import anabranch as ab
+    >>> import numpy as np
+    >>> names = {0: "cat", 1: "dog"}
+    >>> gallery = ab.visualization.plot_image_gallery(np.zeros((4, 8, 8, 3)), y_true=[0, 1, 1, 0], label_map=names)
+    >>> gallery.width > 8
+    True
     """
     from PIL import Image, ImageDraw
 
@@ -165,6 +172,13 @@ def plot_bounding_box_gallery(
 
     Raises:
         ValueError: `images` is no batch, or there are both `legend` and `legend_handles`.
+
+    >>> import anabranch as ab
+    >>> import numpy as np
+    >>> boxes = {"boxes": np.array([[[1, 1, 6, 6]]]), "labels": np.array([[0]])}
+    >>> gallery = ab.visualization.plot_bounding_box_gallery(np.zeros((1, 8, 8, 3)), "xyxy", y_true=boxes)
+    >>> gallery.width > 8
+    True
     """
     if legend and legend_handles:
         raise ValueError("plot_bounding_box_gallery: give legend or legend_handles, not both.")
@@ -214,6 +228,13 @@ def plot_segmentation_mask_gallery(
 
     Raises:
         ValueError: `images` is no batch, or masks have another shape.
+
+    >>> import anabranch as ab
+    >>> import numpy as np
+    >>> masks = np.zeros((2, 8, 8), "int32")
+    >>> gallery = ab.visualization.plot_segmentation_mask_gallery(np.zeros((2, 8, 8, 3)), 2, y_true=masks)
+    >>> gallery.width > 8
+    True
     """
     batch = _as_bytes(batch_of_images(images, data_format, "plot_segmentation_mask_gallery"), value_range)
     columns = [batch]

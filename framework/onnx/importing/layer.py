@@ -158,6 +158,13 @@ class OnnxLayer(Layer):
     Attributes:
         input_names, output_names: of the graph, in order.
         opset: the version of ONNX's operators.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(1)])
+    >>> model.export("dense.onnx", "onnx", verbose=False)
+    >>> layer = ab.onnx.load("dense.onnx")
+    >>> isinstance(layer, ab.onnx.OnnxLayer), layer.input_names
+    (True, ['x'])
     """
 
     def __init__(self, model: str, weights: Any, rounded: Any = None, **kwargs: Any) -> None:

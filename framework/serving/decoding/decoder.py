@@ -270,6 +270,14 @@ def load_decoder(filepath: str | os.PathLike[str], version: int | None = None) -
 
     Raises:
         ServableError: there is no such version, it is damaged, or no decoder.
+
+    >>> import anabranch as ab
+    >>> decoder = ab.serving.Decoder(
+    ...     lambda tokens, states: (ab.ops.one_hot((tokens + 1) % 4, 4), states), lambda rows: (),
+    ...     end_token=0, max_length=8, slots=2)
+    >>> version = decoder.export("counting")
+    >>> [tokens.tolist() for tokens in ab.serving.load_decoder("counting").generate([[1], [3]])]
+    [[2, 3, 0], [0]]
     """
     found = load_any(filepath, version)
     if not isinstance(found, Decoder):
