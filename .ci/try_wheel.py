@@ -17,9 +17,14 @@ import anabranch as ab
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def is_repository(file: Path) -> bool:
+    """Test whether a package's `__init__.py` is the repository's; an environment below it holds another one."""
+    return file.resolve().parent == ROOT
+
+
 def main() -> None:
     """Fail if anything that a newcomer does first does not work."""
-    assert not Path(ab.__file__ or "").resolve().is_relative_to(ROOT), f"{ab.__file__} is not the installed wheel."
+    assert not is_repository(Path(ab.__file__ or "")), f"{ab.__file__} is not the installed wheel."
     x = np.linspace(-1, 1, 64).reshape(16, 4).astype("float32")
     model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(8, "relu"), ab.layers.Dense(1)])
     model.compile("adam", "mse")

@@ -93,6 +93,15 @@ def test_hooks_run_tools_that_make_installs():
     assert all((ROOT / part).exists() for entry in entries for part in entry[1:] if part.endswith(".py"))
 
 
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [("__init__.py", True), ("build/tried/lib/python3.11/site-packages/anabranch/__init__.py", False)],
+)
+def test_wheels_are_tried_in_an_environment_below_the_repository(package: str, expected: bool):
+    """`make dist-check` makes one in build/."""
+    assert script("try_wheel").is_repository(ROOT / package) == expected
+
+
 def test_the_words_are_spelt_right():
     pytest.importorskip("codespell_lib", reason="codespell looks words up")
     done = subprocess.run(
