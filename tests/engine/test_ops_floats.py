@@ -239,3 +239,9 @@ def test_unravel_index_refuses():
         ops.unravel_index(-7, (2, 3))
     with pytest.raises(TypeError, match="takes integers"):
         ops.unravel_index(1.5, (2, 3))
+
+
+@pytest.mark.parametrize("name", ["isfinite", "isinf", "isnan", "signbit"])
+def test_classes_of_numbers_refuse_strings(name: str):
+    with pytest.raises(TypeError, match=f"{name} takes numbers; got string"):
+        getattr(ops, name)(["a"])

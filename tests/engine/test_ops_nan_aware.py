@@ -139,3 +139,13 @@ def test_gradients(name: str):
     assert np.isfinite(slope).all()
     assert slope[1, 2] == 0
     assert slope[1].any()
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_spread_of_complex_numbers_is_real(dtype: Any):
+    x = np.array([[1j, 1.0, complex(NAN, 1)], [2.0 - 1j, 0.5j, 3.0]], dtype)
+    for name in ("nanvar", "nanstd"):
+        found = run(getattr(ops, name)(x, axis=1))
+
+        assert found.dtype == np.zeros((), dtype).real.dtype
+        np.testing.assert_allclose(found, getattr(np, name)(x, axis=1), rtol=1e-6)

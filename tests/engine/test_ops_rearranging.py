@@ -90,6 +90,12 @@ def test_dstack(rank: int):
     assert run(ops.dstack([np.array([1], "int32"), [0.5]])).dtype == "float32"
 
 
+def test_stacks_of_nothing_are_refused():
+    for name in ("dstack", "hstack", "vstack"):
+        with pytest.raises(ValueError, match=f"{name} needs at least one tensor; got none."):
+            getattr(ops, name)([])
+
+
 def test_flips():
     x = np.arange(6).reshape(2, 3)
     assert run(ops.fliplr(x)).tolist() == np.fliplr(x).tolist()

@@ -27,7 +27,7 @@ from .shaping import dim, ravel
 _INTEGERS: Any = (int, np.integer)  # untyped, so that a check leaves the static type of what is checked as it is
 
 
-def _together(values: Any, what: str) -> list[Tensor]:
+def together(values: Any, what: str) -> list[Tensor]:
     """Several values as tensors of their common dtype.
 
     Raises:
@@ -262,7 +262,7 @@ def concatenate(xs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
     Tensor([1, 2, 3], dtype=int32)
     """
     _check_axis(axis, "concatenate")
-    tensors = _together(xs, "concatenate")
+    tensors = together(xs, "concatenate")
     if axis is None:
         tensors, axis = [ravel(tensor) for tensor in tensors], 0
     ranks = {tensor.ndim for tensor in tensors} - {None}
@@ -280,13 +280,13 @@ def append(x1: TensorLike, x2: TensorLike, axis: int | None = None) -> Tensor:
 
 def hstack(xs: Sequence[TensorLike]) -> Tensor:
     """The tensors side by side: along axis 1, or along axis 0 if they are vectors."""
-    tensors = [atleast_1d(x) for x in _together(xs, "hstack")]
+    tensors = [atleast_1d(x) for x in together(xs, "hstack")]
     return concatenate(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
 def vstack(xs: Sequence[TensorLike]) -> Tensor:
     """The tensors one above the other: along axis 0, vectors as rows."""
-    return concatenate([atleast_2d(x) for x in _together(xs, "vstack")], 0)
+    return concatenate([atleast_2d(x) for x in together(xs, "vstack")], 0)
 
 
 def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
@@ -454,7 +454,7 @@ def stack(x: Sequence[TensorLike] | Tensor, axis: int = 0) -> Tensor:
     _check_axis(axis, "stack")
     if isinstance(x, Tensor):
         return moveaxis(x, 0, axis)
-    tensors = _together(x, "stack")
+    tensors = together(x, "stack")
     ranks = {tensor.ndim for tensor in tensors} - {None}
     if len(ranks) == 1:
         (rank,) = ranks

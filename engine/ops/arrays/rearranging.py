@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...common.nest import is_integer
-from ..base import Tensor, TensorLike, apply, as_array, convert_to_tensor, dtype_of, normalize_axis, promote
+from ..base import Tensor, TensorLike, apply, as_array, convert_to_tensor, dtype_of, normalize_axis
 from ..math.elementwise import identity
 from .axes import atleast_3d, flip
 from .creation import Diag, zeros, zeros_like
-from .joining import concatenate, split
+from .joining import concatenate, split, together
 from .shaping import ShapeLike, constant_value, dim, ravel
 
 # --- splitting and stacking -----------------------------------------------------------------------------------------
@@ -93,9 +93,7 @@ def dstack(xs: Sequence[TensorLike]) -> Tensor:
     Tensor([[[1, 3],
              [2, 4]]], dtype=int32)
     """
-    if not isinstance(xs, Tensor):
-        xs = promote(*xs)
-    return concatenate([atleast_3d(x) for x in xs], axis=2)
+    return concatenate([atleast_3d(x) for x in together(xs, "dstack")], axis=2)
 
 
 # --- orders and diagonals -------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..base import (
     TensorSpec,
     apply,
     cast,
+    check_numbers,
     convert_to_tensor,
     promote,
     unchanged,
@@ -175,6 +176,7 @@ class _Classification(ElementwiseFunction):
     """Base: bools from one value."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
+        check_numbers(self, *inputs)
         return TensorSpec(inputs[0].shape, dtypes.bool_)
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> None:

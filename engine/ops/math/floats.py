@@ -26,6 +26,7 @@ from ..base import (
     apply,
     as_floating,
     cast,
+    check_numbers,
     convert_to_tensor,
     promote,
 )
@@ -204,6 +205,7 @@ class Signbit(ElementwiseFunction):
     function = "signbit"
 
     def infer(self, *inputs: Any) -> TensorSpec:
+        check_numbers(self, *inputs)
         check_dtype(self, inputs[0], _is_real_number, "real numbers", "Cast it with ops.cast.")
         return TensorSpec(inputs[0].shape, dtypes.bool_)
 

@@ -7,6 +7,7 @@ from typing import Any
 from ...common import dtypes
 from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor
 from .comparison import isnan, logical_not, where
+from .elementwise import absolute
 from .mathematics import sqrt
 from .reduced import AxisLike, accumulator_of
 from .reduction import all as all_true
@@ -112,9 +113,12 @@ def nanmean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Ten
 
 
 def nanvar(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The variance over `axis` (divided by n) of the elements that are not NaN; NaN where there are none."""
+    """The variance over `axis` (divided by n) of the elements that are not NaN: real; NaN where there are none."""
     wide, wanted = _wide(x)
     deviation = where(isnan(wide), 0, wide - nanmean(wide, axis, keepdims=True))
+    if wanted.kind == "c":
+        deviation = absolute(deviation)
+        return total_of(deviation * deviation, axis, keepdims) / cast(_count(wide, axis, keepdims), deviation.dtype)
     return cast(total_of(deviation * deviation, axis, keepdims) / _count(wide, axis, keepdims), wanted)
 
 
