@@ -10,6 +10,8 @@ from typing import Any
 
 from griffe import Extension, Function, Object
 
+import anabranch
+
 _TITLES = frozenset(
     ["Args:", "Attributes:", "Example:", "Examples:", "Raises:", "Returns:", "Yields:", "Warns:", "Note:", "Notes:"]
 )
@@ -44,8 +46,24 @@ def fence_doctests(text: str) -> str:
     return "\n".join(lines)
 
 
-def _load_examples() -> Any:
-    spec = importlib.util.spec_from_file_location("site_examples", Path(__file__).with_name("examples.py"))
+def with_sections(text: str, sections: str) -> str:
+    """Return the docstring `text` with `sections` behind its description, in front of its examples.
+
+    >>> print(with_sections("Add.\\n\\n>>> 1 + 1\\n2", "Returns:\\n    The sum."))
+    Add.
+    <BLANKLINE>
+    Returns:
+        The sum.
+    <BLANKLINE>
+    >>> 1 + 1
+    2
+    """
+    description, prompt, examples = text.partition(">>> ")
+    return f"{description.rstrip()}\n\n{sections}\n" + (f"\n{prompt}{examples}" if prompt else "")
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -54,13 +72,18 @@ def _load_examples() -> Any:
 
 
 class Docstrings(Extension):
-    """Apply `fence_doctests` to every docstring that is collected, and add the example of `examples.py` to some."""
+    """Apply `fence_doctests` to every docstring that is collected.
+
+    Some get the sections of `arguments.py` and the example of `examples.py`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._module = _load_examples()
+        self._module, self._arguments = _load("examples"), _load("arguments")
         values = {self._module.value_of(name): code for name, code in self._module.examples().items()}
         self._examples = {f"{value.__module__}.{value.__qualname__}": code for value, code in values.items()}
+        ops = {name: getattr(anabranch.ops, name) for name in self._arguments.kinds()}
+        self._ops = {f"{value.__module__}.{value.__qualname__}": name for name, value in ops.items()}
 
     def on_function_instance(self, *, func: Function, **kwargs: Any) -> None:
         """Write what a private constant stands for where it is the default of a parameter."""
@@ -74,6 +97,9 @@ class Docstrings(Extension):
         """Rewrite the docstring of `obj` before it is parsed."""
         if obj.docstring is None:
             return
+        op = self._ops.get(obj.path)
+        if op is not None:
+            obj.docstring.value = with_sections(obj.docstring.value, self._arguments.sections(op))
         code = self._examples.get(obj.path)
         if code is not None and ">>> " not in obj.docstring.value:
             obj.docstring.value += f"\n\n{self._module.run(code)}\n"

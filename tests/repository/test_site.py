@@ -197,6 +197,19 @@ def test_names_in_tables_are_not_broken() -> None:
     assert "overflow-wrap: anywhere;" in of_phones  # summaries beside long names were cut off
 
 
+def test_sections_stand_between_description_and_examples() -> None:
+    found = load("docstrings").with_sections("Add.\n\nIn place.\n\n>>> 1 + 1\n2", "Returns:\n    The sum.")
+    assert found == "Add.\n\nIn place.\n\nReturns:\n    The sum.\n\n>>> 1 + 1\n2"
+
+
+def test_short_docstrings_of_ops_get_sections() -> None:
+    function = SimpleNamespace(
+        path="anabranch.engine.ops.math.trigonometry.sin", docstring=SimpleNamespace(value="The sine.")
+    )
+    load("docstrings").Docstrings().on_instance(obj=function)
+    assert "Raises:\n    TypeError: strings are given." in function.docstring.value
+
+
 def test_doctests_become_blocks() -> None:
     fenced = load("docstrings").fence_doctests("Add.\n\nExample:\n    >>> 1 + 1\n    2\n\nMore.\n>>> 3\n3")
 
