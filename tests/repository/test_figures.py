@@ -87,3 +87,29 @@ def test_each_figure_has_its_command_on_its_page():
             shown.add(name)
             assert re.search(r"python (?:examples|tests/benchmarks)/\w+\.py", text), f"{page.name}: {name}"
     assert shown == {path.stem for path in (DOCS / "figures").glob("*.svg")}
+
+
+def seconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number.replace(",", "")) * {"s": 1.0, "ms": 1e-3}[unit]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in (DOCS / "performance.md").read_text().splitlines()
+    ]
+    measured = [row for row in rows if len(row) == 9 and row[0].startswith("W") and row[4].endswith((" ms", " s"))]
+    table = (ROOT / "README.md").read_text().partition("## Speed")[2].partition("\n## ")[0]
+    stated = [line.split("|")[1:-1] for line in table.splitlines() if re.search(r"\| \d", line)]
+
+    assert len(stated) == 5
+    for _, ours, peer, ratio in stated:
+        name, _, time = peer.strip().partition(", ")
+        near = [
+            row
+            for row in measured
+            if row[5] == ratio.strip()
+            and abs(seconds(row[2]) / seconds(ours.strip()) - 1) < 0.02
+            and abs(seconds(row[4]) / seconds(time) - 1) < 0.02
+        ]
+        assert len(near) == 1, (name, near)
