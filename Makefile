@@ -57,7 +57,7 @@ bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has ins
 
 gpu: $(DEV) ## on a machine with a GPU: its tests, benchmarks beside PyTorch and JAX on CUDA, memory that swaps, into docs/gpu-results.md
 	@$(BIN)/python tests/benchmarks/gpu.py --check
-	$(PYTEST) -n 0 -m "" tests/engine/test_gpu_hardware.py tests/engine/test_machine_gpu.py tests/engine/test_devices_gpu.py
+	$(PYTEST) -n 0 -m "" tests/engine/test_gpu_*.py tests/engine/test_machine_gpu.py tests/engine/test_devices_gpu.py
 	$(BIN)/python tests/benchmarks/gpu.py $(ARGS)
 
 peers: ## make the environments of the peers that the benchmarks compare with (large)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_calls import calls
 
 import anabranch as ab
 from anabranch.engine.devices import DeviceMemoryError
@@ -235,7 +236,7 @@ def facts() -> list[str]:
     ]
 
 
-def report(head: list[str], rows: list[list[str]], swapped: list[list[str]]) -> str:
+def report(head: list[str], rows: list[list[str]], swapped: list[list[str]], called: list[list[str]]) -> str:
     """Return the page."""
     return "\n".join(
         [
@@ -258,6 +259,12 @@ def report(head: list[str], rows: list[list[str]], swapped: list[list[str]]) -> 
             "|---|---|---|",
             *[f"| {' | '.join(row)} |" for row in swapped],
             "",
+            "Calls, microseconds of the host; arrays of 64 x 64 float32:",
+            "",
+            "| call | µs |",
+            "|---|---|",
+            *[f"| {' | '.join(row)} |" for row in called],
+            "",
         ]
     )
 
@@ -277,7 +284,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     ab.config.set_devices(cpu=1, gpu=1)
     rows, wrong = compared("gpu", 1024, 512, 100, _ROUNDS)
-    options.output.write_text(report(facts(), rows, swapping("gpu", 512, _LENGTHS, _FIT)), encoding="utf-8")
+    called = calls(check_gpu(0))
+    options.output.write_text(report(facts(), rows, swapping("gpu", 512, _LENGTHS, _FIT), called), encoding="utf-8")
     print(f"Written: {options.output}")
     for each in wrong:
         print(f"Other numbers than ours: {each}", file=sys.stderr)

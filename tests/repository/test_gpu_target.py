@@ -69,6 +69,9 @@ def test_what_does_not_fit_runs_when_it_may_swap(gpu: Any) -> None:
 
 
 def test_the_page_has_what_was_measured(gpu: Any) -> None:
-    page = gpu.report(["- Device, driver, memory: X"], [["mlp", "1.00", "2.00", "-"]], [["100", "1.000", "OOM"]])
-    for line in ("- Device, driver, memory: X", "| mlp | 1.00 | 2.00 | - |", "| 100 | 1.000 | OOM |"):
+    page = gpu.report(
+        ["- Device, driver, memory: X"], [["mlp", "1.00", "2.00", "-"]], [["100", "1.000", "OOM"]], [["launch", "4.8"]]
+    )
+    wanted = ("- Device, driver, memory: X", "| mlp | 1.00 | 2.00 | - |", "| 100 | 1.000 | OOM |", "| launch | 4.8 |")
+    for line in wanted:
         assert line in page.splitlines()
