@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
 
 from ..common import dtypes
+from ..common.axis_numbers import axis_number
 from ..common.dtypes import DType, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
@@ -545,18 +545,6 @@ def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"{what}={axis} is out of range for an input of rank {rank}.")
     return axis % rank
-
-
-def axis_number(axis: Any, what: str = "axis") -> int:
-    """Return an axis as an int.
-
-    Raises:
-        TypeError: it is no integer.
-    """
-    try:
-        return index(axis)
-    except TypeError:
-        raise TypeError(f"{what} must be an integer; got {axis!r}.") from None
 
 
 def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:

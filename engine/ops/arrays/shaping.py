@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.axis_numbers import axis_number
 from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
@@ -19,7 +20,7 @@ from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ...graph.tensor import Symbol, Tensor
 from .. import row_rules
-from ..base import TensorLike, apply, axis_number, convert_to_tensor, known_array, normalize_axis, unchanged
+from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis, unchanged
 from ..run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape, split_shape
 
