@@ -234,13 +234,22 @@ _INITIALIZERS = {
     "random_uniform_initializer": "RandomUniform",
     "zeros_initializer": "Zeros",
 }
+_PADDED = (
+    "Rows of several lengths are padded, with their lengths or a mask: anabranch.utils.pad_sequences pads lists, "
+    "and tf.strings.split gives the padded words with how many there are in each row."
+)
+_DENSE = "Tensors of anabranch are dense. Its fit, evaluate and predict take matrices of scipy.sparse."
 _INSTEAD = {
+    "RaggedTensor": _PADDED,
     "Session": "It runs graphs. Use anabranch.Session with an anabranch.Graph, or tf.function.",
+    "SparseTensor": _DENSE,
     "compat": "It holds names of TensorFlow 1. Those of its graphs are in anabranch: placeholder, Session, while_loop.",
     "distribute": "Use the strategies of anabranch.distribute, such as ParameterServer and DataParallel.",
     "estimator": "Use anabranch.Model with fit, or anabranch.wrappers for scikit-learn.",
     "placeholder": "It is a part of graphs. Use anabranch.placeholder in an anabranch.Graph.",
+    "ragged": _PADDED,
     "saved_model": "Use model.export and anabranch.serving.load.",
+    "sparse": _DENSE,
     "train": "Use model.save_weights and load_weights, or anabranch.distribute.CheckpointManager for any variables.",
 }
 

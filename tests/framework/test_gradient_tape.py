@@ -225,3 +225,30 @@ def test_scalars_that_are_made_alike_are_watched_apart() -> None:
         tape.watch([first, second])
         y = first * first + second * 3.0 + 1.0
     assert tape.gradient(y, [first, second]) == [2, 3]
+
+
+def test_a_penalty_on_gradients_through_layer_normalization() -> None:
+    layers = ab.layers
+    critic = ab.Sequential([ab.Input((4,)), layers.Dense(6, "tanh"), layers.LayerNormalization(), layers.Dense(1)])
+    critic.set_weights([np.random.default_rng(0).normal(size=w.shape) for w in critic.weights])
+    x = ab.ops.convert_to_tensor(np.random.default_rng(1).normal(size=(5, 4)).astype("float32"))
+
+    def penalty() -> ab.Tensor:
+        with ab.GradientTape() as inner:
+            inner.watch(x)
+            score = critic(x)
+        lengths = ab.ops.norm(inner.gradient(score, x), axis=1)
+        return ab.ops.mean((lengths - 1.0) ** 2)
+
+    with ab.GradientTape() as tape:
+        value = penalty()
+    kernel = critic.trainable_variables[0]
+    slope = tape.gradient(value, kernel).numpy()
+    before, step = kernel.numpy(), 1e-2
+    for place in ((0, 0), (1, 3), (3, 5)):
+        moved = np.zeros_like(before)
+        moved[place] = step
+        kernel.assign(before + moved)
+        above = float(penalty())
+        kernel.assign(before - moved)
+        assert (above - float(penalty())) / (2 * step) == pytest.approx(slope[place], rel=0.02, abs=1e-3)

@@ -45,6 +45,11 @@ def test_products_of_int8() -> None:
     assert ops.tensordot(a, a).dtype == "int8"
 
 
+def test_bins_of_bools_are_counts() -> None:
+    found = ops.bincount([0, 1, 1, 1], weights=np.array([True, True, True, False]))
+    assert (found.dtype, found.tolist()) == ("int32", [1, 2])
+
+
 def test_concatenate_without_an_axis_joins_elements() -> None:
     np.testing.assert_array_equal(ops.concatenate([X, X[0]], axis=None), np.concatenate([X, X[0]], axis=None))
     assert ops.concatenate([ab.Input((3,)), ab.Input((2, 2))], axis=None).shape == (None,)

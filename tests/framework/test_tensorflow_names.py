@@ -404,7 +404,11 @@ def test_keras_and_modules_are_those_of_the_package() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Session", "compat", "distribute", "estimator", "placeholder", "saved_model", "train"]
+    "name",
+    [
+        *("Session", "compat", "distribute", "estimator", "placeholder", "saved_model", "train"),
+        *("RaggedTensor", "SparseTensor", "ragged", "sparse"),
+    ],
 )
 def test_names_that_are_not_there_say_what_to_use(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"does not have TensorFlow's {name}\. .*(anabranch|model)"):

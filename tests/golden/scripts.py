@@ -220,10 +220,150 @@ def policy_gradient(keras: Any, tf: Any) -> list[float]:
     return found
 
 
+def accumulated_gradients(keras: Any, tf: Any) -> list[float]:
+    """A loop that adds up the gradients of two batches, clips them together, and keeps the best weights."""
+    ops, layers = keras.ops, keras.layers
+    inputs = keras.Input((6,))
+    x = layers.BatchNormalization()(layers.Dense(8, activation="relu")(inputs))
+    model = keras.Model(inputs, {"classes": layers.Dense(3, name="classes")(x), "value": layers.Dense(1)(x)})
+    draw = np.random.default_rng(7)
+    for weight in model.trainable_weights:
+        weight.assign(draw.normal(scale=0.4, size=tuple(weight.shape)).astype("float32"))
+    schedule = keras.optimizers.schedules.CosineDecay(0.05, 8, warmup_steps=2, warmup_target=0.1)
+    optimizer = keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True)
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    accuracy, overlap = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.MeanIoU(num_classes=3)
+    x, found, best, kept = data(4 * ROWS, 6), [], float("inf"), model.get_weights()
+    y = (x[:, 0] > 0).astype("int32") + (x[:, 1] > 0.5)
+    for _ in range(2):
+        accumulated = None
+        for number, start in enumerate(range(0, len(x), ROWS)):
+            rows, targets = x[start : start + ROWS], y[start : start + ROWS]
+            weights = ops.where(ops.equal(targets, 2), 2.0, 1.0)
+            with tf.GradientTape() as tape:
+                given = model(rows, training=True)
+                loss = ops.mean(crossentropy(targets, given["classes"]) * weights)
+                loss = loss + 0.1 * keras.losses.Huber()(rows[:, :1], given["value"])
+            gradients = tape.gradient(loss, model.trainable_variables)
+            accumulated = (
+                gradients if accumulated is None else [a + b for a, b in zip(accumulated, gradients, strict=True)]
+            )
+            if number % 2:
+                norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in accumulated))
+                clipped = [gradient * ops.minimum(1.0, 1.0 / norm) for gradient in accumulated]
+                optimizer.apply_gradients(zip(clipped, model.trainable_variables, strict=True))
+                accumulated = None
+            accuracy.update_state(targets, given["classes"], sample_weight=weights)
+            overlap.update_state(targets, ops.argmax(given["classes"], -1))
+            found.append(float(loss))
+        validation = float(ops.mean(crossentropy(y, model(x, training=False)["classes"])))
+        if validation < best:
+            best, kept = validation, model.get_weights()
+        found += [validation, float(accuracy.result()), float(overlap.result()), float(optimizer.learning_rate)]
+    return [*found, *(float(np.sum(array)) for array in kept)]
+
+
+def translation(keras: Any, tf: Any) -> list[float]:
+    """An encoder with a mask, and a decoder's cell called step by step, on given tokens and on its own."""
+    ops, layers = keras.ops, keras.layers
+    embedding = layers.Embedding(12, 6, mask_zero=True)
+    encoder = layers.GRU(7, return_sequences=True, return_state=True)
+    cell, attention, head = layers.LSTMCell(7), layers.AdditiveAttention(), layers.Dense(12)
+    draw = np.random.default_rng(5)
+    source, target = draw.integers(1, 12, (4, 6)), draw.integers(1, 12, (4, 5))
+    source[0, 4:] = source[2, 3:] = 0
+    sequence, state = encoder(embedding(source))
+    cell(ops.zeros((4, 13)), [state, state])
+    attention([ops.expand_dims(state, 1), sequence])
+    head(state)
+    parts = (embedding, encoder, cell, attention, head)
+    variables = [variable for part in parts for variable in part.trainable_weights]
+    for variable in variables:
+        variable.assign(draw.normal(scale=0.3, size=tuple(variable.shape)).astype("float32"))
+    optimizer, found = keras.optimizers.SGD(0.2, momentum=0.9), []
+    for _ in range(STEPS):
+        with tf.GradientTape() as tape:
+            mask = embedding.compute_mask(source)
+            sequence, hidden = encoder(embedding(source), mask=mask)
+            carry, token, loss = ops.zeros_like(hidden), ops.convert_to_tensor(target[:, 0]), 0.0
+            for place in range(1, 5):
+                context = attention([ops.expand_dims(hidden, 1), sequence], mask=[None, mask])
+                inputs = ops.concatenate([embedding(token), ops.squeeze(context, 1)], -1)
+                output, (hidden, carry) = cell(inputs, [hidden, carry])
+                logits = head(output)
+                losses = keras.losses.sparse_categorical_crossentropy(target[:, place], logits, from_logits=True)
+                loss = loss + ops.mean(losses)
+                token = ops.convert_to_tensor(target[:, place]) if place % 2 else ops.argmax(logits, -1)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        found.append(float(loss))
+    return [*found, *(float(ops.sum(variable)) for variable in variables)]
+
+
+def own_parts(keras: Any, tf: Any) -> list[float]:
+    """A layer with a state, a metric, a loss and a `test_step` of one's own, by `fit` with class weights."""
+    ops = keras.ops
+
+    class Scaled(keras.layers.Layer):
+        def build(self, input_shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(input_shape[-1], 3), initializer="ones", name="kernel")
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, dtype="int32", name="calls")
+            self.largest = self.add_weight(shape=(3,), initializer="zeros", trainable=False, name="largest")
+
+        def call(self, x: Any, training: Any = False) -> Any:
+            y = ops.matmul(x, self.kernel)
+            if training:
+                self.calls.assign_add(1)
+                self.largest.assign(ops.maximum(self.largest, ops.max(y, 0)))
+            return y / (1.0 + ops.abs(self.largest))
+
+    class F1(keras.metrics.Metric):
+        def __init__(self, name: str = "f1", **kwargs: Any) -> None:
+            super().__init__(name=name, **kwargs)
+            self.hits = self.add_variable(shape=(), initializer="zeros", name="hits")
+            self.counted = self.add_variable(shape=(), initializer="zeros", name="counted")
+
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            y_true, chosen = ops.cast(y_true, "float32"), ops.cast(y_pred > 0.5, "float32")
+            self.hits.assign(self.hits + ops.sum(chosen * y_true))
+            self.counted.assign_add(ops.sum(y_true) + ops.sum(chosen))
+
+        def result(self) -> Any:
+            return 2 * self.hits / (self.counted + 1e-7)
+
+    class Focal(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            y_true, p = ops.cast(y_true, y_pred.dtype), ops.clip(y_pred, 1e-6, 1 - 1e-6)
+            found = y_true * (1 - p) ** 2 * ops.log(p) + (1 - y_true) * p**2 * ops.log(1 - p)
+            return -ops.mean(found, -1)
+
+    class Own(keras.Model):
+        def test_step(self, data: Any) -> Any:
+            x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+            given = self(x, training=False)
+            loss = self.compute_loss(x, y, given, weights)
+            for metric in self.metrics:
+                metric.update_state(loss) if metric.name == "loss" else metric.update_state(y, given)
+            return {metric.name: metric.result() for metric in self.metrics}
+
+    inputs, layer = keras.Input((4,)), Scaled()
+    model = Own(inputs, keras.layers.Dense(1, activation="sigmoid")(layer(inputs)))
+    draw = np.random.default_rng(3)
+    for weight in model.trainable_weights:
+        weight.assign(draw.normal(scale=0.3, size=tuple(weight.shape)).astype("float32"))
+    model.compile("adam", Focal(), metrics=[F1()])
+    x = data(5 * ROWS, 4)
+    y, weights = (x.sum(1, keepdims=True) > 0).astype("int32"), {0: 1.0, 1: 2.0}
+    history = model.fit(
+        x, y, batch_size=ROWS, epochs=3, verbose=0, shuffle=False, class_weight=weights, validation_split=0.2
+    ).history
+    logs = [float(value) for name in sorted(history) for value in history[name]]
+    return [*logs, float(layer.calls), *(float(value) for value in np.asarray(layer.largest))]
+
+
 SCRIPTS: dict[str, Callable[[Any, Any], list[float]]] = {
     function.__name__: function
     for function in (
         *(custom_loop, two_optimizers, endpoint_layer, several_outputs, own_cell, attention_block, convolutions),
-        *(contrastive, policy_gradient),
+        *(contrastive, policy_gradient, accumulated_gradients, translation, own_parts),
     )
 }

@@ -27,6 +27,7 @@ from ..base import (
     apply,
     apply_multi,
     as_scalar_or_array,
+    cast,
     convert_to_tensor,
     promote,
 )
@@ -559,7 +560,7 @@ def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 
 
     Args:
         x: non-negative integers, [n] or [batch, n] (counted row by row).
-        weights: of the shape of `x`.
+        weights: of the shape of `x`; bools count.
         minlength: the least number of bins.
         sparse: sparse results are not supported.
 
@@ -574,7 +575,10 @@ def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 
         raise TypeError(f"bincount counts integers; got dtype {tensor.dtype.name}.")
     if weights is None:
         return apply(BinCount(int(minlength)), tensor)
-    return apply(BinCount(int(minlength)), tensor, convert_to_tensor(weights))
+    summed = convert_to_tensor(weights)
+    if summed.dtype == dtypes.bool_:
+        summed = cast(summed, dtypes.int32)
+    return apply(BinCount(int(minlength)), tensor, summed)
 
 
 __all__ = [
