@@ -27,6 +27,10 @@ def draw_fixed(*shape: int) -> Any:
     return np.linspace(-1, 1, int(np.prod(shape)), dtype="float32").reshape(shape)
 
 
+def _slope(x: Any) -> Any:
+    return ab.gradients(ops.sum(ops.square(ops.max_pool(x, 2, strides=1, padding="same"))), [x])[0]
+
+
 BODIES: dict[str, Callable[[Any], Any]] = {
     "plane": lambda x: _filtered(x, 3, 3, 4, 4),
     "wide taps": lambda x: _filtered(x, 2, 5, 4, 4),
@@ -39,18 +43,20 @@ BODIES: dict[str, Callable[[Any], Any]] = {
         x * 0.5 + ops.conv_transpose(x[:, :3, :3], draw_fixed(2, 2, 4, 4), strides=2)[:, :5, :6] * 0.2
     ),
     "means": lambda x: x * 0.5 + ops.average_pool(x, 2, strides=1, padding="same"),
-    "means inside": lambda x: x * 0.5 + ops.mean(ops.average_pool(x, (2, 3))),
-}
-MAXIMA: dict[str, Callable[[Any], Any]] = {
     "maxima": lambda x: x * 0.5 + ops.max_pool(x, 2, strides=1, padding="same") * 0.4,
-    "maxima inside": lambda x: x * 0.5 + ops.mean(ops.max_pool(x, (2, 3))),
+    "maxima of equals": lambda x: x * 0.5 + ops.mean(ops.max_pool(ops.relu(x), 3)),
+}
+WITHOUT_GRADIENTS: dict[str, Callable[[Any], Any]] = {
     "maxima of NaN": lambda x: x * 0.5 + ops.max_pool(ops.where(x > 0.8, np.nan, x), 2, strides=1, padding="same"),
+    "steps along maxima": lambda x: x - 0.1 * _slope(x),
+    "steps along maxima of NaN": lambda x: x - 0.1 * _slope(ops.where(x > 0.8, np.nan, x)),
+    "steps along slopes of maxima": lambda x: x - 0.01 * ab.gradients(ops.sum(ops.square(_slope(x))), [x])[0],
 }
 
 
-@pytest.mark.parametrize("name", [*BODIES, *MAXIMA])
+@pytest.mark.parametrize("name", [*BODIES, *WITHOUT_GRADIENTS])
 def test_a_body(name: str) -> None:
-    check(repeated({**BODIES, **MAXIMA}[name], 2), draw(2, 5, 6, 4))
+    check(repeated({**BODIES, **WITHOUT_GRADIENTS}[name], 2), draw(2, 5, 6, 4))
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -78,7 +84,7 @@ def test_a_filter_is_trained_in_a_loop() -> None:
     check(build, draw(3, 3, 2, 3))
 
 
-@settings(max_examples=examples(3, 300), deadline=None)
+@settings(max_examples=examples(2, 300), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3),
     kernel=st.lists(st.integers(1, 3), min_size=3, max_size=3),
@@ -110,7 +116,7 @@ def test_generated(
             wide = x * ops.cast(i + 1, dtype)
             found = [ops.conv(wide, weights, strides[:rank], padding)]
             found += [pool(wide, cells, strides[:rank], padding) for pool in (ops.max_pool, ops.average_pool)]
-            y = ops.sum(ops.square(found[0])) + ops.sum(ops.square(found[2]))
+            y = sum(ops.sum(ops.square(each)) for each in found)
             return i + 1, *found, *ab.gradients(y, [wide, weights])
 
         outs = [

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
-from ...ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool
+from ...ops.neural.pooling import (
+    AveragePool,
+    AveragePoolGrad,
+    MaxPool,
+    MaxPoolGather,
+    MaxPoolGrad,
+    MaxPoolPlaces,
+)
 from ...ops.neural.window_geometry import Window
 from ..expression.expression import UnsupportedError
 from ..llvm.builder import IN_LOOP, LOOP
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from ..regions.forms import Context, Form
 
 _MOST_PRODUCTS = 1 << 16  # of a convolution
+_PLACE = "i32"  # of the number of a cell in its window
 _MOST_APART = 1 << 12  # where each channel is filtered by itself, or pooled: kernels take several at once
 
 
@@ -95,63 +103,125 @@ def _add(function: Function, kind: str, factors: Sequence[str], into: str, flags
     function.store(kind, function.let(f"fadd {flags} {kind} {before}, {product}"), into, 0, metadata)
 
 
-def _pool(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Print the maximum of the cells of each window, or their mean."""
-    op, function, x = operation.op, context.function, _floats(inputs[0])
-    assert isinstance(op, (AveragePool, MaxPool))
-    target = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
-    windows, channels = _pooled_windows(op, x.shape, target), x.shape[-1]
-    is_maximum = isinstance(op, MaxPool)
-    if not is_maximum:
-        function.zero(target)
-    cells = function.slot(x.kind)
-    with _each_window(function, windows, x.shape[0]) as (image, outs, window):
-        own = function.element(x.kind, target.pointer, function.mul(window, channels))
-        if is_maximum:
-            with function.count(channels) as channel:
-                function.store(x.kind, literal(-math.inf, x.kind), own, channel)
-        function.store(x.kind, literal(0, x.kind), cells)
-        with _each_cell(function, windows, image, outs) as (_, pixel):
-            _count_cell(function, x.kind, cells)
-            source = function.element(x.kind, x.pointer, function.mul(pixel, channels))
-            with function.count(channels) as channel:
-                value, before = function.load(x.kind, source, channel), function.load(x.kind, own, channel)
-                if is_maximum:
-                    is_larger = print_is_better(function, x.kind, value, before)
-                    found = function.choose(is_larger, value, before, x.kind)
-                else:
-                    found = function.let(f"fadd {x.kind} {before}, {value}")
-                function.store(x.kind, found, own, channel)
-        if not is_maximum:
-            with function.count(channels) as channel:
-                _divide(function, x.kind, own, channel, own, cells)
-    return [target]
+# --- pooling --------------------------------------------------------------------------------------------------------
 
 
-def _spread_mean(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Print what the mean of each window gives back to its cells."""
-    op, function, dy = operation.op, context.function, _floats(inputs[0])
-    assert isinstance(op, AveragePoolGrad)
-    target = function.allocate(dy.kind, context.shape_of(operation.outputs[0]))
-    windows, channels = _pooled_windows(op, target.shape, dy), dy.shape[-1]
-    function.zero(target)
-    share = function.allocate(dy.kind, (channels,))
-    function.hold(share)
-    cells = function.slot(dy.kind)
-    with _each_window(function, windows, dy.shape[0]) as (image, outs, window):
-        function.store(dy.kind, literal(0, dy.kind), cells)
+def _max_pool(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, x = context.function, _floats(inputs[0])
+    y = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    with function.count(y.size) as k:
+        function.store(x.kind, literal(-math.inf, x.kind), y.pointer, k)
+    with _each_pair(function, operation.op, x.shape, y) as (pooled, element, _):
+        value, before = function.load(x.kind, x.pointer, element), function.load(x.kind, y.pointer, pooled)
+        is_larger = print_is_better(function, x.kind, value, before)
+        function.store(x.kind, function.choose(is_larger, value, before, x.kind), y.pointer, pooled)
+    return [y]
+
+
+def _max_pool_places(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print the number of the first cell of each window that holds its maximum, as i32: only regions take these."""
+    function, (x, y) = context.function, map(_floats, inputs)
+    places = function.allocate(_PLACE, context.shape_of(operation.outputs[0]))
+    with function.count(places.size) as k:
+        function.store(_PLACE, -1, places.pointer, k)
+    with _each_pair(function, operation.op, x.shape, places) as (pooled, element, cell):
+        value, largest = function.load(x.kind, x.pointer, element), function.load(x.kind, y.pointer, pooled)
+        before = function.load(_PLACE, places.pointer, pooled)
+        is_equal = function.let(f"fcmp oeq {x.kind} {value}, {largest}")
+        is_nan = function.let(f"fcmp uno {x.kind} {value}, {value}")  # then the maximum is, too
+        is_largest = function.let(f"or i1 {is_equal}, {is_nan}")
+        is_first = function.let(f"and i1 {is_largest}, {function.let(f'icmp slt {_PLACE} {before}, 0')}")
+        number = function.let(f"trunc i64 {cell} to {_PLACE}")
+        function.store(_PLACE, function.choose(is_first, number, before, _PLACE), places.pointer, pooled)
+    return [places]
+
+
+def _max_pool_grad(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, dy, places = context.function, _floats(inputs[0]), as_array(inputs[1])
+    dx = function.allocate(dy.kind, context.shape_of(operation.outputs[0]))
+    function.zero(dx)
+    with _each_pair(function, operation.op, dx.shape, dy) as (pooled, element, cell):
+        is_there = _is_place(function, places, pooled, cell)
+        part = function.choose(is_there, function.load(dy.kind, dy.pointer, pooled), literal(0, dy.kind), dy.kind)
+        _add_to(function, dx, element, part)
+    return [dx]
+
+
+def _max_pool_gather(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, x, places = context.function, _floats(inputs[0]), as_array(inputs[1])
+    y = function.allocate(x.kind, places.shape)
+    function.zero(y)
+    with _each_pair(function, operation.op, x.shape, y) as (pooled, element, cell):
+        is_there = _is_place(function, places, pooled, cell)
+        value, before = function.load(x.kind, x.pointer, element), function.load(x.kind, y.pointer, pooled)
+        function.store(x.kind, function.choose(is_there, value, before, x.kind), y.pointer, pooled)
+    return [y]
+
+
+def _average_pool(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, x = context.function, _floats(inputs[0])
+    y = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    function.zero(y)
+    with _each_pair(function, operation.op, x.shape, y) as (pooled, element, _):
+        _add_to(function, y, pooled, function.load(x.kind, x.pointer, element))
+    _divide_by_cells(function, operation.op, x.shape, y)
+    return [y]
+
+
+def _average_pool_grad(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, dy = context.function, _floats(inputs[0])
+    dx = function.allocate(dy.kind, context.shape_of(operation.outputs[0]))
+    function.zero(dx)
+    shares = function.copy_of(dy)
+    function.hold(shares)
+    _divide_by_cells(function, operation.op, dx.shape, shares)
+    with _each_pair(function, operation.op, dx.shape, shares) as (pooled, element, _):
+        _add_to(function, dx, element, function.load(dy.kind, shares.pointer, pooled))
+    function.release(shares)
+    return [dx]
+
+
+def _is_place(function: Function, places: Array, pooled: str, cell: str) -> str:
+    place = function.load(_PLACE, places.pointer, pooled)
+    return function.let(f"icmp eq i64 {function.let(f'sext {_PLACE} {place} to i64')}, {cell}")
+
+
+def _add_to(function: Function, array: Array, element: str, value: str) -> None:
+    before = function.load(array.kind, array.pointer, element)
+    function.store(array.kind, function.let(f"fadd {array.kind} {before}, {value}"), array.pointer, element)
+
+
+def _divide_by_cells(function: Function, op: Any, shape: Sequence[int], pooled: Array) -> None:
+    """Print the division of what belongs to each window by the number of its cells that are in the image."""
+    windows, kind, channels = op.windows(shape[1:-1]), pooled.kind, pooled.shape[-1]
+    cells = function.slot(kind)
+    with _each_window(function, windows, shape[0]) as (image, outs, window):
+        function.store(kind, literal(0, kind), cells)
         with _each_cell(function, windows, image, outs):
-            _count_cell(function, dy.kind, cells)
-        own = function.element(dy.kind, dy.pointer, function.mul(window, channels))
+            one_more = function.let(f"fadd {kind} {function.load(kind, cells)}, {literal(1, kind)}")
+            function.store(kind, one_more, cells)
         with function.count(channels) as channel:
-            _divide(function, dy.kind, own, channel, share.pointer, cells)
-        with _each_cell(function, windows, image, outs) as (_, pixel):
-            into = function.element(dy.kind, target.pointer, function.mul(pixel, channels))
-            with function.count(channels) as channel:
-                part, before = function.load(dy.kind, share.pointer, channel), function.load(dy.kind, into, channel)
-                function.store(dy.kind, function.let(f"fadd {dy.kind} {before}, {part}"), into, channel)
-    function.release(share)
-    return [target]
+            place = function.offset_of([window, channel], [channels, 1])
+            value = function.load(kind, pooled.pointer, place)
+            share = function.let(f"fdiv {kind} {value}, {function.load(kind, cells)}")
+            function.store(kind, share, pooled.pointer, place)
+
+
+@contextmanager
+def _each_pair(function: Function, op: Any, shape: Sequence[int], pooled: Array) -> Generator[tuple[str, str, str]]:
+    """Print a block for each cell of each window in an image of the shape, and each channel.
+
+    Gives the elements of what is pooled and of the image, and the number of the cell.
+    """
+    _check_size(pooled.size * math.prod(op.pool_size), _MOST_APART)
+    windows, channels = op.windows(shape[1:-1]), shape[-1]
+    with (
+        _each_window(function, windows, shape[0]) as (image, outs, window),
+        _each_cell(function, windows, image, outs) as (cell, pixel),
+        function.count(channels) as channel,
+    ):
+        pooled_element, element = (function.offset_of([number, channel], [channels, 1]) for number in (window, pixel))
+        yield pooled_element, element, cell
 
 
 # --- windows --------------------------------------------------------------------------------------------------------
@@ -167,11 +237,6 @@ def _floats(value: Value) -> Array:
 def _check_size(steps: int, most: int) -> None:
     if steps > most:
         raise UnsupportedError("many windows, which a kernel takes side by side")
-
-
-def _pooled_windows(op: AveragePool | AveragePoolGrad | MaxPool, shape: Sequence[int], pooled: Array) -> list[Window]:
-    _check_size(pooled.size * math.prod(op.pool_size), _MOST_APART)
-    return op.windows(shape[1:-1])
 
 
 @contextmanager
@@ -206,22 +271,16 @@ def _row_major(sizes: Sequence[int]) -> list[int]:
     return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
-def _count_cell(function: Function, kind: str, cells: str) -> None:
-    function.store(kind, function.let(f"fadd {kind} {function.load(kind, cells)}, {literal(1, kind)}"), cells)
-
-
-def _divide(function: Function, kind: str, source: str, k: str, into: str, cells: str) -> None:
-    value = function.load(kind, source, k)
-    function.store(kind, function.let(f"fdiv {kind} {value}, {function.load(kind, cells)}"), into, k)
-
-
 FORMS: dict[type[Any], Form] = {
-    AveragePool: _pool,
-    AveragePoolGrad: _spread_mean,
+    AveragePool: _average_pool,
+    AveragePoolGrad: _average_pool_grad,
     Conv: _convolution,
     ConvFilterGrad: _convolution,
     ConvInputGrad: _convolution,
-    MaxPool: _pool,
+    MaxPool: _max_pool,
+    MaxPoolGather: _max_pool_gather,
+    MaxPoolGrad: _max_pool_grad,
+    MaxPoolPlaces: _max_pool_places,
 }
 
 __all__ = ["FORMS"]
