@@ -73,7 +73,7 @@ class Device:
 # Orders of magnitude, for placing before anything was measured.
 _SPEEDS: dict[str, dict[str, float]] = {
     "cpu": {},
-    "gpu": {"latency": 1e-5, "flops": 1e13, "memory_bandwidth": 1e12, "kernel_latency": 5e-6},
+    "gpu": {"latency": 2e-5, "flops": 1e13, "memory_bandwidth": 1e12, "kernel_latency": 2e-5},
     "sim": {"latency": 1e-5, "flops": 1e12, "memory_bandwidth": 1e11, "kernel_latency": 5e-6},
 }
 KINDS = tuple(_SPEEDS)

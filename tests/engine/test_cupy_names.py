@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared import cupy_names
+from shared.cupy_limits import is_left_to_kernels
 from shared.device_arrays import to_device, to_host, xp
 from shared.every_op import registered_ops
 from shared.make_cupy_signatures import lines
@@ -28,10 +29,6 @@ def numeric_samples() -> list[Any]:
         and all(np.asarray(value).dtype.kind != "T" for value in sample.inputs)
         and not is_left_to_kernels(sample)
     ]
-
-
-def is_left_to_kernels(sample: Sample) -> bool:
-    return sample.op.type_name in {"segment_max", "segment_min"} and np.asarray(sample.inputs[0]).dtype == bool
 
 
 SAMPLES = numeric_samples()

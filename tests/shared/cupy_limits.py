@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from anabranch.engine.graph.op import Sample
+
 _SCATTERED = {"int32", "int64", "float32", "float64", "uint32", "uint64"}  # the dtypes of `ufunc.at`
 _ADDED = _SCATTERED | {"float16", "complex64", "complex128"}
 
@@ -31,3 +35,8 @@ def _check_solve(a: Any, b: Any) -> None:
         raise ValueError("a must have (..., M, M) shape and b must have (..., M, K) for multidimensional b")
     if a.ndim > 2 and not b.size:
         raise ZeroDivisionError("division by zero")
+
+
+def is_left_to_kernels(sample: Sample) -> bool:
+    """Test whether printed kernels run what cupy refuses."""
+    return sample.op.type_name in {"segment_max", "segment_min"} and np.asarray(sample.inputs[0]).dtype == bool
