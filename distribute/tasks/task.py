@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...engine.place.devices import Device
@@ -158,10 +159,13 @@ class Task:
     def hear(self) -> None:
         """Read what has come while an operation takes long, and end that if its step ends; for another thread.
 
-        A loop that is compiled to machine code ends; another operation does not.
+        A loop that is compiled to machine code ends; another operation does not. In later steps it runs apart.
         """
         turning = self._worker.turning
         with turning.lock:
+            running = turning.running
+            if running is not None and running.part.note_long(running.step):
+                self.loop.call(partial(self._worker.print_again, running.part))
             connections = [each for each in list(self.connections) if each.is_open]
         for connection in connections:
             found: Sequence[Frame] | None = ()

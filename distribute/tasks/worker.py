@@ -170,6 +170,10 @@ class Worker:
         """The same, for the master of this process."""
         self._compile(work, done)
 
+    def print_again(self, program: PartProgram) -> None:
+        """Have operations of a program that have taken long run apart from now on."""
+        self._compile(program.print_again, lambda result: None)
+
     def _take_program(self, link: Link, frame: Frame) -> None:
         document = frame.document()
         key = (link.other.incarnation, int(document["program"]))

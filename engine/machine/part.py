@@ -16,13 +16,16 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
+from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Symbol
 from ..lower.nodes import Node
 from ..lower.show import dump_machine
+from ..lower.updates import updates_a_variable
 from ..passes.framework.prepare import Step as PreparedStep
 from ..place.constraints import PlacementError
 from ..place.devices import Device, devices_of_cluster
+from ..queues.stops import Stop, ending_by
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, CallsTooDeepError, calls_under_way, deep_calls, too_deep_of
 from ..tracing.recorder import End
 from ..tracing.recorder import Event as Recorded
@@ -82,6 +85,7 @@ class PartStep(Step):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._entrances: dict[int, tuple[Deliver, Deliver, dict[Tag, Iteration]]] = {}
+        self.stop = Stop()
         super().__init__(*arguments, **options)
 
     def is_elsewhere(self, device: str) -> bool:
@@ -161,6 +165,17 @@ class PartStep(Step):
             function, arguments = self.events.get_nowait()  # nobody else takes any
             function(*arguments)
 
+    def submit(
+        self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], finish: Callable[..., None], it: Iteration
+    ) -> None:
+        stop = self.stop
+
+        def run(*values: Any) -> Any:
+            with ending_by(stop):  # a loop that is compiled to machine code ends with the step
+                return kernel(*values)
+
+        super().submit(node, run, values, finish, it)
+
     def under_way(self) -> list[tuple[str, float]]:
         """The operations that run apart from the loop at this moment, and for how many seconds; for any thread."""
         now = time.perf_counter()
@@ -169,9 +184,13 @@ class PartStep(Step):
             return [(f"operation {node.name!r}", now - since) for node, _, since in apart]
         return []
 
+    def node_of(self, item: tuple[Any, Any]) -> Node | None:
+        """The node of something that was ready, if it is one; for any thread."""
+        return self.nodes.get(getattr(item[0], "__name__", ""))
+
     def named(self, item: tuple[Any, Any]) -> str:
         """The operation of something that was ready; for any thread."""
-        node = self.nodes.get(getattr(item[0], "__name__", ""))
+        node = self.node_of(item)
         return "the step's own work" if node is None else f"operation {node.name!r}"
 
     def _entrance(self, number: int) -> tuple[Deliver, Deliver, dict[Tag, Iteration]]:
@@ -212,6 +231,8 @@ class PartStep(Step):
             error: what has failed here; None if the step has failed elsewhere.
         """
         super().abort()
+        self.stop.ask()
+        self.stop = Stop()
         self.events = self._new_events()
 
 
@@ -264,6 +285,7 @@ class PartProgram(MachineProgram):
         self.task = task
         self.clock = clock
         self.kept_states = KeptStates()
+        self._slow: dict[Node, Any] = {}  # operations that have taken long once, and what was then run
         self.elsewhere = frozenset([device.name for device in devices if task_of(device.name) != task])
         with devices_of_cluster(devices):
             super().__init__(graph, targets, feeds, specs, exact=exact, assign=assign, lossy=lossy, prepared=prepared)
@@ -326,8 +348,38 @@ class PartProgram(MachineProgram):
         found = step.end_run()
         self.statistics.note_ended(step)
         with self._lock:
-            self._idle.append(step)
+            if step.blueprint is self.printing.blueprint:
+                self._idle.append(step)
         return found
+
+    def may_leave(self, node: Node) -> bool:
+        """Test whether a node may run on a thread; where there is one device that lets other steps have their turn.
+
+        Nothing else of the task comes between what reads a variable and what then writes it.
+        """
+        if len(self.machine.devices) > 1:
+            return not updates_a_variable(node)
+        effects = [effect for operation in node.operations for effect in operation.effects]
+        return all(effect.resource is OUTSIDE_WORLD for effect in effects)
+
+    def note_long(self, step: PartStep) -> bool:
+        """Note that the operation that a step is in takes long; gives whether `print_again` has it run apart.
+
+        That is so the second time: the first time all of the process may have stood still.
+        """
+        item = step.current
+        node = None if item is None else step.node_of(item)
+        if node is None or node in self._long or not self.may_leave(node):
+            return False
+        if self._slow.setdefault(node, item) is item:
+            return False
+        self._long.add(node)
+        return True
+
+    def print_again(self) -> None:
+        """Have what was noted as long run apart in the steps that begin from now on."""
+        self._print(self._prepared)
+        self._traced = None
 
     def failed(self, step: PartStep, error: Exception) -> None:
         """Drop a run that has failed, and note on its error where."""

@@ -31,7 +31,7 @@ from ..lower.nodes import Machine, Node
 from ..lower.raw import contains_raw, lower_raw, with_back_edges
 from ..lower.row_writes import read_with_parts
 from ..lower.scheduling import scheduling_of
-from ..lower.updates import keep_updates_together, updates_a_variable
+from ..lower.updates import keep_updates_together
 from ..ops.base import Constant
 from ..ops.containers.tensor_arrays import ArrayRead
 from ..ops.text.escape import NumpyFunction
@@ -64,6 +64,7 @@ from .statistics import MachineStatistics, Timed, full_names
 from .step import Step
 
 Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
+_LONG_ALONE = 0.01  # seconds of an operation that a task with one device runs on a thread
 _TEXT_WIDTH = 56  # of the program in a listing
 
 
@@ -162,6 +163,10 @@ class MachineProgram:
         self._owned = OwnMemory(effect for operation in graph.operations for effect in operation.effects)
         note_compiled(began, self._describe)
 
+    def may_leave(self, node: Node) -> bool:
+        """Test whether a node may run on a thread."""
+        return len(self.machine.devices) > 1
+
     def _devices_here(self) -> Collection[str]:
         """The devices that are stepped in this process."""
         return self.machine.devices
@@ -176,16 +181,11 @@ class MachineProgram:
         def way(node: Node) -> str:
             if may_wait(node):
                 return "wait"
-            if self.is_shared and updates_a_variable(node):
-                return "here"  # nothing else of the task comes between
-            if (
-                self._own_memory(node)
-                or node.operations[0].op.takes_long
-                or (several and (node.seconds > machine_profile().long_seconds or node in self._long))
-                or (several and self.is_shared and _calls_python(node))
-            ):
+            if self._own_memory(node) or node.operations[0].op.takes_long:
                 return "apart"
-            return "here"
+            is_long = node.seconds > (machine_profile().long_seconds if several else _LONG_ALONE)
+            is_long = is_long or node in self._long or (self.is_shared and _calls_python(node))
+            return "apart" if is_long and self.may_leave(node) else "here"
 
         def by_channel(receive: Node) -> bool:
             assert receive.peer is not None, f"{receive!r} has no Send"

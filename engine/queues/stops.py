@@ -83,6 +83,17 @@ class Stop:
                     drop_request(self)
 
 
+@contextmanager
+def ending_by(stop: Stop) -> Generator[None]:
+    """Inside the block what runs is asked to end by `stop` alone, whatever the block is in."""
+    token = _stops.set(())
+    try:
+        with stop:
+            yield
+    finally:
+        _stops.reset(token)
+
+
 def is_cancelled() -> bool:
     """Test whether the step of this thread was asked to end."""
     return any(stop.is_asked for stop in _stops.get())
