@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.every_op import registered_ops
+from shared.gpus import why_there_is_no_gpu
 from shared.machines import run
 from shared.placed_steps import Legal
 
 import anabranch as ab
 from anabranch import layers
 from anabranch.engine.devices import DeviceMemoryError
-from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.graph.op import Op
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.machine.program import MachineProgram
@@ -22,14 +22,6 @@ from anabranch.engine.runtime.interpreter import Interpreter
 
 _TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-9, "complex64": 1e-4}
 _UP_TO_SIGN = ("Eigh", "Svd")  # of vectors that have none
-
-
-def why_there_is_no_gpu() -> str:
-    try:
-        check_gpu(0)
-    except GpuUnavailableError as error:
-        return str(error)
-    return ""
 
 
 pytestmark = pytest.mark.skipif(bool(why_there_is_no_gpu()), reason="needs a GPU")

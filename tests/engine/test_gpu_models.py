@@ -7,20 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.gpus import why_there_is_no_gpu
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 
 _ROWS = 64
-
-
-def why_there_is_no_gpu() -> str:
-    try:
-        check_gpu(0)
-    except GpuUnavailableError as error:
-        return str(error)
-    return ""
 
 
 pytestmark = pytest.mark.skipif(bool(why_there_is_no_gpu()), reason="needs a GPU")

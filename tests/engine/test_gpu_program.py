@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from programs.generator import programs
 from programs.syntax import Program
 from shared.examples import examples
 from shared.fake_cupy import FakeCupy
+from shared.gpus import stand_in
 from shared.machines import MachineCase
 from shared.placed_steps import Legal
 
@@ -35,16 +35,8 @@ LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
-    """One GPU that is none, whatever is asked for there."""
-    cupy = FakeCupy()
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(dispatchers, "_dispatchers", {})
-    ab.config.set_devices(cpu=2, gpu=1)
-    with cupy.installed():
+    with stand_in(monkeypatch) as cupy:
         yield cupy
-        for dispatcher in dispatchers._dispatchers.values():
-            dispatcher.close()
-    ab.config.set_devices()
 
 
 def made(targets: list[Any], feeds: list[Any]) -> Any:

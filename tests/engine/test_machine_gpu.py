@@ -15,6 +15,7 @@ from shared.device_arrays import DeviceArray
 from shared.every_op import registered_ops
 from shared.examples import examples
 from shared.fake_cupy import FakeCupy
+from shared.gpus import stand_in, why_there_is_no_gpu
 from shared.machines import MachineCase, Setting, assert_nothing_left, idle_step, run
 from shared.placed_steps import Legal
 from shared.waiting import Waiting
@@ -22,8 +23,7 @@ from shared.waiting import Waiting
 import anabranch as ab
 from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
 from anabranch.engine.codegen.elementwise.bound import kernel_spec
-from anabranch.engine.devices import dispatcher as dispatchers
-from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
+from anabranch.engine.devices.cuda import GpuUnavailableError
 from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.spec import TensorSpec
@@ -41,16 +41,8 @@ OPS = registered_ops()
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
-    """A machine with one GPU that is none."""
-    cupy = FakeCupy()
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(dispatchers, "_dispatchers", {})
-    ab.config.set_devices(cpu=2, gpu=1)
-    with cupy.installed():
+    with stand_in(monkeypatch) as cupy:
         yield cupy
-        for dispatcher in dispatchers._dispatchers.values():
-            dispatcher.close()
-    ab.config.set_devices()
 
 
 def on_gpu(targets: Any, feeds: dict[Any, Any], exact: bool = True, **options: Any) -> MachineProgram:
@@ -225,15 +217,7 @@ def test_random_programs(gpu: FakeCupy, chunk: int) -> None:
     check()
 
 
-def has_gpu() -> bool:
-    try:
-        check_gpu(0)
-    except GpuUnavailableError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not has_gpu(), reason="needs a GPU and cupy")
+@pytest.mark.skipif(bool(why_there_is_no_gpu()), reason="needs a GPU and cupy")
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_programs_on_a_real_gpu(chunk: int, exact: bool) -> None:
