@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from typing import Any, cast
@@ -33,12 +34,30 @@ def test_a_variable_by_keras_arguments() -> None:
         ({}, "Variable 'v' needs one initial value: give initial_value or initializer, a number"),
         ({"initial_value": 1.0, "initializer": 2.0}, "give initial_value or initializer, not both"),
         ({"initializer": "nought", "shape": (2,)}, "Unknown initializer 'nought'. Expected one of: constant"),
+        ({"initializer": ab.initializers.Zeros()}, r"the initializer .*Zeros.* needs a shape. Pass shape=\.\.\."),
         ({"initializer": "zeros"}, "Variable 'v': an initializer by name needs a shape: initializer='zeros', shape="),
     ],
 )
 def test_refused_variables(arguments: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         ab.Variable(**arguments, name="v")
+
+
+def test_what_variables_can_not_be_given_is_refused() -> None:
+    with pytest.raises(TypeError, match="Variable: name must be a str or None, got 123"):
+        ab.Variable(1.0, name=cast("Any", 123))
+    dense = ab.layers.Dense(2)
+    dense.build((None, 3))
+    for variable in (ab.Variable([1.0, 2.0], name="v"), dense.kernel):
+        assert variable.regularizer is variable.constraint is None
+        for name, kind in (("regularizer", "l2"), ("constraint", "non_neg")):
+            with pytest.raises(ValueError, match=rf"{name} must be a function of its value, or None; got '{kind}'"):
+                setattr(variable, name, kind)
+            made = getattr(ab, f"{name}s").get(kind)
+            setattr(variable, name, made)
+            assert getattr(variable, name) is made
+    assert float(dense.losses[0]) > 0
+    assert copy.deepcopy(dense.kernel).regularizer is not None
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, ClassVar
 
 from ...common.dtypes import DType, as_dtype, is_string
@@ -91,8 +92,26 @@ def names_initializer(value: Any, shape: Any, dtype: Any) -> bool:
 
 
 def call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any) -> Any:
-    """Call an initializer at once, with a shape and a dtype if it is to make a value of this shape."""
+    """Call an initializer at once, with a shape and a dtype if it is to make a value of this shape.
+
+    Raises:
+        ValueError: it needs a shape, and none is given.
+    """
     with eagerly():
         if shape is None:
+            if _needs_arguments(initializer):
+                raise ValueError(
+                    f"Variable: the initializer {initializer!r} needs a shape. Pass shape=..., as in shape=(2, 3)."
+                )
             return initializer()
         return initializer(as_shape(shape), dtype=as_dtype(dtype or "float32"))
+
+
+def _needs_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # a function of C, whose arguments are not listed
+        return False
+    return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _AGGREGATIONS = ("none", "sum", "mean", "only_first_replica")
 
 
@@ -16,8 +18,43 @@ def checked_aggregation(aggregation: str, name: str) -> str | None:
     return None if aggregation == "none" else aggregation
 
 
+def checked_name(name: object) -> str:
+    """Check the name that a variable is given; gives "variable" for None.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    if name is None:
+        return "variable"
+    if not isinstance(name, str):
+        raise TypeError(f"Variable: name must be a str or None, got {name!r}.")
+    return name or "variable"
+
+
+class _FunctionOrNone:
+    """An attribute of variables that may be a function of their values."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._key = name, f"_{name}"
+
+    def __get__(self, variable: Any, owner: type | None = None) -> Any:
+        return self if variable is None else variable.__dict__.get(self._key)
+
+    def __set__(self, variable: Any, value: Any) -> None:
+        if value is not None and not callable(value):
+            raise ValueError(
+                f"Variable {variable.name!r}: {self._name} must be a function of its value, or None; got {value!r}. "
+                f"ab.{self._name}s.get makes one of a name."
+            )
+        variable.__dict__[self._key] = value
+
+
 class KerasOptions:
-    """The options that are attributes, and have one value here."""
+    """The options that are attributes."""
+
+    # A layer's weights have their own of these.
+    regularizer: Any = _FunctionOrNone()
+    constraint: Any = _FunctionOrNone()
 
     @property
     def overwrite_with_gradient(self) -> bool:

@@ -30,7 +30,7 @@ from .container import current_container
 from .forked import free_in_children
 from .home import Home
 from .initial_values import Later, as_later, call_initializer, names_initializer, one_initial_value
-from .keras_options import KerasOptions, checked_aggregation
+from .keras_options import KerasOptions, checked_aggregation, checked_name
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
@@ -113,9 +113,6 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
     array([3., 4.], dtype=float32)
     """
 
-    # A layer's weights have their own of these, and a longer path.
-    regularizer: Any = None
-    constraint: Any = None
     aggregation: str | None = None
     whole: Any = None  # the `ShardedVariable` of which it is a shard
     home: Home | None = None  # the place of its value, if a task of a cluster holds that
@@ -160,7 +157,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
                 f"but shape={shape_text(static)} was asked for."
             )
         self.spec = TensorSpec(static, value.dtype)
-        self.name = name or "variable"
+        self.name = checked_name(name)
         self.trainable = self.was_made_trainable = trainable
         if aggregation is not None:
             self.aggregation = checked_aggregation(aggregation, self.name)
