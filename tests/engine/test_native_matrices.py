@@ -122,6 +122,18 @@ def test_a_determinant_of_zero_and_one_that_is_not_definite() -> None:
             session.run(factor[1], {x: [[1.0, 2.0], [2.0, 1.0]]})
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 0), (0, 0), (0, 3, 3)])
+def test_determinants_of_nothing(shape: tuple[int, ...]) -> None:
+    """A matrix without rows has the determinant 1; a stack without matrices has none."""
+
+    def build(x: Any) -> list[Any]:
+        parts = lambda i: (ops.det(x * ops.cast(i, "float64")), ops.slogdet(x + ops.cast(i, "float64"))[1])  # noqa: E731
+        body = lambda i, *found: (i + 1, *[a + b for a, b in zip(found, parts(i), strict=True)])  # noqa: E731
+        return list(ab.while_loop(lambda i, *_: i < 3, body, (0, np.zeros(shape[:-2]), np.zeros(shape[:-2]))))[1:]
+
+    check(build, np.zeros(shape))
+
+
 def test_logarithms_of_determinants_of_any_sign() -> None:
     x = np.array([[[1.0, 2], [2, 4]], [[0, 2], [3, 4]], [[3, 0], [0, 2]], [[np.nan, 2], [3, 4]]])
 

@@ -30,6 +30,7 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "all": lambda x: ops.reshape(ops.sort(x, axis=None), (4, 6)) * 0.5 + x,
     "between axes": lambda x: ops.reshape(ops.sort(ops.reshape(x, (2, 4, 3)), axis=1), (4, 6)) * 0.5 + x,
     "rows of one": lambda x: ops.sort(x[:, :1], axis=1) * 0.5 + x,
+    "no rows": lambda x: x * 0.5 + ops.sum(ops.sort(x[:0], axis=1)),
     "median": lambda x: x * 0.5 + ops.median(x, axis=1, keepdims=True),
     "quantile": lambda x: x * 0.5 + ops.quantile(x, 0.3, axis=0, keepdims=True),
 }

@@ -14,11 +14,13 @@ from ...graph.graph import Operation
 from ...ops.linear_algebra.factorisations import Qr, SlogDet
 from ...ops.linear_algebra.matrices import Cholesky, Determinant, Inverse, LowerHalf, Solve
 from ...ops.linear_algebra.triangular import CholeskyGradient, SolveTriangular
+from ...ops.math.comparison import Equal, Less, Where
+from ...ops.math.elementwise import Absolute
 from ...ops.math.mathematics import Log
 from ..expression.expression import UnsupportedError
 from ..llvm.builder import Size
 from ..regions.arrays import as_array
-from ..regions.elementwise import print_scalars
+from ..regions.elementwise import print_elementwise, print_reduction
 from ..regions.function import Array, Function, Scalar, Value
 from ..regions.scalars import FLOATS, literal
 
@@ -112,56 +114,49 @@ def _inverse(context: Context, operation: Operation, inputs: Sequence[Value]) ->
 
 
 def _determinant(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    function, a = context.function, _square(inputs[0])
-    shape = context.shape_of(operation.outputs[0])
-    target, none = function.allocate(a.kind, shape), function.allocate(a.kind, (*shape, a.shape[-1], 0))
-    found = function.slot(a.kind)
-    number = function.slot("i64")
-    function.store("i64", 0, number)
-
-    def each(a: _Matrix, x: _Matrix) -> None:
-        function.store(a.kind, literal(1, a.kind), found)
-        _eliminate(context, a, x, found)
-        with function.count(a.rows) as k:
-            function.store(
-                a.kind, _compute(function, "fmul", a.kind, function.load(a.kind, found), a.load(k, k)), found
-            )
-        k = function.load("i64", number)
-        function.store(a.kind, function.load(a.kind, found), target.pointer, k)
-        function.store("i64", function.let(f"add i64 {k}, 1"), number)
-
-    _by_matrices(context, a, none, each)
-    return [target if shape else Scalar(function.load(target.kind, target.pointer), target.kind)]
+    function, pivots, shape = context.function, _pivots(context, inputs[0]), context.shape_of(operation.outputs[0])
+    function.hold(pivots)
+    found = print_reduction(function, "prod", pivots, range(len(shape), len(pivots.shape)), shape)
+    function.release(pivots)
+    return [found]
 
 
 def _slogdet(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    function, a = context.function, _square(inputs[0])
-    shape, kind = context.shape_of(operation.outputs[0]), a.kind
-    signs, logarithms = function.allocate(kind, shape), function.allocate(kind, shape)
-    none = function.allocate(kind, (*shape, a.shape[-1], 0))
-    sign, total, number = function.slot(kind), function.slot(kind), function.slot("i64", "0")
+    function, pivots, shape = context.function, _pivots(context, inputs[0]), context.shape_of(operation.outputs[0])
+    function.hold(pivots)
+    kind = pivots.kind
+    numbers = [Scalar(literal(x, kind), kind) for x in (0, 1, -1)]
+    # The values: pivots, the three numbers, and what each step gives.
+    steps = [(Less(), (0, 1)), (Equal(), (0, 1)), (Where(), (5, 1, 2)), (Where(), (4, 3, 6))]
+    steps += [(Absolute(), (0,)), (Log(), (8,))]
+    made = print_elementwise(function, steps, [7, 9], [pivots, *numbers], [pivots.shape] * 2, [kind] * 2, [None] * 2)
+    found: list[Value] = []
+    for how, parts in zip(("prod", "sum"), made, strict=True):
+        assert isinstance(parts, Array)
+        function.hold(parts)
+        found.append(print_reduction(function, how, parts, range(len(shape), len(pivots.shape)), shape))
+        function.hold(found[-1])
+    for value in (pivots, *made):
+        function.release(value)
+    for value in found:
+        function.let_go(value)
+    return found
 
-    def each(a: _Matrix, x: _Matrix) -> None:
-        function.store(kind, literal(1, kind), sign)
-        function.store(kind, literal(0, kind), total)
-        _eliminate(context, a, x, sign)
+
+def _pivots(context: Context, value: Value) -> Array:
+    """Print the pivots of each matrix, as a column; the first of them has the sign of what rows were exchanged."""
+    function, a = context.function, _square(value)
+    sign = function.slot(a.kind)
+
+    def each(a: _Matrix, pivots: _Matrix) -> None:
+        function.store(a.kind, literal(1, a.kind), sign)
+        _eliminate(context, a, _Matrix(function, a.kind, a.pointer, (a.rows, 0)), sign)
         with function.count(a.rows) as k:
-            pivot, before = a.load(k, k), function.load(kind, sign)
-            is_below = function.let(f"fcmp olt {kind} {pivot}, {literal(0, kind)}")
-            is_zero = function.let(f"fcmp oeq {kind} {pivot}, {literal(0, kind)}")
-            after = function.choose(is_below, function.let(f"fneg {kind} {before}"), before, kind)
-            function.store(kind, function.choose(is_zero, literal(0, kind), after, kind), sign)
-            size = Scalar(_call(function, "fabs", kind, pivot), kind)
-            logarithm = print_scalars(function, Log(), [size], kind).name
-            _add(function, kind, total, logarithm)
-        k = function.load("i64", number)
-        for slot, target in ((sign, signs), (total, logarithms)):
-            function.store(kind, function.load(kind, slot), target.pointer, k)
-        function.store("i64", function.let(f"add i64 {k}, 1"), number)
+            pivots.store(a.load(k, k), k, 0)
+        signed = _compute(function, "fmul", a.kind, pivots.load(0, 0), function.load(a.kind, sign))
+        pivots.store(signed, 0, 0)
 
-    _by_matrices(context, a, none, each)
-    found = (signs, logarithms)
-    return list(found) if shape else [Scalar(function.load(kind, each.pointer), kind) for each in found]
+    return _by_matrices(context, a, function.allocate(a.kind, (*a.shape[:-1], 1)), each)
 
 
 def _qr(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:

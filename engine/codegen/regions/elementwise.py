@@ -203,14 +203,15 @@ def print_reduction(
         raise UnsupportedError(f"{kind} of {source.kind}")
     if source.kind == "i1" and kind not in ("all", "any"):
         raise UnsupportedError(f"{kind} of bools")
-    if source.size == 0:
-        raise UnsupportedError("a reduction of nothing")
+    if source.size == 0 and kind not in ("sum", "prod", "all", "any"):
+        raise UnsupportedError(f"{kind} of nothing")
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(source.shape))
     result = function.allocate(source.kind, kept)
     first = _identity(function, kind, source)
     with function.count(result.size, True) as index:
         function.store(source.kind, first, function.element(source.kind, result.pointer, index), metadata=IN_LOOP)
-    _accumulate(function, kind, source, result)
+    if source.size:
+        _accumulate(function, kind, source, result)
     if kind == "mean":
         count = source.size // result.size
         _print_division(function, result, count)
