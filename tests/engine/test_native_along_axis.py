@@ -45,6 +45,9 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "rows replaced": lambda x: ops.scatter_update(x * 0.5, [[3], [0], [3]], x[:3]),
     "sums of segments": lambda x: x * 0.5 + ops.segment_sum(x, [2, 0, 2, 0], num_segments=4),
     "segments left out": lambda x: x * 0.5 + ops.segment_sum(x[:, 0], [-1, 1, 9, 1], num_segments=4)[:, None],
+    "largest of segments": lambda x: x * 0.5 + ops.maximum(ops.segment_max(x, [2, 0, 2, 0], num_segments=4), -1),
+    "least of segments": lambda x: x * 0.5 + ops.minimum(ops.segment_min(x[:, 0], [1, 1, 9, 0], 4), 1)[:, None],
+    "products of segments": lambda x: x * 0.5 + ops.segment_prod(x, [2, 0, 2, 0], num_segments=4),
     "an element": lambda x: x * 0.5 + ops.take(x[2], 4),
     "one row": lambda x: x * 0.5 + x[1],
     "largest": lambda x: x * 0.5 + _largest(x, 3) * 0.1,
@@ -89,7 +92,7 @@ def test_largest_of_numbers_and_nan(dtype: str) -> None:
     check(build, x)
 
 
-@settings(max_examples=examples(12, 400), deadline=None)
+@settings(max_examples=examples(8, 400), deadline=None)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     axis=st.integers(0, 2),

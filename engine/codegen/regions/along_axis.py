@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.graph import Operation
 from ...ops.arrays.gathering import AddRows, PutAlongAxis, PutRows, TakeAlongAxis
 from ...ops.arrays.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
-from ...ops.arrays.segments import GatherSegments, SegmentSum
+from ...ops.arrays.segments import GatherSegments, SegmentMax, SegmentMin, SegmentProd, SegmentSum
 from ...ops.arrays.sorting import TopK
 from ..expression.expression import UnsupportedError
 from .arrays import as_array, as_integers, integer_at
@@ -153,25 +153,50 @@ def _scatter(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return [target]
 
 
-def _segments(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Print the sums of rows by their numbers, or the rows that numbers name; what names none is left out."""
-    function, data, ids = context.function, as_array(inputs[0]), as_integers(inputs[1])
-    is_sum = isinstance(operation.op, SegmentSum)
+def _reduce_segments(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print the sum, product or extremum of the rows of each number; what is outside of them is left out."""
+    op, function, data = operation.op, context.function, as_array(inputs[0])
+    assert isinstance(op, (SegmentMax, SegmentMin, SegmentProd, SegmentSum))
+    kind = data.kind
+    target = function.allocate(kind, context.shape_of(operation.outputs[0]))
+    start = literal(op.start(operation.outputs[0].dtype), kind)
+    with function.count(target.size) as k:
+        function.store(kind, start, target.pointer, k)
+    with _each_inside(function, data, inputs[1], target) as (own, place):
+        value, before = function.load(kind, data.pointer, own), function.load(kind, target.pointer, place)
+        if isinstance(op, (SegmentMax, SegmentMin)):
+            is_better = print_is_better(function, kind, value, before, isinstance(op, SegmentMin))
+            found = function.choose(is_better, value, before, kind)
+        else:
+            name = "add" if isinstance(op, SegmentSum) else "mul"
+            found = function.let(f"{'f' if kind in FLOATS else ''}{name} {kind} {before}, {value}")
+        function.store(kind, found, target.pointer, place)
+    return [target]
+
+
+def _gather_segments(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print the rows that numbers name; zeros for a number of none."""
+    function, data = context.function, as_array(inputs[0])
     target = function.allocate(data.kind, context.shape_of(operation.outputs[0]))
-    if data.kind == "i1" or max(data.size, target.size) > _MOST_AT_ONCE or not isinstance(ids, Array):
-        raise UnsupportedError("many rows, or of another kind")
     function.zero(target)
-    count, width = (target if is_sum else data).shape[0], math.prod(data.shape[1:])
+    with _each_inside(function, target, inputs[1], data) as (own, place):
+        function.store(data.kind, function.load(data.kind, data.pointer, place), target.pointer, own)
+    return [target]
+
+
+@contextmanager
+def _each_inside(function: Function, rows: Array, numbers: Value, segments: Array) -> Generator[tuple[str, str]]:
+    """Print a block for each element of rows whose numbers are those of segments: gives it, and the segment's."""
+    ids = as_integers(numbers)
+    if rows.kind == "i1" or max(rows.size, segments.size) > _MOST_AT_ONCE or not isinstance(ids, Array):
+        raise UnsupportedError("many rows, or of another kind")
+    width = math.prod(rows.shape[1:])
     with function.count(ids.size) as row:
         number = integer_at(function, ids, row)
-        is_inside = function.let(f"icmp ult i64 {number}, {count}")
+        is_inside = function.let(f"icmp ult i64 {number}, {segments.shape[0]}")
         with function.when(is_inside), function.count(width) as k:
-            own, other = (function.offset_of([each, k], [width, 1]) for each in (row, number))
-            if is_sum:
-                _add_to(function, data.kind, function.load(data.kind, data.pointer, own), target.pointer, other)
-            else:
-                function.store(data.kind, function.load(data.kind, data.pointer, other), target.pointer, own)
-    return [target]
+            own, place = (function.offset_of([each, k], [width, 1]) for each in (row, number))
+            yield own, place
 
 
 @contextmanager
@@ -259,12 +284,15 @@ FORMS: dict[type[Any], Form] = {
     AddRows: _add_rows,
     GatherLast: _gather_last,
     GatherNd: _gather_nd,
-    GatherSegments: _segments,
+    GatherSegments: _gather_segments,
     PutAlongAxis: _put_along_axis,
     PutRows: _put_rows,
     ScatterAdd: _scatter,
     ScatterUpdate: _scatter,
-    SegmentSum: _segments,
+    SegmentMax: _reduce_segments,
+    SegmentMin: _reduce_segments,
+    SegmentProd: _reduce_segments,
+    SegmentSum: _reduce_segments,
     TakeAlongAxis: _take_along_axis,
     TopK: _top_k,
 }
