@@ -11,6 +11,7 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.autodiff import gradients
+from ..engine.common.dtypes import DTypeLike
 from ..engine.common.keywords import ChecksKeywords
 from ..engine.graph import (
     IndexedSlices,
@@ -168,7 +169,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     # --- its variables ----------------------------------------------------------------------------------------------
 
     def add_variable(
-        self, shape: Any, initializer: Any = "zeros", dtype: Any = None, name: str | None = None
+        self, shape: Any, initializer: Any = "zeros", dtype: DTypeLike = None, name: str | None = None
     ) -> Variable:
         """A variable of the optimizer."""
         value = initializers.first_value(initializer, tuple(shape), dtype or "float32")

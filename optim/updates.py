@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..engine import ops
+from ..engine.common.dtypes import DTypeLike
 from ..engine.graph import IndexedSlices, StatelessScope, Tensor, Variable, VariableRows, colocate_with
 from .clipping import Clips, Gradient
 from .stateless import step_where
@@ -150,7 +151,7 @@ class _TriedRows(VariableRows):
         return _TriedRows(other, self.indices, self._kept)
 
 
-def _wide(dtype: Any) -> str:
+def _wide(dtype: DTypeLike) -> str:
     """The dtype of sums of squares: those of float16 are soon infinite."""
     return "float64" if dtype == "float64" else "float32"
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .dtypes import as_dtype
+from .dtypes import DTypeLike, as_dtype
 
 
 class Partitioner:
@@ -22,7 +22,7 @@ class Partitioner:
     [2, 1]
     """
 
-    def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike, axis: int = 0) -> list[int]:
         """Give for each axis how many shards there are along it; one is cut, and the others have 1.
 
         Args:
@@ -37,7 +37,7 @@ class Partitioner:
         found[axis] = max(1, min(self.count(sizes, sizes[axis], dtype), sizes[axis]))
         return found
 
-    def count(self, shape: Sequence[int], size: int, dtype: Any) -> int:
+    def count(self, shape: Sequence[int], size: int, dtype: DTypeLike) -> int:
         """Give how many shards are wanted; there will be at most one for each of the `size` rows."""
         raise NotImplementedError(f"{type(self).__name__} must define count(shape, size, dtype).")
 
@@ -55,7 +55,7 @@ class FixedShardsPartitioner(Partitioner):
     def __init__(self, num_shards: int) -> None:
         self.num_shards = _positive("FixedShardsPartitioner", "num_shards", num_shards)
 
-    def count(self, shape: Sequence[int], size: int, dtype: Any) -> int:
+    def count(self, shape: Sequence[int], size: int, dtype: DTypeLike) -> int:
         return self.num_shards
 
 
@@ -77,7 +77,7 @@ class MinSizePartitioner(Partitioner):
         self.max_shards = _positive("MinSizePartitioner", "max_shards", max_shards)
         self.bytes_per_string = _positive("MinSizePartitioner", "bytes_per_string", bytes_per_string)
 
-    def count(self, shape: Sequence[int], size: int, dtype: Any) -> int:
+    def count(self, shape: Sequence[int], size: int, dtype: DTypeLike) -> int:
         return min(self.max_shards, _bytes_of(shape, dtype, self.bytes_per_string) // self.min_shard_bytes)
 
 
@@ -98,14 +98,14 @@ class MaxSizePartitioner(Partitioner):
         self.max_shards = None if max_shards is None else _positive("MaxSizePartitioner", "max_shards", max_shards)
         self.bytes_per_string = _positive("MaxSizePartitioner", "bytes_per_string", bytes_per_string)
 
-    def count(self, shape: Sequence[int], size: int, dtype: Any) -> int:
+    def count(self, shape: Sequence[int], size: int, dtype: DTypeLike) -> int:
         row = _bytes_of(shape, dtype, self.bytes_per_string) // max(size, 1)
         rows = max(self.max_shard_bytes // max(row, 1), 1)  # of the largest shard
         wanted = -(-size // rows)
         return wanted if self.max_shards is None else min(wanted, self.max_shards)
 
 
-def _bytes_of(shape: Sequence[int], dtype: Any, bytes_per_string: int) -> int:
+def _bytes_of(shape: Sequence[int], dtype: DTypeLike, bytes_per_string: int) -> int:
     wanted = as_dtype(dtype)
     return math.prod(shape) * (bytes_per_string if wanted.kind == "T" else wanted.itemsize)
 
@@ -116,7 +116,7 @@ def _positive(kind: str, argument: str, value: Any) -> int:
     return value
 
 
-def shards_along_rows(partitioner: Any, shape: Sequence[int], dtype: Any) -> int:
+def shards_along_rows(partitioner: Any, shape: Sequence[int], dtype: DTypeLike) -> int:
     """Ask a partitioner into how many shards of whole rows to cut a variable.
 
     Raises:
@@ -141,7 +141,7 @@ def shards_along_rows(partitioner: Any, shape: Sequence[int], dtype: Any) -> int
 class GridPartitioner:
     """The base of what cuts weights by their paths, along any axes, into parts of one size."""
 
-    def counts(self, path: str, shape: Sequence[int], dtype: Any) -> list[int] | None:
+    def counts(self, path: str, shape: Sequence[int], dtype: DTypeLike) -> list[int] | None:
         """Give how many parts there are along each axis of a weight; None to leave it whole.
 
         Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..common import dtypes
+from ..common.dtypes import DTypeLike
 from ..graph.spec import shape_text
 from ..graph.tensor import Tensor
 from ..ops.arrays.axes import roll, transpose
@@ -97,7 +98,7 @@ def _between(odd: Tensor, even: Tensor, last: Any) -> Tensor:
     return pad(reshape(pairs, (dim(odd, 0), 2 * dim(odd, 1))), ((0, 0), (0, 1)), constant_values=last)
 
 
-def _skips(labels: Tensor, dtype: Any) -> Tensor:
+def _skips(labels: Tensor, dtype: DTypeLike) -> Tensor:
     """Log weights of the steps over a blank: they lead to a label that differs from the one before, [batch, states]."""
     others = logical_and(not_equal(labels, roll(labels, 1, axis=1)), greater(arange(dim(labels, 1)), 0))
     weights = cast(where(others, 0.0, _IMPOSSIBLE), dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dtypes import as_dtype
+from ..common.dtypes import DTypeLike, as_dtype
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
 from ..ops.arrays.shape_arguments import split_shape
@@ -46,7 +46,7 @@ class TensorArray:
 
     def __init__(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         size: Any = None,
         dynamic_size: bool = False,
         element_shape: Any = None,

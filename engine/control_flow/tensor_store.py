@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dtypes import as_dtype, is_integer, is_string, name_of
+from ..common.dtypes import DTypeLike, as_dtype, is_integer, is_string, name_of
 from ..common.nest import is_sequence
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
@@ -50,7 +50,7 @@ class TensorStore:
 
     def __init__(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         element_shape: Any = None,
         key_dtype: Any = "int64",
         name: str | None = None,
@@ -154,7 +154,7 @@ class TensorStore:
         return f"<TensorStore {name}{self.flow.spec}>"
 
 
-def _key_spec(dtype: Any, shape: Any) -> TensorSpec:
+def _key_spec(dtype: DTypeLike, shape: Any) -> TensorSpec:
     wanted, dims = as_dtype(dtype), as_shape(shape)
     if not (is_integer(wanted) or is_string(wanted)):
         raise TypeError(f"TensorStore: key_dtype must be an integer dtype or 'string', got {name_of(wanted)}.")

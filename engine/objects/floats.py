@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ..common.dtypes import as_dtype, is_floating, name_of
+from ..common.dtypes import DTypeLike, as_dtype, is_floating, name_of
 
 _default = "float32"
 _MIXED = ("mixed_float16", "mixed_bfloat16")
@@ -15,7 +15,7 @@ def floatx() -> str:
     return _default
 
 
-def set_floatx(dtype: Any) -> None:
+def set_floatx(dtype: DTypeLike) -> None:
     """Choose the default dtype of layers made from now on.
 
     Raises:
@@ -35,7 +35,7 @@ def is_mixed(name: Any) -> bool:
     return isinstance(name, str) and name in _MIXED
 
 
-def layer_dtype(dtype: Any) -> str:
+def layer_dtype(dtype: DTypeLike) -> str:
     """The name of the dtype to compute in, from a name, a NumPy dtype, a `DTypePolicy`, or Keras's serialised one.
 
     Raises:

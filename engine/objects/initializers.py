@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..common.dtypes import DType, as_dtype
+from ..common.dtypes import DType, DTypeLike, as_dtype
 from ..common.keywords import ChecksKeywords
 from ..graph import define_operators, eagerly
 from ..graph.value import Value
@@ -32,7 +32,7 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 class Initializer(ChecksKeywords):
     """The base of initializers. Subclasses define ``__call__(shape, dtype=None)``."""
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = None) -> Any:
         """Compute the first value of a weight; gives a tensor.
 
         Args:
@@ -41,7 +41,7 @@ class Initializer(ChecksKeywords):
         """
         return Value(np.asarray(self.compute(shape, dtype)))
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
         """The same as a NumPy array: what the built-in initializers define."""
         drawn = self.drawn(tuple(int(size) for size in shape), as_dtype(dtype or floatx()))
         if drawn is None:
@@ -104,7 +104,7 @@ class Constant(Initializer):
     def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
         return Draw("fill", (), (self.value,), shape, dtype) if type(self.value) in (int, float) else None
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
         return np.broadcast_to(np.asarray(self.value, as_dtype(dtype or floatx())), tuple(shape)).copy()
 
     def get_config(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Identity(Initializer):
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = gain
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
         if len(shape) != 2:
             raise ValueError(f"The identity initializer makes matrices only, got shape {tuple(shape)}.")
         return (self.gain * np.eye(shape[0], shape[1])).astype(as_dtype(dtype or floatx()))
@@ -340,7 +340,7 @@ class Orthogonal(RandomInitializer):
         super().__init__(seed)
         self.gain = gain
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
         if len(shape) < 2:
             raise ValueError(f"The orthogonal initializer needs at least two dimensions, got shape {tuple(shape)}.")
         rows, columns = math.prod(shape[:-1]), shape[-1]
@@ -386,7 +386,7 @@ class STFT(Initializer):
         self.scaling = scaling
         self.periodic = periodic
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
         if len(shape) != 3 or shape[1] != 1:
             raise ValueError(f"STFT needs a shape (frame_length, 1, fft_length // 2 + 1), got {tuple(shape)}.")
         length, _, bins = shape
@@ -518,7 +518,7 @@ def get(identifier: InitializerLike, argument: str = "initializer") -> Callable[
     return get_instance(argument, identifier, _NAMES)
 
 
-def first_value(initializer: Any, shape: Sequence[int], dtype: Any = None) -> Any:
+def first_value(initializer: Any, shape: Sequence[int], dtype: DTypeLike = None) -> Any:
     """Return what an initializer gives: a `Draw`, computed when and where it is needed, or else the values.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..common import dtypes
 from ..common.axis_numbers import axis_number
-from ..common.dtypes import DType, as_dtype, result_type
+from ..common.dtypes import DType, DTypeLike, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
 from ..graph.context import graph_context
@@ -150,7 +150,7 @@ class ConstantArray(Op):
         return ()
 
 
-def as_array(value: Any, dtype: Any = None) -> Any:
+def as_array(value: Any, dtype: DTypeLike = None) -> Any:
     """`value` as a NumPy array, or as a NumPy scalar where it has no axes.
 
     Python ints become int32 and Python floats float32 unless `dtype` says otherwise; NumPy values keep their dtype.
@@ -231,7 +231,7 @@ def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
     return result_type(python_type)
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
+def constant(value: Any, dtype: DTypeLike = None, shape: Any = None, name: str | None = None) -> Tensor:
     """A tensor with a value that is known now: a value, or a constant of the graph that is being built.
 
     Args:
@@ -349,7 +349,7 @@ def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Symbol:
     return graph.add_shared((dtype, scalar.tobytes()), definition, (), "constant")
 
 
-def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = None) -> Tensor:
+def convert_to_tensor(value: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
     """`value` as a tensor, cast to `dtype` if that is given and differs: a value, or a symbol of the graph being built.
 
     >>> import anabranch as ab
@@ -439,7 +439,7 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
 
 def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
     """`y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
-    dtype: Any = x.array.dtype
+    dtype: DType = x.array.dtype
     kind = y.__class__
     if floating and dtype.kind != "f":
         return None
@@ -515,7 +515,7 @@ class Cast(Op):
         yield Sample(cls(np.dtype("float32")), [np.zeros((0, 3), "int32")], np.zeros((0, 3), "float32"), label="empty")
 
 
-def cast(x: TensorLike, dtype: Any) -> Tensor:
+def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """`x` in another dtype (``keras.ops.cast``).
 
     >>> import anabranch as ab

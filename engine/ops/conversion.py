@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ..common.dtypes import DTypeLike
 from ..graph.tensor import Tensor
 from . import base
 from .base import TensorLike
@@ -14,7 +13,7 @@ __all__ = ["convert_to_tensor"]
 
 
 def convert_to_tensor(
-    x: TensorLike, dtype: Any = None, sparse: bool | None = None, ragged: bool | None = None
+    x: TensorLike, dtype: DTypeLike = None, sparse: bool | None = None, ragged: bool | None = None
 ) -> Tensor:
     """`x` as a tensor of the current graph; cast to `dtype` if that is given and differs.
 

@@ -21,7 +21,7 @@ from ...engine.ops.collectives import all_reduce
 from ...engine.passes.framework.order import hoist
 
 
-def buckets_of(sizes: Sequence[int], dtypes: Sequence[Any], order: Sequence[int], most: int) -> list[list[int]]:
+def buckets_of(sizes: Sequence[int], dtypes: Sequence[object], order: Sequence[int], most: int) -> list[list[int]]:
     """Part tensors into buckets: each of one dtype, and of at most so many bytes, unless one tensor has more.
 
     Args:
@@ -82,7 +82,7 @@ def summed(
         begin = 0
         for number in bucket:
             tensor, end = tensors[number], begin + sizes[number]
-            sums[number] = ops.cast(ops.reshape(total[begin:end], tensor.shape), tensor.dtype)
+            sums[number] = ops.cast(ops.reshape(total[begin:end], tensor.shape or ()), tensor.dtype)
             begin = end
     return sums
 

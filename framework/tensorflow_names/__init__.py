@@ -199,7 +199,7 @@ uint8, uint16, uint32, uint64 = "uint8", "uint16", "uint32", "uint64"
 bool, string, complex64, complex128 = "bool", "string", "complex64", "complex128"
 
 
-def function(func: Callable[..., Any] | None = None, **options: Any) -> Any:
+def function(func: Callable[..., Any] | None = None, **options: object) -> Any:
     """`anabranch.function`, with or without options, which are TensorFlow's and do nothing here."""
     return trace_function if func is None else trace_function(func)
 

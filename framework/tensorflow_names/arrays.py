@@ -12,6 +12,7 @@ from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, as_dtype, name_of
 from ...engine.control_flow.vectorized_map import vectorized_map
 from ...engine.graph import Tensor
+from ...engine.ops.arrays.shape_arguments import ShapeLike
 from ...engine.ops.base import TensorLike
 from ...engine.ops.math.elementwise import identity as pass_on
 from .sizes import Sizes
@@ -83,7 +84,7 @@ def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
     return ops.conj(ops.swapaxes(matrix, -1, -2))
 
 
-def ones(shape: TensorLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
+def ones(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
     """A tensor of ones."""
     return ops.ones(shape, dtype)
 
@@ -93,7 +94,7 @@ def ones_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = Non
     return ops.ones_like(input, dtype)
 
 
-def zeros(shape: TensorLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
+def zeros(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
     """A tensor of zeros."""
     return ops.zeros(shape, dtype)
 
@@ -122,7 +123,7 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
     return ops.repeat(input, repeats, axis)
 
 
-def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """The same values in another shape."""
     return ops.reshape(tensor, shape)
 
@@ -238,7 +239,7 @@ def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None
     return ops.transpose(a, perm)
 
 
-def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor:
+def fill(dims: ShapeLike, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of one value."""
     filled_with = ops.convert_to_tensor(value)
     return ops.full(dims, filled_with, filled_with.dtype)
@@ -357,7 +358,7 @@ def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0, name
     return ops.gather_nd(params, indices, batch_dims)
 
 
-def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Add updates to zeros of a shape, at places with several coordinates."""
     return ops.scatter_nd(indices, updates, shape)
 
@@ -376,7 +377,7 @@ def tensor_scatter_nd_add(
     return ops.tensor_scatter_nd_add(tensor, indices, updates)
 
 
-def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
+def broadcast_to(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Repeat a tensor along its axes of one element, and along new first ones, until it has a shape."""
     return ops.broadcast_to(input, shape)
 

@@ -89,10 +89,10 @@ def switch_case(
 
 
 def while_loop(
-    cond: Callable[..., Any],
-    body: Callable[..., Any],
-    loop_vars: Any,
-    shape_invariants: Any = None,
+    cond: Callable[..., object],
+    body: Callable[..., object],
+    loop_vars: object,
+    shape_invariants: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -109,14 +109,14 @@ def while_loop(
 
 def map_fn(
     fn: Callable[[Any], Any],
-    elems: Any,
-    dtype: Any = None,
+    elems: object,
+    dtype: object = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
-    fn_output_signature: Any = None,
+    fn_output_signature: object = None,
 ) -> Any:
     """Apply a function to the elements along the first axis, and stack the results.
 
@@ -137,7 +137,7 @@ def map_fn(
     return _propagated(found, back_prop)
 
 
-def _check_dtypes(function: str, found: Any, wanted: Any) -> None:
+def _check_dtypes(function: str, found: object, wanted: object) -> None:
     specs, results = flatten(wanted), flatten(found)
     if len(specs) != len(results):
         raise TypeError(f"{function}: fn returns {len(results)} tensors, where {len(specs)} dtypes are given.")
@@ -151,8 +151,8 @@ def _check_dtypes(function: str, found: Any, wanted: Any) -> None:
 
 def scan(
     fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -172,7 +172,7 @@ def scan(
     """
     elems = map_structure(ops.convert_to_tensor, elems)
 
-    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+    def step(carry: object, x: object) -> tuple[Any, Any]:
         following = fn(carry, x)
         return following, following
 
@@ -190,8 +190,8 @@ def scan(
 
 def foldl(
     fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -203,8 +203,8 @@ def foldl(
 
 def foldr(
     fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -214,24 +214,26 @@ def foldr(
     return _propagated(scans.foldr(fn, elems, initializer), back_prop)
 
 
-def vectorized_map(fn: Callable[[Any], Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True) -> Any:
+def vectorized_map(
+    fn: Callable[[Any], Any], elems: object, fallback_to_while_loop: bool = True, warn: bool = True
+) -> Any:
     """Apply a function to all elements along the first axis at once."""
     return vectorize(fn, elems, fallback_to_while_loop)
 
 
-def _propagated(found: Any, back_prop: bool) -> Any:
+def _propagated(found: object, back_prop: bool) -> Any:
     """Return what was found; without `back_prop` no gradient flows through it."""
     return found if back_prop else map_structure(ops.stop_gradient, found)
 
 
 def numpy_function(
-    func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, stateful: bool = True, name: str | None = None
+    func: Callable[..., object], inp: Sequence[TensorLike], Tout: object, stateful: bool = True, name: str | None = None
 ) -> Any:
     """Call a Python function of NumPy arrays when the program gets there; it has no gradient."""
     return ops.numpy_function(func, list(inp), Tout, stateful, name=name)
 
 
-def py_function(func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, name: str | None = None) -> Any:
+def py_function(func: Callable[..., object], inp: Sequence[TensorLike], Tout: object, name: str | None = None) -> Any:
     """Call a Python function of tensors when the program gets there; its gradient is that of what it computes.
 
     Args:
@@ -260,7 +262,7 @@ class _Eagerly:
             return map_structure(_as_array, self.func(*[ops.convert_to_tensor(array) for array in arrays]))
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: object) -> Any:
     """Return the array of a tensor; numbers as they are, which become what dtype is asked for."""
     return value.numpy() if isinstance(value, (Tensor, Variable)) else value
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, as_dtype
@@ -85,7 +84,7 @@ def assert_type(tensor: TensorLike, tf_type: DTypeLike, message: str | None = No
         raise TypeError(f"{message + ' ' if message else ''}Expected a tensor of {as_dtype(tf_type)}, got {found}.")
 
 
-def is_numeric_tensor(tensor: Any) -> bool:
+def is_numeric_tensor(tensor: object) -> bool:
     """Test whether a value is a tensor of numbers."""
     return isinstance(tensor, Tensor) and tensor.dtype.kind in "iufcV"
 

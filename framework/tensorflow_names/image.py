@@ -210,7 +210,7 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
 
 def _in_hsv(image: TensorLike, change: Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]) -> Tensor:
     def through(floats: Tensor) -> Tensor:
-        parts: Any = ops.unstack(rgb_to_hsv(floats), axis=-1)
+        parts = ops.unstack(rgb_to_hsv(floats), axis=-1)
         return hsv_to_rgb(ops.stack(list(change(*parts)), axis=-1))
 
     return _as_floats(through, image)

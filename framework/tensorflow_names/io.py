@@ -22,7 +22,7 @@ def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
     return ops.numpy_function(_bytes_of, filename, "uint8", shape=(None,), name=name)
 
 
-def _bytes_of(path: Any) -> Any:
+def _bytes_of(path: object) -> Any:
     return np.frombuffer(Path(str(path)).read_bytes(), np.uint8)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, as_dtype, is_integer
 from ...engine.graph import Tensor
+from ...engine.ops.arrays.shape_arguments import ShapeLike
 from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers
 from ...engine.ops.random.keys import set_global_seed
@@ -21,7 +22,7 @@ def set_seed(seed: int) -> None:
 
 
 def uniform(
-    shape: TensorLike,
+    shape: ShapeLike,
     minval: float = 0,
     maxval: float | None = None,
     dtype: DTypeLike = "float32",
@@ -41,7 +42,7 @@ def uniform(
 
 
 def normal(
-    shape: TensorLike,
+    shape: ShapeLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
     dtype: DTypeLike = "float32",
@@ -53,7 +54,7 @@ def normal(
 
 
 def truncated_normal(
-    shape: TensorLike,
+    shape: ShapeLike,
     mean: TensorLike = 0.0,
     stddev: TensorLike = 1.0,
     dtype: DTypeLike = "float32",

@@ -9,7 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.arguments import floats
-from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..quantizers.tables import QuantizableTable
 from .dense import positive_int
@@ -17,6 +17,7 @@ from .layer_config import config_from_signature
 from .weight import WeightSpec
 
 if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
     from ..quantizers.configs import QuantizationConfig
     from .options import EmbeddingOptions
 
@@ -82,7 +83,7 @@ class Embedding(QuantizableTable):
         self.build_weights(self.weight_specs(input_shape))
         self._enable_given_lora()
 
-    def _given_value(self, shape: Sequence[int], dtype: PolicyLike = None) -> Any:
+    def _given_value(self, shape: Sequence[int], dtype: DTypeLike = None) -> Any:
         table = initializers.Constant(self._first_value).value
         if isinstance(table, (list, tuple)) and len(table) == 1 and shape[0] != 1:
             table = table[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...engine import ops
 from ...engine.common.dtypes import is_floating
 from ...engine.graph import DType, Tensor, Variable, as_dtype
-from ...engine.objects.identifiers import InitializerLike, PolicyLike
+from ...engine.objects.identifiers import InitializerLike
 from .calling import autocast_dtype, without_autocast
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Weight(Variable):
         value: object,
         name: str,
         path: str,
-        dtype: PolicyLike = None,
+        dtype: DTypeLike = None,
         trainable: bool = True,
         regularizer: Regularizer | None = None,
         constraint: Constraint | None = None,

@@ -17,6 +17,7 @@ from .steps import CheckedStep, Step, check_at_least, first_values
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
+    from ...engine.ops.arrays.shaping import DimLike
 
 
 class _Best(NamedTuple):
@@ -247,7 +248,7 @@ class _Search:
         top, places = ops.top_k(logs, self.width)
         is_end = ops.equal(ops.take_along_axis(tokens, places, axis=1), self.end_token)
 
-        def finished() -> Any:
+        def finished() -> tuple[Tensor, Tensor, _Best]:
             ends = ops.logical_or(is_end, is_last)
             scores = ops.where(ends, self._scores(top, self.divisors, length), self.lowest)
             # What does not end, or does not exist, has a score of -inf, and comes after all that was there.
@@ -263,7 +264,7 @@ class _Search:
         """The scores of sequences that are longer than `length` by one token."""
         return logs / divisors[length + 1] if self.is_penalised else logs
 
-    def _sequences(self, best: _Best, history: _History, steps: object) -> tuple[Tensor, Tensor, Tensor]:
+    def _sequences(self, best: _Best, history: _History, steps: DimLike) -> tuple[Tensor, Tensor, Tensor]:
         """Sequences, scores and lengths, read from the last tokens to the first."""
         tokens, before = history.tokens.concat(), history.before.concat()
         _, _, places = while_loop(

@@ -24,6 +24,7 @@ from .steps import CheckedStep, Step, check_at_least, first_values, pointed_at
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
+    from ...engine.ops.arrays.shaping import DimLike
     from ...engine.ops.random.keys import SeedGenerator
 
 
@@ -132,7 +133,7 @@ def sample(
     return _decode("sample", draw, step, states, start_token, end_token, max_length)
 
 
-def _units(batch: object, generator: random.SeedGenerator) -> Tensor:
+def _units(batch: DimLike, generator: random.SeedGenerator) -> Tensor:
     """A number from 0 to 1 for each row."""
     return random.uniform((batch,), dtype="float64", seed=generator)
 

@@ -61,7 +61,7 @@ def fake_quant_with_min_max_vars(
             ends = [ops.less_equal(x, nudged_low), ops.greater_equal(x, nudged_high)]
             inside = ops.logical_and(ops.greater_equal(x, nudged_low), ops.less_equal(x, nudged_high))
             sums = [ops.sum(ops.where(end, dy, ops.zeros_like(dy)), axis=others) for end in ends]
-            bounds = [ops.cast(ops.reshape(s, v.shape), v.dtype) for s, v in zip(sums, (low, high), strict=True)]
+            bounds = [ops.cast(ops.reshape(s, v.shape or ()), v.dtype) for s, v in zip(sums, (low, high), strict=True)]
             return (ops.where(inside, dy, ops.zeros_like(dy)), *bounds)
 
         return ops.cast(result, x.dtype), gradient

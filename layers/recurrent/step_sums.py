@@ -11,10 +11,14 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.graph import Graph, Tensor
 from ...engine.graph.graph import get_default_graph
+
+if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class StepSums:
                 found.append(total + value)
         return found
 
-    def zeros(self, batch: object) -> list[Tensor]:
+    def zeros(self, batch: DimLike) -> list[Tensor]:
         """Return the initial values of the sums."""
         return [
             ops.zeros((batch,) if summand.by_row else value.shape or (), value.dtype)

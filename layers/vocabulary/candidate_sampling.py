@@ -18,6 +18,7 @@ from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers as random
 
 if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
     from ...engine.ops.random.keys import SeedGenerator
 
 
@@ -83,7 +84,7 @@ def log_uniform_candidate_sampler(
     true = _checked(name, true_classes, num_true, num_sampled, unique, range_max)
     generator, width = _generator(seed), float(np.log1p(range_max))
 
-    def draw(count: object) -> Tensor:
+    def draw(count: DimLike) -> Tensor:
         powers = ops.exp(random.uniform((count,), dtype="float64", seed=generator) * width)
         return ops.clip(ops.cast(powers, "int64") - 1, 0, range_max - 1)  # rounding may reach the very end
 
@@ -111,7 +112,7 @@ def uniform_candidate_sampler(
     true = _checked("uniform_candidate_sampler", true_classes, num_true, num_sampled, unique, range_max)
     generator = _generator(seed)
 
-    def draw(count: object) -> Tensor:
+    def draw(count: DimLike) -> Tensor:
         return random.randint((count,), 0, range_max, dtype="int64", seed=generator)
 
     def law(classes: Tensor) -> Tensor:
@@ -170,7 +171,7 @@ def fixed_unigram_candidate_sampler(
     edges = np.cumsum(shares[possible])
     edges[-1] = 1.0
 
-    def draw(count: object) -> Tensor:
+    def draw(count: DimLike) -> Tensor:
         units = random.uniform((count,), dtype="float64", seed=generator)
         return ops.take(ops.constant(possible, "int64"), ops.searchsorted(edges, units, side="right"), axis=0)
 

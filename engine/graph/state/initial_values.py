@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, ClassVar
 
-from ...common.dtypes import DType, as_dtype, is_string
+from ...common.dtypes import DType, DTypeLike, as_dtype, is_string
 from ..graph import eagerly
 from ..spec import as_shape
 from ..tensor import operator_functions
@@ -61,7 +61,7 @@ class Given(Later):
         self._array = None
 
 
-def as_later(initial_value: Any, dtype: Any) -> Later | None:
+def as_later(initial_value: Any, dtype: DTypeLike) -> Later | None:
     """A first value that is to be computed later, if that is one of the dtype that is asked for."""
     if not isinstance(initial_value, Later):
         return None
@@ -84,14 +84,14 @@ def one_initial_value(initial_value: Any, initializer: Any, name: str | None) ->
     return initial_value if initializer is None else initializer
 
 
-def names_initializer(value: Any, shape: Any, dtype: Any) -> bool:
+def names_initializer(value: Any, shape: Any, dtype: DTypeLike) -> bool:
     """Test whether the first argument of a `Variable` names an initializer, as in Keras, and is no text to be held."""
     if not isinstance(value, str) or shape is None:
         return False
     return as_shape(shape) != () if dtype is None else not is_string(as_dtype(dtype))
 
 
-def call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any) -> Any:
+def call_initializer(initializer: Callable[..., Any], shape: Any, dtype: DTypeLike) -> Any:
     """Call an initializer at once, with a shape and a dtype if it is to make a value of this shape.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.dtypes import DType
+from ...common.dtypes import DType, DTypeLike
 from ...common.partitioners import FixedShardsPartitioner, shards_along_rows
 from ..element_count import ElementCount
 from ..scopes import device
@@ -160,7 +160,7 @@ class ShardedVariable(Readable):
         name: str | None = None,
         *,
         shape: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         trainable: bool = True,
     ) -> None:
         name = name or "variable"
@@ -340,7 +340,7 @@ class ShardedVariable(Readable):
         """Cut a gradient of the whole, dense or `IndexedSlices`, into those of the shards."""
         return operator_functions["parts_of_shards"](self, gradient)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.numpy(), dtype=dtype)
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...common.aligned import aligned_copy
-from ...common.dtypes import DType
+from ...common.dtypes import DType, DTypeLike
 from ...common.keywords import explain_keywords
 from ..context import graph_context, in_explicit_graph, refuse_in_trace
 from ..device import State, place_state
@@ -123,7 +123,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         self,
         initial_value: Any = None,
         shape: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         trainable: bool = True,
         name: str | None = None,
         *,
@@ -441,7 +441,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         self.lock = RLock()
         free_in_children(self)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         refuse_in_trace(self.name)
         return np.array(self._value, dtype=dtype)
 

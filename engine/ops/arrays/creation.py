@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType, DTypeLike, as_dtype
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
 from ...graph.graph import Operation
@@ -76,7 +76,7 @@ class Fill(Op):
         yield ErrorSample(lambda: cls((2,)).infer(TensorSpec((2,), dtypes.float32)), ValueError, "a scalar")
 
 
-def full(shape: ShapeLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
+def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike = None) -> Tensor:
     """A tensor of `shape` (ints, scalar tensors, or one vector tensor) filled with `fill_value`.
 
     Args:
@@ -107,18 +107,18 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
     return apply(Fill(static), value, *dynamic)
 
 
-def zeros(shape: ShapeLike, dtype: Any = None) -> Tensor:
+def zeros(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
     """Zeros of `shape`; of float32 unless `dtype` says otherwise. The zero of strings is ""."""
     wanted = as_dtype(dtype or "float32")
     return full(shape, "" if dtypes.is_string(wanted) else 0, wanted)
 
 
-def ones(shape: ShapeLike, dtype: Any = None) -> Tensor:
+def ones(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
     """Ones of `shape`; of float32 unless `dtype` says otherwise."""
     return full(shape, 1, as_dtype(dtype or "float32"))
 
 
-def zeros_like(x: TensorLike, dtype: Any = None) -> Tensor:
+def zeros_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
     """Zeros of the shape of `x`, and of its dtype unless another is given. The values of `x` are not needed."""
     tensor = convert_to_tensor(x)
     wanted = as_dtype(dtype) if dtype is not None else tensor.dtype
@@ -127,12 +127,12 @@ def zeros_like(x: TensorLike, dtype: Any = None) -> Tensor:
     return apply(ZerosOfShape(tensor.shape, wanted), runtime_shape(tensor))
 
 
-def ones_like(x: TensorLike, dtype: Any = None) -> Tensor:
+def ones_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
     """Ones of the shape of `x`, and of its dtype unless another is given. The values of `x` are not needed."""
     return full_like(x, 1, dtype)
 
 
-def full_like(x: TensorLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
+def full_like(x: TensorLike, fill_value: TensorLike, dtype: DTypeLike = None) -> Tensor:
     """`fill_value` in the shape of `x`, and of its dtype unless another is given. Of `x` only the shape is needed."""
     tensor = convert_to_tensor(x)
     wanted = as_dtype(dtype) if dtype is not None else tensor.dtype
@@ -207,7 +207,7 @@ def _arange_size(start: Any, stop: Any, step: Any) -> int:
 
 
 def arange(
-    start: TensorLike, stop: TensorLike | None = None, step: TensorLike | None = None, dtype: Any = None
+    start: TensorLike, stop: TensorLike | None = None, step: TensorLike | None = None, dtype: DTypeLike = None
 ) -> Tensor:
     """start, start + step, ... up to `stop`, which is left out; ``arange(n)`` counts from 0.
 
@@ -274,7 +274,7 @@ class Tri(Op):
         yield Sample(cls((0, 2), 0, True, f), [], np.zeros((0, 2), "float32"), differentiable=(), label="empty")
 
 
-def _matrix(N: Any, M: Any, k: int, dtype: Any, only: bool) -> Tensor:
+def _matrix(N: Any, M: Any, k: int, dtype: DTypeLike, only: bool) -> Tensor:
     static, dynamic = resolve_shape((N, N if M is None else M))
     wanted = as_dtype(dtype or "float32")
     if _small(static):
@@ -283,7 +283,7 @@ def _matrix(N: Any, M: Any, k: int, dtype: Any, only: bool) -> Tensor:
     return apply(Tri((static[0], static[1]), k, only, wanted), *dynamic)
 
 
-def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Tensor:
+def eye(N: Any, M: Any = None, k: int = 0, dtype: DTypeLike = None) -> Tensor:
     """An N x M matrix (square if M is None) with ones on diagonal `k` and zeros elsewhere.
 
     >>> import anabranch as ab
@@ -294,12 +294,12 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Tensor:
     return _matrix(N, M, k, dtype, only=True)
 
 
-def identity(n: Any, dtype: Any = None) -> Tensor:
+def identity(n: Any, dtype: DTypeLike = None) -> Tensor:
     """The n x n identity matrix."""
     return eye(n, dtype=dtype)
 
 
-def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Tensor:
+def tri(N: Any, M: Any = None, k: int = 0, dtype: DTypeLike = None) -> Tensor:
     """An N x M matrix (square if M is None) with ones at and below diagonal `k` and zeros above."""
     return _matrix(N, M, k, dtype, only=False)
 

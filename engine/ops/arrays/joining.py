@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DTypeLike
 from ...common.keywords import given_in_a_row
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
@@ -482,7 +483,7 @@ def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor
     return list(apply_multi(Unstack(axis, size), tensor))
 
 
-def array(x: TensorLike, dtype: Any = None) -> Tensor:
+def array(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
     """`x` as a tensor; NumPy's name for `convert_to_tensor`."""
     return convert_to_tensor(x, dtype)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType, DTypeLike, as_dtype
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
@@ -74,7 +74,7 @@ class OneHot(LeavesOut, Op):
         yield ErrorSample(lambda: cls(3, -1, dtypes.float32).infer(spec), TypeError, "needs integers")
 
 
-def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False) -> Tensor:
+def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: DTypeLike = None, sparse: bool = False) -> Tensor:
     """Vectors with a one at the place that each integer names; what is outside 0 to `num_classes` - 1 gives zeros.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.dtypes import DTypeLike
 from ...common.nest import is_integer
 from ..base import Tensor, TensorLike, apply, as_array, convert_to_tensor, dtype_of, normalize_axis
 from ..math.elementwise import identity
@@ -140,12 +141,12 @@ def copy(x: TensorLike) -> Tensor:
     return identity(x)
 
 
-def empty(shape: ShapeLike, dtype: Any = None) -> Tensor:
+def empty(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
     """A tensor of `shape` whose values say nothing: zeros here. Of float32 unless `dtype` says otherwise."""
     return zeros(shape, dtype)
 
 
-def empty_like(x: TensorLike, dtype: Any = None) -> Tensor:
+def empty_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
     """A tensor of the shape of `x` (and its dtype unless another is given) whose values say nothing: zeros here."""
     return zeros_like(x, dtype)
 

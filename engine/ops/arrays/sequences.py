@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import as_dtype
+from ...common.dtypes import DTypeLike, as_dtype
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample
@@ -115,7 +115,7 @@ def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_axis: int, batc
     return apply(ReverseSequence(seq_axis, batch_axis), tensor, lengths)
 
 
-def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: Any = "bool") -> Tensor:
+def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: DTypeLike = "bool") -> Tensor:
     """For each length a vector that is true up to it: ``mask[..., j] = j < lengths[...]``.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from ...common.nest import is_integer
 from ...graph import Tensor, Variable
 from ..base import convert_to_tensor
 
-ShapeLike = Any  # ints, Nones, tensors or a mixture of them
+SizeLike: TypeAlias = SupportsIndex | Tensor | Variable
+ShapeLike: TypeAlias = SizeLike | np.ndarray[Any, Any] | Sequence[SizeLike | None]
+"""Sizes, some of which may be tensors, in a sequence or a vector; a size alone stands for one axis."""
 
 
 def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]:
@@ -26,11 +28,10 @@ def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]
     """
     if isinstance(shape, Tensor) and shape.ndim == 1:
         shape = list(shape)
-    if isinstance(shape, (int, float, np.generic, Tensor, Variable)):
-        shape = (shape,)
+    sizes: Any = (shape,) if isinstance(shape, (int, float, np.generic, Tensor, Variable)) else shape
     static: list[int | None] = []
     dynamic: list[Tensor] = []
-    for dim in shape:
+    for dim in sizes:
         if isinstance(dim, (Tensor, Variable)):
             static.append(None)
             dynamic.append(_size(dim, shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from types import EllipsisType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor
     return resolved, [dim for dim, value in zip(dynamic, values, strict=True) if value is None]
 
 
-def is_shape_vector(shape: Any) -> bool:
+def is_shape_vector(shape: Any) -> TypeGuard[Tensor]:
     """Test whether `shape` is one vector tensor whose entries are not known now."""
     return isinstance(shape, Tensor) and shape.ndim == 1 and constant_value(shape) is None
 

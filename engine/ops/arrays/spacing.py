@@ -8,7 +8,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.claims import claim
-from ...common.dtypes import as_dtype
+from ...common.dtypes import DTypeLike, as_dtype
 from ...common.nest import is_integer
 from ...graph.spec import shape_text
 from ..base import Tensor, TensorLike, cast, convert_to_tensor, make_constant, normalize_axis, promote
@@ -27,7 +27,7 @@ def logspace(
     num: int = 50,
     endpoint: bool = True,
     base: TensorLike = 10,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Tensor:
     """`num` powers of `base`, with exponents evenly spaced from `start` to `stop`.
@@ -55,7 +55,7 @@ def geomspace(
     stop: TensorLike,
     num: int = 50,
     endpoint: bool = True,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Tensor:
     """`num` values from `start` to `stop`, each the same multiple of the one before. Both ends come out exactly.
@@ -100,7 +100,7 @@ def _with_ends(values: Tensor, first: Tensor, last: Tensor | None, num: int) -> 
     return where(isnan(values), values, fixed)  # ends of two signs
 
 
-def _result_dtype(start: TensorLike, stop: TensorLike, dtype: Any) -> Any:
+def _result_dtype(start: TensorLike, stop: TensorLike, dtype: DTypeLike) -> Any:
     return as_dtype(dtype) if dtype is not None else promote(start, stop, floating=True)[0].dtype
 
 
@@ -145,7 +145,7 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: Literal[False] = False,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Tensor: ...
 
@@ -157,7 +157,7 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Any: ...
 
@@ -168,7 +168,7 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Any:
     """`num` evenly spaced values from `start` to `stop`.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.spec import ArraySpec, Shape, Spec, TensorSpec, shape_text
@@ -112,7 +113,7 @@ class ArrayConcatLike(ArrayOp):
     """Inputs: array, shape, lengths. The elements end to end, with zeros where nothing was written."""
 
     shape: Shape
-    dtype: Any
+    dtype: DType
 
     def infer(self, *inputs: Any) -> Spec:
         return TensorSpec(self.shape, self.dtype)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ...common.dtypes import DTypeLike
 from ...common.nest import is_sequence
 from ...graph.op import as_scalar_or_array, is_array
 from ..base import is_numpy
@@ -316,7 +317,7 @@ class ArrayValue:
                 result = result.add_at(index, other.read(index))
         return result
 
-    def stack(self, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
+    def stack(self, element_shape: Sequence[int | None] | None, dtype: DTypeLike) -> Any:
         """All elements along a new first axis; a view where they are in one buffer.
 
         Raises:
@@ -343,7 +344,7 @@ class ArrayValue:
             store.buffer, store.items = stacked, None  # the next stack is free
         return stacked
 
-    def take_all(self, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
+    def take_all(self, element_shape: Sequence[int | None] | None, dtype: DTypeLike) -> Any:
         """As `stack`; the elements are let go one by one: nothing reads them again."""
         items = self._store.items
         if not items or self._store.changed or len(items) != self.size or not all(map(is_array, items)):
@@ -357,7 +358,7 @@ class ArrayValue:
             items[index] = None
         return stacked
 
-    def stack_like(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def stack_like(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """All elements along a new first axis as an array of `shape`; zeros where nothing was written."""
         store = self._store
         present = [index for index in range(min(self.size, shape[0])) if self.has(index)]

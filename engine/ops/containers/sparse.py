@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeGuard
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DTypeLike
 from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
@@ -72,7 +73,7 @@ class SparseTensor(_Fields):
         return super().__new__(cls, _leaf(indices, "int32"), _leaf(values, None), _leaf(dense_shape, "int32"))
 
 
-def _leaf(value: TensorLike, dtype: Any) -> TensorLike:
+def _leaf(value: TensorLike, dtype: DTypeLike) -> TensorLike:
     """A list as an array (an empty one of `dtype`), so that it is one leaf of the structure; anything else as it is."""
     if not is_sequence(value):
         return value
@@ -139,7 +140,7 @@ def _parts(x: object, what: str) -> _Parts:
     return _Parts(indices, values, shape, rank)
 
 
-def _shape_vector(dims: Sequence[DimLike], dtype: Any) -> Tensor:
+def _shape_vector(dims: Sequence[DimLike], dtype: DTypeLike) -> Tensor:
     """A shape as a vector; a constant where all of it is known."""
     return (
         convert_to_tensor([int(d) for d in dims if isinstance(d, int)], dtype)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.dtypes import DTypeLike
 from ...common.nest import is_sequence
 from ...graph.op import as_scalar_or_array, is_array
 from ...graph.spec import ArraySpec, StoreSpec
@@ -163,7 +164,7 @@ class StoreValue:
             return None
         return list(dict.fromkeys(table.log[before._version - logged : self._version - logged]))
 
-    def gather(self, keys: Any, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
+    def gather(self, keys: Any, element_shape: Sequence[int | None] | None, dtype: DTypeLike) -> Any:
         """The elements under `keys`, along a new first axis.
 
         Raises:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, shape_text
 from .. import row_rules
@@ -313,7 +314,7 @@ class ArrayStackLike(ArrayOp):
     """Inputs: array, shape. All elements along a new first axis, zeros where nothing was written."""
 
     shape: Shape
-    dtype: Any
+    dtype: DType
     view: ClassVar[bool] = True
     host_only: ClassVar[bool] = True
 
@@ -396,7 +397,7 @@ class ArrayGatherLike(ArrayOp):
     """Inputs: array, indices, shape. The elements at the indices as an array of the shape; zeros if unwritten."""
 
     shape: Shape
-    dtype: Any
+    dtype: DType
     host_only: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType, DTypeLike, as_dtype
 from ...common.quick_dataclass import dataclass
 from ..arrays.shape_arguments import fill_shape
 from ..base import Op, Operation, Sample, Tensor, TensorSpec
@@ -59,7 +59,7 @@ def element_count(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def floating_dtype(name: str, dtype: Any) -> DType:
+def floating_dtype(name: str, dtype: DTypeLike) -> DType:
     """The dtype of what ``random.<name>`` draws: float32 by default.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType, DTypeLike, as_dtype
 from ...common.quick_dataclass import dataclass
 from ..arrays.creation import zeros_like
 from ..base import (
@@ -376,7 +376,7 @@ def _is_infinity(x: TensorLike, infinity: float) -> Tensor:
     return equal(tensor, infinity) if dtypes.is_floating(tensor.dtype) else zeros_like(tensor, dtypes.bool_)
 
 
-def view(x: TensorLike, dtype: Any = None) -> Tensor:
+def view(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
     """The bytes of `x` read as numbers of `dtype`, without a copy where possible. No gradient flows through it.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...common import dtypes
+from ...common.dtypes import DTypeLike
 from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor
 from .comparison import isnan, logical_not, where
 from .elementwise import absolute
@@ -38,12 +39,12 @@ def nanprod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Ten
     return prod(_without_nan(x, 1), axis, keepdims)
 
 
-def nancumsum(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
+def nancumsum(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
     """The running sum along `axis` (None: of the flattened input), in which NaNs count as 0."""
     return cumsum(_without_nan(x, 0), axis, dtype)
 
 
-def nancumprod(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
+def nancumprod(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
     """The running product along `axis` (None: of the flattened input), in which NaNs count as 1."""
     return cumprod(_without_nan(x, 1), axis, dtype)
 

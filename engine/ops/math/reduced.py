@@ -7,7 +7,7 @@ as the user gave them (None for all) and resolved when the op runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ..base import Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_o
 from ..run_time_shapes import runtime_shape
 
 Axes = tuple[int, ...] | None
-AxisLike = Any  # None, an int, or a sequence of ints
+AxisLike: TypeAlias = int | Sequence[int] | None
 
 
 def axes_attribute(axis: AxisLike, rank: int | None) -> Axes:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType
+from ...common.dtypes import DType, DTypeLike
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
 from ...graph.kernel_roles import KernelRole
@@ -476,7 +476,7 @@ def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor
     return apply(Mean(axes_attribute(axis, tensor.ndim), keepdims, accumulator_of(tensor.dtype)), tensor)
 
 
-def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: Any = None) -> Tensor:
+def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: DTypeLike = None) -> Tensor:
     """The product over `axis` (all axes by default); 1 for no elements. Its gradient is exact where factors are 0."""
     tensor = _summable(x) if dtype is None else convert_to_tensor(x, dtype)
     if tensor.ndim is None and axis is None and not keepdims:

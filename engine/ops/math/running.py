@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DTypeLike
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, axes_from_front, same_axes_map
 from ..arrays.shaping import ravel
@@ -222,7 +223,7 @@ def product_of_others(x: Tensor, axis: int) -> Tensor:
     return apply(CumProd(axis, exclusive=True), x) * apply(CumProd(axis, exclusive=True, reverse=True), x)
 
 
-def cumsum(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
+def cumsum(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
     """The running sum along `axis` (None: of the flattened input).
 
     >>> import anabranch as ab
@@ -235,7 +236,7 @@ def cumsum(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
     return apply(CumSum(axis_attribute(axis, tensor.ndim)), tensor)
 
 
-def cumprod(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor:
+def cumprod(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
     """The running product along `axis` (None: of the flattened input). Its gradient is exact where factors are 0."""
     tensor = _runnable(x, dtype)
     if axis is None:
@@ -243,7 +244,7 @@ def cumprod(x: TensorLike, axis: int | None = None, dtype: Any = None) -> Tensor
     return apply(CumProd(axis_attribute(axis, tensor.ndim)), tensor)
 
 
-def _runnable(x: TensorLike, dtype: Any) -> Tensor:
+def _runnable(x: TensorLike, dtype: DTypeLike) -> Tensor:
     tensor = convert_to_tensor(x, dtype)
     return cast(tensor, dtypes.int32) if tensor.dtype == dtypes.bool_ else tensor
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DTypeLike
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import shape_text
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor
@@ -18,7 +19,7 @@ _TILE_BYTES = 1 << 18
 
 
 @cache
-def _table(dtype: Any) -> Any:
+def _table(dtype: DTypeLike) -> Any:
     """The two numbers in each byte, (256, 2)."""
     packed = np.arange(256, dtype=np.uint8).view(np.int8)
     return np.stack([(packed << 4) >> 4, packed >> 4], axis=1).astype(dtype)  # shifts that keep the sign

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...common.dtypes import DType
 from ...common.nest import is_sequence
 from ...graph.spec import Dim, Shape, shape_text
 from ...graph.tensor import Tensor
@@ -224,7 +225,7 @@ def widened(x: Any) -> Any:
     return x.astype("float32") if is_half(x.dtype) else x
 
 
-def is_half(dtype: Any) -> bool:
+def is_half(dtype: DType) -> bool:
     """Test whether `dtype` is of half precision."""
     return dtype.name in ("float16", "bfloat16")
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import as_dtype
+from ...common.dtypes import DTypeLike, as_dtype
 from ...common.quick_dataclass import dataclass
 from ..arrays.shape_arguments import ShapeLike, fill_shape
 from ..arrays.shaping import constant_value, resolve_shape
@@ -100,7 +100,7 @@ def _log_gamma_numbers(key: Any, alpha: Any, stream: int = 0) -> Any:
     return _where(valid, _rejection(key, len(alpha), propose, stream), np.nan)
 
 
-def draw_gamma(key: Any, shape: Sequence[int], alpha: Any, dtype: Any = "float32") -> Any:
+def draw_gamma(key: Any, shape: Sequence[int], alpha: Any, dtype: DTypeLike = "float32") -> Any:
     """Gamma distributed numbers of shape parameter `alpha` and scale 1, as an array. NaN where alpha is not positive.
 
     Args:
@@ -116,7 +116,7 @@ def draw_gamma(key: Any, shape: Sequence[int], alpha: Any, dtype: Any = "float32
         return as_scalar_or_array(values.astype(as_dtype(dtype)).reshape(tuple(shape)))
 
 
-def draw_beta(key: Any, shape: Sequence[int], alpha: Any, beta: Any, dtype: Any = "float32") -> Any:
+def draw_beta(key: Any, shape: Sequence[int], alpha: Any, beta: Any, dtype: DTypeLike = "float32") -> Any:
     """Beta distributed numbers, as an array. NaN where a parameter is not positive. See `draw_gamma`.
 
     >>> import anabranch as ab
@@ -198,7 +198,7 @@ def _binomial_numbers(key: Any, n: Any, p: Any) -> Any:
     return _rejection(key, len(n), propose)
 
 
-def draw_binomial(key: Any, shape: Sequence[int], counts: Any, probabilities: Any, dtype: Any = "float32") -> Any:
+def draw_binomial(key: Any, shape: Sequence[int], counts: Any, probabilities: Any, dtype: DTypeLike = "float32") -> Any:
     """Draw how many of `counts` trials succeed, as an array. NaN for no count or no probability. See `draw_gamma`.
 
     >>> import anabranch as ab
@@ -325,7 +325,7 @@ def _is_positive(value: Any) -> Any:
     return value > 0
 
 
-def gamma(shape: ShapeLike, alpha: TensorLike, dtype: Any = None, seed: Any = None) -> Tensor:
+def gamma(shape: ShapeLike, alpha: TensorLike, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
     """Gamma distributed numbers of shape parameter `alpha` and scale 1. No gradient flows to `alpha`.
 
     Args:
@@ -347,7 +347,7 @@ def gamma(shape: ShapeLike, alpha: TensorLike, dtype: Any = None, seed: Any = No
     return apply(RandomGamma(static, wanted), own_key(take_key(seed)), concentration, *dynamic)
 
 
-def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: Any = None, seed: Any = None) -> Tensor:
+def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
     """Beta distributed numbers: from 0 to 1, of mean ``alpha / (alpha + beta)``. See `gamma`.
 
     Args:
@@ -367,7 +367,7 @@ def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: Any = Non
 
 
 def binomial(
-    shape: ShapeLike, counts: TensorLike, probabilities: TensorLike, dtype: Any = None, seed: Any = None
+    shape: ShapeLike, counts: TensorLike, probabilities: TensorLike, dtype: DTypeLike = None, seed: Any = None
 ) -> Tensor:
     """Draw how many of `counts` independent trials succeed, as floats. No gradient flows through them.
 

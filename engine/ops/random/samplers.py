@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType, DTypeLike, as_dtype
 from ...common.names_elsewhere import RANDOM_MODULE, module_error
 from ...common.quick_dataclass import dataclass
 from ...graph.op import Cost
@@ -85,7 +85,7 @@ def _narrowed(values: Any, dtype: DType, low: float, high: float) -> Any:
 def draw_uniform(
     key: Any,
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     low: float = 0.0,
     high: float = 1.0,
     part: tuple[int, int] | None = None,
@@ -135,7 +135,7 @@ def _some_standard_normal(key: Any, count: int, dtype: DType, start: int, total:
 def draw_normal(
     key: Any,
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     mean: float = 0.0,
     stddev: float = 1.0,
     part: tuple[int, int] | None = None,
@@ -161,7 +161,7 @@ CENTRAL = math.erf(math.sqrt(2))  # the probability within 2 standard deviations
 def draw_truncated_normal(
     key: Any,
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     mean: float = 0.0,
     stddev: float = 1.0,
     part: tuple[int, int] | None = None,
@@ -174,7 +174,7 @@ def draw_truncated_normal(
 
 
 def draw_integers(
-    key: Any, shape: Sequence[int], low: int, high: int, dtype: Any = "int32", part: tuple[int, int] | None = None
+    key: Any, shape: Sequence[int], low: int, high: int, dtype: DTypeLike = "int32", part: tuple[int, int] | None = None
 ) -> Any:
     """Uniform integers in [low, high), as an array. See `draw_uniform`."""
     wanted, words = as_dtype(dtype), raw_words(key, element_count(shape), 0 if part is None else part[0])
@@ -387,7 +387,7 @@ class RandomCategories(Op):
 
 
 def uniform(
-    shape: ShapeLike, minval: TensorLike = 0.0, maxval: TensorLike = 1.0, dtype: Any = None, seed: Any = None
+    shape: ShapeLike, minval: TensorLike = 0.0, maxval: TensorLike = 1.0, dtype: DTypeLike = None, seed: Any = None
 ) -> Tensor:
     """Uniform numbers in [minval, maxval).
 
@@ -415,7 +415,7 @@ def uniform(
 
 
 def normal(
-    shape: ShapeLike, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, dtype: Any = None, seed: Any = None
+    shape: ShapeLike, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, dtype: DTypeLike = None, seed: Any = None
 ) -> Tensor:
     """Normally distributed numbers.
 
@@ -439,7 +439,7 @@ def normal(
 
 
 def truncated_normal(
-    shape: ShapeLike, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, dtype: Any = None, seed: Any = None
+    shape: ShapeLike, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, dtype: DTypeLike = None, seed: Any = None
 ) -> Tensor:
     """Normally distributed numbers within 2 standard deviations of the mean; arguments as for `normal`."""
     wanted = floating_dtype("truncated_normal", dtype)
@@ -451,7 +451,7 @@ def truncated_normal(
     return standard * convert_to_tensor(stddev, wanted) + convert_to_tensor(mean, wanted)
 
 
-def randint(shape: ShapeLike, minval: int, maxval: int, dtype: Any = "int32", seed: Any = None) -> Tensor:
+def randint(shape: ShapeLike, minval: int, maxval: int, dtype: DTypeLike = "int32", seed: Any = None) -> Tensor:
     """Uniform integers in [minval, maxval).
 
     Raises:
@@ -469,13 +469,13 @@ def randint(shape: ShapeLike, minval: int, maxval: int, dtype: Any = "int32", se
     return draw(RandomIntegers(static, wanted, low, high), take_key(seed), *dynamic)
 
 
-def bernoulli(shape: ShapeLike, p: TensorLike = 0.5, dtype: Any = None, seed: Any = None) -> Tensor:
+def bernoulli(shape: ShapeLike, p: TensorLike = 0.5, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
     """1 with probability `p` and 0 otherwise, in `dtype` (float32)."""
     unit = uniform(shape, dtype="float32", seed=seed)
     return convert_to_tensor(unit < convert_to_tensor(p, "float32"), as_dtype(dtype or "float32"))
 
 
-def categorical(logits: TensorLike, num_samples: int, dtype: Any = "int32", seed: Any = None) -> Tensor:
+def categorical(logits: TensorLike, num_samples: int, dtype: DTypeLike = "int32", seed: Any = None) -> Tensor:
     """Class numbers, drawn for each row by unnormalised log-probabilities.
 
     Args:
@@ -527,7 +527,7 @@ def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
     return rate
 
 
-def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike = None, seed: Any = None) -> Tensor:
+def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike | None = None, seed: Any = None) -> Tensor:
     """`inputs` with a random part of the elements, `rate`, set to 0, and the others scaled by ``1 / (1 - rate)``.
 
     Args:

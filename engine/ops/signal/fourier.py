@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType
+from ...common.dtypes import DType, DTypeLike
 from ...common.nest import is_integer, is_sequence
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, leading_map
@@ -163,7 +163,7 @@ class RealTransform(Op):
         yield ErrorSample(lambda: cls().infer(spec), TypeError, "real numbers of single or double", "complex")
 
 
-def _multiplicity(xp: Any, length: int, dtype: Any) -> Any:
+def _multiplicity(xp: Any, length: int, dtype: DTypeLike) -> Any:
     """Count how often each value of half a transform is in the whole: twice, but for the first and the middle one."""
     counts = xp.full(length // 2 + 1, 2, dtype)
     counts[0] = 1

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.dtypes import DTypeLike
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.padding import pad
@@ -179,7 +180,7 @@ def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int)
     return apply(ExtractSequences(int(sequence_length), int(sequence_stride)), convert_to_tensor(x))
 
 
-def _window(name: str, window: Any, length: int, transform_length: int, dtype: Any) -> Tensor:
+def _window(name: str, window: Any, length: int, transform_length: int, dtype: DTypeLike) -> Tensor:
     """The weights of a sequence, with zeros on both sides up to the length of the transform.
 
     Raises:

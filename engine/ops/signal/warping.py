@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...common import dtypes
+from ...common.dtypes import DTypeLike
 from ...graph.spec import shape_text
 from ..arrays.creation import arange, ones_like, zeros_like
 from ..arrays.gathering import take
@@ -175,7 +176,7 @@ def _order(what: str, interpolation: str) -> int:
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
-def _pixel_grid(batch: Tensor, dtype: Any) -> tuple[Tensor, Tensor]:
+def _pixel_grid(batch: Tensor, dtype: DTypeLike) -> tuple[Tensor, Tensor]:
     """The columns, [1, 1, width], and rows, [1, height, 1], of the pixels of a batch."""
     columns, rows = cast(arange(dim(batch, 2)), dtype), cast(arange(dim(batch, 1)), dtype)
     return columns[None, None, :], rows[None, :, None]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...common import dtypes
-from ...common.dtypes import DType, as_dtype
+from ...common.dtypes import DType, DTypeLike, as_dtype
 from ..arrays.positions import one_hot
 from ..base import Tensor, TensorLike, cast, convert_to_tensor
 from ..math.comparison import clip
@@ -18,7 +18,7 @@ def multi_hot(
     inputs: TensorLike,
     num_classes: int | None = None,
     axis: int = -1,
-    dtype: Any = None,
+    dtype: DTypeLike = None,
     sparse: bool = False,
     **kwargs: Any,
 ) -> Tensor:
@@ -60,7 +60,7 @@ def multi_hot(
     return max(hot, axis=1 if len(labels.shape) > 1 else 0)
 
 
-def saturate_cast(x: TensorLike, dtype: Any) -> Tensor:
+def saturate_cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """`x` in another dtype, where values that it can't hold become the nearest that it can.
 
     Infinities become the largest finite values that both dtypes have.
