@@ -183,7 +183,7 @@ def compute_ciou(
     return found if given else np.asarray(found)
 
 
-def _size_of(image_shape: tuple[int, ...] | None, owner: str, *formats: str) -> tuple[Any, Any]:
+def _size_of(image_shape: tuple[int, ...] | None, owner: str, *formats: str) -> tuple[None, None] | tuple[int, int]:
     """Return the height and width of the image.
 
     Raises:
@@ -277,7 +277,7 @@ def decode_deltas_to_boxes(
     return convert_format(found if given else np.asarray(found), encoded_format, box_format, height, width)
 
 
-def _factors(owner: str, argument: str, form: str, variance: Sequence[float] | None) -> Any:
+def _factors(owner: str, argument: str, form: str, variance: Sequence[float] | None) -> Tensor:
     """Return the variances, after checks of them and of the format of deltas."""
     if form.lower() not in ("center_yxhw", "center_xywh"):
         raise ValueError(f"{owner}: {argument} must be 'center_yxhw' or 'center_xywh', got {form!r}.")

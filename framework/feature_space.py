@@ -337,7 +337,7 @@ class FeatureSpace(Layer):
             made[key] = self.preprocessors[key](ops.cast(value, "float32") if whole else value)
         return made
 
-    def _merged(self, preprocessed: Mapping[str, Tensor]) -> Any:
+    def _merged(self, preprocessed: Mapping[str, Tensor]) -> dict[str, Tensor] | Tensor:
         crossed = {
             cross.name: self.crossers[cross.name]([preprocessed[key] for key in cross.feature_names])
             for cross in self.crosses

@@ -46,7 +46,7 @@ def flatten_with_path(structure: object) -> list[tuple[Path, Any]]:
     return [((key, *path), leaf) for key, item in _items(structure) for path, leaf in flatten_with_path(item)]
 
 
-def map_structure(func: Callable[..., Any], *structures: object, none_is_leaf: bool = True) -> Any:
+def map_structure(func: Callable[..., object], *structures: object, none_is_leaf: bool = True) -> Any:
     """`func` of the leaves of structures of one form, in that form.
 
     Args:
@@ -64,13 +64,13 @@ def map_structure(func: Callable[..., Any], *structures: object, none_is_leaf: b
     for other in structures[1:]:
         assert_same_structure(structures[0], other)
 
-    def mapped(*leaves: Any) -> Any:
+    def mapped(*leaves: object) -> Any:
         return None if not none_is_leaf and all(leaf is None for leaf in leaves) else func(*leaves)
 
     return map_structure_up_to(structures[0], mapped, *structures)
 
 
-def map_structure_up_to(shallow_structure: object, func: Callable[..., Any], *structures: object) -> Any:
+def map_structure_up_to(shallow_structure: object, func: Callable[..., object], *structures: object) -> Any:
     """`func` of what structures have in the places of the leaves of `shallow_structure`, in its form.
 
     Args:
@@ -90,7 +90,7 @@ def map_structure_up_to(shallow_structure: object, func: Callable[..., Any], *st
     return _map_up_to(shallow_structure, func, structures)
 
 
-def _map_up_to(shallow: object, func: Callable[..., Any], structures: tuple[object, ...]) -> Any:
+def _map_up_to(shallow: object, func: Callable[..., object], structures: tuple[object, ...]) -> Any:
     if not is_nested(shallow):
         return func(*structures)
     return _like(shallow, {key: _map_up_to(item, func, _parts(structures, key)) for key, item in _items(shallow)})
@@ -100,7 +100,7 @@ def _parts(structures: tuple[Any, ...], key: object) -> tuple[Any, ...]:
     return tuple([structure[key] for structure in structures])
 
 
-def pack_sequence_as(structure: object, flat_sequence: Iterable[Any]) -> Any:
+def pack_sequence_as(structure: object, flat_sequence: Iterable[object]) -> Any:
     """`structure` with its leaves replaced, in order, by those of `flat_sequence`.
 
     Raises:

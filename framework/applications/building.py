@@ -146,7 +146,7 @@ class Options:
         return model
 
 
-def _sources(tensor: Symbol) -> Any:
+def _sources(tensor: Symbol) -> Symbol | list[Symbol]:
     """The inputs out of which a symbolic tensor is made; the tensor itself if it is an input."""
     found: list[Symbol] = []
     pending, seen = [tensor], set[Symbol]()

@@ -264,7 +264,7 @@ def _filters(filters: int, network: _Network) -> int:
     return max(8, int(filters * network.width + 4) // 8 * 8)
 
 
-def convolution(x: TensorLike, filters: int, size: int, name: str, **options: Any) -> Tensor:
+def convolution(x: TensorLike, filters: int, size: int, name: str, **options: object) -> Tensor:
     """Return the features behind a convolution that keeps the size, without a bias, unless `options` say otherwise."""
     options = {"padding": "same", "use_bias": False, "kernel_initializer": initializer(), **options}
     return convolved(x, filters, size, name, **options)

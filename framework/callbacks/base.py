@@ -278,7 +278,7 @@ class CallbackList:
             getattr(callback, method)(*args)
 
 
-def _flat(callbacks: Any) -> list[Any]:
+def _flat(callbacks: object) -> list[Any]:
     """One callback, or those of a list, which may hold lists; text is no list of its letters."""
     if callbacks is None:
         return []
@@ -451,7 +451,7 @@ class CSVLogger(Callback):
             )
             raise
 
-    def _write(self, mode: str, keys: list[str], row: Mapping[str, Any]) -> None:
+    def _write(self, mode: str, keys: list[str], row: Mapping[str, object]) -> None:
         with open(self.filename, mode, newline="", encoding="utf-8") as file:
             import csv  # only this callback needs it
 
@@ -473,12 +473,12 @@ class CSVLogger(Callback):
         return header[1:] if header[:1] == ["epoch"] else None
 
 
-def _columns(logs: Mapping[str, Any]) -> list[str]:
+def _columns(logs: Mapping[str, object]) -> list[str]:
     names = sorted(logs)
     return names if any(name.startswith("val_") for name in names) else [*names, *(f"val_{name}" for name in names)]
 
 
-def _plain(logs: Mapping[str, Any]) -> Logs:
+def _plain(logs: Mapping[str, object]) -> Logs:
     """Arrays among the logs as lists, numbers as they are."""
     return {
         key: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for key, value in logs.items()

@@ -134,7 +134,7 @@ def pack_x_y_sample_weight(x: object, y: object = None, sample_weight: object = 
 # --- conversion -----------------------------------------------------------------------------------------------------
 
 
-def convert_structure(value: Any, name: str) -> Any:
+def convert_structure(value: object, name: str) -> Any:
     """`value`, an array or a structure of arrays, with each leaf as an array of the dtype that models compute with.
 
     Floating-point data become `config.floatx()`; everything else keeps its dtype.

@@ -23,7 +23,7 @@ def make_csv_dataset(
     file_pattern: str | os.PathLike[str] | Sequence[str],
     batch_size: int,
     column_names: Sequence[str] | None = None,
-    column_defaults: Sequence[Any] | None = None,
+    column_defaults: Sequence[object] | None = None,
     label_name: str | None = None,
     select_columns: Sequence[str | int] | None = None,
     field_delim: str = ",",
@@ -119,7 +119,7 @@ class _Columns:
         lines: _Lines,
         names: Sequence[str] | None,
         selected: Sequence[str | int] | None,
-        defaults: Sequence[Any] | None,
+        defaults: Sequence[object] | None,
         missing: str,
         examined: int | None,
     ) -> None:
@@ -179,7 +179,7 @@ def _fits(field: str, name: str) -> bool:
     return bool(np.isfinite(number)) or name == "float64"
 
 
-def _setting(default: Any) -> tuple[Any, Any]:
+def _setting(default: object) -> tuple[Any, Any]:
     """A dtype, and what an empty field stands for; None if no field may be empty."""
     if isinstance(default, (str, type, np.dtype)):
         return as_dtype(default), None

@@ -164,7 +164,7 @@ class _Derived(Dataset):
 
 
 class _Mapped(_Derived):
-    def __init__(self, source: Dataset, function: Callable[..., Any]) -> None:
+    def __init__(self, source: Dataset, function: Callable[..., object]) -> None:
         super().__init__(source)
         self._function = function
 
@@ -301,7 +301,7 @@ def text_dataset_from_directory(
     follow_links: bool = False,
     format: str = "tf",
     verbose: bool = True,
-) -> Any:
+) -> list[Dataset] | Dataset:
     """The text files (``.txt``) of a folder, with labels.
 
     Args:
@@ -370,7 +370,7 @@ def image_dataset_from_directory(
     data_format: str | None = None,
     format: str = "tf",
     verbose: bool = True,
-) -> Any:
+) -> list[Dataset] | Dataset:
     """The images of a folder (BMP, GIF, JPEG, PNG), resized, with labels.
 
     Args:
@@ -430,7 +430,7 @@ def _datasets(
     seed: int | None,
     validation_split: float | None,
     subset: str | None,
-) -> Any:
+) -> list[Dataset] | Dataset:
     """The dataset of a listing, or the two of its halves."""
     parts = ("training", "validation") if subset == "both" else (subset,)
     made: list[Dataset] = []

@@ -334,7 +334,7 @@ def text_lines(
     return ElementDataset(elements)
 
 
-def _cast(item: Any, dtypes: Sequence[Any]) -> Any:
+def _cast(item: object, dtypes: Sequence[Any]) -> Any:
     leaves: list[Any] = flatten(item)
     if len(leaves) != len(dtypes):
         raise ValueError(

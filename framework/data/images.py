@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +178,7 @@ def smart_resize(
     size: Sequence[int],
     interpolation: str = "bilinear",
     data_format: str = "channels_last",
-) -> Any:
+) -> Tensor:
     """An image in another size, undistorted: of what has the ratio of the new size, the largest part in the middle.
 
     Args:
@@ -223,7 +223,7 @@ def smart_resize(
 
 def resizer(
     size: tuple[int, ...], interpolation: str, crop: bool, padded: bool, data_format: str | None
-) -> Callable[[Array], Any]:
+) -> Function[Tensor]:
     """Return a function that gives an image another size, as `image_dataset_from_directory` does.
 
     Args:

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def padded_rows(
-    rows: Sequence[Any], shapes: Nest[ShapeLike] | None, values: Arrays | None, longest: int | None = None
+    rows: Sequence[object], shapes: Nest[ShapeLike] | None, values: Arrays | None, longest: int | None = None
 ) -> Any:
     """Stack elements whose axes are padded at their end.
 
@@ -45,7 +45,7 @@ def padded_rows(
     return map_structure(lambda _: next(stacked), rows[0])
 
 
-def _shapes(shapes: Any, count: int) -> list[Any]:
+def _shapes(shapes: object, count: int) -> list[Any]:
     found = list(_each_shape(shapes))
     if len(found) != count:
         raise ValueError(
@@ -54,7 +54,7 @@ def _shapes(shapes: Any, count: int) -> list[Any]:
     return found
 
 
-def _each_shape(shapes: Any) -> Any:
+def _each_shape(shapes: object) -> Any:
     """Yield the shapes of a structure; a list or tuple of sizes is one."""
     if is_mapping(shapes):
         for key in sorted_keys(shapes):  # as `flatten` opens elements
@@ -66,7 +66,7 @@ def _each_shape(shapes: Any) -> Any:
         yield shapes
 
 
-def _values(values: Any, count: int) -> list[Any]:
+def _values(values: object, count: int) -> list[Any]:
     found = list(_each_value(values))
     if not is_nested(values):
         return found * count
@@ -75,7 +75,7 @@ def _values(values: Any, count: int) -> list[Any]:
     return found
 
 
-def _each_value(values: Any) -> Any:
+def _each_value(values: object) -> Any:
     """Yield the values of a structure; None is one."""
     if is_mapping(values):
         for key in sorted_keys(values):
@@ -87,7 +87,7 @@ def _each_value(values: Any) -> Any:
         yield values
 
 
-def _padded(arrays: list[Array], wanted: Any, value: Any, longest: int | None) -> Array:
+def _padded(arrays: list[Array], wanted: Any, value: object, longest: int | None) -> Array:
     rank = arrays[0].ndim
     sizes = [longest] * rank if wanted is None else [longest if size in (None, -1) else int(size) for size in wanted]
     if len(sizes) != rank or any(array.ndim != rank for array in arrays):
@@ -105,7 +105,7 @@ def _padded(arrays: list[Array], wanted: Any, value: Any, longest: int | None) -
     return result
 
 
-def _filler(value: Any, dtype: np.dtype[Any]) -> Any:
+def _filler(value: object, dtype: np.dtype[Any]) -> Any:
     """Return what an array of a dtype is padded with.
 
     Raises:

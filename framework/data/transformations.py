@@ -361,7 +361,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         [[[1, 0, 0], [2, 2, 0], [3, 3, 3]]]
         """
 
-        def stack(rows: list[Any]) -> Any:
+        def stack(rows: Sequence[object]) -> Any:
             return padded_rows(rows, padded_shapes, padding_values)
 
         return self._batched("padded_batch", batch_size, drop_remainder, stack)
@@ -402,7 +402,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
                 f"more; got {bounds} and {list(bucket_batch_sizes)}."
             )
 
-        def stack(rows: list[Any], bucket: int) -> Any:
+        def stack(rows: Sequence[object], bucket: int) -> Any:
             if no_padding:
                 return map_structure(_stacked, *rows)
             if pad_to_bucket_boundary and bucket == len(bounds):
@@ -479,23 +479,23 @@ def owned_arrays_of(structure: object) -> Any:
     return kept
 
 
-def read_only(part: Any) -> Any:
+def read_only(part: object) -> Any:
     """Return an array that nobody can change any more; others than arrays as they are."""
     if isinstance(part, np.ndarray):
         part.setflags(write=False)
     return part
 
 
-def _as_numpy(part: Any) -> Any:
+def _as_numpy(part: object) -> Any:
     """Return the array of a value; ragged tensors and datasets as they are."""
     return as_array(np.asarray(part)) if isinstance(part, Value) else part
 
 
-def _as_tensor(part: Any) -> Any:
+def _as_tensor(part: object) -> Any:
     return part if isinstance(part, Transformations) else constant(part)  # a window is a dataset
 
 
-def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
+def on_elements(function: Callable[..., object]) -> Callable[[Any], Any]:
     """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments. It returns arrays.
 
     A function that takes an element for a number, as in ``if x > 0``, runs at once, element by element. So does any
@@ -504,10 +504,10 @@ def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
     traced, can_trace = eagerly()(Function(function)), True
 
     @eagerly()
-    def at_once(item: Any) -> Any:
+    def at_once(item: object) -> Any:
         return map_structure(_as_array, _called(function, map_structure(_as_tensor, item)))
 
-    def apply(item: Any) -> Any:
+    def apply(item: object) -> Any:
         nonlocal can_trace
         if can_trace:
             try:
@@ -519,23 +519,23 @@ def on_elements(function: Callable[..., Any]) -> Callable[[Any], Any]:
     return apply
 
 
-def _as_array(part: Any) -> Any:
+def _as_array(part: object) -> Any:
     """As `_as_numpy`, for results of Python: numbers become arrays, too."""
     return part if isinstance(part, Transformations) else as_array(part)
 
 
-def _called(function: Callable[..., Any], item: Any) -> Any:
+def _called(function: Callable[..., object], item: object) -> Any:
     return function(*item) if isinstance(item, tuple) else function(item)
 
 
-def _content(part: Any) -> Hashable:
+def _content(part: object) -> Hashable:
     """Return what equal arrays have in common."""
     array = np.asarray(part)
     is_text = array.dtype.kind in ("O", "T", "U")  # whose memory refers to the characters
     return array.shape, str(array.dtype), tuple(array.ravel().tolist()) if is_text else array.tobytes()
 
 
-def _pass(function: Callable[..., Transformations], item: Any) -> Iterator[Any]:
+def _pass(function: Callable[..., Transformations], item: object) -> Iterator[Any]:
     return _called(function, item).as_numpy_iterator()
 
 

@@ -502,7 +502,7 @@ def serialize(loss: object) -> Any:
     return name if name is not None and _FUNCTIONS.get(name) is loss else serialize_keras_object(loss)
 
 
-def deserialize(name: str | Config, custom_objects: Mapping[str, Any] | None = None) -> Any:
+def deserialize(name: str | Config, custom_objects: Mapping[str, object] | None = None) -> Any:
     """The loss that a config (or a function's name) describes."""
     if isinstance(name, str):
         with custom_object_scope(custom_objects or {}):

@@ -110,7 +110,7 @@ class LossFunctionWrapper(Loss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = None,
         dtype: DTypeLike = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(name or getattr(fn, "__name__", None), reduction, dtype)
         self.fn = fn
@@ -153,7 +153,7 @@ def _each(value: Arrays, convert: Callable[[Any], Tensor]) -> Any:
     return convert(value)
 
 
-def same_rank(x: Any, y: Any, expand_rank_1: bool = True) -> tuple[Any, Any]:
+def same_rank(x: object, y: object, expand_rank_1: bool = True) -> tuple[Any, Any]:
     """Two tensors whose ranks differ by one, made equal where the last axis of the larger one has size 1.
 
     Next to [batch, 1], [batch] becomes [batch, 1]; otherwise the axis of size 1 is removed. Anything else stays.

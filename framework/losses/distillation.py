@@ -91,7 +91,7 @@ class _OfStructures(DistillationLoss):
                 f"{type(self).__name__}: loss={loss!r} has nothing but None. Give at least one loss, such as 'mse'."
             )
 
-    def compute_loss(self, teacher_outputs: Any, student_outputs: Any, **kwargs: Any) -> Tensor:
+    def compute_loss(self, teacher_outputs: object, student_outputs: object, **kwargs: object) -> Tensor:
         self.validate_outputs(teacher_outputs, student_outputs)
         _check_structure(teacher_outputs, student_outputs, type(self).__name__, "the teacher's outputs")
         _check_structure(self.loss, student_outputs, type(self).__name__, "loss")

@@ -391,7 +391,7 @@ def serialize(metric: Metric) -> Any:
     return serialize_keras_object(metric)
 
 
-def deserialize(config: Config, custom_objects: Mapping[str, Any] | None = None) -> Any:
+def deserialize(config: Config, custom_objects: Mapping[str, object] | None = None) -> Any:
     """The metric that a config (or a name) describes."""
     if isinstance(config, str):
         with custom_object_scope(custom_objects or {}):

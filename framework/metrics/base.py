@@ -157,7 +157,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         return self._stateless("reset_state", self.variables, (), {})[1]
 
     def _stateless(
-        self, method: str, values: Sequence[TensorLike], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, method: str, values: Sequence[TensorLike], args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[Any]]:
         if len(values) != len(self.variables):
             raise ValueError(
@@ -169,7 +169,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         return self._call_with(method, list(values), args, kwargs)
 
     def _call_with(
-        self, method: str, values: list[TensorLike], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, method: str, values: list[TensorLike], args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[Any]]:
         with StatelessScope(zip(self.variables, values, strict=True)) as scope:
             result = getattr(self, method)(*args, **kwargs)
@@ -195,11 +195,11 @@ def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.zeros(shape, dtype)
 
 
-def _as_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _as_arguments(args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(map(as_argument, args)), {key: as_argument(value) for key, value in kwargs.items()}
 
 
-def _acting_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
+def _acting_at_once(method: Callable[..., object]) -> Callable[..., Any]:
     """`method`, which is given tensors; those of our own metrics run compiled on values, as they are many small ops."""
     is_own = (method.__module__ or "").startswith(_OWN_MODULES)  # None where `exec` ran code without a module
     is_update = method.__name__ == "update_state"

@@ -78,7 +78,7 @@ class MeanMetricWrapper(Mean):
     """
 
     def __init__(
-        self, fn: Callable[..., Tensor], name: str | None = None, dtype: DTypeLike = None, **kwargs: Any
+        self, fn: Callable[..., Tensor], name: str | None = None, dtype: DTypeLike = None, **kwargs: object
     ) -> None:
         super().__init__(name=name or getattr(fn, "__name__", None), dtype=dtype)
         self._fn = fn

@@ -132,7 +132,7 @@ class _Cloning:
             )
         return made
 
-    def _sequential(self, model: Sequential, input_tensors: Tensors | None) -> Any:
+    def _sequential(self, model: Sequential, input_tensors: Tensors | None) -> Sequential:
         given = flatten(input_tensors)
         if len(given) > 1:
             raise ValueError(f"clone_model: a sequential model has one input; input_tensors has {len(given)}.")

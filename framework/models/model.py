@@ -562,7 +562,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         return None if self.layer_graph is not None else super().get_build_config()
 
 
-def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_functional_call(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Test whether the arguments of a constructor are the inputs and outputs of a functional model."""
     given = len(args) + ("inputs" in kwargs) + ("outputs" in kwargs)
     if given < 2 or len(args) > 3:
@@ -571,7 +571,7 @@ def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return (bool(tensors_in(inputs)) and bool(tensors_in(outputs))) or ("inputs" in kwargs and "outputs" in kwargs)
 
 
-def _inputs_and_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def _inputs_and_outputs(args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Any, Any]:
     positional = [*args, None, None]
     outputs = kwargs.get("outputs", positional[0] if "inputs" in kwargs else positional[1])
     return kwargs.get("inputs", positional[0]), outputs

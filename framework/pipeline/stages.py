@@ -141,7 +141,7 @@ def _check_all(model: Model, stages: Sequence[Sequence[Any]]) -> None:
         )
 
 
-def _holds(layer: Layer, given: Sequence[Any]) -> bool:
+def _holds(layer: Layer, given: Sequence[object]) -> bool:
     """Test whether some of the given layers are inside a layer."""
     wanted = {id(each) for each in given}
     return any(id(inner) in wanted for inner in layer._flatten_layers())

@@ -127,7 +127,7 @@ class BertForMaskedLM(_Bert):
         r"bert\.pooler\.dense\.(weight|bias)",
     )
 
-    def __init__(self, config: Config, **kwargs: Any) -> None:
+    def __init__(self, config: Config, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         refuse(config, "tie_word_embeddings", True)
         features = config["hidden_size"]
@@ -162,7 +162,7 @@ class BertForSequenceClassification(_Bert):
     Call arguments: int tokens (batch, steps), or ``{"tokens", "mask"}``.
     """
 
-    def __init__(self, config: Config, **kwargs: Any) -> None:
+    def __init__(self, config: Config, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         self.classifier = self._dense(class_count(config), "classifier")
 

@@ -165,7 +165,9 @@ def _stored_values(model: PretrainedModel) -> dict[int, Array]:
     return found
 
 
-def _made(config: Mapping[str, Any], dtype: str, zeros: bool, names: Collection[str] | None = None) -> PretrainedModel:
+def _made(
+    config: Mapping[str, object], dtype: str, zeros: bool, names: Collection[str] | None = None
+) -> PretrainedModel:
     """Make a model, for files with arrays of these names if there are any."""
     wanted = config.get("architectures") or [None]
     name = wanted[0] if isinstance(wanted, (list, tuple)) else wanted

@@ -19,7 +19,7 @@ Split = tuple[tuple[Array, Array], tuple[Array, Array]]
 _STORE = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 
 
-def fetch(name: str, stored_as: str, file_hash: str | None = None, **options: Any) -> Path:
+def fetch(name: str, stored_as: str, file_hash: str | None = None, **options: object) -> Path:
     """A file of the store, from the cache or the network.
 
     Raises:

@@ -91,7 +91,7 @@ def _taken(stack: list[Any], start: int) -> list[Any]:
     return items
 
 
-def _made(name: str, arguments: tuple[Any, ...]) -> Any:
+def _made(name: str, arguments: tuple[object, ...]) -> Any:
     """A note of what is asked for; bytes are there at once."""
     if name == "_codecs encode":
         return arguments[0]
@@ -123,5 +123,5 @@ def _array(shape: tuple[int, ...], dtype: _Made, is_fortran: bool, content: Any)
     return found.reshape(shape, order="F" if is_fortran else "C")
 
 
-def _as_text(name: str) -> Any:
+def _as_text(name: str) -> str:
     return name.decode("latin1") if isinstance(name, bytes) else name

@@ -29,7 +29,7 @@ class LocalSteps(CutSteps):
 
     strategy: DataParallel
 
-    def __init__(self, model: Any, strategy: Any) -> None:
+    def __init__(self, model: object, strategy: object) -> None:
         self._axes: dict[StepTracer, Axes] = {}
         super().__init__(model, strategy)
 
@@ -76,12 +76,12 @@ class LocalSteps(CutSteps):
         return self._axes[tracer]
 
 
-def _bounds(rows: int | Tensor, part: int, parts: int) -> tuple[Any, Any]:
+def _bounds(rows: int | Tensor, part: int, parts: int) -> tuple[int | Tensor, int | Tensor]:
     """The first row of a part, and the one behind the last; of a number that may be a tensor."""
     return rows * part // parts, rows * (part + 1) // parts
 
 
-def _share(rows: int | Tensor, whole: int | Tensor) -> Any:
+def _share(rows: int | Tensor, whole: int | Tensor) -> float | Tensor:
     if isinstance(rows, int):
         return rows / max(whole, 1)
     return ops.cast(rows, "float64") / ops.cast(whole, "float64")
@@ -101,7 +101,7 @@ def _weighted(entry: Entry, given: Sequence[Any], weight: float | Tensor) -> lis
     return [*indices, value]
 
 
-def _sum(entry: Entry, given: Sequence[list[Any]]) -> Any:
+def _sum(entry: Entry, given: Sequence[list[Any]]) -> IndexedSlices | Tensor:
     """Return the sum of the replicas' values."""
     if entry.part.has_rows:
         whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))

@@ -140,7 +140,7 @@ def _place_in(tensors: list[Symbol], leaf: object) -> Any:
     return _Place(len(tensors) - 1)
 
 
-def can_be_summed(metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def can_be_summed(metric: Metric, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
     """Test whether what replicas' updates add to a metric can be summed.
 
     They have to add numbers to the metric's variables that do not depend on these, and no more. What is updated with
@@ -153,7 +153,7 @@ def can_be_summed(metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any])
     given: list[Symbol] = []
     with Graph().as_default() as graph, handing_updates(None):
 
-        def placeholder(value: Any) -> Any:
+        def placeholder(value: object) -> Any:
             if not isinstance(value, Symbol | Variable):
                 return value
             found = graph.add(Placeholder(TensorSpec(value.shape, value.dtype)), (), "given").outputs[0]

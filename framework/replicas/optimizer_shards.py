@@ -231,7 +231,7 @@ def _size(variable: Variable) -> int:
     return math.prod(int(size or 0) for size in variable.shape or ())
 
 
-def _flat(gradient: Tensor | IndexedSlices, variable: Variable) -> Any:
+def _flat(gradient: Tensor | IndexedSlices, variable: Variable) -> Tensor:
     """A gradient as a vector, in a dtype whose sums lose nothing."""
     wide = variable.spec.dtype if variable.spec.dtype.itemsize >= 4 else "float32"
     if gradient is None:
@@ -248,7 +248,7 @@ def _padded(parts: list[Any], size: int) -> Any:
     return parts[0] if len(parts) == 1 else ops.concatenate(parts)
 
 
-def _replace(holder: Any, old: Any, new: Any) -> None:
+def _replace(holder: object, old: object, new: object) -> None:
     """Put a variable in the place of another one wherever an optimizer's attributes hold that."""
     for name, value in list(vars(holder).items()):
         if value is old:

@@ -91,7 +91,7 @@ class ReplicaPrograms:
         if not self.plan.in_order:
             self._lead_on("forget", lambda token: self._fences(token, FORGET))
 
-    def _fences(self, token: object, mark: Any = -1) -> list[Any]:
+    def _fences(self, token: object, mark: object = -1) -> list[Any]:
         return [each.fence(token, mark) for each in self.plan.gradients]
 
     def accept(self) -> int:
@@ -304,11 +304,11 @@ class ReplicaPrograms:
         specs = [_NUMBER, _NUMBERS, _NUMBERS, _NUMBER]
         self._lead_on("apply", self._build_apply, *zip(specs, chosen, strict=True))
 
-    def _build_apply(self, token: object, step: Any, tickets: Any, rows: object, horizon: Any) -> Any:
+    def _build_apply(self, token: object, step: object, tickets: Any, rows: object, horizon: object) -> Any:
         with control_dependencies(self._fences(token, tickets[0])):
             return self._build_update(token, step, tickets, rows, horizon)
 
-    def _build_update(self, token: object, step: Any, tickets: Any, rows: object, horizon: Any) -> Any:
+    def _build_update(self, token: object, step: Any, tickets: Any, rows: object, horizon: object) -> Any:
         plan, graph = self.plan, step.graph
         taken = [iter(each.take(tickets, rows, horizon) if each.parts else ()) for each in plan.gradients]
         values: list[Any] = []
@@ -382,7 +382,7 @@ class ReplicaPrograms:
 
     # --- building ---------------------------------------------------------------------------------------------------
 
-    def _lead_on(self, key: object, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
+    def _lead_on(self, key: object, build: Callable[..., object], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
         """Run a step that only the leader may run; its token is the first placeholder."""
         return self._run(key, build, (_NUMBER, self.token), *given)
 

@@ -170,7 +170,7 @@ class WorkPrograms:
 # --- arrays as bytes ------------------------------------------------------------------------------------------------
 
 
-def packed(values: Sequence[Any]) -> bytes:
+def packed(values: Sequence[object]) -> bytes:
     """Write arrays as bytes.
 
     >>> unpacked(packed([np.array([[1, 2]]), np.float32(3.0)]))

@@ -131,7 +131,7 @@ def reduce_model(model: Model) -> tuple[Any, ...]:
     return _restored, (stream.getvalue(), objects)
 
 
-def _restored(content: bytes, objects: dict[str, Any]) -> Model:
+def _restored(content: bytes, objects: Mapping[str, object]) -> Model:
     """Restore what `reduce_model` took apart. Trusted: it is part of what runs code anyway, a pickle."""
     path = Path("a pickled model")
     return _load(path, read_archive_stream(io.BytesIO(content), path, True), objects, compile=True, safe_mode=False)
@@ -188,7 +188,7 @@ def save_weights(
 
 def load_model(
     filepath: PathLike,
-    custom_objects: Mapping[str, Any] | None = None,
+    custom_objects: Mapping[str, object] | None = None,
     compile: bool = True,
     safe_mode: bool = True,
 ) -> Model:
@@ -221,7 +221,7 @@ def load_model(
 
 
 def _load(
-    path: Path, archive: Archive, custom_objects: Mapping[str, Any] | None, compile: bool, safe_mode: bool
+    path: Path, archive: Archive, custom_objects: Mapping[str, object] | None, compile: bool, safe_mode: bool
 ) -> Model:
     """The model of an archive; see `load_model`."""
     config = archive.config if compile else {**archive.config, "compile_config": None}
@@ -303,7 +303,11 @@ def _budget(reader: WeightsReader, safe_mode: bool) -> AbstractContextManager[No
 
 
 def rebuild(
-    reader: WeightsReader, config: Config, custom_objects: Mapping[str, Any] | None, safe_mode: bool, keras_version: str
+    reader: WeightsReader,
+    config: Config,
+    custom_objects: Mapping[str, object] | None,
+    safe_mode: bool,
+    keras_version: str,
 ) -> Model:
     """The model that a config describes, which that version of Keras (or this framework) wrote.
 

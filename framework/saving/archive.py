@@ -77,7 +77,11 @@ def check_readable(path: Path) -> None:
 
 
 def write_archive(
-    stream: BinaryIO, config: dict[str, Any], weights: bytes, version: str, assets: Mapping[str, bytes] | None = None
+    stream: BinaryIO,
+    config: Mapping[str, object],
+    weights: bytes,
+    version: str,
+    assets: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write a ``.keras`` file: a zip whose members are stored uncompressed.
 
@@ -101,7 +105,7 @@ def write_archive(
             archive.writestr(ASSETS + place, content)
 
 
-def to_json(config: dict[str, Any]) -> str:
+def to_json(config: Mapping[str, object]) -> str:
     """The config as JSON.
 
     Raises:

@@ -247,5 +247,5 @@ def _differences(saved: Mapping[str, Mapping[str, Array]], wanted: Mapping[str, 
                 yield f"{title}/{name}: shape {ours[name].shape} in the file, {np.shape(theirs[name])} in the model"
 
 
-def _count(weights: Mapping[str, Any]) -> str:
+def _count(weights: Mapping[str, object]) -> str:
     return f"{len(weights)} weight{'s' if len(weights) != 1 else ''}"

@@ -59,7 +59,7 @@ def _once(outputs: Sequence[Symbol], expand: Callable[[], Any]) -> list[Symbol] 
 # --- sizes ----------------------------------------------------------------------------------------------------------
 
 
-def _ones_along(x: Tensor, axis: int) -> Any:
+def _ones_along(x: Tensor, axis: int) -> Tensor | None:
     """As many ones of int32 as the size of an axis of `x`; None where Keras has no such tensors."""
     if x.shape is None or x.dtype.kind == "T":
         return None
@@ -69,7 +69,7 @@ def _ones_along(x: Tensor, axis: int) -> Any:
     return ops.ones_like(ops.sum(ones, axis=others)) if others else ones
 
 
-def _ones_of(shape: Sequence[int | None], sizes: Sequence[Any]) -> Any:
+def _ones_of(shape: Sequence[int | None], sizes: Sequence[object]) -> Any:
     """Ones of int32 of a shape whose Nones are the sizes of axes; None if a size is something else."""
     result: Array | Tensor = np.ones([1 if size is None else size for size in shape], "int32")
     remaining = iter(sizes)
@@ -83,28 +83,28 @@ def _ones_of(shape: Sequence[int | None], sizes: Sequence[Any]) -> Any:
     return result if isinstance(result, Symbol) else None
 
 
-def _axis_ones(size: object) -> Any:
+def _axis_ones(size: object) -> Tensor | None:
     if not isinstance(size, Symbol) or not isinstance(size.operation.op, DimOf):
         return None
     return _ones_along(size.operation.inputs[0], size.operation.op.axis)
 
 
-def _dim_of(op: DimOf, x: Tensor) -> Any:
+def _dim_of(op: DimOf, x: Tensor) -> Tensor | None:
     ones = _ones_along(x, op.axis)
     return None if ones is None else ops.sum(ones)
 
 
-def _fill(op: Fill, value: Tensor, *sizes: Tensor) -> Any:
+def _fill(op: Fill, value: Tensor, *sizes: Tensor) -> Tensor | None:
     ones = _ones_of(op.shape, sizes)
     return None if ones is None else ops.full_like(ones, value, dtype=value.dtype)
 
 
-def _broadcast(op: Any, x: Tensor, *sizes: Tensor) -> Any:
+def _broadcast(op: Any, x: Tensor, *sizes: Tensor) -> Tensor | None:
     ones = _ones_of(op.shape, sizes)
     return None if ones is None else ops.where(ops.cast(ones, "bool"), x, x)
 
 
-def _range(op: Op, start: Any, stop: object, step: Any) -> Any:
+def _range(op: Op, start: Any, stop: object, step: Any) -> Tensor | None:
     """The positions along an axis."""
     ones = _axis_ones(stop)
     if ones is None or any(isinstance(value, Tensor) for value in (start, step)) or (int(start), int(step)) != (0, 1):
@@ -115,7 +115,7 @@ def _range(op: Op, start: Any, stop: object, step: Any) -> Any:
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
-def _item(op: GetItem, x: Tensor, *indices: Tensor) -> Any:
+def _item(op: GetItem, x: Tensor, *indices: Tensor) -> Tensor | None:
     """Places along one axis, among slices that are known."""
     items = list(op.items)
     if len(indices) != 1 or x.shape is None or Place.INPUT not in items or not _is_known(items):
@@ -136,7 +136,7 @@ def _item(op: GetItem, x: Tensor, *indices: Tensor) -> Any:
     return taken if all(item == slice(None) for item in flat) else taken[flat]
 
 
-def _is_known(items: Sequence[Any]) -> bool:
+def _is_known(items: Sequence[object]) -> bool:
     bounds = [bound for item in items if isinstance(item, SliceItem) for bound in (item.start, item.stop, item.step)]
     return Place.INPUT not in bounds and items.count(Place.INPUT) == 1
 
@@ -145,7 +145,7 @@ def _slice(item: object) -> Any:
     return slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item
 
 
-def _gather_nd(op: Op, x: Any, indices: Tensor) -> Any:
+def _gather_nd(op: Op, x: Any, indices: Tensor) -> Tensor | None:
     """The parts of a tensor whose first axes are one."""
     depth = indices.shape[-1] if indices.shape else None
     if depth is None or x.shape is None:
@@ -162,7 +162,7 @@ def _gather_nd(op: Op, x: Any, indices: Tensor) -> Any:
     return ops.take(ops.reshape(x, (-1, *rest)), place, axis=0)
 
 
-def _reverse_sequence(op: ReverseSequence, x: Tensor, lengths: Tensor) -> Any:
+def _reverse_sequence(op: ReverseSequence, x: Tensor, lengths: Tensor) -> Tensor | None:
     if x.shape is None:
         return None
     ones = _ones_along(x, op.seq_axis)
@@ -182,7 +182,7 @@ def _along(axis: int, rank: int) -> list[int]:
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
-def _from_parts(op: Op, real: Tensor, imag: Tensor) -> Any:
+def _from_parts(op: Op, real: Tensor, imag: Tensor) -> Tensor:
     zeros = ops.zeros_like(ops.add(real, imag))
     return ops.view_as_complex(ops.stack([ops.add(real, zeros), ops.add(imag, zeros)], axis=-1))
 
@@ -204,7 +204,7 @@ def _running(function: Callable[..., Any], first: Callable[..., Any]) -> Callabl
     return expand
 
 
-def _inverse_fft(x: tuple[Any, Any]) -> Any:
+def _inverse_fft(x: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
     """By the transform: with the parts exchanged before and after, it goes back."""
     real, imag = x
     size = ops.shape(real)[-1]
@@ -217,7 +217,7 @@ def _inverse_fft(x: tuple[Any, Any]) -> Any:
 # --- convolutions ---------------------------------------------------------------------------------------------------
 
 
-def _convolution(op: Any, x: Tensor, kernel: Any) -> Any:
+def _convolution(op: Any, x: Tensor, kernel: Any) -> Tensor | None:
     """Groups of channels by themselves, and padding before the convolution where its name is none of Keras's."""
     channels = x.shape[-1] if x.shape else None
     if channels is None or kernel.shape is None or kernel.shape[-2] is None:
@@ -239,7 +239,7 @@ def _convolution(op: Any, x: Tensor, kernel: Any) -> Any:
     return ops.concatenate([ops.conv(part, own, **options) for part, own in pairs], axis=-1)
 
 
-def _transposed_convolution(op: Any, x: Any, kernel: Tensor, _: object) -> Any:
+def _transposed_convolution(op: Any, x: Any, kernel: Tensor, _: object) -> Tensor | None:
     """The convolution of the input with zeros between its cells, and of the kernel turned over."""
     rank = len(op.strides)
     sizes = [x.shape and x.shape[1 + axis] for axis in range(rank)]

@@ -384,7 +384,7 @@ def function_of(class_name: str, module: str) -> Callable[..., Any] | None:
 
 
 def apply_keras_op(
-    class_name: str, module: str, settings: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]
+    class_name: str, module: str, settings: dict[str, Any], args: Sequence[object], kwargs: dict[str, Any]
 ) -> Any:
     """Apply an operation of Keras as its file describes it.
 

@@ -44,7 +44,7 @@ def _weights_group(reader: WeightsReader) -> str | None:
     return None
 
 
-def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, compile: bool, safe_mode: bool) -> Model:
+def load_legacy_model(path: Path, custom_objects: Mapping[str, object] | None, compile: bool, safe_mode: bool) -> Model:
     """A model from a file of the old format, with its optimizer's state if that fits.
 
     Raises:
@@ -81,7 +81,7 @@ def _json(path: Path, text: str | bytes) -> Any:
         raise damaged(path, f"its configuration is no JSON ({error})") from error
 
 
-def _compile(path: Path, model: Model, training: dict[str, Any]) -> None:
+def _compile(path: Path, model: Model, training: Mapping[str, object]) -> None:
     """Compile as the file says; names of losses and metrics stay names."""
     arguments = {name: training.get(name) for name in ("loss", "metrics", "weighted_metrics", "loss_weights")}
     try:

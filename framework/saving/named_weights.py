@@ -55,7 +55,7 @@ def load_named_weights(model: Model, path: Path, skip_mismatch: bool = False) ->
         warnings.warn(f"{where} in places, which were left as they are:{describe(differences)}", stacklevel=4)
 
 
-def differences_between(weights: Mapping[str, Variable], arrays: Mapping[str, Any]) -> list[str]:
+def differences_between(weights: Mapping[str, Variable], arrays: Mapping[str, object]) -> list[str]:
     """Describe how the arrays of a file differ from weights."""
     found = [f"{name}: the model has no such weight" for name in arrays if name not in weights]
     return [text for name, weight in weights.items() if (text := _difference(name, weight, arrays))] + found

@@ -98,7 +98,7 @@ def _nested(variables: Sequence[Any], read: Callable[[Any], Any]) -> dict[str, A
     return tree
 
 
-def _flat(tree: Mapping[str, Any], before: str) -> dict[str, Any]:
+def _flat(tree: Mapping[str, object], before: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, item in tree.items():
         if isinstance(item, Mapping):

@@ -45,11 +45,11 @@ def _modern(config: Config, version: tuple[int, ...]) -> Any:
     return config
 
 
-def _single(addresses: list[Any]) -> Any:
+def _single(addresses: Sequence[object]) -> Any:
     return addresses[0] if isinstance(addresses, list) and len(addresses) == 1 else addresses
 
 
-def _modern_optimizer(config: Mapping[str, Any]) -> dict[str, Any]:
+def _modern_optimizer(config: Mapping[str, object]) -> dict[str, Any]:
     """Without what meant nothing; the decay of old optimizers as the schedule that it was."""
     modern = {name: value for name, value in config.items() if name not in (*_OPTIMIZER_OPTIONS, "decay")}
     if not config.get("decay"):
@@ -83,7 +83,7 @@ def modern_numbers(names: Sequence[str]) -> dict[str, str]:
     return modern
 
 
-def with_learning_rate(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+def with_learning_rate(stored: Mapping[str, object], expected: Mapping[str, object]) -> dict[str, Any]:
     """An optimizer's arrays by position, as today: Keras 2 kept the learning rate, today's second, in the config.
 
     Args:

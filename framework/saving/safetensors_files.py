@@ -210,7 +210,7 @@ def _damaged(path: Path, reason: str) -> SavedFileError:
 
 def write_safetensors(
     path: str | os.PathLike[str],
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, object],
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = True,
 ) -> None:

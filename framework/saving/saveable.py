@@ -28,7 +28,7 @@ _NOT_CONFIG = ("build_config", "compile_config", "shared_object_id")
 _PLAIN = (bool, int, float, str)
 
 
-def check_saveable(model: Model, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
+def check_saveable(model: Model, custom_objects: Mapping[str, object] | None = None, safe_mode: bool = True) -> None:
     """Check that what `model.save` writes can be loaded again: each layer is written and made again from its config.
 
     Args:
@@ -81,7 +81,7 @@ def _is_container(layer: Layer) -> bool:
     return isinstance(layer, (Functional, Sequential)) and not has_own_constructor(type(layer))
 
 
-def _problem(layer: Layer, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> str:
+def _problem(layer: Layer, custom_objects: Mapping[str, object] | None, safe_mode: bool) -> str:
     """Return the reason why a layer can't be loaded; empty if it can."""
     try:
         written = _without_builds(serialize_keras_object(layer))
@@ -103,7 +103,7 @@ def _without_builds(config: Config) -> Any:
     return {key: _without_builds(value) for key, value in config.items() if key not in _NOT_CONFIG}
 
 
-def _difference(layer: Layer, written: dict[str, Any], found: dict[str, Any]) -> str:
+def _difference(layer: Layer, written: Mapping[str, object], found: Mapping[str, object]) -> str:
     """Describe what a layer of the user's own loses on the way."""
     if type(layer).__module__.startswith(__name__.partition(".")[0] + "."):
         return ""

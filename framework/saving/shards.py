@@ -106,7 +106,7 @@ def shard_bytes(size: str | float | None) -> int | None:
 
 def write_arrays(
     path: str | os.PathLike[str],
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, object],
     metadata: Mapping[str, str] | None = None,
     max_shard_size: str | float | None = None,
     overwrite: bool = True,

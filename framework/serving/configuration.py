@@ -122,7 +122,7 @@ def read_config(path: str | os.PathLike[str]) -> ServerConfig:
         raise ValueError(f"The configuration {str(path)!r}: {error}") from None
 
 
-def parse_config(document: Any) -> ServerConfig:
+def parse_config(document: object) -> ServerConfig:
     """Make a configuration of a dict such as JSON and TOML give.
 
     Raises:

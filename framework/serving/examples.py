@@ -59,7 +59,7 @@ def example_generation(inputs: tuple[TensorInfo, ...]) -> dict[str, Any]:
 
 def example(info: TensorInfo) -> Any:
     """One row for an input: 0, 1, 2, ..., as many as four along axes that are open."""
-    values: list[Any] = [0, 1, 2, 3]
+    values = [0, 1, 2, 3]
     if info.dtype == "string":
         values = ["a", "b", "c", "d"]
     if info.dtype == "bool":

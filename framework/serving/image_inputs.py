@@ -46,7 +46,7 @@ def check_image_form(info: TensorInfo, form: ImageForm) -> None:
         _resizer(4, 4, form)(np.zeros((1, 1, 1), "float32"))  # checks the options
 
 
-def is_encoded(value: Any) -> bool:
+def is_encoded(value: object) -> bool:
     """Return whether a value is bytes, base64 or a list of them, in place of an array."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "SOT" and value.ndim > 0

@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Generator
-from typing import Any
 
 FORMATS = ("text", "json")
 
@@ -17,7 +16,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        found: dict[str, Any] = {
+        found = {
             "time": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,

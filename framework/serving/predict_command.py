@@ -139,7 +139,7 @@ def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batc
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def _predict_by_shapes(servable: Servable, columns: Mapping[str, Any], signature: str, batch_size: int) -> list[Any]:
+def _predict_by_shapes(servable: Servable, columns: Mapping[str, object], signature: str, batch_size: int) -> list[Any]:
     """As `predict`, of rows that have several shapes."""
     from ...distribute.inference import RequestError
     from .values import as_input
@@ -167,7 +167,7 @@ def _predict_by_shapes(servable: Servable, columns: Mapping[str, Any], signature
     return [_joined(column) for column in zip(*found, strict=True)]
 
 
-def _rows(infos: Sequence[TensorInfo], columns: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _rows(infos: Sequence[TensorInfo], columns: Mapping[str, object]) -> Iterator[tuple[Any, ...]]:
     return zip(*[columns[info.name] for info in infos], strict=True)
 
 
@@ -243,7 +243,7 @@ def _are_numbers(cells: Sequence[str]) -> bool:
     return True
 
 
-def _number(info: TensorInfo, cell: str) -> Any:
+def _number(info: TensorInfo, cell: str) -> str | float | bool | int:
     if info.dtype == "string":
         return cell
     try:

@@ -55,7 +55,7 @@ class Sequences:
         idle_seconds: after how many seconds without a request a sequence is forgotten.
     """
 
-    def __init__(self, model: str, first: Sequence[Any], most: int, idle_seconds: float) -> None:
+    def __init__(self, model: str, first: Sequence[object], most: int, idle_seconds: float) -> None:
         self._model, self._first = model, first
         self.most, self.idle_seconds = most, idle_seconds
         self._open: dict[int | str, _Sequence] = {}

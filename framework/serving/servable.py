@@ -216,7 +216,7 @@ class Servable:
         return [np.asarray(value) for value in values[:given]]
 
 
-def _by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
     """Return the inputs of a call by name."""
     if len(args) == 1 and isinstance(args[0], Mapping):
         given = dict(args[0])

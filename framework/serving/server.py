@@ -311,7 +311,7 @@ def _config(
     return ServerConfig({name: ModelConfig(os.fspath(path), batching=by_model[name]) for name, path in models.items()})
 
 
-def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mapping[str, Any]) -> dict[str, Batching]:
+def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mapping[str, object]) -> dict[str, Batching]:
     if batching is None or isinstance(batching, Batching):
         return dict.fromkeys(models, batching or Batching())
     unknown = sorted(batching.keys() - models.keys())

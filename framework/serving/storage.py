@@ -105,7 +105,7 @@ def write_servable(
     signatures: Mapping[str, Signature],
     version: int | None = None,
     warmup: Sequence[WarmupRequest] = (),
-    decoder: Mapping[str, Any] | None = None,
+    decoder: Mapping[str, object] | None = None,
     operations: Collection[Operation] | None = None,
 ) -> int:
     """Write a graph and its signatures as a version of a servable.
@@ -202,7 +202,7 @@ def _write_files(
     _sync(folder)
 
 
-def _signature_document(signatures: Mapping[str, Signature], decoder: Mapping[str, Any] | None) -> dict[str, Any]:
+def _signature_document(signatures: Mapping[str, Signature], decoder: Mapping[str, object] | None) -> dict[str, Any]:
     written = {name: signature.to_json() for name, signature in signatures.items()}
     document = {"format": FORMAT, "version": FORMAT_VERSION, "signatures": written}
     return document if decoder is None else {**document, "decoder": dict(decoder)}
@@ -341,7 +341,7 @@ def _check_format(document: Mapping[str, Any], source: str) -> None:
         )
 
 
-def _check_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+def _check_file(folder: Path, name: str, entry: Mapping[str, object]) -> None:
     path = folder / name
     if not re.fullmatch(r"(weights/[0-9]+\.npy|graph\.json|signature\.json|warmup\.jsonl)", name):
         raise ServableError(f"{str(folder)!r}: the manifest names {name!r}, which is no file of a servable.")
@@ -354,7 +354,7 @@ def _check_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
         raise ServableError(f"{str(path)!r} is not what was written: its SHA-256 is another. Copy it again.")
 
 
-def _array(folder: Path, files: Mapping[str, Any], entry: object) -> Any:
+def _array(folder: Path, files: Mapping[str, object], entry: object) -> Any:
     if isinstance(entry, dict) and "zeros" in entry:
         return _zeros(folder, entry)
     if not isinstance(entry, str):

@@ -223,7 +223,7 @@ def _check_keeps_nothing(servable: Servable | Decoder) -> None:
     raise ServableError(f"It {what}: serve it without --workers.")
 
 
-def _stamp(path: Path) -> Any:
+def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         found = path.stat()
     except OSError:
@@ -232,7 +232,7 @@ def _stamp(path: Path) -> Any:
 
 
 def _loaded_and_warm(
-    path: str | os.PathLike[str], number: int, shapes: tuple[Any, ...], max_batch_size: int
+    path: str | os.PathLike[str], number: int, shapes: tuple[object, ...], max_batch_size: int
 ) -> Servable | Decoder:
     """A version, compiled for its warm-up, and for the shapes that the one before it was asked for."""
     servable = load_any(path, number)

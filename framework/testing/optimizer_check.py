@@ -72,7 +72,7 @@ class _OptimizerCheck:
     def __init__(self, make: Callable[..., Optimizer], learning_rate: float, steps: int, tolerance: float) -> None:
         self._make, self.learning_rate, self.steps, self.tolerance = make, learning_rate, steps, tolerance
 
-    def make(self, **options: Any) -> Optimizer:
+    def make(self, **options: object) -> Optimizer:
         return self._make(learning_rate=self.learning_rate, **options)
 
     def config(self, custom: dict[str, Any]) -> int:

@@ -30,7 +30,7 @@ class Config(MutableMapping[str, Any]):
     _config: dict[str, Any]
     _frozen: bool
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         object.__setattr__(self, "_config", kwargs)
         object.__setattr__(self, "_frozen", False)
 

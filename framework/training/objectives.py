@@ -304,7 +304,7 @@ class CompiledLoss:
         return [None if factor is None else float(factor) for factor in factors]
 
 
-def _check_targets(targets: list[Any], names: Names, wanted: Sequence[object], what: str) -> None:
+def _check_targets(targets: Sequence[object], names: Names, wanted: Sequence[object], what: str) -> None:
     """Check that outputs with a loss or a metric have targets.
 
     Raises:

@@ -394,7 +394,7 @@ def _results(metrics: list[Any], names: Mapping[int, str]) -> Logs:
     return _flat_logs({names.get(id(metric), metric.name): metric.result() for metric in metrics})
 
 
-def _flat_logs(logs: Mapping[str, Any]) -> Logs:
+def _flat_logs(logs: Mapping[str, object]) -> Logs:
     flat: Logs = {}
     for name, value in logs.items():
         flat.update(_flat_logs(value) if isinstance(value, Mapping) else {str(name): value})

@@ -33,7 +33,7 @@ def batch_of_images(images: ArrayLike, data_format: str | None, what: str) -> Ar
 
 def draw_bounding_boxes(
     images: ArrayLike,
-    bounding_boxes: Mapping[str, Any],
+    bounding_boxes: Mapping[str, object],
     bounding_box_format: str,
     class_mapping: Mapping[int, str] | None = None,
     color: Color = (128, 128, 128),

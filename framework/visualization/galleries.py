@@ -137,8 +137,8 @@ def _save(gallery: Image, path: str, dpi: int) -> None:
 def plot_bounding_box_gallery(
     images: ArrayLike,
     bounding_box_format: str,
-    y_true: Mapping[str, Any] | None = None,
-    y_pred: Mapping[str, Any] | None = None,
+    y_true: Mapping[str, object] | None = None,
+    y_pred: Mapping[str, object] | None = None,
     value_range: tuple[float, float] = (0, 255),
     true_color: Color = (0, 188, 212),
     pred_color: Color = (255, 235, 59),

@@ -30,8 +30,8 @@ class _Estimator(BaseEstimator):
         self,
         model: Model | Callable[..., Model],
         warm_start: bool = False,
-        model_kwargs: Mapping[str, Any] | None = None,
-        fit_kwargs: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, object] | None = None,
+        fit_kwargs: Mapping[str, object] | None = None,
         random_state: int | None = None,
     ) -> None:
         self.model = model
@@ -88,7 +88,7 @@ class _Estimator(BaseEstimator):
             made.compile_from_config(config)
         return made
 
-    def _made_by_function(self, arguments: dict[str, Any]) -> Any:
+    def _made_by_function(self, arguments: Mapping[str, object]) -> Any:
         if not callable(self.model):
             raise TypeError(
                 f"{type(self).__name__}: model must be a compiled model, or a function that makes one; got "

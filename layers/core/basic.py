@@ -100,7 +100,7 @@ class Lambda(Layer):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         output_shape: object = None,
         mask: Callable[..., Any] | TensorLike | None = None,
         arguments: dict[str, Any] | None = None,

@@ -86,7 +86,7 @@ class CallSignature:
 
 
 @cache
-def signature_of(function: Callable[..., Any]) -> CallSignature:
+def signature_of(function: Callable[..., object]) -> CallSignature:
     """The signature of a method, without self."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1:]
@@ -221,7 +221,7 @@ def enclosing_training() -> bool | None:
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
-def map_leaves(function: Callable[[Any], object], structure: Any) -> Any:
+def map_leaves(function: Callable[[Any], object], structure: object) -> Any:
     """`function` over the leaves of nested lists, tuples and dicts; None stays."""
     if structure is None:
         return None
@@ -257,7 +257,7 @@ def is_array(leaf: object) -> TypeGuard[ArrayLike]:
     return not isinstance(leaf, (Tensor, Variable)) and hasattr(leaf, "__array__") and hasattr(leaf, "dtype")
 
 
-def numbers_to_arrays(structure: Any) -> Any:
+def numbers_to_arrays(structure: object) -> Any:
     """`structure` with nested lists of numbers, ``[[1, 2], [3, 4]]``, made into arrays; other lists stay lists."""
     if isinstance(structure, (list, tuple)) and structure and not hasattr(structure, "_fields"):
         leaves = flatten(structure)

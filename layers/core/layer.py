@@ -100,7 +100,7 @@ class Layer(StatelessCalls):
         dtype: PolicyLike = None,
         autocast: bool = True,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         unknown = sorted(set(kwargs) - set(SHAPE_ARGUMENTS))
         if unknown:
@@ -430,7 +430,7 @@ class Layer(StatelessCalls):
 # --- building -------------------------------------------------------------------------------------------------------
 
 
-def _build_by_specs(self: Layer, input_shape: Any) -> None:
+def _build_by_specs(self: Layer, input_shape: object) -> None:
     """Make the weights that `weight_specs` lists."""
     self.build_weights(self.weight_specs(input_shape))
 
@@ -439,7 +439,7 @@ def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:
     """A class's own `build`, which from now on also notes that the layer is built, and for which shapes."""
 
     @functools.wraps(build)
-    def recorded(self: Layer, *args: Any, **kwargs: Any) -> None:
+    def recorded(self: Layer, *args: object, **kwargs: object) -> None:
         self._check_initialized()
         if self._is_building:  # super().build() inside build()
             build(self, *args, **kwargs)

@@ -114,7 +114,7 @@ class LayerConfig(LayerState):
             shapes = {"input_shape": next(iter(self._build_shapes.values()))}
         else:
             shapes = {"shapes_dict": dict(self._build_shapes)}
-        inside: dict[str, Any] = {"frozen": self._frozen_inside()}
+        inside = {"frozen": self._frozen_inside()}
         if any(inner.quantization_mode is not None for inner in self._flatten_layers()):
             from ..quantizers.nested import describe, describe_rounded
 

@@ -100,7 +100,7 @@ class ArrayFunction:
         notes: what `function` has noted here, besides its result, when it was traced last.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self.notes: list[Any] = []
         self._function = function
         self._devices = devices_version()

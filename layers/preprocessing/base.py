@@ -57,7 +57,7 @@ def _as_data(value: object) -> Any:
     return as_array(value)
 
 
-def _holds_arrays(values: Sequence[Any]) -> bool:
+def _holds_arrays(values: Sequence[object]) -> bool:
     return any(
         isinstance(item, (Tensor, Variable))
         or hasattr(item, "__array__")

@@ -26,7 +26,7 @@ def known_format(name: str, what: str) -> tuple[bool, str]:
     return lower != rest, rest
 
 
-def parts_of(boxes: Tensor) -> list[Any]:
+def parts_of(boxes: Tensor) -> list[Tensor]:
     """Return the four columns of boxes."""
     return [boxes[..., k : k + 1] for k in range(4)]
 

@@ -202,7 +202,7 @@ class IndexLookup(PreprocessingLayer):
     def _token_start(self) -> int:
         return self._oov_start() + self.num_oov_indices
 
-    def _special_tokens(self) -> list[Any]:
+    def _special_tokens(self) -> list[str | int | None]:
         return [self.mask_token] * self._oov_start() + [self.oov_token] * self.num_oov_indices
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
@@ -269,7 +269,7 @@ class IndexLookup(PreprocessingLayer):
         if weights is not None:
             self.idf_weights.write_value(weights)
 
-    def _read_file(self, path: Path) -> list[Any]:
+    def _read_file(self, path: Path) -> list[str] | list[int]:
         if distrusts_files():
             raise self._wrong(
                 f"its config names the file {str(path)!r} as its vocabulary, and files outside of a model are not "
@@ -282,10 +282,10 @@ class IndexLookup(PreprocessingLayer):
             lines.pop()
         return self._parsed(lines)
 
-    def _parsed(self, lines: list[str]) -> list[Any]:
+    def _parsed(self, lines: list[str]) -> list[str] | list[int]:
         return lines if self._key_type == string else [int(line) for line in lines]
 
-    def _check_terms(self, terms: list[Any]) -> None:
+    def _check_terms(self, terms: Sequence[object]) -> None:
         repeated = [term for term, count in collections.Counter(terms).items() if count > 1]
         if repeated:
             raise self._wrong(f"the vocabulary has repeated terms: {repeated[:10]}; each may occur once")
@@ -456,7 +456,7 @@ class IndexLookup(PreprocessingLayer):
             self.set_vocabulary(terms, idf)
 
 
-def _listed(layer: str, name: str, values: Any) -> list[Any] | None:
+def _listed(layer: str, name: str, values: object) -> list[Any] | None:
     """A vocabulary or weights as a list of Python values."""
     if values is None:
         return None

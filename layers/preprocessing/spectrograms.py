@@ -109,7 +109,7 @@ class STFTSpectrogram(Layer):
         self.data_format = data_format or "channels_last"
         self.input_spec = InputSpec(ndim=3)
 
-    def _check_choice(self, name: str, value: object, allowed: tuple[Any, ...]) -> None:
+    def _check_choice(self, name: str, value: object, allowed: tuple[object, ...]) -> None:
         if value not in allowed:
             raise ValueError(
                 f"Layer {self.name!r}: {name} must be one of {', '.join(map(repr, allowed))}; got {value!r}."

@@ -120,7 +120,7 @@ class TextVectorization(PreprocessingLayer):
         self.autocast = False
         self._build_at_init()
 
-    def _known(self, argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    def _known(self, argument: str, value: object, allowed: tuple[str, ...]) -> Any:
         if value is None or callable(value) or value in allowed:
             return value
         names = ", ".join(repr(name) for name in allowed)
@@ -129,7 +129,7 @@ class TextVectorization(PreprocessingLayer):
     def _widths(self, ngrams: int | Sequence[int] | None) -> tuple[int, ...] | None:
         if ngrams is None:
             return None
-        lengths: Any = (ngrams,) if isinstance(ngrams, int) else ngrams
+        lengths = (ngrams,) if isinstance(ngrams, int) else ngrams
         if not isinstance(lengths, (tuple, list)) or not lengths or not all(map(_is_length, lengths)):
             raise ValueError(
                 f"Layer {self.name!r}: ngrams must be a positive integer or a tuple of such, got {ngrams!r}."

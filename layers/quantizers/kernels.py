@@ -232,7 +232,7 @@ class QuantizableKernel(QuantizableLayer):
         from .packing import unpack_int4
 
         bits = getattr(self._own_policy, "weight_bits", 4)
-        matrix: Any = self.quantized_kernel
+        matrix = self.quantized_kernel
         if bits == 4:
             matrix = unpack_int4(matrix, self._matrix_sizes()[1], axis=0, dtype="uint8")
         assert self.kernel_zero is not None, "kernels that are rounded by data have zero points"

@@ -295,7 +295,7 @@ class RecurrentCell(Layer):
         )
 
 
-def forget_gate_of_ones(initializer: Callable[..., Any], units: int) -> Callable[..., Any]:
+def forget_gate_of_ones(initializer: Callable[..., object], units: int) -> Callable[..., Any]:
     """Return an initializer of the bias of the gates i, f, candidate, o, with ones for f (Jozefowicz et al., 2015)."""
 
     def first(shape: Sequence[int], dtype: DTypeLike = None) -> np.ndarray[Any, Any]:

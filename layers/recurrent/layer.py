@@ -19,7 +19,7 @@ from .rnn import RNN
 _IGNORED = ("use_cudnn",)
 
 
-def _names(function: Callable[..., Any]) -> set[str]:
+def _names(function: Callable[..., object]) -> set[str]:
     return set(inspect.signature(function).parameters)
 
 

@@ -282,7 +282,7 @@ def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> st
     return w.cast(w.slice(sums, 0, -1, 0), dtype)
 
 
-def _segment_start(name: str, dtype: np.dtype[Any]) -> Any:
+def _segment_start(name: str, dtype: np.dtype[Any]) -> bool | float | int:
     if name in ("segment_sum", "segment_prod"):
         return 0 if name == "segment_sum" else 1
     least = name == "segment_min"

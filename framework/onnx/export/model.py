@@ -210,7 +210,7 @@ def _model_proto(
             raise OnnxError(f"Output {each!r} is a TensorArray. Stack it: array.stack().")
         exporter.nodes.append(helper.make_node("Identity", [value], [each], name=each))
         exporter.dtypes[each] = exporter.dtypes[value]
-        spec: Any = symbol.spec
+        spec = symbol.spec
         if not isinstance(spec, TensorSpec):
             raise refusal(symbol.operation, "it gives no tensor")
         if spec.shape is None:
@@ -310,7 +310,7 @@ def _write_beside(path: Path, model: ModelProto) -> None:
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
-def trace_model(model: Any, named: Sequence[tuple[str, Any]], call: Any) -> tuple[dict[str, Symbol], Any]:
+def trace_model(model: object, named: Sequence[tuple[str, Any]], call: Any) -> tuple[dict[str, Symbol], Any]:
     """Return placeholders by name, and what the model gives for them in inference."""
     graph = Graph()
     with graph.as_default():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
 from ....engine.graph.graph import Operation, Placeholder
@@ -27,7 +27,7 @@ def export_model(
     verbose: bool | None = None,
     input_signature: InputSpecs | None = None,
     opset_version: int | None = None,
-    others: Mapping[str, Any] | None = None,
+    others: Mapping[str, object] | None = None,
 ) -> None:
     """Write a model's inference as an ONNX file; see `Model.export`. `others`: options that are for servables."""
     for name, given in (others or {}).items():

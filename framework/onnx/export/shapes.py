@@ -25,7 +25,7 @@ def rank_of(node: Operation, position: int = 0) -> int:
     Raises:
         ValueError: it is not known.
     """
-    spec: Any = node.inputs[position].spec
+    spec = node.inputs[position].spec
     if spec.shape is None:
         raise ValueError(f"the rank of its input {position} is not known")
     return len(spec.shape)

@@ -216,7 +216,7 @@ class Writer:
             return self.transpose(producer.input[0], [inner[axis] for axis in axes])
         return self.once(("transpose", name, *axes), lambda: self.add("Transpose", name, perm=axes))
 
-    def producer_of(self, name: str, op_type: str) -> Any:
+    def producer_of(self, name: str, op_type: str) -> NodeProto | None:
         """Return the node of a type that gives a value; None where none of that type does."""
         found = self._producers.get(name)
         return found if found is not None and found.op_type == op_type else None

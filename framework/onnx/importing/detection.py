@@ -71,7 +71,7 @@ def _inside(place: TensorLike, size: int, how: str, aligned: bool) -> Tensor:
     return ops.clip(place, 0.0, size - 1.0)
 
 
-def _picked(x: Tensor, places: list[Tensor], sizes: list[int], how: str, aligned: bool) -> Any:
+def _picked(x: Tensor, places: list[Tensor], sizes: list[int], how: str, aligned: bool) -> Tensor:
     """The cells at whole places; zeros outside, or what is at the border or its mirror."""
     valid: Tensor | None = None
     index: Any = 0
@@ -92,7 +92,7 @@ def _picked(x: Tensor, places: list[Tensor], sizes: list[int], how: str, aligned
     return found if valid is None else ops.where(ops.expand_dims(valid, 1), found, ops.zeros_like(found))
 
 
-def _mirrored(place: TensorLike, size: int, aligned: bool) -> Any:
+def _mirrored(place: TensorLike, size: int, aligned: bool) -> Tensor:
     return ops.clip(ops.round(_inside(place, size, "reflection", aligned)), 0.0, size - 1.0)
 
 

@@ -87,7 +87,7 @@ def _arithmetic(node: Node, x: TensorLike, y: TensorLike) -> Any:
     return ops.multiply(a, b) if node.op_type == "Mul" else _quotient(a, b)
 
 
-def _quotient(a: Tensor, b: TensorLike) -> Any:
+def _quotient(a: Tensor, b: TensorLike) -> Tensor:
     """Integers are divided toward zero."""
     if not dtypes.is_integer(a.dtype):
         return ops.divide(a, b)
@@ -121,7 +121,7 @@ def _int_quotient(op_type: str, a: int, b: int) -> int:
     return int(a / b) if op_type == "Div" else 0
 
 
-def _entries(value: object) -> list[Any] | None:
+def _entries(value: object) -> list[int | Tensor] | list[int] | None:
     if isinstance(value, Dims):
         return value.entries
     array = known(value)
@@ -212,12 +212,12 @@ def _cast_like(node: Node, x: Tensor, like: Tensor) -> Any:
     return _cast_any(x, (like if isinstance(like, FourBits) else tensor(plain(like))).dtype)
 
 
-def _cast_any(x: TensorLike, dtype: np.dtype[Any]) -> Any:
+def _cast_any(x: TensorLike, dtype: np.dtype[Any]) -> FourBits | Tensor:
     numbers = tensor(x.held if isinstance(x, FourBits) else plain(x))
     return FourBits.of_numbers(numbers, dtype) if dtype in (INT4, UINT4) else cast_to(numbers, dtype)
 
 
-def cast_to(x: Tensor, dtype: np.dtype[Any]) -> Any:
+def cast_to(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
     """Return a value in another dtype, texts read or written as numbers."""
     if dtypes.is_string(dtype):
         return x if dtypes.is_string(x.dtype) else _written(x)
@@ -229,7 +229,7 @@ def cast_to(x: Tensor, dtype: np.dtype[Any]) -> Any:
     return ops.cast(ops.strings.to_number(x, "float64" if dtype.kind == "f" else "int64"), dtype)
 
 
-def _written(x: Tensor) -> Any:
+def _written(x: Tensor) -> Tensor:
     if known(x) is not None:
         array = known(x)
         as_text = [str(each) for each in array.astype(array.dtype).reshape(-1)]
@@ -351,6 +351,6 @@ def _softmax(node: Node, x: Any) -> Any:
     return ops.reshape(apply(ops.reshape(x, (rows, -1)), -1), shape)
 
 
-def _hardmax(x: Any, axis: int) -> Any:
+def _hardmax(x: Any, axis: int) -> Tensor:
     size = x.shape[axis]
     return ops.one_hot(ops.argmax(x, axis), size, axis=axis, dtype=x.dtype)

@@ -167,7 +167,7 @@ class OnnxLayer(Layer):
     (True, ['x'])
     """
 
-    def __init__(self, model: str, weights: Any, rounded: Any = None, **kwargs: Any) -> None:
+    def __init__(self, model: str, weights: Any, rounded: Any = None, **kwargs: object) -> None:
         """Make the layer of a model without weights.
 
         Args:

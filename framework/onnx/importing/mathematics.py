@@ -73,7 +73,7 @@ def _reduced_axes(node: Node, x: Tensor, axes: TensorLike | None) -> tuple[int, 
     return tuple(int(axis) for axis in found)
 
 
-def _sum(x: Tensor, axes: Sequence[int], keepdims: bool) -> Any:
+def _sum(x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
     return ops.cast(ops.sum(x, axes, keepdims), x.dtype)
 
 
@@ -84,7 +84,7 @@ def _integers(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
     return ops.cast(compute(ops.cast(x, "float64")), x.dtype)
 
 
-def _mean(x: Tensor, axes: Sequence[int], keepdims: bool) -> Any:
+def _mean(x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
     return _integers(x, lambda v: ops.mean(v, axes, keepdims))
 
 
@@ -165,7 +165,7 @@ def _top_k(node: Node, x: Tensor, k: TensorLike | None = None) -> Any:
     return ops.take_along_axis(x, places, axis=axis), places
 
 
-def _descending(x: Tensor) -> Any:
+def _descending(x: Tensor) -> Tensor:
     """Numbers whose ascending order is the descending one of `x`."""
     return ops.bitwise_not(x) if dtypes.is_integer(x.dtype) else ops.negative(x)
 
@@ -196,7 +196,7 @@ def _batch_normalization(node: Node, x: Tensor, scale: TensorLike, bias: Tensor,
     return (y, *moved)
 
 
-def _normalised(x: Tensor, mean: Tensor, variance: Tensor, scale: TensorLike, bias: Tensor, epsilon: float) -> Any:
+def _normalised(x: Tensor, mean: Tensor, variance: Tensor, scale: TensorLike, bias: Tensor, epsilon: float) -> Tensor:
     dtype = mean.dtype
     centred = ops.subtract(ops.cast(x, dtype), _channels(x, mean))
     factor = ops.divide(ops.cast(scale, dtype), ops.sqrt(ops.add(variance, epsilon)))
@@ -282,7 +282,7 @@ def _quantize_linear(node: Node, x: Tensor, scale: object, zero: Tensor | None =
     return ops.cast(ops.clip(ratio, limits.min, limits.max), dtype)
 
 
-def _held(value: object) -> Any:
+def _held(value: object) -> Tensor:
     """Return a tensor; integers of four bits as those of eight that hold them."""
     return tensor(value.held if isinstance(value, FourBits) else plain(value))
 
@@ -319,7 +319,7 @@ def _qlinear_matmul(
     return rounded_to(ops.multiply(product, factor), y_zero)
 
 
-def rounded_to(x: Tensor, zero: Tensor) -> Any:
+def rounded_to(x: Tensor, zero: Tensor) -> Tensor:
     """Return numbers rounded and clipped to the type of a zero point, which is added."""
     limits = np.iinfo(zero.dtype)
     return ops.cast(ops.clip(ops.add(ops.round(x), ops.cast(zero, x.dtype)), limits.min, limits.max), zero.dtype)
@@ -395,7 +395,7 @@ def _to_length(x: TensorLike, axis: int, count: int) -> Any:
     return ops.pad(x, [[0, count - size] if k == axis else [0, 0] for k in range(rank_of(x))])
 
 
-def _times(x: TensorLike, matrix: TensorLike, axis: int) -> Any:
+def _times(x: TensorLike, matrix: TensorLike, axis: int) -> Tensor:
     return ops.moveaxis(ops.matmul(ops.moveaxis(x, axis, -1), matrix), -1, axis)
 
 
@@ -493,7 +493,7 @@ def _default(node: Node, dtype: np.dtype[Any]) -> Any:
     return node.get("default_int64", -1) if dtype.kind in "iu" else node.get("default_float", -0.0)
 
 
-def _key(value: Any) -> Any:
+def _key(value: Any) -> str | float:
     if isinstance(value, (float, np.floating)) and value != value:
         return "NaN"
     return str(value) if isinstance(value, str) else float(value)

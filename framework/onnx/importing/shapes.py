@@ -180,7 +180,7 @@ def _slice(
     return x[tuple(key)]
 
 
-def _clamped(start: Any, end: Any, step: object, size: int) -> tuple[Any, Any]:
+def _clamped(start: object, end: object, step: object, size: int) -> tuple[Any, Any]:
     """Bounds of ints as Python has them: where a negative step ends before the front, None."""
     if isinstance(end, int) and isinstance(step, int) and step < 0:
         lowest = -_END if size is None else -size
@@ -230,7 +230,7 @@ def _scatter_nd(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike)
     return scattered(node, x, indices, updates, node.get("reduction", "none"))
 
 
-def scattered(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike, how: str) -> Any:
+def scattered(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike, how: str) -> Tensor:
     """Return x with updates at places, put together as `how` says."""
     if how == "none":
         return ops.scatter_update(x, indices, updates)

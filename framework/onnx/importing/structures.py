@@ -221,24 +221,26 @@ def _place(node: Node, position: TensorLike | None, size: int, last: int) -> int
 
 
 @imports("SequenceInsert")
-def _sequence_insert(node: Node, sequence: list[Any], value: NodeValue, position: TensorLike | None = None) -> Any:
+def _sequence_insert(
+    node: Node, sequence: Sequence[object], value: NodeValue, position: TensorLike | None = None
+) -> Any:
     place = _place(node, position, len(sequence), len(sequence))
     return [*sequence[:place], value, *sequence[place:]]
 
 
 @imports("SequenceErase")
-def _sequence_erase(node: Node, sequence: list[Any], position: TensorLike | None = None) -> Any:
+def _sequence_erase(node: Node, sequence: Sequence[object], position: TensorLike | None = None) -> Any:
     place = _place(node, position, len(sequence), len(sequence) - 1)
     return [*sequence[:place], *sequence[place + 1 :]]
 
 
 @imports("SequenceAt")
-def _sequence_at(node: Node, sequence: list[Any], position: TensorLike) -> Any:
+def _sequence_at(node: Node, sequence: Sequence[object], position: TensorLike) -> Any:
     return sequence[_place(node, position, len(sequence), len(sequence) - 1)]
 
 
 @imports("SequenceLength")
-def _sequence_length(node: Node, sequence: list[Any]) -> Any:
+def _sequence_length(node: Node, sequence: Sequence[object]) -> Any:
     return np.array(len(sequence), "int64")
 
 

@@ -235,7 +235,7 @@ async def _events(asked: _Asked, request: Request) -> AsyncGenerator[bytes]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _event(entry: Mapping[str, Any]) -> bytes:
+def _event(entry: Mapping[str, object]) -> bytes:
     return b"data: " + write_json(entry) + b"\n\n"
 
 

@@ -70,7 +70,7 @@ class Decoder:
     def __init__(
         self,
         step: Step,
-        begin: Callable[..., Any],
+        begin: Callable[..., object],
         *,
         end_token: int,
         max_length: int,

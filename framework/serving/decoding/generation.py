@@ -49,7 +49,7 @@ class Generation:
         "units",
     )
 
-    def __init__(self, prompt: list[int], inputs: Sequence[Any], limit: int) -> None:
+    def __init__(self, prompt: list[int], inputs: Sequence[object], limit: int) -> None:
         self.prompt, self.inputs, self.limit = prompt, inputs, limit
         self.temperature, self.top_k, self.top_p = 0.0, 0, 1.0
         self.units: Any = None
@@ -81,7 +81,7 @@ def make_generation(
     plan: Plan,
     signature: Signature,
     prompt: Sequence[int],
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, object] | None = None,
     *,
     max_tokens: int | None = None,
     temperature: float = 0.0,
@@ -154,7 +154,7 @@ def _prompt(prompt: object, plan: Plan) -> list[int]:
     return tokens
 
 
-def _rows(signature: Signature, inputs: Mapping[str, Any]) -> list[Any]:
+def _rows(signature: Signature, inputs: Mapping[str, object]) -> list[Any]:
     infos = [info for info in signature.inputs if info.name != TOKENS]
     check_given([info.name for info in infos], inputs)
     return [as_input(info, [inputs[info.name]]) for info in infos]

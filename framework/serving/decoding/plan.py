@@ -158,7 +158,7 @@ def _row(name: str, spec: object) -> tuple[tuple[int | None, ...], str]:
     return (1, *spec.shape[1:]), dtype
 
 
-def _first_states(begin: Callable[..., Any], row_inputs: Mapping[str, Tensor]) -> Any:
+def _first_states(begin: Callable[..., object], row_inputs: Mapping[str, Tensor]) -> Any:
     """The states of one row that begins.
 
     Raises:
@@ -229,7 +229,9 @@ def _stepped(step: Step, first: Tensors, states: list[Variable], slots: int) -> 
     return Entry((tokens.name,), (best.name, found_logits.name), names), checked.vocabulary
 
 
-def _prefilled(prefill: Callable[..., Any], first: Tensors, states: list[Variable], slot: Symbol) -> dict[str, Entry]:
+def _prefilled(
+    prefill: Callable[..., object], first: Tensors, states: list[Variable], slot: Symbol
+) -> dict[str, Entry]:
     """Return entries that take a chunk of one prompt, with states of its own, and put these into a slot."""
     tokens, lengths = placeholder((1, CHUNK), "int32", "chunk"), placeholder((1,), "int32", "lengths")
     apart = [placeholder(_sizes(leaf), leaf.dtype, "row_state") for leaf in flatten(first)]

@@ -94,7 +94,7 @@ async def _events(asked: _Asked, first: Piece, others: AsyncGenerator[Piece]) ->
             yield _event({"error": STOPS})
 
 
-def _event(entry: Mapping[str, Any]) -> bytes:
+def _event(entry: Mapping[str, object]) -> bytes:
     return b"data: " + write_json(entry) + b"\n\n"
 
 
@@ -144,7 +144,7 @@ async def _awaited(value: Awaitable[T]) -> T:
     return await value
 
 
-def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _object(body: Mapping[str, object], key: str) -> Mapping[str, Any]:
     found = body.get(key) or {}
     if not isinstance(found, dict):
         raise RequestError(400, f"'{key}' has to be an object.")

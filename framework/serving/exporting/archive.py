@@ -212,7 +212,7 @@ def export_graph(
     return write_servable(filepath, graph, {DEFAULT: signature}, version, operations=kept)
 
 
-def _check_placeholders(needed: Any, fed: Any, inputs: Mapping[str, Any]) -> None:
+def _check_placeholders(needed: Any, fed: object, inputs: Mapping[str, object]) -> None:
     for operation in needed:
         if operation.type == "placeholder" and operation not in fed:
             raise ValueError(

@@ -49,7 +49,7 @@ class WritesVariablesError(ValueError):
 
 
 def trace_endpoint(
-    who: str, function: Callable[..., Any], arguments: list[Any], graph: Graph, row_wise: bool | None = None
+    who: str, function: Callable[..., object], arguments: list[Any], graph: Graph, row_wise: bool | None = None
 ) -> Endpoint:
     """Build what a function computes into a graph.
 

@@ -98,7 +98,7 @@ def _images(info: TensorInfo, tensor: WireTensor) -> Any:
     return decoded(info, items) if items else as_input(info, np.zeros((0, *[each or 0 for each in info.shape[1:]])))
 
 
-def _listed(data: Any) -> Any:
+def _listed(data: object) -> Any:
     """Return values as they are, those of a repeated field as a list."""
     is_repeated = isinstance(data, MutableSequence) and not isinstance(data, list)
     return list(in_pieces(data)) if is_repeated else data

@@ -63,7 +63,7 @@ class OpenInferenceRest:
         name = request.parts["model"]
         asked = InferRequest(name, request.parts["version"], inputs, list(requested), parameters, len(content))
         answer = await self._backend.infer(asked, raw=False)
-        head: dict[str, Any] = {"model_name": name, "model_version": answer.version}
+        head = {"model_name": name, "model_version": answer.version}
         if document.get("id"):
             head["id"] = document["id"]
         in_bytes = [bool(requested.get(tensor.name, binary)) for tensor in answer.outputs]
@@ -71,7 +71,7 @@ class OpenInferenceRest:
         return await beside_others(size, _response, head, answer.outputs, in_bytes)
 
 
-def _response(head: Mapping[str, Any], outputs: Sequence[WireTensor], in_bytes: Sequence[bool]) -> Response:
+def _response(head: Mapping[str, object], outputs: Sequence[WireTensor], in_bytes: Sequence[bool]) -> Response:
     """Return the answer with these outputs, some as bytes behind the JSON."""
     described, raw, arrays = [], [], []
     for tensor, is_raw in zip(outputs, in_bytes, strict=True):
@@ -99,7 +99,7 @@ def _parted(request: Request) -> tuple[memoryview, memoryview]:
     return body[: int(said)], body[int(said) :]
 
 
-def _inputs(document: Mapping[str, Any], rest: memoryview) -> list[WireTensor]:
+def _inputs(document: Mapping[str, object], rest: memoryview) -> list[WireTensor]:
     given = document.get("inputs")
     if not isinstance(given, list):
         raise RequestError(400, "Expected 'inputs', a list of tensors.")
@@ -130,7 +130,7 @@ def _inputs(document: Mapping[str, Any], rest: memoryview) -> list[WireTensor]:
     return found
 
 
-def _requested(document: Mapping[str, Any], binary: bool) -> dict[str, bool]:
+def _requested(document: Mapping[str, object], binary: bool) -> dict[str, bool]:
     """The outputs that are asked for, and whether as bytes."""
     found: dict[str, bool] = {}
     outputs = document.get("outputs") or []
@@ -145,7 +145,7 @@ def _requested(document: Mapping[str, Any], binary: bool) -> dict[str, bool]:
     return found
 
 
-def _parameters(holder: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+def _parameters(holder: Mapping[str, object], what: str) -> Mapping[str, Any]:
     found = holder.get("parameters") or {}
     if not isinstance(found, dict):
         raise RequestError(400, f"{what}: 'parameters' has to be an object.")

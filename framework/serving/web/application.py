@@ -119,7 +119,7 @@ class Application:
         except asyncio.CancelledError:
             _log.info(_UNREAD)
 
-    async def _respond(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _respond(self, scope: Any, receive: object, send: object) -> None:
         """Get an answer and send it."""
         headers = _headers_of(scope)
         answering = self._answer(scope, headers, receive)
@@ -156,7 +156,7 @@ class Application:
         _log.error("%s %s", method, path, exc_info=error)
         return _failure(500, f"The server failed: {type(error).__name__}: {error}")
 
-    async def _send(self, response: Response, receive: Any, send: Any) -> None:
+    async def _send(self, response: Response, receive: object, send: Any) -> None:
         body = response.body
         encoded = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in fields_of(response)]
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
@@ -259,7 +259,7 @@ class Application:
         asked = float(said) / 1000
         return asked if self._request_seconds is None else min(asked, self._request_seconds)
 
-    async def _whole_body(self, headers: Mapping[str, str], receive: Any) -> bytes:
+    async def _whole_body(self, headers: Mapping[str, str], receive: object) -> bytes:
         body = await self._body(headers, receive)
         encoding = headers.get("content-encoding")
         return await plain(body, encoding, self._max_body_bytes) if encoding else body

@@ -146,7 +146,9 @@ _RESPONSES = {
 }
 
 
-def _operation(name: str, summary: str, schema: Mapping[str, Any], gives: str = "application/json") -> dict[str, Any]:
+def _operation(
+    name: str, summary: str, schema: Mapping[str, object], gives: str = "application/json"
+) -> dict[str, Any]:
     answer = {"description": "The answer", "content": {gives: {"schema": {}}}}
     return {
         "post": {
@@ -158,7 +160,7 @@ def _operation(name: str, summary: str, schema: Mapping[str, Any], gives: str = 
     }
 
 
-def _value(dtype: str) -> dict[str, Any]:
+def _value(dtype: str) -> dict[str, str]:
     if dtype == "string":
         return {"type": "string"}
     return {"type": "boolean" if dtype == "bool" else "integer" if "int" in dtype else "number"}
@@ -173,7 +175,7 @@ def _nested(info: TensorInfo, start: int) -> dict[str, Any]:
     return found
 
 
-def _fields(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def _fields(properties: Mapping[str, object], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required}
 
 

@@ -191,7 +191,7 @@ class Supervisor:
             for each in started:
                 each.send({"all": said})
 
-    async def _admit(self, worker: _Worker, facts: Any) -> None:
+    async def _admit(self, worker: _Worker, facts: object) -> None:
         """Count a process as started, once it has let go what clients have let go in the others."""
         for name in sorted(self._unloaded):
             await self._ask(worker, "unload", name)
