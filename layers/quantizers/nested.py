@@ -62,8 +62,13 @@ def follow(layer: LayerState, described: Mapping[str, Any]) -> None:
                 f"Layer {layer.name!r} has quantised weights of a layer {entry['name']!r} inside of it in its file, "
                 f"where {'there is no layer' if inner is None else f'{type(inner).__name__} has no quantised form'}."
             )
+        policy, config = policies.get(entry["dtype_policy"]), deserialize_keras_object(entry["config"])
         if inner.quantization_mode is None:
-            inner.become(policies.get(entry["dtype_policy"]), deserialize_keras_object(entry["config"]))
+            inner.become(policy, config)
+        else:  # built by the policy that the map of the layer around it has for its path; maps hold no configs
+            inner.quantization_config, inner._dtype_policy = config, policy
+            if config is not None:
+                inner.inputs_quantizer = config.activation_quantizer
         inner.inputs_scale = entry.get("inputs_scale")
 
 

@@ -177,6 +177,24 @@ def test_attention_in_a_layer_of_ones_own_is_quantised_and_saved(tmp_path: Path)
     assert config["dtype"]["class_name"] == "DTypePolicyMap"  # by which Keras finds the layers inside
 
 
+@pytest.mark.parametrize(
+    "config",
+    [quantizers.Int8QuantizationConfig(activation_quantizer=None), quantizers.Int4QuantizationConfig(block_size=4)],
+)
+def test_attention_keeps_how_its_projections_are_quantised(config: Any, tmp_path: Path):
+    inputs = ab.Input((5, 8))
+    model = ab.Model(inputs, layers.MultiHeadAttention(2, 4, name="attention")(inputs, inputs))
+    model.quantize(config=config)
+    x = normal(3, 5, 8)
+    expected = model.predict(x, verbose=0)
+    for _ in range(2):
+        model.save(tmp_path / "attention.keras")
+        model = ab.load_model(tmp_path / "attention.keras")
+        np.testing.assert_array_equal(model.predict(x, verbose=0), expected)
+        inside = model.get_layer("attention").query_dense
+        assert inside.quantization_config.get_config() == config.get_config()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_compiled_model_predicts_by_the_new_weights(mode: str):
     model = ab.Sequential([ab.Input((8,)), layers.Dense(16, activation="relu"), layers.Dense(2)])
