@@ -27,13 +27,20 @@ def keep_updates_together(machine: Machine, stands_alone: Callable[[Node], bool]
     Returns:
         The operations of updates, which are to be joined however long they run.
     """
-    updates = [(assign, _update(assign)) for assign in _only_writers(machine)]
+    found = [(assign, _update(assign)) for assign in _only_writers(machine)]
+    updates = [(assign, nodes) for assign, nodes in found if nodes]
     joined = {node for _, nodes in updates for node in nodes}
+    if not updates:
+        return joined
     lateness = Lateness(machine, lambda node: node not in joined and stands_alone(node))
-    consumers = machine.consumers()
-    for assign, nodes in updates:
-        if nodes:
-            _read_late(machine, assign, nodes, lateness, consumers)
+    consumers, order = machine.consumers(), _order(machine.nodes)
+    before = [(node, node.inputs, node.controls) for node in machine.nodes]
+    for assign, nodes in updates if order else ():
+        _read_late(machine, assign, nodes, lateness, consumers, order)
+    if not _order(machine.nodes):  # some updates wait for each other, by way of what another task computes of them
+        machine.nodes = [node for node, _, _ in before]
+        for node, inputs, controls in before:
+            node.inputs, node.controls = inputs, controls
     return joined
 
 
@@ -98,7 +105,12 @@ def _is_read(node: Node) -> bool:
 
 
 def _read_late(
-    machine: Machine, assign: Node, nodes: list[Node], lateness: Lateness, consumers: dict[Value, list[Node]]
+    machine: Machine,
+    assign: Node,
+    nodes: list[Node],
+    lateness: Lateness,
+    consumers: dict[Value, list[Node]],
+    order: dict[Node, int],
 ) -> None:
     """Have the operations of an update read the variable once all is there that they take besides."""
     own = set(nodes)
@@ -106,7 +118,7 @@ def _read_late(
     reads = [value.node for value in taken if _reads(value.node, assign)]
     awaited = [value for value in taken if value.node.kind != "const" and not _is_read(value.node)]
     late = frozenset[object]().union(*map(lateness.of_value, awaited))
-    if _needs(awaited, own):
+    if _needs(awaited, own, order):
         return  # some of it is computed of the update, as where that goes to another task and back
     controls = [value.node.done if value.node.kind == "op" else value for value in awaited]
     for read in [read for read in reads if not late <= lateness.of_node(read)]:
@@ -120,21 +132,48 @@ def _read_late(
             node.inputs = [again.output if value == read.output else value for value in node.inputs]
 
 
-def _needs(values: Iterable[Value], nodes: set[Node]) -> bool:
+def _needs(values: Iterable[Value], nodes: set[Node], order: dict[Node, int]) -> bool:
     """Test whether one of some values comes from some nodes, in the same iteration, by whatever way."""
     seen: set[Node] = set()
+    first = min(order[node] for node in nodes)
     pending = [value.node for value in values]
     while pending:
         node = pending.pop()
         if node in nodes:
             return True
-        if node in seen or node.kind == "next_iteration":
+        if node in seen or order.get(node, first) < first:  # a read that was added comes from nothing of an update
             continue
         seen.add(node)
-        pending += [value.node for value in node.sources]
-        if node.kind == "recv" and node.peer is not None:
-            pending.append(node.peer)
+        pending += _before(node)
     return False
+
+
+def _order(nodes: Iterable[Node]) -> dict[Node, int]:
+    """Number nodes so that each has a larger number than what it waits for in its iteration; empty if that can't be."""
+    found: dict[Node, int] = {}
+    begun: set[Node] = set()
+    for start in nodes:
+        pending = [(start, False)]
+        while pending:
+            node, is_ready = pending.pop()
+            if is_ready:
+                found[node] = len(found)
+            elif node not in begun:
+                begun.add(node)
+                before = _before(node)
+                if any(each in begun and each not in found for each in before):
+                    return {}
+                pending.append((node, True))
+                pending.extend((each, False) for each in before if each not in found)
+    return found
+
+
+def _before(node: Node) -> list[Node]:
+    """Return what a node waits for in its own iteration."""
+    if node.kind == "next_iteration":
+        return []
+    before = [value.node for value in node.sources]
+    return [*before, node.peer] if node.kind == "recv" and node.peer is not None else before
 
 
 __all__ = ["keep_updates_together", "updates_a_variable"]

@@ -122,6 +122,26 @@ def test_what_is_computed_of_the_update_elsewhere_is_no_part_of_it(pair: Any):
             np.testing.assert_array_equal(session.run(written), [12, 12, 12])
 
 
+def test_updates_that_wait_for_each_other_by_way_of_another_task_run(pair: Any):
+    """The momentum is known halfway, goes to the other task, and comes back for the update that its rest waits for."""
+    _, worker = pair
+    with ab.Graph().as_default() as graph:
+        v, m = variable("waits for a momentum", 3), variable("waits for an update", 3)
+        with ab.device(PS):
+            half = m * 0.5
+        with ab.device(WORKER):
+            there = ab.ops.tanh(half) + 1.0
+        with ab.device(PS):
+            new = v + there
+        with ab.device(WORKER):
+            back = ab.ops.exp(new * 0.0)
+        with ab.device(PS):
+            written = [v.assign(new), m.assign(half + back)]
+        with ab.Session(graph, target=worker.target) as session:
+            np.testing.assert_allclose(session.run(written, timeout=60.0), [[1] * 3, [1] * 3])
+            np.testing.assert_allclose(session.run(written, timeout=60.0), [[2 + np.tanh(0.5)] * 3, [1.5] * 3])
+
+
 def test_updates_in_loops_take_the_value_of_their_iteration(pair: Any):
     _, worker = pair
     with ab.Graph().as_default() as graph:
