@@ -38,7 +38,7 @@ from ..run_time_shapes import sum_like
 def solution(xp: Any, a: Any, b: Any) -> Any:
     """Return X of A X = B. Stacks of either are those of both: cupy wants them to be of one shape, and not empty."""
     if xp is np:
-        return np.linalg.solve(a, b)
+        return xp.linalg.solve(a, b)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     if not b.size:
         return xp.zeros((*batch, *b.shape[-2:]), b.dtype)
