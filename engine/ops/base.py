@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 import numpy as np
 
 from ..common import dtypes
-from ..common.axis_numbers import axis_number
+from ..common.axes import axis_number, axis_numbers
 from ..common.dtypes import DType, DTypeLike, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
@@ -556,7 +556,7 @@ def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:
     """
     if axis is None:
         return None if rank is None else tuple(range(rank))
-    axes = [normalize_axis(a, rank) for a in (axis if is_sequence(axis) else (axis,))]
+    axes = [normalize_axis(each, rank) for each in axis_numbers(axis)]
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis={axis} names an axis twice.")
     return tuple(sorted(axes))

@@ -65,6 +65,19 @@ def test_meshgrid_flattens(indexing: Any) -> None:
     assert ops.meshgrid(ab.KerasTensor((2, 3)), ab.KerasTensor((4,)))[0].shape == (4, 6)
 
 
+def test_axes_may_be_a_vector_or_a_range() -> None:
+    vectors: list[Any] = [[0, 1], (0, 1), range(2), np.array([0, 1]), ops.convert_to_tensor([0, 1])]
+    for axes in vectors:
+        assert float(ops.sum(X, axis=axes)) == float(ab.tf.reduce_sum(X, axis=axes)) == 15
+        assert ops.expand_dims(X, axes).shape == (1, 1, 2, 3)
+        np.testing.assert_array_equal(ops.flip(X, axes), X[::-1, ::-1])
+    numbers: list[Any] = [1, np.int64(1), np.array(1), ops.convert_to_tensor(1)]
+    for one in numbers:
+        assert ops.sum(X, axis=one).shape == (2,)
+        assert ops.concatenate([X, X], axis=one).shape == (2, 6)
+        assert ops.expand_dims(X, one).shape == (2, 1, 3)
+
+
 @pytest.mark.parametrize("axis", [(1,), None, 0.5, 1.0, "a"])
 @pytest.mark.parametrize("op", [ops.cumsum, ops.sort, ops.flip, ops.softmax, ops.sum, ops.expand_dims, ops.take])
 def test_axes_that_are_no_integers_are_refused(op: Any, axis: Any) -> None:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, TypeGuard
 import numpy as np
 
 from ...common import dtypes
-from ...common.axis_numbers import axis_number
-from ...common.nest import is_sequence
+from ...common.axes import axis_numbers
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, axes_from_front
 from ...graph.graph import Operation
@@ -402,7 +401,7 @@ class ExpandDims(Op):
 
 def axes_argument(axis: int | Sequence[int]) -> list[int]:
     """An axis argument, one or several, as a list."""
-    return [axis_number(a) for a in (axis if is_sequence(axis) else (axis,))]
+    return axis_numbers(axis)
 
 
 def expand_dims(x: TensorLike, axis: int | Sequence[int]) -> Tensor:

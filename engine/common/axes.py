@@ -1,0 +1,38 @@
+"""Axes as users give them: integers, sequences and vectors of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any
+
+
+def axis_number(axis: Any, what: str = "axis") -> int:
+    """Return an axis as an int.
+
+    Raises:
+        TypeError: it is no integer.
+    """
+    try:
+        return index(axis)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer; got {axis!r}.") from None
+
+
+def axis_numbers(axis: Any) -> list[int]:
+    """Return an axis, or several in a sequence or a vector, as a list of ints.
+
+    Raises:
+        TypeError: one is no integer.
+
+    >>> axis_numbers(1), axis_numbers((0, -1)), axis_numbers(range(2))
+    ([1], [0, -1], [0, 1])
+    """
+    try:
+        return [index(axis)]
+    except TypeError:
+        several: Any = axis if isinstance(axis, Iterable) and not isinstance(axis, str) else [axis]
+    return [axis_number(each) for each in several]
+
+
+__all__ = ["axis_number", "axis_numbers"]
