@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import index
-from typing import Any
+from typing import Any, cast
 
 
 def axis_number(axis: Any, what: str = "axis") -> int:
@@ -31,8 +31,8 @@ def axis_numbers(axis: Any) -> list[int]:
     try:
         return [index(axis)]
     except TypeError:
-        several: Any = axis if isinstance(axis, Iterable) and not isinstance(axis, str) else [axis]
-    return [axis_number(each) for each in several]
+        is_several = isinstance(axis, Iterable) and not isinstance(axis, str)
+    return [axis_number(each) for each in (cast("Iterable[Any]", axis) if is_several else (axis,))]
 
 
 __all__ = ["axis_number", "axis_numbers"]
