@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import index
-from typing import Any, cast
+from typing import Any
 
 
 def axis_number(axis: Any, what: str = "axis") -> int:
@@ -31,8 +31,12 @@ def axis_numbers(axis: Any) -> list[int]:
     try:
         return [index(axis)]
     except TypeError:
-        is_several = isinstance(axis, Iterable) and not isinstance(axis, str)
-    return [axis_number(each) for each in (cast("Iterable[Any]", axis) if is_several else (axis,))]
+        several: Iterable[Any] = axis if _can_be_iterated(axis) else (axis,)
+    return [axis_number(each) for each in several]
+
+
+def _can_be_iterated(axis: object) -> bool:
+    return isinstance(axis, Iterable) and not isinstance(axis, str)
 
 
 __all__ = ["axis_number", "axis_numbers"]
