@@ -63,8 +63,11 @@ def spread(case: MachineCase, places: int, parallel_iterations: int, devices: Se
     whole = {id(region) for operation in operations if _is_whole(operation) for region in operation.op.regions}
     home = [chosen.choice(devices)] if whole else devices
     where: dict[int, str] = {}
-    for variable in case.built.variables.values():
-        variable.name = variable.path = f"{variable.name} of program {number}"
+    effects = [effect for operation in operations for effect in operation.effects]
+    held = dict.fromkeys(effect.resource for effect in effects if isinstance(effect.resource, ab.Variable))
+    # A function that is traced twice has made its variable twice, of which the program lists one.
+    for position, variable in enumerate(dict.fromkeys([*case.built.variables.values(), *held])):
+        variable.name = variable.path = f"{variable.name} of program {number}, {position}"
         variable.device = where[id(variable)] = chosen.choice(home)
     for operation in operations:
         if id(operation.graph) in whole:
@@ -186,7 +189,8 @@ def test_random_programs_over_processes(chunk: int, cluster: Running):
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(20))
 def test_many_random_programs_over_processes(chunk: int, cluster: Running):
-    found = check_chunk(chunk, 100, cluster, programs())
+    found = check_chunk(chunk, 100, cluster, programs(without=("custom_gradient",)))
+    assert found["programs"] >= 95
     assert sum(found[f"over {count} tasks"] for count in (2, 3, 4)) >= 25
     assert found[f"over {len(cluster)} tasks"] >= 3
     values_crossed(cluster)
