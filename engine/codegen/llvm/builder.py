@@ -326,21 +326,24 @@ class FunctionBuilder(Builder):
     Args:
         name: of the function, without the ``@``.
         parameters: each with its type, such as ``"ptr noalias %x"``.
-        attributes: of the function, such as ``"noinline"``.
+        attributes: of the function, in place of `usual_attributes`.
         linkage: ``"internal"``, or ``""`` if code from elsewhere calls it.
         result: the type of what it returns.
     """
+
+    usual_attributes: ClassVar[str] = "noinline"
 
     def __init__(
         self,
         name: str,
         parameters: Sequence[str],
-        attributes: str = "noinline",
+        attributes: str | None = None,
         linkage: str = "internal",
         result: str = "void",
     ) -> None:
         super().__init__("start")
         self._is_void = result == "void"
+        attributes = self.usual_attributes if attributes is None else attributes
         words = ["define", linkage, result, f"@{name}({', '.join(parameters)})", attributes]
         self._head = " ".join(word for word in words if word) + " {\nentry:"
 

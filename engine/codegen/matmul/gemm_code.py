@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from ..llvm.builder import FunctionBuilder
@@ -18,13 +17,4 @@ class ProductBuilder(FunctionBuilder):
     """The body of a function of products, whose loops stay as they are: tiles are unrolled while they are printed."""
 
     loop_metadata: ClassVar[str] = ", !llvm.loop !100"
-
-    def __init__(
-        self,
-        name: str,
-        parameters: Sequence[str],
-        attributes: str = "",
-        linkage: str = "internal",
-        result: str = "void",
-    ) -> None:
-        super().__init__(name, parameters, attributes, linkage, result)
+    usual_attributes: ClassVar[str] = ""
