@@ -198,7 +198,7 @@ def function(
 
 @overload
 def function(
-    python_function: None = None, *, relax_shapes: int = 8, jit_compile: bool | None = None
+    *, relax_shapes: int = 8, jit_compile: bool | None = None
 ) -> Callable[[Callable[..., Outputs]], Function[Outputs]]: ...
 
 

@@ -301,7 +301,7 @@ def text_dataset_from_directory(
     follow_links: bool = False,
     format: str = "tf",
     verbose: bool = True,
-) -> list[Dataset] | Dataset:
+) -> Any:
     """The text files (``.txt``) of a folder, with labels.
 
     Args:
@@ -370,7 +370,7 @@ def image_dataset_from_directory(
     data_format: str | None = None,
     format: str = "tf",
     verbose: bool = True,
-) -> list[Dataset] | Dataset:
+) -> Any:
     """The images of a folder (BMP, GIF, JPEG, PNG), resized, with labels.
 
     Args:
@@ -430,7 +430,7 @@ def _datasets(
     seed: int | None,
     validation_split: float | None,
     subset: str | None,
-) -> list[Dataset] | Dataset:
+) -> Any:
     """The dataset of a listing, or the two of its halves."""
     parts = ("training", "validation") if subset == "both" else (subset,)
     made: list[Dataset] = []

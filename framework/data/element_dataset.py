@@ -136,7 +136,7 @@ class ElementDataset(Transformations):
     @classmethod
     def list_files(
         cls,
-        file_pattern: str | os.PathLike[str] | Sequence[str],
+        file_pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         shuffle: bool | None = None,
         seed: int | None = None,
         name: str | None = None,

@@ -12,13 +12,17 @@ from ...engine.common.nest import flatten, is_mapping, is_nested, is_sequence, m
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
-    from ..structures import Arrays, ShapeLike
+    from ...engine.ops.base import TensorLike
+    from ..structures import ShapeLike
 
 Array = NDArray[Any]
 
 
 def padded_rows(
-    rows: Sequence[object], shapes: Nest[ShapeLike] | None, values: Arrays | None, longest: int | None = None
+    rows: Sequence[object],
+    shapes: Nest[ShapeLike] | None,
+    values: Nest[TensorLike | None] | None,
+    longest: int | None = None,
 ) -> Any:
     """Stack elements whose axes are padded at their end.
 

@@ -23,6 +23,7 @@ from .padding import padded_rows
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
+    from ...engine.ops.base import TensorLike
     from ..structures import Arrays, ShapeLike
     from .element_dataset import ElementDataset
 
@@ -337,7 +338,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         self,
         batch_size: int,
         padded_shapes: Nest[ShapeLike] | None = None,
-        padding_values: Arrays | None = None,
+        padding_values: Nest[TensorLike | None] | None = None,
         drop_remainder: bool = False,
         name: str | None = None,
     ) -> ElementDataset:
@@ -372,7 +373,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         bucket_boundaries: Sequence[int],
         bucket_batch_sizes: Sequence[int],
         padded_shapes: Nest[ShapeLike] | None = None,
-        padding_values: Arrays | None = None,
+        padding_values: Nest[TensorLike | None] | None = None,
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,

@@ -28,6 +28,8 @@ from anabranch.engine.ops.signal import windows
 from anabranch.engine.session import Session
 from anabranch.engine.session.placeholder import placeholder
 
+NO_SHAPE: Any = (2.5, 2)
+
 
 @pytest.fixture(autouse=True)
 def graph():
@@ -306,7 +308,7 @@ def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
     ("call", "error", "match"),
     [
         (lambda x: shaping.reshape(x, (5, -1)), ValueError, "6 elements"),
-        (lambda x: shaping.reshape(x, (2.5, 2)), TypeError, "2.5"),
+        (lambda x: shaping.reshape(x, NO_SHAPE), TypeError, "2.5"),
         (lambda x: shaping.expand_dims(x, (0, 0)), ValueError, "twice"),
         (lambda x: shaping.expand_dims(x, 4), ValueError, "out of range"),
         (lambda x: shaping.squeeze(x, 1), ValueError, "size is 3"),

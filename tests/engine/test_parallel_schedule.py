@@ -390,7 +390,7 @@ def test_functions_recursion_and_branches_around():
         def halved(n: Any, value: Any) -> Any:
             return ab.cond(n <= 0, lambda: value * 1.0, lambda: halved(n - 1, value * 0.5))
 
-        both = ab.function(lambda v: (ops.sort(v), ops.sort(-v)))
+        both: Any = ab.function(lambda v: (ops.sort(v), ops.sort(-v)))
         up, down = both(x)
         chosen = ab.cond(up[0] < 0, lambda: halved(ab.constant(3), down), lambda: up)
         program = Program(graph, [up, down, chosen], [x])

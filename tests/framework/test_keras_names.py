@@ -267,7 +267,7 @@ def test_the_largest_part_in_the_middle(shape: tuple[int, ...], data_format: str
     top, left = (height - side) // 2, (width - side) // 2
     part = image[..., top : top + side, left : left + side, :]
     expected = np.asarray(layers.Resizing(2, 2)(part))
-    found = np.moveaxis(found, -3, -1) if data_format == "channels_first" else found
+    found = np.moveaxis(np.asarray(found), -3, -1) if data_format == "channels_first" else found
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

@@ -178,5 +178,7 @@ def test_graphs_and_functions():
         return a, double(a)
 
     assert np.array_equal(double(np.ones(3)), [2.0, 2.0, 2.0])
+    held: Any = double
+    assert np.array_equal(ab.function(held)(np.ones(3)), [2.0, 2.0, 2.0])
     first, second = both(np.ones(3))
     assert (first + second).shape == (3,)

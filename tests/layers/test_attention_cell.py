@@ -46,7 +46,7 @@ def test_attention_is_that_of_numpy_at_each_step(score: str) -> None:
     hidden, attention = np.zeros((2, 3)), np.zeros((2, 4))
     for position in range(5):
         hidden = inner(np.concatenate([x[:, position], attention], axis=-1), [hidden])[0]
-        attention = attend(layer.cell, hidden, memory, mask)
+        attention = attend(layer.cell, np.asarray(hidden), memory, mask)
         np.testing.assert_allclose(outputs[:, position], attention, rtol=1e-7)
     other = memory + 100 * ~mask[..., None]
     np.testing.assert_allclose(layer(x, other, memory_mask=mask), outputs, rtol=1e-9)

@@ -197,7 +197,7 @@ def test_dropout_of_inputs_outputs_and_states(variational: bool) -> None:
     ):
         cell = layers.DropoutCell(Echo(), *rates, variational=variational, seed=2)
         layer = layers.RNN(cell, return_sequences=True)
-        outputs = layer(x, training=True)
+        outputs = np.asarray(layer(x, training=True))
         part = outputs[..., dropped]
         np.testing.assert_allclose(np.unique(part), [0, 4 / 3], rtol=1e-6)
         assert abs((part == 0).mean() - 0.25) < 0.03

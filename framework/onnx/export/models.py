@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def export_model(
     model: Model,
     filepath: str | os.PathLike[str],
-    verbose: bool | None = None,
+    verbose: int | None = None,
     input_signature: InputSpecs | None = None,
     opset_version: int | None = None,
     others: Mapping[str, object] | None = None,

@@ -49,7 +49,7 @@ class Generation:
         "units",
     )
 
-    def __init__(self, prompt: list[int], inputs: Sequence[object], limit: int) -> None:
+    def __init__(self, prompt: list[int], inputs: Sequence[Any], limit: int) -> None:
         self.prompt, self.inputs, self.limit = prompt, inputs, limit
         self.temperature, self.top_k, self.top_p = 0.0, 0, 1.0
         self.units: Any = None

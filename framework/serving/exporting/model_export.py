@@ -29,7 +29,7 @@ def export_model(
     model: Model,
     filepath: str | os.PathLike[str],
     format: str = "anabranch",
-    verbose: bool | None = None,
+    verbose: int | None = None,
     input_signature: InputSpecs | None = None,
     version: int | None = None,
     warmup: Arrays | None = None,
