@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def test_a_program_is_made_anew_for_other_switches_and_found_again():
         x = ab.placeholder((), "float32", "x")
         y = ab.ops.exp(x) + ab.ops.exp(x)
         session = ab.Session()
-        program = session.program(y, [x])
+        program: Any = session.program(y, [x])
         assert program.source.count("exp") < ab_source(y, x, "cse").count("exp")
         values = [program(np.float32(1))[0]]
         with without("cse"):
@@ -154,7 +155,7 @@ def test_a_program_made_without_a_pass_runs_with_it_when_it_is_on_again():
         x = ab.placeholder((), "float32", "x")
         y = ab.ops.exp(x) + ab.ops.exp(x)
         with without("cse"):
-            program = ab.Session().program(y, [x])
+            program: Any = ab.Session().program(y, [x])
         assert program.source.count("np.exp(x)") == 2
         program(np.float32(1))
         (other,) = program._others.values()
