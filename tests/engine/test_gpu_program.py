@@ -25,8 +25,11 @@ from anabranch.engine.devices import dispatcher as dispatchers
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.gpu.host_part import gpu_of_step
 from anabranch.engine.machine.gpu.program import GpuProgram
-from anabranch.engine.machine.gpu.variables import OnGpu
+from anabranch.engine.machine.gpu.variables import DeviceVariables, OnGpu
+from anabranch.engine.machine.gpu.variables import on_gpu as on_gpu_now
 from anabranch.engine.machine.program import MachineProgram, prepared_step
+from anabranch.engine.ops.base import apply
+from anabranch.engine.ops.random.keys import SetKey
 from anabranch.engine.place.devices import list_devices
 from anabranch.engine.session.programs import make_program
 
@@ -181,6 +184,21 @@ def test_a_machine_finds_what_a_step_left_on_the_gpu() -> None:
     np.testing.assert_allclose(both()[0], np.exp([2.0, 2.0]) + 1, rtol=1e-6)
 
 
+def test_a_machine_reads_what_it_has_written_and_not_what_a_step_left() -> None:
+    v, program = counting()
+    program()
+    v.numpy()  # the host has it, too
+    dispatcher = dispatchers._dispatchers[0]
+    values = DeviceVariables(dispatcher)
+    held = on_gpu_now(v, dispatcher)
+    assert held is not None
+    assert values.read(v) is held.array
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatcher, "fetch", lambda value, then: None)  # the copy to the host is on its way
+        values.write(v, written := dispatcher.cupy.asarray(np.array([5.0, 6.0], "float32")))
+    assert values.read(v) is written
+
+
 def test_copies_of_variables_that_are_on_a_gpu() -> None:
     v, program = counting()
     program()
@@ -253,6 +271,27 @@ def test_keys_are_those_of_the_cpu() -> None:
         return [program(), program()]
 
     np.testing.assert_array_equal(drawn("gpu:0"), drawn("cpu:0"))
+
+
+@pytest.mark.parametrize("first", ["a loop", "a state"])
+def test_keys_behind_others_of_their_generator_wait_for_these(first: str) -> None:
+    def drawn(device: str) -> list[Any]:
+        generator = ab.random.SeedGenerator(7)
+        with ab.Graph().as_default(), ab.device(device):
+            x = ab.placeholder((2,), "int64")
+            if first == "a loop":
+                before = ab.while_loop(
+                    lambda i, y: i < 3,
+                    lambda i, y: (i + 1, y + ab.random.uniform((3,), seed=generator)),
+                    (0, ab.ops.zeros(3)),
+                )[1]
+            else:
+                before = apply(SetKey(generator), ab.ops.sort(ab.ops.stack([x[0], x[1] * 2])))
+            program = made([before, ab.random.uniform((3,), seed=generator)], [x])
+        return [np.asarray(value) for _ in range(2) for value in program(np.array([9, 2]))]
+
+    for found, wanted in zip(drawn("gpu:0"), drawn("cpu:0"), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_labels_are_checked_on_the_host() -> None:

@@ -42,7 +42,7 @@ def gpu_of_step(step: Step, devices: Sequence[Device]) -> Device | None:
     if len(gpus) != 1 or device is None:
         return None
     host = host_of(device, devices).name
-    apart = host_part(step)
+    apart = set(host_part(step))
     for operation in running:
         is_there = operation.device == device.name
         is_beside = operation.device == host and (operation in apart or runs_on_host(operation) or _draws(operation))
@@ -54,19 +54,23 @@ def gpu_of_step(step: Step, devices: Sequence[Device]) -> Device | None:
 
 
 def host_part(step: Step) -> list[Operation]:
-    """Return what can be computed before all else, on the host: keys, checks of what is fed, and what these take."""
+    """Return what can be computed before all else, on the host: keys, checks of what is fed, and what these take.
+
+    A key stays where it is if an operation before it that stays touches its generator, such as a loop that draws.
+    """
     fed = set(step.feeds)
     found: dict[Operation, None] = {}
     ready: set[Symbol] = set(fed)
+    staying: set[object] = set()  # what operations that stay have effects on
     for operation in step.operations:
-        is_ready = all(tensor in ready for tensor in operation.inputs)
-        if isinstance(operation.op, Constant) or (is_ready and not operation.effects and not operation.op.regions):
+        touched = {effect.resource for effect in operation.effects}
+        is_ready = ready.issuperset(operation.inputs) and not operation.op.regions and staying.isdisjoint(touched)
+        if is_ready and (not touched or _draws(operation)):
             ready.update(operation.outputs)
-        if _draws(operation) and is_ready:
-            ready.update(operation.outputs)
-            found[operation] = None
-        elif isinstance(operation.op, CheckedClasses) and is_ready:
-            found.update(dict.fromkeys(_taken(operation, fed)))
+            if _draws(operation) or isinstance(operation.op, CheckedClasses):
+                found.update(dict.fromkeys(_taken(operation, fed)))
+        else:
+            staying |= touched
     return [operation for operation in step.operations if operation in found]
 
 

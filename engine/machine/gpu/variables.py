@@ -134,12 +134,14 @@ class DeviceVariables:
 
     def read(self, variable: Variable) -> Any:
         """The value on the device; a NumPy scalar where it is one."""
+        copy = self._copies.get(variable)
+        if copy is not None and copy.is_coming:
+            return copy.device
         held = on_gpu(variable, self._dispatcher)
         if held is not None:
             return held.array
         host = variable.stored_value()
-        copy = self._copies.get(variable)
-        if copy is not None and (copy.is_coming or copy.host is host):
+        if copy is not None and copy.host is host:
             return copy.device
         if not is_array(host):
             return host
