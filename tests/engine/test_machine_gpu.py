@@ -31,6 +31,7 @@ from anabranch.engine.graph.state.initial_values import Later
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.gpu.fused import FusedRunner
 from anabranch.engine.machine.gpu.kernels import HOST_READS, OpRunner
+from anabranch.engine.machine.gpu.rows import combine_rows_on_gpu
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -281,8 +282,11 @@ def numeric_samples() -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "samples"), numeric_samples())
-def test_operations_get_what_they_look_at_from_the_host(name: str, samples: list[Sample]) -> None:
+def test_operations_get_what_they_look_at_from_the_host(
+    monkeypatch: pytest.MonkeyPatch, name: str, samples: list[Sample]
+) -> None:
     """With integers of the host kept there, no operation makes the host wait for the device, and all give the same."""
+    monkeypatch.setattr("anabranch.engine.ops.arrays.gathering._combiners", {DeviceArray: combine_rows_on_gpu})
     cupy: Any = FakeCupy()
     for sample in samples:
         looked: list[int] = []

@@ -78,11 +78,15 @@ def test_axes_may_be_a_vector_or_a_range() -> None:
         assert ops.expand_dims(X, one).shape == (2, 1, 3)
 
 
-@pytest.mark.parametrize("axis", [(1,), None, 0.5, 1.0, "a"])
-@pytest.mark.parametrize("op", [ops.cumsum, ops.sort, ops.flip, ops.softmax, ops.sum, ops.expand_dims, ops.take])
+NO_AXES: list[tuple[Any, Any]] = [  # None and tuples mean something to the other ops
+    *[(op, axis) for op in (ops.cumsum, ops.sort, ops.take) for axis in ((1,), 0.5, 1.0, "a")],
+    *[(op, axis) for op in (ops.flip, ops.softmax, ops.sum) for axis in (0.5, 1.0, "a")],
+    *[(ops.expand_dims, axis) for axis in (None, 0.5, 1.0, "a")],
+]
+
+
+@pytest.mark.parametrize(("op", "axis"), NO_AXES)
 def test_axes_that_are_no_integers_are_refused(op: Any, axis: Any) -> None:
-    if (axis is None and op is not ops.expand_dims) or (axis == (1,) and op not in (ops.cumsum, ops.sort, ops.take)):
-        pytest.skip("a meaning of its own")
     arguments = ([0],) if op is ops.take else ()
     with pytest.raises(TypeError, match=r"axis must be an integer; got"):
         op(X, *arguments, axis=axis)
