@@ -52,7 +52,7 @@ _ONE_AXIS = {"axis": "the axis; None for the elements of `x` as a vector."}
 
 
 class Kind(NamedTuple):
-    """What ops of one kind have in common: descriptions of arguments, the result, what is raised when."""
+    """Describe ops of one kind: their arguments, the result, and which errors are raised when."""
 
     arguments: Mapping[str, str]
     returns: str

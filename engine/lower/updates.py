@@ -1,6 +1,6 @@
 """Updates of variables on tasks, where steps of other clients may write the same variable while a step is under way.
 
-What is computed of a variable's value and then assigned to it, an update, is to begin with the value that the variable
+An update computes a new value of a variable's value, and assigns it. It has to begin with the value that the variable
 has then: the addition of another client counts, too. So the operations of an update read the variable again once all
 else is there that they take, beside other readers of it, and run with the assignment as one node, between which nothing
 comes. A step that is alone finds the same values, for nothing else of it writes the variable.

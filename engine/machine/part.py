@@ -376,11 +376,6 @@ class PartProgram(MachineProgram):
         self._long.add(node)
         return True
 
-    def print_again(self) -> None:
-        """Have what was noted as long run apart in the steps that begin from now on."""
-        self._print(self._prepared)
-        self._traced = None
-
     def failed(self, step: PartStep, error: Exception) -> None:
         """Drop a run that has failed, and note on its error where."""
         if not isinstance(error, CallsTooDeepError):  # that names the function: where it ended says nothing

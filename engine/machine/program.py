@@ -54,7 +54,7 @@ from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from ..runtime.errors import annotate, evaluated
 from ..runtime.printer import Printer
-from ..runtime.program import copied_value, describe_origin, fusion_rule_of, kernels_of, needs_whole_cores
+from ..runtime.program import copied_value, fusion_rule_of, kernels_of, listed_line, needs_whole_cores
 from ..runtime.timing import note_compiled, now
 from ..runtime.writes import touched_variables, written_variables
 from ..tracing import active
@@ -65,7 +65,6 @@ from .step import Step
 
 Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
 _LONG_ALONE = 0.01  # seconds of an operation that a task with one device runs on a thread
-_TEXT_WIDTH = 56  # of the program in a listing
 
 
 @dataclass
@@ -309,8 +308,12 @@ class MachineProgram:
         found = {node for node in found if not is_first or any(o.type == "numpy_function" for o in node.operations)}
         if found:
             self._long |= found
-            self._print(self._prepared)
-            self._traced = None
+            self.print_again()
+
+    def print_again(self) -> None:
+        """Have what was noted as long run apart in the steps that begin from now on."""
+        self._print(self._prepared)
+        self._traced = None
 
     def _ended(self, step: Step, found: list[Any]) -> tuple[Any, ...]:
         """Return the fetched values of a run; none of them shares memory with the program's state."""
@@ -372,7 +375,7 @@ class MachineProgram:
                 node = self.printing.nodes.get(text[4:].partition("(")[0])
                 part = parts["" if node is None else str(node.device)]
             origin = self.origins.get(number) if lines else None
-            part.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {describe_origin(origin.operation)}")
+            part.append(listed_line(text, origin))
         texts = ["\n".join([f"# --- {device or 'any device'} ---", *part]) for device, part in parts.items() if part]
         return "\n\n".join([text.rstrip() for text in texts]) + "\n"
 

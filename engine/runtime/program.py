@@ -45,6 +45,7 @@ from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate_from, clear
 from .parallel_schedule import arranged
+from .printed import Origin
 from .printer import Printer
 from .records import recorded_in_rows, written_into_slots
 from .releases import last_reads
@@ -281,8 +282,7 @@ class Program:
         """The source, and behind each line the operation that it computes and the user's line that built it."""
         listed: list[str] = []
         for number, text in enumerate(self.source.splitlines(), 1):
-            origin = self.origins.get(number)
-            listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {describe_origin(origin.operation)}")
+            listed.append(listed_line(text, self.origins.get(number)))
         return "\n".join(listed) + "\n"
 
     @property
@@ -355,7 +355,12 @@ class Program:
         clear(frames)
 
 
-def describe_origin(operation: Operation) -> str:
+def listed_line(text: str, origin: Origin | None) -> str:
+    """A line of a listing of a program: its text, and the operation that it computes, if there is one."""
+    return text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {_describe_origin(origin.operation)}"
+
+
+def _describe_origin(operation: Operation) -> str:
     """An operation's name and the user's line, without the folder."""
     location = operation.location
     if location is None:

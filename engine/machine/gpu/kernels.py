@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from ...common.nest import is_tuple
 from ...devices.dispatcher import Dispatcher
 from ...devices.transfer import Parts
 from ...graph.op import Op, is_array
@@ -87,37 +86,20 @@ def travels(value: Any) -> bool:
 
 
 class GpuKernels:
-    """The kernels of one machine on one GPU.
+    """Printed functions over the arrays of one GPU.
 
     Args:
         dispatcher: calls them.
-        variables: where values of variables are; by default on the GPU for a step of a machine.
+        variables: where values of variables are.
     """
 
-    def __init__(self, dispatcher: Dispatcher, variables: DeviceVariables | StepVariables | None = None) -> None:
+    def __init__(self, dispatcher: Dispatcher, variables: DeviceVariables | StepVariables) -> None:
         self._cupy = dispatcher.cupy
         register_combiner(self._cupy.ndarray, combine_rows_on_gpu)
-        self._variables = DeviceVariables(dispatcher) if variables is None else variables
+        self._variables = variables
         self._functions: dict[types.CodeType, Callable[..., Any]] = {}
         self._translated: dict[int, Any] = {}
         self._kept: list[Any] = []  # what was translated, so that ids stay its own
-
-    def forget_variables(self) -> None:
-        """A step begins: the host may have written variables since the last one."""
-        assert isinstance(self._variables, DeviceVariables)
-        self._variables.step += 1
-
-    def of(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs a printed function on the device."""
-        assert isinstance(self._variables, DeviceVariables)
-        return functools.partial(self._run, kernel, self._variables, self._variables.step)
-
-    def _run(self, kernel: Any, variables: DeviceVariables, step: int, *values: Any) -> Any:
-        variables.begin(step)
-        results = self.function_of(kernel)(*values)
-        if is_tuple(results):
-            return tuple([self.on_device(value) for value in results])
-        return self.on_device(results)
 
     def function_of(self, function: Any) -> Callable[..., Any]:
         """Return a printed function over the arrays of the GPU."""

@@ -22,6 +22,7 @@ from ...graph.op import as_scalar_or_array, is_array
 from ...graph.spec import Spec
 from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
+from ...ops.base import Constant
 from ...passes.framework.prepare import Step
 from ...passes.framework.switches import turned_off
 from ...passes.memory.memory_budget import memory_budget
@@ -32,7 +33,7 @@ from ...runtime.code import compiled
 from ...runtime.errors import annotate_from, clear
 from ...runtime.printed import Origin
 from ...runtime.printer import Printer
-from ...runtime.program import copied_value, describe_origin
+from ...runtime.program import copied_value, listed_line
 from ...runtime.timing import note_compiled, now
 from ...runtime.writes import touched_variables, written_variables
 from ...tracing import active
@@ -43,8 +44,6 @@ from .variables import OnGpu, StepVariables, found_values, keep_uploaded
 
 if TYPE_CHECKING:
     from ..program import MachineProgram
-
-_TEXT_WIDTH = 56  # of the program in a listing
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +105,12 @@ class GpuProgram:
 
     def _print(self, prepared: Step) -> None:
         early = host_part(prepared)
-        given = [tensor for operation in early for tensor in operation.outputs]
+        lifted = dict.fromkeys(each for each in early if not isinstance(each.op, Constant))
+        late = [each for each in prepared.operations if each not in lifted]
+        taken = {tensor for operation in late for tensor in operation.inputs}.union(prepared.fetches)
+        given = [tensor for operation in lifted for tensor in operation.outputs if tensor in taken]
         self._host = self._printed(early, prepared.feeds, given, "host") if early else None
-        printed = self._printed(prepared.operations, [*prepared.feeds, *given], prepared.fetches, "gpu", by_run=True)
+        printed = self._printed(late, [*prepared.feeds, *given], prepared.fetches, "gpu", by_run=True)
         self.source, self.origins, self.filename = printed.source, printed.origins, printed.filename
         self._bindings = printed.bindings
         self._step = self._kernels.function_of(printed.function)
@@ -170,7 +172,7 @@ class GpuProgram:
         """Run the step in the thread that drives the GPU.
 
         Returns:
-            What is fetched, the values of all variables, and those that were written.
+            The fetched values, the values of all variables, and the variables that were written.
         """
         variables = self._values
         variables.begin({variable: self._uploaded(value) for variable, value in held.items()})
@@ -242,8 +244,7 @@ class GpuProgram:
         """
         listed = [f"# --- {self.device.name} ---"]
         for number, text in enumerate(self.source.splitlines(), 1):
-            origin = self.origins.get(number) if lines else None
-            listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {describe_origin(origin.operation)}")
+            listed.append(listed_line(text, self.origins.get(number) if lines else None))
         return "\n".join(listed) + "\n"
 
     def _describe(self) -> dict[str, Any]:
