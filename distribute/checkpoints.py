@@ -211,16 +211,16 @@ class CheckpointManager:
     # --- which there are --------------------------------------------------------------------------------------------
 
     def all_steps(self) -> list[int]:
-        """The numbers of all checkpoints that were written to their end, in order."""
+        """Return the numbers of all checkpoints that were written to their end, in order."""
         self.wait_until_finished()
         return self._steps()
 
     def latest_step(self) -> int | None:
-        """The number of the latest checkpoint; None if there is none."""
+        """Return the number of the latest checkpoint; None if there is none."""
         return max(self.all_steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The number of the checkpoint that `best_by` likes best; None if there is none."""
+        """Return the number of the checkpoint that `best_by` likes best; None if there is none."""
         steps = self.all_steps()
         return max(steps, key=self._worth, default=None) if self._best_by is not None else max(steps, default=None)
 

@@ -42,7 +42,7 @@ def job_token(token: str | None = None, is_loopback: bool = True) -> bytes:
 
 
 def token_file() -> Path:
-    """The file that holds the user's token for tasks on this machine alone."""
+    """Return the file that holds the user's token for tasks on this machine alone."""
     folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "anabranch" / "token"
 

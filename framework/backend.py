@@ -34,7 +34,7 @@ def is_int_dtype(dtype: DTypeLike) -> bool:
 
 
 def result_type(*dtypes: DTypeLike | TensorLike) -> str:
-    """The name of the dtype that an op on values of these dtypes has; None is the default float type.
+    """Return the name of the dtype that an op on values of these dtypes has; None is the default float type.
 
     >>> result_type("int32", "float16"), result_type("int32", None), result_type()
     ('float16', 'float32', 'float32')

@@ -26,7 +26,7 @@ def as_argument(value: Any) -> Any:
 
 
 def mask_of(value: object) -> Any:
-    """The mask that came with a tensor: which of its entries count; None if all do."""
+    """Return the mask that came with a tensor: which of its entries count; None if all do."""
     return value.annotations.get("mask") if isinstance(value, Tensor) else None
 
 

@@ -38,12 +38,12 @@ def set_epsilon(value: float) -> None:
 
 
 def backend() -> str:
-    """The name of what computes: always ``"anabranch"``."""
+    """Return the name of what computes: always ``"anabranch"``."""
     return "anabranch"
 
 
 def image_data_format() -> str:
-    """The order of an image's axes where a layer is not given one: always ``"channels_last"``."""
+    """Return the order of an image's axes where a layer is not given one: always ``"channels_last"``."""
     return "channels_last"
 
 

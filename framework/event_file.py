@@ -38,7 +38,7 @@ class EventWriter(EventFile):
 
 
 def graph_def(graph: Graph) -> bytes:
-    """A graph as a serialised GraphDef: its operations by name, and what they take."""
+    """Return a graph as a serialised GraphDef: its operations by name, and what they take."""
     names: dict[Operation, str] = {}
     taken: set[str] = set()
     for operation in graph.operations:
@@ -59,7 +59,7 @@ def _unused_name(wanted: str, taken: set[str]) -> str:
 
 
 def _node(operation: Operation, names: dict[Operation, str]) -> bytes:
-    """A NodeDef: name, op, inputs and the shapes of the results."""
+    """Return a NodeDef: name, op, inputs and the shapes of the results."""
     kind = "Placeholder" if operation.type == "placeholder" else _OPS.get(operation.type)
     fields = [_bytes(1, names[operation]), _bytes(2, kind or _camel_case(operation.type))]
     for tensor in operation.inputs:

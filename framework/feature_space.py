@@ -120,7 +120,7 @@ class FeatureSpace(Layer):
 
     @classmethod
     def float(cls, name: str | None = None) -> Feature:
-        """Numbers as they are."""
+        """Return numbers as they are."""
         made = layers.Identity(dtype="float32", name=_named(name, "float"))
         return Feature("float32", made, "float")
 
@@ -128,7 +128,7 @@ class FeatureSpace(Layer):
     def float_rescaled(
         cls, scale: float | Sequence[float] = 1.0, offset: float | Sequence[float] = 0.0, name: str | None = None
     ) -> Feature:
-        """Numbers times `scale` plus `offset`."""
+        """Return numbers times `scale` plus `offset`."""
         made = layers.Rescaling(scale, offset, name=_named(name, "float_rescaled"))
         return Feature("float32", made, "float")
 
@@ -159,7 +159,7 @@ class FeatureSpace(Layer):
         output_mode: str = "one_hot",
         name: str | None = None,
     ) -> Feature:
-        """Integers as categories."""
+        """Return integers as categories."""
         label = _named(name, "integer_categorical")
         made = layers.IntegerLookup(max_tokens=max_tokens, num_oov_indices=num_oov_indices, name=label)
         return Feature("int32", made, output_mode)
@@ -172,26 +172,26 @@ class FeatureSpace(Layer):
         output_mode: str = "one_hot",
         name: str | None = None,
     ) -> Feature:
-        """Strings as categories."""
+        """Return strings as categories."""
         label = _named(name, "string_categorical")
         made = layers.StringLookup(max_tokens=max_tokens, num_oov_indices=num_oov_indices, name=label)
         return Feature("string", made, output_mode)
 
     @classmethod
     def string_hashed(cls, num_bins: int, output_mode: str = "one_hot", name: str | None = None) -> Feature:
-        """Strings as the buckets into which they are hashed."""
+        """Return strings as the buckets into which they are hashed."""
         made = layers.Hashing(num_bins=num_bins, name=_named(name, "string_hashed"))
         return Feature("string", made, output_mode)
 
     @classmethod
     def integer_hashed(cls, num_bins: int, output_mode: str = "one_hot", name: str | None = None) -> Feature:
-        """Integers as the buckets into which they are hashed."""
+        """Return integers as the buckets into which they are hashed."""
         made = layers.Hashing(num_bins=num_bins, name=_named(name, "integer_hashed"))
         return Feature("int32", made, output_mode)
 
     @classmethod
     def cross(cls, feature_names: Sequence[str], crossing_dim: int, output_mode: str = "one_hot") -> Cross:
-        """Columns whose values together are hashed into one feature."""
+        """Return columns whose values together are hashed into one feature."""
         return Cross(feature_names, crossing_dim, output_mode)
 
     def __init__(
@@ -430,7 +430,7 @@ def _size_of(layer: Layer) -> int | None:
 
 
 def _column(dataset: object, key: str) -> Any:
-    """A column of a table, ``(rows, 1)``, or a list of such parts."""
+    """Return a column of a table, ``(rows, 1)``, or a list of such parts."""
     if isinstance(dataset, dict):
         return _upright(dataset, key)
     if not isinstance(dataset, Iterable):

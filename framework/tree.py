@@ -71,7 +71,7 @@ def map_structure(func: Callable[..., object], *structures: object, none_is_leaf
 
 
 def map_structure_up_to(shallow_structure: object, func: Callable[..., object], *structures: object) -> Any:
-    """`func` of what structures have in the places of the leaves of `shallow_structure`, in its form.
+    """Return `func` of what structures have in the places of the leaves of `shallow_structure`, in its form.
 
     Args:
         shallow_structure: the form down to which the structures are opened.
@@ -187,7 +187,7 @@ def _found(found: object, otherwise: object) -> Any:
 
 
 def lists_to_tuples(structure: object) -> Any:
-    """`structure` with tuples instead of lists.
+    """Return `structure` with tuples instead of lists.
 
     >>> lists_to_tuples([1, {"a": [2]}])
     (1, {'a': (2,)})
@@ -199,7 +199,7 @@ def lists_to_tuples(structure: object) -> Any:
 
 
 def map_shape_structure(func: Callable[[Any], Any], structure: object) -> Any:
-    """`func` of the shapes in a structure: tuples and lists of integers and None count as leaves.
+    """Return `func` of the shapes in a structure: tuples and lists of integers and None count as leaves.
 
     >>> map_shape_structure(len, {"a": (None, 3), "b": [(1,), ()]})
     {'a': 2, 'b': [1, 0]}
@@ -221,7 +221,7 @@ def _is_shape(structure: object) -> bool:
 
 
 def _items(structure: object) -> Iterator[tuple[Any, Any]]:
-    """The parts of a container, with their keys or positions."""
+    """Yield the parts of a container, with their keys or positions."""
     if not isinstance(structure, dict):
         yield from enumerate(cast("Iterable[Any]", structure))
         return
@@ -232,7 +232,7 @@ def _items(structure: object) -> Iterator[tuple[Any, Any]]:
 
 
 def _like(container: object, parts: Mapping[Any, Any]) -> Any:
-    """A container of the kind of `container`, with other parts."""
+    """Return a container of the kind of `container`, with other parts."""
     if isinstance(container, dict):
         made: dict[Any, Any] = {key: parts[key] for key in cast("dict[Any, Any]", container)}
         if isinstance(container, defaultdict):

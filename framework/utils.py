@@ -136,7 +136,7 @@ def normalize(x: ArrayLike, axis: int = -1, order: float = 2) -> Array: ...
 
 
 def normalize(x: TensorLike, axis: int = -1, order: float = 2) -> Tensor | Array:
-    """Vectors divided by their norms; zeros stay zeros.
+    """Return vectors divided by their norms; zeros stay zeros.
 
     Args:
         x: an array or tensor ``[...]``.
@@ -164,7 +164,7 @@ def is_keras_tensor(x: TensorLike) -> bool:
 
 
 def standardize_dtype(dtype: DTypeLike) -> str:
-    """The name of a dtype; None is the default float type.
+    """Return the name of a dtype; None is the default float type.
 
     >>> standardize_dtype(None), standardize_dtype("int64")
     ('float32', 'int64')
@@ -180,7 +180,7 @@ def pad_sequences(
     truncating: str = "pre",
     value: object = 0.0,
 ) -> Array:
-    """Sequences of different lengths as one array.
+    """Return sequences of different lengths as one array.
 
     Args:
         sequences: a list of sequences; the elements of all of them have one shape.

@@ -167,7 +167,7 @@ class MixtureOfExperts(Layer):
         return ops.reshape(outputs, (*dims[:-1], *ops.shape(outputs)[1:]))
 
     def _live(self, mask: Tensor, rank: int) -> Tensor:
-        """The mask as ``(tokens,)``."""
+        """Return the mask as ``(tokens,)``."""
         if mask.ndim != rank - 1:
             raise ValueError(
                 f"Layer {self.name!r} (MixtureOfExperts): mask must have the inputs' shape without the last axis, "
@@ -214,7 +214,7 @@ class MixtureOfExperts(Layer):
         return replace(routes, gates=routes.among_live(gates))
 
     def _logits(self, tokens: Tensor) -> Tensor:
-        """``(tokens, experts)``."""
+        """Compute ``(tokens, experts)``."""
         return ops.cast(ops.matmul(tokens, self.gate_kernel), self.variable_dtype)
 
     def _balance(self, routes: _Routes) -> None:
@@ -228,7 +228,7 @@ class MixtureOfExperts(Layer):
             self.add_loss(self.load_loss * _variation(self._smooth_load(routes)))
 
     def _smooth_load(self, routes: _Routes) -> Tensor:
-        """``(experts,)``: the sums of the chances to be chosen if the noise on that expert were drawn again."""
+        """Compute ``(experts,)``: the sums of the chances to be chosen if the noise on that expert were drawn again."""
         last_in, first_out = routes.values[:, self.k - 1 : self.k], routes.values[:, self.k : self.k + 1]
         assert routes.scale is not None  # there is noise where this loss is
         threshold = ops.where(routes.logits > first_out, first_out, last_in)
@@ -245,7 +245,7 @@ class MixtureOfExperts(Layer):
     # --- the experts ----------------------------------------------------------------------------------------
 
     def _run_experts(self, tokens: Tensor, routes: _Routes) -> Tensor:
-        """Tokens parted by expert, first choices before second ones; and the results stitched and summed."""
+        """Return tokens parted by expert, first choices before second ones; and the results stitched and summed."""
         count = ops.shape(tokens)[0]
         numbers = ops.transpose(routes.chosen)
         if routes.live is not None:
@@ -293,7 +293,7 @@ class MixtureOfExperts(Layer):
         return ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")
 
     def _experts_choose(self, tokens: Tensor, live: Tensor | None) -> Tensor:
-        """The tokens that each expert takes; and the results, by their gates, added up at their places."""
+        """Return the tokens that each expert takes; and the results, by their gates, added up at their places."""
         count = ops.shape(tokens)[0]
         scores = ops.transpose(ops.softmax(self._logits(tokens)))  # (experts, tokens)
         live_count = count if live is None else ops.sum(live)
@@ -339,7 +339,7 @@ class _Routes:
     live: Tensor | None
 
     def among_live(self, values: Tensor) -> Tensor:
-        """``(tokens, ...)``, with 0 for tokens that do not count."""
+        """Compute ``(tokens, ...)``, with 0 for tokens that do not count."""
         if self.live is None:
             return values
         return ops.where(ops.expand_dims(self.live, -1), values, ops.zeros_like(values))
@@ -388,5 +388,5 @@ def _per_token(result: Tensor) -> str:
 
 
 def _variation(values: Tensor) -> Tensor:
-    """The squared coefficient of variation: the variance over the square of the mean."""
+    """Return the squared coefficient of variation: the variance over the square of the mean."""
     return ops.divide_no_nan(ops.var(values), ops.square(ops.mean(values)))

@@ -88,12 +88,12 @@ def get(identifier: Any) -> Any:
 
 
 def serialize(optimizer: Optimizer) -> Any:
-    """The config of an optimizer."""
+    """Return the config of an optimizer."""
     return serialize_keras_object(optimizer)
 
 
 def deserialize(config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """The optimizer that a config describes. The case of built-in names does not matter."""
+    """Return the optimizer that a config describes. The case of built-in names does not matter."""
     builtin = _BY_LOWER_NAME.get(str(config.get("class_name", "")).lower())
     if builtin is not None and not config.get("registered_name"):
         config = {**config, "class_name": builtin, "module": "keras.optimizers"}

@@ -79,7 +79,7 @@ class Adafactor(Optimizer):
             self._velocities.append(self.add_variable_from_reference(variable, "velocity"))
 
     def begin_step(self, learning_rate: Tensor) -> AdafactorStep:
-        """The size of steps relative to the weights, and what running means keep."""
+        """Return the size of steps relative to the weights, and what running means keep."""
         number = ops.cast(self.iterations + 1, "float32")
         size = ops.minimum(learning_rate, ops.rsqrt(number))
         return AdafactorStep(size, 1.0 - ops.power(number, self.beta_2_decay))

@@ -44,7 +44,7 @@ class Moments(Optimizer):
         """Make what else a subclass needs."""
 
     def step_number(self) -> Tensor:
-        """The number of this step, counted from 1."""
+        """Return the number of this step, counted from 1."""
         return ops.cast(self.iterations + 1, "float32")
 
     def update_moments(self, gradient: Tensor, variable: Variable) -> tuple[Tensor, Tensor]:
@@ -212,7 +212,7 @@ class Lamb(Moments):
     """
 
     def begin_step(self, learning_rate: Tensor) -> LambStep:
-        """The learning rate and the bias corrections."""
+        """Return the learning rate and the bias corrections."""
         number = self.step_number()
         beta_1, beta_2 = (ops.power(ops.cast(beta, "float32"), number) for beta in (self.beta_1, self.beta_2))
         return LambStep(learning_rate, 1.0 / (1.0 - beta_1), ops.rsqrt(1.0 - beta_2))

@@ -55,7 +55,7 @@ class _Copies(Wrapper):
         return zip(self._trainable_variables, self._copies, strict=True)
 
     def copy_of(self, variable: Variable) -> Variable:
-        """The copy of a variable: its slow weights or its average.
+        """Return the copy of a variable: its slow weights or its average.
 
         Raises:
             ValueError: the optimizer was not built with the variable.

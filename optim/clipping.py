@@ -18,7 +18,7 @@ Bound = float | None
 
 
 def on_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradient:
-    """The gradient with its elements changed by a function that keeps zero zero."""
+    """Return the gradient with its elements changed by a function that keeps zero zero."""
     return gradient.map_values(change) if isinstance(gradient, IndexedSlices) else change(gradient)
 
 
@@ -48,7 +48,7 @@ class Clipping:
                 raise ValueError(f"{name} must not be negative; got {value}.")
 
     def apply(self, gradients: Sequence[Gradient], wholes: Sequence[Any] = ()) -> list[Gradient]:
-        """The clipped gradients. `IndexedSlices`, which must name each row once, stay what they are.
+        """Return the clipped gradients. `IndexedSlices`, which must name each row once, stay what they are.
 
         Args:
             gradients: of variables.
@@ -133,7 +133,7 @@ class Clips:
 
 
 def rows_once(gradient: IndexedSlices, variable: Variable) -> IndexedSlices:
-    """A gradient in the variable's dtype, in which each row is named once: clipping looks at whole rows."""
+    """Return a gradient in the variable's dtype, in which each row is named once: clipping looks at whole rows."""
     values, indices = ops.convert_to_tensor(gradient.values, variable.dtype), ops.convert_to_tensor(gradient.indices)
     whole = variable.shape if gradient.dense_shape is None else gradient.dense_shape
     return deduplicated(IndexedSlices(values, indices, whole))

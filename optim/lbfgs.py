@@ -244,7 +244,7 @@ class _Run:
         return cond(is_curved, with_pair, without)
 
     def _newton(self, gradient: Tensor, steps: Tensor, changes: Tensor, count: Tensor) -> Tensor:
-        """The inverse Hessian, as the history has it, times the gradient: the two-loop recursion."""
+        """Return the inverse Hessian, as the history has it, times the gradient: the two-loop recursion."""
         oldest = ops.maximum(count - self.size, 0)
 
         def back(i: Any, q: Any, shares: Any) -> tuple[Any, ...]:

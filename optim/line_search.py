@@ -100,7 +100,7 @@ class LineSearch(NamedTuple):
         return Point(*new_low), End(*new_high), bracketed, found
 
     def _following(self, low: Point, high: End, is_bracketed: Tensor) -> Tensor:
-        """The step to try next."""
+        """Return the step to try next."""
         width = high.step - low.step
         middle = low.step + 0.5 * width
         if self.curvature is None:

@@ -93,7 +93,7 @@ class LossScaleOptimizer(Wrapper):
         self.dynamic_scale = self.add_variable((), Constant(float(self.initial_scale)), name="dynamic_scale")
 
     def scale_loss(self, loss: Any) -> Any:
-        """`loss` times the scale."""
+        """Return `loss` times the scale."""
         self._make_scale()  # the first step is built before the variables are known, and is run many times
         loss = share_of_loss(self, loss)
         return loss * (self.dynamic_scale if isinstance(loss, Tensor) else float(self.dynamic_scale.value))

@@ -74,7 +74,7 @@ class OptimizerMap(MutableMapping[str, Optimizer]):
         return key in self._optimizers
 
     def __call__(self, variable: Variable) -> Optimizer:
-        """The optimizer for a variable."""
+        """Return the optimizer for a variable."""
         return self[path_of(variable)]
 
     def get_config(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Muon(Optimizer):
         return any(re.search(pattern, path) for pattern in self.exclude_layers)
 
     def begin_step(self, learning_rate: Tensor) -> MuonStep:
-        """The learning rate, and Adam's with its bias corrections."""
+        """Return the learning rate, and Adam's with its bias corrections."""
         number = ops.cast(self.iterations + 1, "float32")
         beta_1, beta_2 = (ops.power(ops.cast(b, "float32"), number) for b in (self.adam_beta_1, self.adam_beta_2))
         of_adam = learning_rate * self.adam_lr_ratio * ops.sqrt(1.0 - beta_2) / (1.0 - beta_1)

@@ -171,7 +171,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     def add_variable(
         self, shape: Any, initializer: Any = "zeros", dtype: DTypeLike = None, name: str | None = None
     ) -> Variable:
-        """A variable of the optimizer."""
+        """Return a variable of the optimizer."""
         value = initializers.first_value(initializer, tuple(shape), dtype or "float32")
         variable = Variable(value, dtype=dtype or "float32", trainable=False, name=f"{self.name}/{name or 'variable'}")
         self._variables.append(variable)
@@ -180,7 +180,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     def add_variable_from_reference(
         self, reference_variable: Variable, name: str | None = None, initializer: Any = "zeros"
     ) -> Variable:
-        """A variable of the optimizer with the shape and dtype of a model's variable."""
+        """Return a variable of the optimizer with the shape and dtype of a model's variable."""
         full_name = f"{path_of(reference_variable).replace('/', '_')}_{name or 'variable'}"
         shape = reference_variable.shape
         if shape is None or None in shape:
@@ -203,7 +203,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     def add_optimizer_variables(
         self, trainable_variables: Sequence[Variable], name: Any, initializer: Any = "zeros"
     ) -> Any:
-        """A variable of the optimizer for each model variable, as a list; for several names, a list for each."""
+        """Return a variable of the optimizer for each model variable, as a list; for several names, a list for each."""
         if isinstance(name, str):
             return [self.add_variable_from_reference(each, name, initializer) for each in trainable_variables]
         firsts = initializer if isinstance(initializer, (list, tuple)) else [initializer] * len(name)
@@ -214,11 +214,11 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         return tuple([row[column] for row in rows] for column in range(len(name)))
 
     def _get_variable_index(self, variable: Variable) -> int:
-        """The position of a model's variable in the lists that `add_optimizer_variables` made."""
+        """Return the position of a model's variable in the lists that `add_optimizer_variables` made."""
         return self._indices[variable]
 
     def slot_for(self, variable: Any, slots: Sequence[Variable]) -> Any:
-        """The optimizer's variable for a model's variable, out of a list that `add_optimizer_variables` made.
+        """Return the optimizer's variable for a model's variable, out of a list that `add_optimizer_variables` made.
 
         For some rows of a variable it is the same rows.
         """
@@ -323,11 +323,11 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         return self.apply(tape.gradient(scaled, list(var_list)), var_list)
 
     def scale_loss(self, loss: Any) -> Any:
-        """`loss` times `loss_scale_factor`, if there is one."""
+        """Return `loss` times `loss_scale_factor`, if there is one."""
         return loss if self.loss_scale_factor is None else share_of_loss(self, loss) * self.loss_scale_factor
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> Any:
-        """`apply`, with gradients and variables in pairs."""
+        """Return `apply`, with gradients and variables in pairs."""
         pairs = list(grads_and_vars)
         return self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
 
@@ -568,7 +568,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
 
 
 def _of_shards(grads: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], list[Variable]]:
-    """Gradients and variables with those of shards in the place of the whole."""
+    """Return gradients and variables with those of shards in the place of the whole."""
     if len(grads) == sum(len(v.shards) if isinstance(v, ShardedVariable) else 1 for v in variables) != len(variables):
         return list(grads), expanded(variables)
     found: list[Any] = []
@@ -584,5 +584,5 @@ NO_GRADIENTS = (
 
 
 def path_of(variable: Variable) -> str:
-    """The name by which a variable is known among all: weights of layers have a path."""
+    """Return the name by which a variable is known among all: weights of layers have a path."""
     return getattr(variable, "path", variable.name)

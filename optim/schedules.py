@@ -35,7 +35,7 @@ class LearningRateSchedule(ChecksKeywords):
             setattr(cls, "__call__", _on_tensors(cls.__dict__["__call__"]))  # noqa: B010 - not by this class's own name
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate of step number `step`, counted from 0."""
+        """Return the learning rate of step number `step`, counted from 0."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(step).")
 
     def get_config(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class LearningRateSchedule(ChecksKeywords):
 
 
 def _on_tensors(method: Any) -> Any:
-    """`method`, which is given the step as a tensor."""
+    """Return `method`, which is given the step as a tensor."""
 
     @functools.wraps(method)
     def call(self: LearningRateSchedule, step: Any) -> Any:
@@ -300,12 +300,12 @@ register_builtins("keras.optimizers.schedules", {schedule.__name__: schedule for
 
 
 def serialize(learning_rate_schedule: LearningRateSchedule) -> Any:
-    """The config of a schedule."""
+    """Return the config of a schedule."""
     return serialize_keras_object(learning_rate_schedule)
 
 
 def deserialize(config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """The schedule that a config describes."""
+    """Return the schedule that a config describes."""
     if "module" not in config:
         config = {**config, "module": "keras.optimizers.schedules"}
     return deserialize_keras_object(config, custom_objects)

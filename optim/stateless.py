@@ -106,7 +106,7 @@ class StatelessSteps(ExplainsNames, elsewhere=OPTIMIZERS):
 
 
 def _as_given(value: Any) -> Any:
-    """A value or gradient as a function takes it: variables as their values."""
+    """Return a value or gradient as a function takes it: variables as their values."""
     if value is None:
         return None
     if isinstance(value, IndexedSlices):

@@ -95,7 +95,7 @@ class Updates(Clips):
     # --- what an update would change --------------------------------------------------------------------------------
 
     def _square_of_update(self, pairs: Sequence[tuple[Gradient, Variable]], learning_rate: Tensor) -> Tensor:
-        """The sum of the squares of what an update would change; nothing changes."""
+        """Return the sum of the squares of what an update would change; nothing changes."""
         with StatelessScope():
             shared = self.begin_step(learning_rate)
             squares = [self._square_of_part(*pair, learning_rate, shared) for pair in pairs]
@@ -152,7 +152,7 @@ class _TriedRows(VariableRows):
 
 
 def _wide(dtype: DTypeLike) -> str:
-    """The dtype of sums of squares: those of float16 are soon infinite."""
+    """Return the dtype of sums of squares: those of float16 are soon infinite."""
     return "float64" if dtype == "float64" else "float32"
 
 

@@ -162,7 +162,7 @@ class ProcessGroup(Group):
         return found.reshape(array.shape)
 
     def _shared_times(self, own: list[float]) -> list[Sequence[float]]:
-        """The times that all members have measured."""
+        """Return the times that all members have measured."""
         form = struct.Struct(f"<{len(own)}d")
         found = self._told(form.pack(*own))
         return [own, *[form.unpack(found[rank]) for rank in self._others]]
@@ -343,7 +343,7 @@ class ProcessGroup(Group):
     # --- rounds -----------------------------------------------------------------------------------------------------
 
     def _gathered(self, kind: str, option: int, array: Any) -> list[Any]:
-        """The arrays of all members, by rank."""
+        """Return the arrays of all members, by rank."""
         data = self._for_others([_bytes(array)])
         is_small = array.nbytes <= SMALL  # what waits in sockets until it is read; more is sent while all read
         headers = self._agreed(self._header(kind, option, array), data if is_small else {})
@@ -427,7 +427,7 @@ class ProcessGroup(Group):
         return found
 
     def _for_others(self, buffers: Sequence[Any]) -> dict[int, Sequence[Any]]:
-        """The same bytes for each other member."""
+        """Return the same bytes for each other member."""
         return {rank: buffers for rank in self._others}  # noqa: C420 - nobody changes them
 
     def _told(self, data: bytes, ranks: Sequence[int] | None = None) -> dict[int, bytearray]:
@@ -456,7 +456,7 @@ def _share(size: int, rank: int, members: int) -> tuple[int, int]:
 
 
 def _bytes(array: Any) -> memoryview:
-    """The memory of a contiguous array, of any dtype."""
+    """Return the memory of a contiguous array, of any dtype."""
     return memoryview(array.reshape(-1).view("uint8"))
 
 

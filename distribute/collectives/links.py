@@ -81,7 +81,7 @@ class Links:
             sock.setblocking(False)
 
     def _learned(self, listener: socket.socket, until: float, timeout: float) -> list[str]:
-        """The addresses of all members: the first one hears them, and says them to all."""
+        """Return the addresses of all members: the first one hears them, and says them to all."""
         port = _PORT.pack(listener.getsockname()[1])
         if self.rank:
             self._sockets[0].sendall(port)
@@ -99,7 +99,7 @@ class Links:
         return found
 
     def _called(self, other: int, address: str, until: float, timeout: float) -> socket.socket:
-        """A connection to a member of lower rank, which listens or will."""
+        """Return a connection to a member of lower rank, which listens or will."""
         host, port = split_address(address)
         while True:
             try:
@@ -240,7 +240,7 @@ class Links:
 
     @staticmethod
     def says_at() -> float:
-        """The time from which on a wait that begins now says for whom it waits."""
+        """Return the time from which on a wait that begins now says for whom it waits."""
         return time.monotonic() + SAYS_SECONDS
 
     def say(self, ranks: Collection[int]) -> None:

@@ -18,7 +18,7 @@ CONNECT_SECONDS = 30.0
 
 
 def rank() -> int:
-    """The number of this process among those that run collectives together; 0 alone.
+    """Return the number of this process among those that run collectives together; 0 alone.
 
     >>> import anabranch as ab
     >>> ab.distribute.rank()  # this process is alone

@@ -345,7 +345,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _status(code: int) -> int:
-    """An exit status as shells give it: of a process that a signal has ended, 128 and the signal's number."""
+    """Return an exit status as shells give it: of a process that a signal has ended, 128 and the signal's number."""
     return code if code >= 0 else 128 - code
 
 

@@ -137,7 +137,7 @@ def role_of(task: str) -> str:
 
 
 def as_text(readings: Sequence[Reading]) -> str:
-    """A table of tasks, and a line for each training."""
+    """Return a table of tasks, and a line for each training."""
     rows = [("task", "role", "state", "steps/s", "steps", "sessions", "doing")]
     lines: list[str] = []
     for each in readings:
@@ -158,12 +158,12 @@ def as_text(readings: Sequence[Reading]) -> str:
 
 
 def as_json(readings: Sequence[Reading]) -> str:
-    """The readings as JSON."""
+    """Return the readings as JSON."""
     return json.dumps(list(readings), indent=1)
 
 
 def as_prometheus(readings: Sequence[Reading]) -> str:
-    """The readings in Prometheus's text format, version 0.0.4."""
+    """Return the readings in Prometheus's text format, version 0.0.4."""
     found: dict[str, tuple[str, str, list[str]]] = {}
 
     def add(name: str, kind: str, text: str, value: int, **labels: Any) -> None:

@@ -94,11 +94,11 @@ class InferenceBackend(Protocol):
         ...
 
     def model_config(self, model: str, version: str) -> dict[str, Any]:
-        """The fields of Triton's ``ModelConfig``."""
+        """Return the fields of Triton's ``ModelConfig``."""
         ...
 
     async def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
-        """The fields of Triton's ``ModelStatistics``, for a model or, without a name, for all."""
+        """Return the fields of Triton's ``ModelStatistics``, for a model or, without a name, for all."""
         ...
 
     def index(self, only_ready: bool) -> list[dict[str, Any]]:
@@ -114,11 +114,11 @@ class InferenceBackend(Protocol):
         ...
 
     async def infer(self, request: InferRequest, raw: bool = True) -> Answer:
-        """The outputs, as bytes or, unless `raw`, as arrays."""
+        """Return the outputs, as bytes or, unless `raw`, as arrays."""
         ...
 
     def stream(self, request: InferRequest) -> AsyncGenerator[Answer]:
-        """The answers to one request: many from a decoder, one from a model."""
+        """Return the answers to one request: many from a decoder, one from a model."""
         ...
 
 
@@ -163,7 +163,7 @@ class PredictionBackend(Protocol):
     async def predict(
         self, spec: ModelSpec, read: Callable[[], Mapping[str, TypedArray]], size: int, outputs: Sequence[str]
     ) -> tuple[int, dict[str, TypedArray]]:
-        """The version that has answered, and the outputs of these names, or all.
+        """Return the version that has answered, and the outputs of these names, or all.
 
         Args:
             spec: of the model.
@@ -174,11 +174,11 @@ class PredictionBackend(Protocol):
         ...
 
     def signatures(self, spec: ModelSpec) -> tuple[int, dict[str, SignatureTensors]]:
-        """The version, and its signatures."""
+        """Return the version, and its signatures."""
         ...
 
     def states(self, spec: ModelSpec) -> list[VersionState]:
-        """The states of the versions that are meant, the highest first."""
+        """Return the states of the versions that are meant, the highest first."""
         ...
 
 

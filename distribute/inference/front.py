@@ -97,7 +97,7 @@ def server_credentials(certificate: bytes, key: bytes, client_authorities: bytes
 
 
 def _handlers(name: str, service: Any) -> grpc.GenericRpcHandler:
-    """All methods of a service, by those of an object whose names are in snake case."""
+    """Return all methods of a service, by those of an object whose names are in snake case."""
     found: dict[str, Any] = {}
     for method in methods_of(name):
         function = getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
@@ -142,7 +142,7 @@ def _authorization(context: grpc.aio.ServicerContext) -> str:
 
 
 def _one_to_one(function: Callable[[Any], Awaitable[Any]], method: Method) -> Any:
-    """`function` with gRPC's statuses for what it raises."""
+    """Return `function` with gRPC's statuses for what it raises."""
 
     async def answer(data: bytes, context: grpc.aio.ServicerContext) -> Any:
         authorization.set(_authorization(context))

@@ -124,7 +124,7 @@ class _Reader:
         )
 
     def _whole(self, kind: str) -> str:
-        """The full name: those that begin with a small letter have their package."""
+        """Return the full name: those that begin with a small letter have their package."""
         return f"{self._package}.{kind}" if kind[0].isupper() else kind
 
 
@@ -140,7 +140,7 @@ def _camel(name: str) -> str:
 
 @cache
 def files() -> dict[str, bytes]:
-    """All definitions, by the name of the file, as protobuf's own descriptions."""
+    """Return all definitions, by the name of the file, as protobuf's own descriptions."""
     found = {module.DESCRIPTOR.name: bytes(module.DESCRIPTOR.serialized_pb) for module in (any_pb2, wrappers_pb2)}
     enumerations: set[str] = set()
     readers = [_Reader(each, enumerations) for each in FILES]
@@ -151,7 +151,7 @@ def files() -> dict[str, bytes]:
 
 @cache
 def pool() -> descriptor_pool.DescriptorPool:
-    """The pool of all definitions."""
+    """Return the pool of all definitions."""
     made = descriptor_pool.DescriptorPool()
     for serialized in files().values():
         made.AddSerializedFile(serialized)
@@ -166,7 +166,7 @@ def message_class(name: str) -> Any:
 
 
 def methods_of(service: str) -> list[Method]:
-    """The methods of a service, by its full name."""
+    """Return the methods of a service, by its full name."""
     description = descriptor_pb2.ServiceDescriptorProto()
     pool().FindServiceByName(service).CopyToProto(description)
     return [

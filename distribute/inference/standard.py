@@ -95,7 +95,7 @@ class Reflection:
 
 
 def _holder_of(symbol: str) -> Any:
-    """The file of a message, service or enumeration, or of a method or field of one."""
+    """Return the file of a message, service or enumeration, or of a method or field of one."""
     try:
         return pool().FindFileContainingSymbol(symbol)
     except KeyError:
@@ -103,7 +103,7 @@ def _holder_of(symbol: str) -> Any:
 
 
 def _with_needs(name: str) -> list[bytes]:
-    """A file and all that it uses."""
+    """Return a file and all that it uses."""
     found: dict[str, bytes] = {}
     waiting = [name]
     while waiting:

@@ -39,7 +39,7 @@ def rows_of(tensor: Any) -> int:
 
 
 def array_of(name: str, tensor: Any, most_bytes: int) -> TypedArray:
-    """The array that a `TensorProto` describes.
+    """Return the array that a `TensorProto` describes.
 
     Args:
         name: of the input, for errors.
@@ -97,7 +97,7 @@ def _values(dtype: str, given: Any) -> Any:
 
 
 def tensor_of(dtype: str, array: Any) -> Any:
-    """The `TensorProto` of an array; text may be strings or bytes."""
+    """Return the `TensorProto` of an array; text may be strings or bytes."""
     made = message_class("tensorflow.TensorProto")
     message = made(dtype=number_of(dtype), tensor_shape=shape_of(array.shape))
     if dtype == "string":
@@ -109,10 +109,10 @@ def tensor_of(dtype: str, array: Any) -> Any:
 
 
 def shape_of(sizes: Any) -> Any:
-    """The `TensorShapeProto` of sizes."""
+    """Return the `TensorShapeProto` of sizes."""
     return message_class("tensorflow.TensorShapeProto")(dim=[{"size": size} for size in sizes])
 
 
 def number_of(dtype: str) -> int:
-    """The number of a dtype in TensorFlow's enumeration."""
+    """Return the number of a dtype in TensorFlow's enumeration."""
     return _NUMBERS[TENSORFLOW[dtype]]

@@ -309,7 +309,7 @@ def _refuse_numbered(place: Place | None) -> None:
 
 
 def place_of(strategy: str, cluster: Any, job_name: str | None, task_index: int | None) -> Place | None:
-    """The place that a strategy was given, or that of the environment.
+    """Return the place that a strategy was given, or that of the environment.
 
     Raises:
         ValueError: a cluster was given, and not which of its tasks this process is.

@@ -121,7 +121,7 @@ class Client:
         return self._channels.look()
 
     def channel(self) -> AbstractContextManager[Channel]:
-        """A connection to the master for one request; it is kept for the next one unless it breaks."""
+        """Return a connection to the master for one request; it is kept for the next one unless it breaks."""
         return self._channels.channel()
 
     def ask(self, kind: int, document: Any, arrays: Sequence[Any] = (), run: Run | None = None) -> Frame:
@@ -171,7 +171,7 @@ class Client:
         return best(found)
 
     def _checked(self, answer: Frame) -> Frame:
-        """An answer, if it is one."""
+        """Return an answer, if it is one."""
         if answer.kind == Kind.ERROR:
             raise read_error(answer.document()["error"])
         if answer.kind == Kind.REFUSED:
@@ -353,7 +353,7 @@ def _connect_back(address: str) -> Client:
 
 
 def _digest_of(described: dict[str, Any], arrays: Sequence[Any]) -> str:
-    """The digest of a graph's document, of its constants, and of where its state is."""
+    """Return the digest of a graph's document, of its constants, and of where its state is."""
     state = [[each["container"], each["path"], each["device"]] for each in described["resources"]]
     found = hashlib.sha256(json.dumps([described["blocks"], state]).encode())
     values = {each.get("value") for each in described["resources"]}  # of variables: first values, no constants
@@ -446,7 +446,7 @@ class RemoteProgram:
 
 
 def _named(target: Symbol | Operation) -> list[int]:
-    """An operation of the graph by its place, with the number of its output."""
+    """Return an operation of the graph by its place, with the number of its output."""
     if isinstance(target, Operation):
         return [target.index]
     return [target.operation.index, target.index]

@@ -46,7 +46,7 @@ class Holder:
         self._lock = threading.Lock()
 
     def client(self) -> Client:
-        """The connection.
+        """Return the connection.
 
         Raises:
             TaskFailedError: the task does not answer.

@@ -199,7 +199,7 @@ class _Probing:
 
 
 def _payload(size: int) -> Any:
-    """Bytes that were written: reading memory that never was costs nothing."""
+    """Return bytes that were written: reading memory that never was costs nothing."""
     return np.ones(size, np.uint8)
 
 

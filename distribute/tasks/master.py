@@ -197,7 +197,7 @@ class Master:
         self._prepare(program, done)
 
     def _others(self, tasks: Iterable[str], program: MasterProgram) -> list[Identity]:
-        """Some tasks of a program, this one left out."""
+        """Return some tasks of a program, this one left out."""
         return [program.ready[name] for name in tasks if name in program.ready and name != self.identity.name]
 
     def _take_clock(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
@@ -255,7 +255,7 @@ class Master:
             self._locate(program, program.asked)
 
     def _asked(self, program: MasterProgram) -> list[str]:
-        """The tasks that a step asks for, besides this one; for the thread that compiles."""
+        """Return the tasks that a step asks for, besides this one; for the thread that compiles."""
         graph: Graph = self._worker.graph_of((self.identity.incarnation, program.graph.number))
         check_lossy(program.document["lossy"], list(dict.fromkeys([self.identity.name, *self.cluster.tasks])))
         targets = [named_target(graph, name) for name in program.document["targets"]]

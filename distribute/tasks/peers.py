@@ -80,7 +80,7 @@ class Peers:
         return incarnation in self._masters()
 
     def way_to(self, identity: Identity) -> Connection | None:
-        """The open connection to a task, if there is one."""
+        """Return the open connection to a task, if there is one."""
         known = self._known.get(identity)
         return known if known is not None and known.is_open else None
 

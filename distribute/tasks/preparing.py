@@ -20,13 +20,13 @@ _CHARACTERS_BEFORE, _CHARACTERS_BEHIND = 40, 120  # of a line, around the place 
 
 
 def named_target(graph: Graph, name: Sequence[int]) -> Any:
-    """The operation, or with a second number the output of it, that a document names."""
+    """Return the operation, or with a second number the output of it, that a document names."""
     operation = graph.operations[int(name[0])]
     return operation if len(name) == 1 else operation.outputs[int(name[1])]
 
 
 def read_devices(described: Sequence[Any]) -> list[Device]:
-    """Devices of several tasks, from their names."""
+    """Return devices of several tasks, from their names."""
     return [Device(DeviceName.parse(name), bandwidth=2e9, latency=2e-5) for name in described]
 
 
@@ -129,7 +129,7 @@ def differ(own: str, others: Sequence[str], text: str, other_text: str) -> str:
 
 
 def _around(line: str, column: int) -> str:
-    """A line, or of a long one what is around a place in it."""
+    """Return a line, or of a long one what is around a place in it."""
     start, end = max(column - _CHARACTERS_BEFORE, 0), column + _CHARACTERS_BEHIND
     return f"{'...' if start else ''}{line[start:end].strip()}{'...' if end < len(line) else ''}"
 

@@ -274,7 +274,7 @@ class MasterStep:
 
 
 def asked_tasks(operations: Iterable[Operation], tasks: Sequence[str], own: str) -> list[str]:
-    """The tasks that operations ask for, besides `own`: a step runs there and on its master, and nowhere else.
+    """Return the tasks that operations ask for, besides `own`: a step runs there and on its master, and nowhere else.
 
     Raises:
         PlacementError: one asks for a task that the cluster does not have.

@@ -273,7 +273,7 @@ class Task:
         self.loop.nudge()
 
     def _with(self, other: Identity) -> list[Connection]:
-        """The open connections with somebody."""
+        """Return the open connections with somebody."""
         return [each for each in self.connections if each.is_open and each.other == other]
 
     def _opened(self, connection: Connection) -> None:
@@ -331,7 +331,7 @@ class Task:
         self._master.lost_task(task, reason)
 
     def _masters(self) -> set[int]:
-        """The incarnations of the tasks that are connected, this one among them."""
+        """Return the incarnations of the tasks that are connected, this one among them."""
         others = {each.other.incarnation for each in self.connections if each.is_open and _is_task(each.other)}
         return {self.identity.incarnation, *others}
 

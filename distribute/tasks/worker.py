@@ -135,7 +135,7 @@ class Worker:
         self._graphs[key] = graph
 
     def graph_of(self, key: tuple[int, int]) -> Graph:
-        """The graph of a session; for the thread that compiles.
+        """Return the graph of a session; for the thread that compiles.
 
         Raises:
             Exception: why there is none.

@@ -146,7 +146,7 @@ class Handshake:
 
     @staticmethod
     def _talk(challenge: str, answer: str, accepting: Identity, connecting: Identity) -> tuple[str, ...]:
-        """All that both sides have said."""
+        """Return all that both sides have said."""
         names = (accepting.name, str(accepting.incarnation), connecting.name, str(connecting.incarnation))
         return (str(PROTOCOL), challenge, answer, *names)
 

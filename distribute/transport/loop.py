@@ -145,7 +145,7 @@ class Loop:
     # --- for the loop's own thread ----------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Seconds of a clock that goes forward only."""
+        """Return seconds of a clock that goes forward only."""
         return time.monotonic()
 
     def soon(self, function: Callable[[], Any]) -> None:

@@ -65,7 +65,7 @@ def asked(given: str | Mapping[str, str] | None = None) -> str | Mapping[str, st
 
 
 def ways(wanted: str | Mapping[str, str], task: str, is_encrypted: bool = False) -> tuple[Plane, ...]:
-    """The planes to try for a task, in order.
+    """Return the planes to try for a task, in order.
 
     Args:
         wanted: see `asked`.
@@ -91,7 +91,7 @@ def _for_task(wanted: Mapping[str, str], task: str) -> str:
 
 
 def local_name(incarnation: int) -> Any:
-    """The name, in Linux's abstract space, of the socket at which a start of a task listens on its own host."""
+    """Return the name, in Linux's abstract space, of the socket at which a start of a task listens on its own host."""
     return f"\0anabranch/{incarnation:016x}"
 
 

@@ -18,7 +18,7 @@ class PeerProcess:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """The descriptor; -1 once it is closed."""
+        """Return the descriptor; -1 once it is closed."""
         return self._descriptor
 
     @property
@@ -36,7 +36,7 @@ class PeerProcess:
 
 
 def process_at(sock: socket.socket) -> PeerProcess | None:
-    """The process that a Unix socket leads to.
+    """Return the process that a Unix socket leads to.
 
     Returns:
         None for other sockets, for this process itself, where the system has no descriptors of processes (others than

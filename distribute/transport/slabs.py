@@ -240,7 +240,7 @@ class Mapped:
         return _mapped(descriptor, 0, mmap.PROT_READ)
 
     def array(self, number: int, offset: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-        """An array in a slab, which nobody can write to.
+        """Return an array in a slab, which nobody can write to.
 
         Raises:
             SlabError: there is no such slab, or it is smaller.

@@ -50,7 +50,7 @@ def _shut(end: socket.socket) -> None:
 
 
 def stream_handler(accept: Callable[[socket.socket], None]) -> Any:
-    """The service of a task that takes streams.
+    """Yield the service of a task that takes streams.
 
     Args:
         accept: takes the socket by which a stream's bytes come and go; it closes it.

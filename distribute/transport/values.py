@@ -352,7 +352,7 @@ def _checked_length(tag: tuple[int, ...]) -> int:
 
 
 def step_of(head: bytes) -> tuple[int, int]:
-    """The step of a value that crosses: its master's incarnation, and its number.
+    """Return the step of a value that crosses: its master's incarnation, and its number.
 
     Raises:
         FrameError: the head is no such head.

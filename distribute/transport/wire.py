@@ -314,7 +314,7 @@ def _bytes_of(array: Any) -> Any:
 
 
 def _tabled(table: memoryview, count: int, shared: Shared | None) -> tuple[list[Any], list[Any]]:
-    """Arrays as a table says, and those of them whose values follow."""
+    """Return arrays as a table says, and those of them whose values follow."""
     read = _known_entries if len(table) <= _SHORT_TABLE else _entries
     made: list[Any] = []
     waiting: list[Any] = []

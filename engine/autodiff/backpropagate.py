@@ -31,7 +31,7 @@ class DifferentiatesItself:
 
 
 def reachable_operations(graph: Graph, targets: Iterable[Symbol]) -> list[Operation]:
-    """The operations of `graph` on which `targets` depend through data, in program order."""
+    """Return the operations of `graph` on which `targets` depend through data, in program order."""
     seen: set[Operation] = set()
     pending = [t.operation for t in targets if t.operation.graph is graph]
     while pending:
@@ -44,7 +44,7 @@ def reachable_operations(graph: Graph, targets: Iterable[Symbol]) -> list[Operat
 
 
 def dependent_tensors(operations: Iterable[Operation], sources: Iterable[Symbol]) -> set[Symbol]:
-    """The tensors through which a gradient can reach `sources`: these, and what is computed from them."""
+    """Return the tensors through which a gradient can reach `sources`: these, and what is computed from them."""
     dependent = set(sources)
     for operation in operations:
         if any(tensor in dependent for tensor in operation.inputs):
@@ -61,7 +61,7 @@ def backpropagate(
     sparse: Collection[Symbol] = (),
     among: Sequence[Operation] | None = None,
 ) -> dict[Symbol, Any]:
-    """Cotangents of `sources`, built into the current default graph.
+    """Return cotangents of `sources`, built into the current default graph.
 
     Args:
         graph: the graph to which all these tensors belong.
@@ -200,5 +200,5 @@ def _check_writes_none(operation: Operation, variables: Collection[Variable]) ->
 
 
 def frame_cotangents(cotangent: Any) -> dict[Symbol, Any]:
-    """The cotangents of inner values that reached a frame."""
+    """Return the cotangents of inner values that reached a frame."""
     return cotangent.inner if isinstance(cotangent, FrameCotangent) else {}

@@ -77,7 +77,7 @@ class GradientRule(Protocol):
         ...
 
     def cotangents(self, upstream: list[Any], targets: Sequence[Tensor]) -> list[Any]:
-        """The cotangents (or None) of `targets`, from those of the results (None for integers and bools)."""
+        """Return the cotangents (or None) of `targets`, from those of the results (None for integers and bools)."""
         ...
 
 
@@ -226,11 +226,11 @@ class _Apart(Protocol):
     def call(
         self, f: Callable[..., Any], args: Any, kwargs: dict[str, Any], is_tensor: list[bool], given: list[Tensor]
     ) -> tuple[list[Tensor], Any]:
-        """The values of the arguments that are tensors, and what `f` returned."""
+        """Return the values of the arguments that are tensors, and what `f` returned."""
         ...
 
     def reads(self, results: list[Tensor]) -> tuple[list[Tensor], dict[Variable, Tensor]]:
-        """The results, and the trainable variables that `f` has read for them, with their values."""
+        """Return the results, and the trainable variables that `f` has read for them, with their values."""
         ...
 
 
@@ -276,14 +276,14 @@ class _AtOnce:
 
 
 def _with_tensors(args: Any, is_tensor: list[bool], tensors: Sequence[Tensor]) -> Any:
-    """The arguments with `tensors` in the places of those that are such."""
+    """Return the arguments with `tensors` in the places of those that are such."""
     remaining = iter(tensors)
     leaves = flatten(args)
     return pack_as(args, [next(remaining) if kept else leaf for leaf, kept in zip(leaves, is_tensor, strict=True)])
 
 
 def _becomes_tensor(leaf: Any) -> bool:
-    """Numbers and arrays do; flags, texts, functions and other objects are passed on as they are."""
+    """Return numbers and arrays do; flags, texts, functions and other objects are passed on as they are."""
     if isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic)):
         return True
     return isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
@@ -292,7 +292,7 @@ def _becomes_tensor(leaf: Any) -> bool:
 def _variable_reads(
     graph: Graph, results: Iterable[Symbol], arguments: set[Symbol], start: int
 ) -> dict[Variable, Tensor]:
-    """The trainable variables on which `results` depend otherwise than through `arguments`, and their values.
+    """Return the trainable variables on which `results` depend otherwise than through `arguments`, and their values.
 
     Args:
         start: the number of operations that `graph` had before; older values are constants, unless they are reads.
@@ -317,7 +317,7 @@ def _variable_reads(
 
 
 def variable_read_by(tensor: Symbol) -> Variable | None:
-    """The variable whose value `tensor` is, read here or in a graph around this one."""
+    """Return the variable whose value `tensor` is, read here or in a graph around this one."""
     while isinstance(tensor.operation.op, Parameter):
         graph = tensor.graph
         outer = next((o for o, p in graph.captures if p is tensor), None) if isinstance(graph, Region) else None
@@ -344,7 +344,7 @@ def _check_takes_variables(grad_fn: Callable[..., Any], name: str, variables: It
 
 
 def _leaf_names(f: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
-    """A name for each leaf of the arguments, in the user's own words."""
+    """Return a name for each leaf of the arguments, in the user's own words."""
     try:
         parameters = [p for p in inspect.signature(f).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     except (TypeError, ValueError):
@@ -367,7 +367,7 @@ def _leaves(structure: Any) -> list[Any]:
 
 
 def _under(argument: Any, entry: Any) -> list[Any]:
-    """The cotangents of one argument's leaves; one None stands for all of them."""
+    """Return the cotangents of one argument's leaves; one None stands for all of them."""
     return [None] * len(flatten(argument)) if entry is None else _leaves(entry)
 
 

@@ -52,7 +52,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
 
 
 def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """The value of a function and its derivative along a direction (``keras.ops.jvp``).
+    """Return the value of a function and its derivative along a direction (``keras.ops.jvp``).
 
     Args:
         fun: a function of tensors, or structures of them, that returns a tensor or a structure.
@@ -92,7 +92,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
 
 
 def _pushed_forward(results: list[Tensor], inputs: list[Tensor], directions: list[Any], tape: Tape) -> list[Tensor]:
-    """The tangents of `results` where `inputs` move along `directions`."""
+    """Return the tangents of `results` where `inputs` move along `directions`."""
     # Any cotangents will do, for the sweep is linear in them. They must be tensors that are used for nothing else.
     probes = [apply(Identity(), zeros_of(result)) for result in results]
     for probe in probes:
@@ -115,7 +115,7 @@ def _pushed_forward(results: list[Tensor], inputs: list[Tensor], directions: lis
 
 
 def _cotangents(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any]) -> list[Any]:
-    """The cotangents of `xs`, None where no path leads to them from `ys`."""
+    """Return the cotangents of `xs`, None where no path leads to them from `ys`."""
     pairs = [(_here(y), seed) for y, seed in zip(ys, seeds, strict=True) if y.spec.differentiable and seed is not None]
     moving = [x for x in xs if x.spec.differentiable]
     if not pairs or not moving:
@@ -130,7 +130,7 @@ def _fresh(primals: Any) -> list[Tensor]:
 
 
 def _here(tensor: Tensor) -> Tensor:
-    """A tensor in the graph in which it can be used now; a value outside of graphs itself."""
+    """Return a tensor in the graph in which it can be used now; a value outside of graphs itself."""
     return tensor if runs_now([tensor]) else graph_for([tensor]).capture(tensor)
 
 
@@ -183,7 +183,7 @@ def _paired(what: str, given: Any, wanted: Any, name: str, path: str) -> list[tu
 
 
 def _items(structure: Any) -> tuple[list[Any], list[Any]]:
-    """The keys or positions of one level of a structure in the order of `flatten`, and what stands there."""
+    """Return the keys or positions of one level of a structure in the order of `flatten`, and what stands there."""
     if is_sequence(structure):
         return list(range(len(structure))), list(structure)
     keys = sorted(structure)

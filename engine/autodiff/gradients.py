@@ -30,7 +30,7 @@ def gradients(
     unconnected_gradients: str = "none",
     name: str = "gradients",
 ) -> list[Any]:
-    """The derivatives of the sum of `ys` with respect to each of `xs`, as new tensors of the graph.
+    """Return the derivatives of the sum of `ys` with respect to each of `xs`, as new tensors of the graph.
 
     Args:
         ys: a tensor, or a structure of them, all of one graph, of floating or complex dtypes.
@@ -95,7 +95,7 @@ def gradients(
 
 
 def _graph_of(targets: list[Tensor]) -> Graph:
-    """The graph of the symbols among `targets`; that which is being built, if there are none.
+    """Return the graph of the symbols among `targets`; that which is being built, if there are none.
 
     Raises:
         ValueError: there are several.
@@ -138,7 +138,7 @@ def _found_outward(graph: Graph, seeds: dict[Symbol, Any], xs: list[Any], stops:
 
 
 def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Symbol]:
-    """The tensors of the graphs around a region that depend on any of `xs`."""
+    """Return the tensors of the graphs around a region that depend on any of `xs`."""
     around: list[Graph] = []
     while isinstance(graph, Region):
         graph = graph.parent
@@ -158,7 +158,7 @@ def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Symbol]:
 
 
 def _dense(structure: Any) -> Any:
-    """`structure` with tensors in the place of `IndexedSlices`."""
+    """Return `structure` with tensors in the place of `IndexedSlices`."""
     if isinstance(structure, IndexedSlices):
         return structure.to_dense()
     if is_mapping(structure):
@@ -207,12 +207,12 @@ def _as_source(x: Any) -> Tensor | Variable:
 
 
 def _source_in(graph: Graph, x: Tensor | Variable) -> Symbol | Variable:
-    """`x`, where values are the constants that stand for them in the outermost graph."""
+    """Return `x`, where values are the constants that stand for them in the outermost graph."""
     return x if isinstance(x, (Symbol, Variable)) else graph.root.capture(x)
 
 
 def _sources(graph: Graph, reads: dict[Variable, list[Symbol]], x: Tensor | Variable) -> list[Symbol]:
-    """The tensors of `graph` itself that stand for `x`: `x`, or the reads of a variable."""
+    """Return the tensors of `graph` itself that stand for `x`: `x`, or the reads of a variable."""
     if isinstance(x, Variable):
         return reads[x]
     return [x] if isinstance(x, Symbol) and x.graph is graph else []

@@ -18,7 +18,7 @@ from .gradients import gradients
 
 
 def remat(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with the values and the gradient of `f`, whose inner values are not kept for the backward pass.
+    """Return a function with the values and the gradient of `f`, whose inner values are not kept for the backward pass.
 
     They are computed again there, from the arguments and what `f` uses from around it (``keras.remat``; gradient
     checkpointing). That takes the time of one more run of `f` and the memory of its arguments alone. Random numbers
@@ -140,7 +140,7 @@ class _Again:
         return len(self.outputs)
 
     def cotangents(self, upstream: list[Any], targets: Sequence[Tensor]) -> list[Any]:
-        """The cotangents (or None) of the sources, whose values here are `targets`."""
+        """Return the cotangents (or None) of the sources, whose values here are `targets`."""
         known = [dy for dy in upstream if dy is not None]
         if not known:
             return [None] * len(targets)

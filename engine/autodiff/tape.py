@@ -164,11 +164,11 @@ class Tape:
         self._reads.clear()
 
     def variables(self) -> list[Variable]:
-        """The variables that are watched: those asked for, then those that were read."""
+        """Return the variables that are watched: those asked for, then those that were read."""
         return list(dict.fromkeys([*self._watched, *self._reads]))
 
     def read_for(self, results: Iterable[Tensor]) -> list[Variable]:
-        """The variables that were read on the way to `results`, in the order of their reads."""
+        """Return the variables that were read on the way to `results`, in the order of their reads."""
         needed = {id(result) for result in results}
         for node in reversed(self._records):
             if any(id(output) in needed for output in node.outputs):
@@ -215,7 +215,7 @@ class Tape:
         return found
 
     def _values_of(self, source: Any) -> Sequence[Any]:
-        """The values that stand for a value or variable: it itself, or what was read."""
+        """Return the values that stand for a value or variable: it itself, or what was read."""
         values = self._reads.get(source, ()) if isinstance(source, Variable) else (source,)
         return [value for value in values if id(value) in self._live]
 
@@ -269,7 +269,7 @@ def _finished(total: Any, sparse: bool) -> Any:
 
 
 def recording(targets: Sequence[Tensor]) -> Tape | None:
-    """The innermost tape of this thread that has recorded how one of `targets` was computed."""
+    """Return the innermost tape of this thread that has recorded how one of `targets` was computed."""
     if _asked.tapes:
         return _asked.tapes[-1]
     for tape in reversed(graph_context.tapes):
@@ -281,7 +281,7 @@ def recording(targets: Sequence[Tensor]) -> Tape | None:
 def gradients_of_values(
     targets: Sequence[Tensor], sources: Sequence[Any], seeds: Sequence[Any], stops: Sequence[Any], zero: bool
 ) -> list[Any]:
-    """`gradients` where all of `targets` are values: from the tape that has recorded them.
+    """Return `gradients` where all of `targets` are values: from the tape that has recorded them.
 
     Raises:
         ValueError: none has.

@@ -79,7 +79,7 @@ class Entry(NamedTuple):
 
 
 def _h5py() -> Any:
-    """The library, which has no types; imported when it is needed."""
+    """Return the library, which has no types; imported when it is needed."""
     return importlib.import_module("h5py")
 
 
@@ -213,7 +213,7 @@ def _crc32_of_json(document: Mapping[str, Any]) -> int:
 
 
 def _stored(array: Any) -> Any:
-    """An array as HDF5 has it."""
+    """Return an array as HDF5 has it."""
     if array.dtype.kind in _NATIVE:
         return array
     if array.dtype.kind == "T":
@@ -277,7 +277,7 @@ class CheckpointReader(Mapping[str, Any]):
         return name in self._entries
 
     def entry(self, name: str) -> Entry:
-        """The shape, the dtype and the pieces of a tensor.
+        """Return the shape, the dtype and the pieces of a tensor.
 
         Raises:
             KeyError: there is no such tensor; the message has names that are alike.
@@ -297,7 +297,7 @@ class CheckpointReader(Mapping[str, Any]):
         return self._piece(name, entry.pieces[0], self._checked(name, entry))
 
     def rows(self, name: str, rows: Rows) -> Any:
-        """Some rows of a tensor. Pieces that have none of them are not read.
+        """Return some rows of a tensor. Pieces that have none of them are not read.
 
         Raises:
             KeyError: there is no such tensor. DataLossError: what is needed of it is damaged.
@@ -320,7 +320,7 @@ class CheckpointReader(Mapping[str, Any]):
         return found
 
     def _piece(self, name: str, piece: Piece, dtype: Any) -> Any:
-        """A piece of a tensor, if it is what was saved."""
+        """Return a piece of a tensor, if it is what was saved."""
         file, _ = self._files[piece.shard]
         try:
             with self.path.opened(file) as stream, _h5py().File(stream, "r") as opened:
@@ -334,7 +334,7 @@ class CheckpointReader(Mapping[str, Any]):
         return part
 
     def _checked(self, name: str, entry: Entry) -> Any:
-        """The dtype that a tensor was saved in, of which all is there that the manifest says.
+        """Return the dtype that a tensor was saved in, of which all is there that the manifest says.
 
         Raises:
             DataLossError: its pieces are not the whole of it, or the files are too small to hold it.
@@ -408,7 +408,7 @@ def _read_manifest(path: Folder) -> dict[str, Any]:
 
 
 def _shards(path: Folder, manifest: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """The names of the files of a checkpoint, and their sizes."""
+    """Return the names of the files of a checkpoint, and their sizes."""
     try:
         found = [(str(shard["file"]), int(shard["size"])) for shard in manifest["shards"]]
         outside = [name for name, _ in found if Path(name).name != name]

@@ -169,7 +169,7 @@ def _spec_of_rows(spec: TensorSpec, region: tuple[int, ...]) -> TensorSpec:
 
 
 def checked(reader: CheckpointReader, name: str, spec: TensorSpec, region: tuple[int, ...] = ()) -> Any:
-    """A tensor of a checkpoint, or some of its rows, if it is what is expected.
+    """Return a tensor of a checkpoint, or some of its rows, if it is what is expected.
 
     Args:
         reader: of the checkpoint.
@@ -350,7 +350,7 @@ def _text_tensor(value: Any) -> Tensor:
 
 
 def _task_of(tensor: Any) -> str:
-    """The task on which a variable is; "" for whatever is to be saved where the scope says."""
+    """Return the task on which a variable is; "" for whatever is to be saved where the scope says."""
     asked = getattr(tensor, "device", "") if isinstance(tensor, Variable) else ""
     return str(DeviceName.parse(asked).of_task()) if asked else ""
 

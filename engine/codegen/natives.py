@@ -100,7 +100,7 @@ def calls_products(operation: Operation) -> bool:
 
 
 def bind_native(operation: Operation) -> BoundKernel | Runner | None:
-    """The kernel of an operation that `has_binder`, if it is worth one."""
+    """Return the kernel of an operation that `has_binder`, if it is worth one."""
     module, name = BINDERS.get(operation.op.type_name, ("elementwise.dynamic", "elementwise_runner"))
     binder: Binder = getattr(importlib.import_module(f".{module}", __package__), name)
     return binder(operation)

@@ -122,7 +122,7 @@ def _can_fuse(kind: type[Op], op: Op, dtypes: tuple[Any, ...], result: Any) -> b
 
 
 def fusion_rule() -> FusionRule | None:
-    """The rule of this machine; None where kernels can't be compiled."""
+    """Return the rule of this machine; None where kernels can't be compiled."""
     return KernelRule() if library.usable else None
 
 

@@ -68,7 +68,7 @@ class BlasThreads:
                 self._set_count(self._users)
 
     def pause(self) -> bool:
-        """A step calls a function of the user's, which may use NumPy; whether it is to go on behind it."""
+        """Return a step calls a function of the user's, which may use NumPy; whether it is to go on behind it."""
         with self._lock:
             is_limited = self._steps > 0 and self._users > 1
             if is_limited:

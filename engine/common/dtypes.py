@@ -76,7 +76,7 @@ def is_dtype(value: Any) -> TypeGuard[DType]:
 
 
 def as_dtype(dtype: DTypeLike) -> DType:
-    """The NumPy dtype that `dtype` names.
+    """Return the NumPy dtype that `dtype` names.
 
     Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch, None means float32, and every
     kind of text (``str``, NumPy's ``<U`` and ``S``) means "string".
@@ -175,7 +175,7 @@ def _weak_name(python_type: type) -> str:
 
 
 def result_type(*types: Any) -> DType:
-    """The dtype in which an operation over `types` is computed.
+    """Return the dtype in which an operation over `types` is computed.
 
     Args:
         *types: dtypes, or the Python types ``bool``, ``int``, ``float``, ``complex`` for weak scalars.
@@ -197,7 +197,7 @@ def _result_type(types: tuple[Any, ...]) -> DType:
 
 
 def _alone(types: Sequence[Any]) -> DType:
-    """The dtype of values that take part in no promotion, if it is one.
+    """Return the dtype of values that take part in no promotion, if it is one.
 
     Raises:
         TypeError: there are several.
@@ -215,7 +215,7 @@ def _alone(types: Sequence[Any]) -> DType:
 
 
 def float_type(dtype: DType) -> DType:
-    """`dtype` itself if it is floating or complex, otherwise float32: the type of a mean or a true division.
+    """Return `dtype` itself if it is floating or complex, otherwise float32: the type of a mean or a true division.
 
     Raises:
         TypeError: it is "string".

@@ -12,7 +12,7 @@ def is_among(item: Any, items: Iterable[Any]) -> bool:
 
 
 def place_among(item: Any, items: Iterable[Any]) -> int:
-    """The position of `item` itself in `items`.
+    """Return the position of `item` itself in `items`.
 
     Raises:
         ValueError: it is none of them.

@@ -122,7 +122,7 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _mapping_like(structure: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
-    """A mapping of the kind and order of `structure`: an OrderedDict, a defaultdict with its factory."""
+    """Return a mapping of the kind and order of `structure`: an OrderedDict, a defaultdict with its factory."""
     if type(structure) is dict:
         return {key: values[key] for key in structure}
     mapping = copy(structure)
@@ -132,7 +132,7 @@ def _mapping_like(structure: dict[Any, Any], values: dict[Any, Any]) -> dict[Any
 
 
 def sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
-    """The keys of a dict in the order in which `flatten` visits them."""
+    """Return the keys of a dict in the order in which `flatten` visits them."""
     try:
         return sorted(mapping)
     except TypeError:

@@ -182,7 +182,7 @@ def partitioning(partitioner: Any) -> Generator[None]:
 
 
 def current_partitioner() -> Any:
-    """The partitioner of the block around, or that of the process; None if there is none."""
+    """Return the partitioner of the block around, or that of the process; None if there is none."""
     return _Default.partitioner if _scopes.partitioner is None else _scopes.partitioner
 
 

@@ -43,7 +43,7 @@ def _define(cls: Any, frozen: bool, eq: bool) -> Any:
 
 
 def _find_fields(cls: type) -> dict[str, _Field] | None:
-    """The fields by name, those of the bases first; None if the standard module has to look at them."""
+    """Return the fields by name, those of the bases first; None if the standard module has to look at them."""
     own = vars(cls)
     annotations: dict[str, Any] = own.get("__annotations__", {})
     if "__init__" in own or hasattr(cls, "__post_init__") or not all(map(_is_plain_type, annotations.values())):
@@ -96,7 +96,7 @@ def _parameters(frozen: bool, eq: bool) -> Any:
 
 
 def _starting(cls: Any, fields: Sequence[_Field]) -> _Methods:
-    """An `__init__` that is replaced by the compiled one when it is called."""
+    """Return an `__init__` that is replaced by the compiled one when it is called."""
 
     def initialise(self: Any, *values: Any, **named: Any) -> None:
         cls.__init__ = compiled = _compiled(cls, fields)
@@ -142,7 +142,7 @@ def _comparing(names: Sequence[str], own_hash: Any, frozen: bool) -> _Methods:
 
 
 def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """The values of some attributes as a tuple."""
+    """Return the values of some attributes as a tuple."""
     if not names:
         return lambda _: ()
     get: Any = operator.attrgetter(*names)

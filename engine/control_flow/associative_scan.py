@@ -21,7 +21,7 @@ from .while_loop import while_loop
 
 
 def associative_scan(f: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
-    """``[e0, f(e0, e1), f(f(e0, e1), e2), ...]`` along an axis (``keras.ops.associative_scan``).
+    """Compute ``[e0, f(e0, e1), f(f(e0, e1), e2), ...]`` along an axis (``keras.ops.associative_scan``).
 
     Args:
         f: an associative function ``f(a, b)``: of slices of `elems` along `axis`, of any number of elements, it
@@ -87,7 +87,7 @@ def _length(leaves: Sequence[Tensor], axes: Sequence[int], elems: Any) -> Any:
 
 
 def _checked_length(leaf: Tensor, axis: int, length: Any) -> Tensor:
-    """`leaf`, whose length is compared by the run if it is not known before."""
+    """Return `leaf`, whose length is compared by the run if it is not known before."""
     if dim(leaf, axis) is length or isinstance(dim(leaf, axis), int):
         return leaf
     return moveaxis(of_length(moveaxis(leaf, axis, 0), length), 0, axis)
@@ -152,7 +152,7 @@ class _Along:
         return tensors
 
     def _interleaved(self, even: Tensor, odd: Tensor, axis: int, length: int) -> Tensor:
-        """Elements of the two in turn; `even` has the first, and the last one if `length` is odd."""
+        """Return elements of the two in turn; `even` has the first, and the last one if `length` is odd."""
         half = length // 2
         whole = builtins.slice(None)
         pairs = stack([getitem(even, (*[whole] * axis, builtins.slice(0, half))), odd], axis + 1)

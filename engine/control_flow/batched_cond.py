@@ -128,7 +128,7 @@ class _Part:
         self.specs: list[TensorSpec] = []
 
     def run(self, name: str | None) -> list[Tensor]:
-        """The flat results of these rows; where there are none, empty ones, without running the branch."""
+        """Return the flat results of these rows; where there are none, empty ones, without running the branch."""
         return cond(shape(self.places)[0] > 0, self._results, self._no_results, name or self.what)
 
     def _results(self) -> list[Tensor]:

@@ -124,7 +124,7 @@ class Batch:
     def inside(
         self, size: DimLike | None = None, rows: Tensor | None = None, part: tuple[Any, int] | None = None
     ) -> Batch:
-        """A batch for a region in this one, of all examples or of some `rows`."""
+        """Return a batch for a region in this one, of all examples or of some `rows`."""
         return Batch(self.size if size is None else size, self.rules, self, rows, part)
 
     # --- values ---------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Batch:
         return None if self.around is None else self.around.record(tensor)
 
     def batched(self, value: Value) -> Tensor:
-        """`value` with a batch axis, repeated if it is the same for all."""
+        """Return `value` with a batch axis, repeated if it is the same for all."""
         self.check_whole(value)
         if value.batched:
             return value.tensor
@@ -215,7 +215,7 @@ class Batch:
         return apply(ArrayUnstack(), broadcast_to(rows, (dim(rows, 0), self.size, *sizes)))
 
     def aligned(self, value: Value, rank: int, wanted: int) -> Tensor:
-        """A value of `rank` axes an example, such that it broadcasts against batched ones of `wanted` axes."""
+        """Return a value of `rank` axes an example, such that it broadcasts against batched ones of `wanted` axes."""
         if not value.batched or rank == wanted:
             return value.tensor
         return expand_dims(value.tensor, tuple(range(1, 1 + wanted - rank)))
@@ -227,22 +227,22 @@ class Batch:
         return self.size if isinstance(self.size, int) else None
 
     def dims(self) -> list[Tensor]:
-        """The batch size as what fills the first None of a shape attribute; nothing if it is known."""
+        """Return the batch size as what fills the first None of a shape attribute; nothing if it is known."""
         return [self.size] if isinstance(self.size, Tensor) else []
 
     def shape(self, shape: Any) -> Any:
-        """A static shape with the batch in front."""
+        """Return a static shape with the batch in front."""
         return None if shape is None else (self.static_size, *shape)
 
     def spec(self, spec: Spec) -> Any:
-        """The spec of the batched form of a value."""
+        """Return the spec of the batched form of a value."""
         if isinstance(spec, ArraySpec):
             return dataclasses.replace(spec, element=self.spec(spec.element))
         assert isinstance(spec, TensorSpec)
         return TensorSpec(self.shape(spec.shape), spec.dtype)
 
     def shape_vector(self, shape: Tensor) -> Tensor:
-        """A shape, as an int32 vector, with the batch in front."""
+        """Return a shape, as an int32 vector, with the batch in front."""
         known = constant_value(shape)
         if known is not None and isinstance(self.size, int):
             return make_constant(np.array([self.size, *known], "int32"))
@@ -297,7 +297,7 @@ class Batch:
         return get_default_graph().add(operation.op, tensors, operation.name).outputs
 
     def _looped(self, operation: Operation, values: list[Value]) -> Sequence[Value]:
-        """One operation alone, example by example."""
+        """Return one operation alone, example by example."""
         specs: list[Spec] = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
         if not all(isinstance(spec, TensorSpec) for spec in specs):
             raise CannotBatchError(operation, "it works on a TensorArray whose elements differ between examples.")
@@ -343,7 +343,7 @@ class Rules:
 
 
 def needed_operations(region: Region, wanted: Iterable[Symbol]) -> list[Operation]:
-    """The operations of a region on which `wanted` depend, and those with effects, in program order."""
+    """Return the operations of a region on which `wanted` depend, and those with effects, in program order."""
     seen: set[Operation] = set()
     pending = [tensor.operation for tensor in wanted if tensor.graph is region]
     pending.extend(operation for operation in region.operations if operation.writes)
@@ -368,7 +368,7 @@ def check_effects(graph: Graph) -> None:
 
 
 def changed(op: Any, **fields: Any) -> Any:
-    """`op` with some of its attributes replaced."""
+    """Return `op` with some of its attributes replaced."""
     return dataclasses.replace(op, **fields) if fields else op
 
 

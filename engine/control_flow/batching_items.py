@@ -40,12 +40,12 @@ class _Key:
         return moveaxis(picked, *self.moves) if self.moves[0] else picked
 
     def taken_apart(self, values: Tensor) -> Tensor:
-        """The reverse of `placed`: values in the order in which the key names their positions."""
+        """Return the reverse of `placed`: values in the order in which the key names their positions."""
         return moveaxis(values, self.moves[1], self.moves[0]) if self.moves[0] else values
 
 
 def _key(batch: Batch, key: Items, nodes: Sequence[Tensor], indices: Sequence[Value], spread: bool) -> _Key | None:
-    """The key for all examples; None where it can't be one.
+    """Return the key for all examples; None where it can't be one.
 
     Args:
         nodes: the tensors of the function that fill the key's places; `indices` are their values.
@@ -81,7 +81,7 @@ def _spread(index: Value, rank: int, joined: int) -> Tensor:
 
 
 def _bounds(key: Items, indices: Sequence[Value]) -> list[Value]:
-    """The values that are bounds of slices."""
+    """Return the values that are bounds of slices."""
     remaining = iter(indices)
     found: list[Value] = []
     for item in key:
@@ -93,7 +93,7 @@ def _bounds(key: Items, indices: Sequence[Value]) -> list[Value]:
 
 
 def _picks(key: Items, nodes: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that are indices, and no bounds of slices."""
+    """Return the tensors that are indices, and no bounds of slices."""
     remaining = iter(nodes)
     found: list[Tensor] = []
     for item in key:
@@ -121,7 +121,7 @@ def _axes_before_picks(key: Items) -> int:
 
 
 def get(batch: Batch, x: Value, key: Items, nodes: Sequence[Tensor], indices: Sequence[Value], rank: int) -> Tensor:
-    """``x[key]`` for each example, with indices that differ between them."""
+    """Compute ``x[key]`` for each example, with indices that differ between them."""
     found = _key(batch, key, nodes, indices, spread=True)
     assert found is not None
     return found.placed(apply(GetItems(found.items), batch.batched(x), *found.inputs))
@@ -137,7 +137,7 @@ def put(
     nodes: Sequence[Tensor],
     indices: Sequence[Value],
 ) -> Tensor:
-    """Zeros with `rows` added at a key, for each example."""
+    """Return zeros with `rows` added at a key, for each example."""
     found = _key(batch, key, nodes, indices, spread=True)
     assert found is not None
     op = PutItem(found.items, batch.shape(shape), repeats)

@@ -102,7 +102,7 @@ def _loop_together(batch: Batch, node: Operation, op: While, inits: list[Value],
 
 
 def _loop_of_rows(batch: Batch, node: Operation, op: While, inits: list[Value]) -> Sequence[Value]:
-    """Each example stops by its own condition: an iteration is made for those that go on."""
+    """Return each example stops by its own condition: an iteration is made for those that go on."""
     if any(isinstance(init.tensor.spec, ArraySpec) for init in inits):
         raise CannotBatchError(node, "it carries a TensorArray, and its condition differs between examples.")
     if any(not _keeps_shape(*pair) for pair in zip(node.inputs, op.body.parameters, strict=False)):
@@ -231,7 +231,7 @@ def _branches_of_rows(batch: Batch, node: Operation, op: Branch, choice: Value) 
 
 
 def _of_size(batch: Batch, tensor: Tensor) -> Tensor:
-    """`tensor`, whose first axis has the size of the batch, as far as that is known."""
+    """Return `tensor`, whose first axis has the size of the batch, as far as that is known."""
     if tensor.shape is None or batch.static_size is None:
         return tensor
     return reshape(tensor, (batch.static_size, *[dim(tensor, axis) for axis in range(1, len(tensor.shape))]))
@@ -256,7 +256,7 @@ def _some(batch: Batch, rows: Tensor, part: tuple[Any, int] | None = None) -> Ba
 
 
 def _put(whole: Tensor, rows: Tensor, part: Tensor) -> Tensor:
-    """`whole` with `rows` of it replaced."""
+    """Return `whole` with `rows` of it replaced."""
     return apply(ScatterUpdate(), whole, expand_dims(rows, 1), part)
 
 
@@ -264,7 +264,7 @@ def _put(whole: Tensor, rows: Tensor, part: Tensor) -> Tensor:
 
 
 def _demanded(node: Operation) -> list[Symbol]:
-    """The values inside a loop or branch that anything around it reads from its record."""
+    """Return the values inside a loop or branch that anything around it reads from its record."""
     return [user.op.inner for user in _record_users(node) if isinstance(user.op, (History, Saved))]
 
 
@@ -274,7 +274,7 @@ def _record_users(node: Operation) -> list[Operation]:
 
 
 def recorded(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
-    """`History`, `Saved` and `TripCount`: the same of the loop or branch over batched values."""
+    """Return `History`, `Saved` and `TripCount`: the same of the loop or branch over batched values."""
     op = node.op
     record = batch.record(node.inputs[0])
     assert record is not None, f"This is a bug in anabranch: {node.inputs[0]!r} was not run. Please report it."
@@ -294,7 +294,7 @@ def recorded(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
 
 
 def _saved_in_place(node: Operation, record: Record, inner: Value, position: int) -> Value:
-    """The value itself, which there is for those examples only that took the branch."""
+    """Return the value itself, which there is for those examples only that took the branch."""
     if not inner.batched:
         return inner
     if inner.part is not None or inner.rows is not None or record.choice is None:

@@ -78,7 +78,7 @@ def batched(*tensors: Tensor) -> list[Value]:
 
 
 def elementwise(batch: Batch, node: Operation, values: Values) -> Found:
-    """Inputs that broadcast: those with fewer axes get axes of size 1 behind the batch."""
+    """Return inputs that broadcast: those with fewer axes get axes of size 1 behind the batch."""
     ranks = [tensor.ndim for tensor in node.inputs]
     if None in ranks:
         return None
@@ -88,7 +88,7 @@ def elementwise(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def by_axes(batch: Batch, node: Operation, values: Values) -> Found:
-    """Ops that treat an axis in front index by index, with the axes of their fields one further back."""
+    """Return ops that treat an axis in front index by index, with the axes of their fields one further back."""
     op, place = _moved_back(node), node.op.shape_input
     if op is None:
         return None
@@ -171,7 +171,7 @@ def _specs(node: Operation, takes: Collection[int] = ()) -> list[Any]:
 
 
 def general(batch: Batch, node: Operation, values: Values) -> Found:
-    """Ops that have no rule of their own."""
+    """Return ops that have no rule of their own."""
     return (elementwise if node.op.elementwise else by_axes)(batch, node, values)
 
 
@@ -181,13 +181,13 @@ def _shape_attribute(node: Operation) -> Any:
 
 
 def first_place(batch: Batch, node: Operation, values: Values) -> Found:
-    """The position of an extremum; without an axis it counts through the whole example, which is no axis."""
+    """Return the position of an extremum; without an axis it counts through the whole example, which is no axis."""
     assert isinstance(node.op, ArgExtremum)
     return None if node.op.axes is None else by_axes(batch, node, values)
 
 
 def transposed(batch: Batch, node: Operation, values: Values) -> Found:
-    """A permutation of axes, of which the batch stays in front."""
+    """Return a permutation of axes, of which the batch stays in front."""
     rank = node.inputs[0].ndim
     assert isinstance(node.op, Transpose)
     if rank is None:
@@ -236,7 +236,7 @@ def to_shape(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def into_shape(batch: Batch, node: Operation, values: Values) -> Found:
-    """Shapes that are attributes, whose Nones further inputs fill."""
+    """Return shapes that are attributes, whose Nones further inputs fill."""
     x, *sizes = values
     rank = node.inputs[0].ndim
     shape: tuple[int | None, ...] = _shape_attribute(node)
@@ -307,7 +307,7 @@ def unflattened_rows(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def stacked(batch: Batch, node: Operation, values: Values) -> Found:
-    """Inputs along a new axis."""
+    """Return inputs along a new axis."""
     op = node.op
     assert isinstance(op, Stack)
     axis = op.axis + 1 if op.axis >= 0 else op.axis
@@ -323,7 +323,7 @@ def padded(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def window(batch: Batch, node: Operation, values: Values) -> Found:
-    """Windows that start at the same place in all examples."""
+    """Return windows that start at the same place in all examples."""
     op = node.op
     whole, starts, *rest = values
     if starts.batched or (isinstance(op, Slice) and any(size.batched for size in rest)):
@@ -415,7 +415,7 @@ def put_rows(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def coordinates(batch: Batch, node: Operation, values: Values) -> Found:
-    """Parts named by their coordinates: the example's number is one more."""
+    """Return parts named by their coordinates: the example's number is one more."""
     index = node.inputs[1]
     if index.ndim is None or node.inputs[0].ndim is None:
         return None

@@ -94,7 +94,7 @@ def _times(channels: int | None, size: Any) -> int | None:
 
 
 def _side_by_side(batch: Batch, value: Value, size: Any) -> Tensor:
-    """The examples' channels, one after the other, in the last axis; of no examples one of zeros."""
+    """Return the examples' channels, one after the other, in the last axis; of no examples one of zeros."""
     tensor = batch.batched(value)
     rank = len(tensor.shape or ())
     if size is not batch.size:

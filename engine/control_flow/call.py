@@ -304,7 +304,7 @@ def _trace(body: Body, trace: Callable[[Body], Sequence[Tensor]], specs: Sequenc
 
 
 def call_again(body: Body, arguments: Sequence[Tensor]) -> Operation:
-    """A call of `body` from inside it.
+    """Return a call of `body` from inside it.
 
     Raises:
         NotKnownYet: the body is traced for the first time, and its results are not known.
@@ -381,7 +381,7 @@ class _RecursionGradient:
         return built
 
     def _sweep(self, incoming: dict[int, Symbol]) -> list[Tensor]:
-        """One invocation backward: the cotangents of its inputs."""
+        """Return one invocation backward: the cotangents of its inputs."""
         body, wanted = self.body, self._order[1]
         seeds: dict[Symbol, Any] = {}
         for position, cotangent in incoming.items():
@@ -425,7 +425,7 @@ class _RecursionGradient:
         return [TensorSpec((None, *(rows.shape or ())[1:]), rows.dtype), TensorSpec((None,), indices.dtype)]
 
     def _as_cotangents(self, call: Operation, node: Operation) -> list[Any]:
-        """The results of a backward call, for the inputs of the call that it differentiates."""
+        """Return the results of a backward call, for the inputs of the call that it differentiates."""
         outputs = iter(call.outputs[:-1])
         cotangents: list[Any] = [None] * len(node.inputs)
         for k in self._order[1]:

@@ -49,7 +49,7 @@ class Branch(RegionOp):
         return BranchGradient(self, node, cotangents, sweep).build()
 
     def with_regions(self, regions: Sequence[Region]) -> Branch:
-        """The same choice between other regions."""
+        """Return the same choice between other regions."""
         return Branch(regions)
 
 
@@ -80,7 +80,7 @@ class BranchGradient:
         self.dense = [tensor for tensor in self.wanted if tensor not in tables]
 
     def _tables(self, inside: Iterable[Operation]) -> list[Symbol]:
-        """The tensors of which no branch uses more than rows."""
+        """Return the tensors of which no branch uses more than rows."""
         uses, around = Uses(), uses_among(inside)
         inner: dict[Symbol, list[Symbol]] = {}
         for region in self.op.regions:
@@ -94,7 +94,7 @@ class BranchGradient:
         ]
 
     def build(self) -> list[Any]:
-        """The cotangents of the inputs; those of other tensors are added to the sweep's."""
+        """Return the cotangents of the inputs; those of other tensors are added to the sweep's."""
         node, count = self.node, len(self.dense)
         regions = [self._backward_region(number, region) for number, region in enumerate(self.op.regions)]
         with get_default_graph().name_scope("cond_grad"):
@@ -137,7 +137,7 @@ class BranchGradient:
         return seeds
 
     def _swept(self, region: Region, seeds: dict[Symbol, Any]) -> dict[Symbol, Any]:
-        """The cotangents of what the region captured."""
+        """Return the cotangents of what the region captured."""
         captures = {parameter: outer for outer, parameter in region.captures if self.sweep.flows_to(outer)}
         rows = [parameter for parameter, outer in captures.items() if is_among(outer, self.tables)]
         totals: dict[Symbol, Any] = {}
@@ -168,7 +168,7 @@ def _is_text(name: object) -> bool:
 
 
 def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:
-    """``true_fn()`` if `pred` holds, else ``false_fn()``; only the branch taken is run.
+    """Compute ``true_fn()`` if `pred` holds, else ``false_fn()``; only the branch taken is run.
 
     Args:
         pred: a scalar bool tensor. A Python bool, or a value outside of graphs, chooses now: the branch is called.
@@ -208,7 +208,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """``branches[index](*operands)``; only that branch is run. An index outside the range is clamped.
+    """Compute ``branches[index](*operands)``; only that branch is run. An index outside the range is clamped.
 
     Args:
         index: a scalar integer tensor.
@@ -234,7 +234,7 @@ def case(
     default: Callable[[], Any] | None = None,
     exclusive: bool = False,
 ) -> Any:
-    """The result of the first function whose predicate holds, else of `default`.
+    """Return the result of the first function whose predicate holds, else of `default`.
 
     Args:
         pred_fn_pairs: pairs of a scalar bool and a function.
@@ -252,7 +252,7 @@ def case(
 
 
 def _only_one(pairs: list[tuple[Any, Callable[[], Any]]]) -> list[tuple[Any, Callable[[], Any]]]:
-    """`pairs`, whose predicates fail where more than one holds."""
+    """Return `pairs`, whose predicates fail where more than one holds."""
     preds = [convert_to_tensor(pred, "bool") for pred, _ in pairs]
     held = sum_of(cast(stack(preds), "int32"))
     check = assert_less_equal(held, 1, "case: exclusive=True, and more than one predicate holds.")
@@ -271,7 +271,7 @@ def _chosen_case(pairs: list[tuple[Any, Callable[[], Any]]], default: Callable[[
 
 
 def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Callable[[], Any]:
-    """`function`, which fails unless `pred` holds."""
+    """Return `function`, which fails unless `pred` holds."""
 
     def checked() -> Any:
         none = f"case: none of its {count} predicates holds, and it has no default. Give it default=, a function."

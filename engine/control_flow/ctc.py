@@ -27,7 +27,7 @@ _IMPOSSIBLE = -1e5  # the logarithm of a probability of nothing; finite, so that
 def ctc_loss(
     target: TensorLike, output: TensorLike, target_length: TensorLike, output_length: TensorLike, mask_index: int = 0
 ) -> Tensor:
-    """The negative log probability of the labels, over all ways to spread them over the frames.
+    """Return the negative log probability of the labels, over all ways to spread them over the frames.
 
     A way gives each frame a label or a blank; equal labels in a row are one, unless a blank stands between them.
 
@@ -93,7 +93,7 @@ def _check_batch(**tensors: Tensor) -> None:
 
 
 def _between(odd: Tensor, even: Tensor, last: Any) -> Tensor:
-    """``even odd even odd ... last``: one more than two of each, as blanks and labels take turns."""
+    """Compute ``even odd even odd ... last``: one more than two of each, as blanks and labels take turns."""
     pairs = stack([even, odd], axis=-1)
     return pad(reshape(pairs, (dim(odd, 0), 2 * dim(odd, 1))), ((0, 0), (0, 1)), constant_values=last)
 

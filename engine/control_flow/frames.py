@@ -75,7 +75,7 @@ class Saved(Op):
 
 
 def from_frame(frame: Symbol, op: Op, key: Any) -> Symbol:
-    """`op` applied to `frame` in the graph where the frame lives, once for each key."""
+    """Return `op` applied to `frame` in the graph where the frame lives, once for each key."""
     name = f"{frame.operation.name}/{op.type_name}"
     return frame.operation.graph.add_shared((type(op), frame, key), op, [frame], name)
 
@@ -119,7 +119,7 @@ class BranchMirror(MirrorBase):
 
 
 def trip_count(frame: Symbol) -> Symbol:
-    """The number of iterations of the loop to which `frame` belongs."""
+    """Return the number of iterations of the loop to which `frame` belongs."""
     return from_frame(frame, TripCount(), None)
 
 

@@ -53,7 +53,7 @@ def jacobian(ys: Any, xs: Any, unconnected_gradients: str = "none", parallel: bo
 
 
 def hessian(y: Any, xs: Any, unconnected_gradients: str = "zero", parallel: bool = True) -> Any:
-    """The second derivatives of the sum of `y` by the elements of each x, twice (as ``tf.compat.v1.hessians``).
+    """Return the second derivatives of the sum of `y` by the elements of each x, twice (as ``tf.compat.v1.hessians``).
 
     Args:
         y: a tensor, or a structure of them; their sum is differentiated.
@@ -89,7 +89,7 @@ def hessian(y: Any, xs: Any, unconnected_gradients: str = "zero", parallel: bool
 
 
 def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel: bool = True) -> Any:
-    """The derivatives of each row of `y` by the same row of `x` (as ``tf.GradientTape.batch_jacobian``).
+    """Return the derivatives of each row of `y` by the same row of `x` (as ``tf.GradientTape.batch_jacobian``).
 
     Args:
         y: a tensor of shape [batch, ...], whose rows depend on the same rows of `x` only. If they depend on others too,
@@ -174,7 +174,7 @@ def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any
 
 
 def _rows_of_value(target: Tensor, sizes: Sequence[int], xs: list[Any]) -> list[Any]:
-    """The same for a value, for each element of its last axes, of these sizes: a sweep over the tape for each.
+    """Return the same for a value, for each element of its last axes, of these sizes: a sweep over the tape for each.
 
     The value itself is differentiated, for no tape has recorded what would be made of it now.
     """
@@ -193,7 +193,7 @@ def _rows_of_value(target: Tensor, sizes: Sequence[int], xs: list[Any]) -> list[
 
 
 def _shaped(rows: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Rows [elements of y, *x.shape] as [*y.shape, *x.shape]."""
+    """Return rows [elements of y, *x.shape] as [*y.shape, *x.shape]."""
     if y.shape is None or x.shape is None:
         return reshape(rows, concatenate([runtime_shape(y), runtime_shape(x)]))
     return reshape(rows, (*shape(y), *shape(x)))

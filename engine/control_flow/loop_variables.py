@@ -42,7 +42,7 @@ class LoopVariables:
         ]
 
     def _named(self, path: str) -> str:
-        """The way to a leaf of the whole, ``[1]['h']``, as the user writes it in the body: ``state['h']``."""
+        """Return the way to a leaf of the whole, ``[1]['h']``, as the user writes it in the body: ``state['h']``."""
         match = re.match(r"\[(\d+)\]", path)
         if match is None or int(match[1]) >= len(self._parameters):
             return path
@@ -94,7 +94,7 @@ class LoopVariables:
     # --- what a body returns ----------------------------------------------------------------------------------------
 
     def checked(self, result: Any, specs: list[Spec]) -> list[Tensor]:
-        """The body's result as flat tensors.
+        """Return the body's result as flat tensors.
 
         Args:
             result: what the body returned.

@@ -20,7 +20,7 @@ from .while_loop import While
 
 
 def holder_of(region: Region) -> Operation | None:
-    """The loop, branch or other operation to which `region` belongs; None if it is a trace that was not kept."""
+    """Return the loop, branch or other operation to which `region` belongs; None if it is a trace that was not kept."""
     for operation in reversed(region.parent.operations):
         if isinstance(operation.op, RegionOp) and region in operation.op.regions:
             return operation

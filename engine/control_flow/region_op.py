@@ -35,7 +35,7 @@ class RegionOp(DifferentiatesItself, Op):
         return merged_effects(effect for region in self.regions for effect in region.collect_effects())
 
     def captured_inputs(self) -> list[Symbol]:
-        """The outer tensors of all captures, in the order of the inputs."""
+        """Return the outer tensors of all captures, in the order of the inputs."""
         return [outer for region in self.regions for outer, _ in region.captures]
 
 
@@ -54,12 +54,12 @@ def settle_variables(regions: Sequence[Region], repeats: bool) -> None:
 
 
 def component(value: Any) -> Any:
-    """A leaf as what is carried: the flow of a TensorArray or TensorStore, otherwise the value itself."""
+    """Return a leaf as what is carried: the flow of a TensorArray or TensorStore, otherwise the value itself."""
     return value.flow if isinstance(value, (TensorArray, TensorStore)) else value
 
 
 def as_component(value: Any, like: Spec | None = None, weak: bool = True) -> Tensor:
-    """A leaf as a tensor; a Python number takes the dtype of `like`."""
+    """Return a leaf as a tensor; a Python number takes the dtype of `like`."""
     value = component(value)
     if like is not None and weak and isinstance(value, (bool, int, float)) and _fits_weakly(value, like):
         return convert_to_tensor(value, like.dtype)
@@ -86,14 +86,14 @@ def rebuild(structure: Any, tensors: Sequence[Tensor]) -> Any:
 
 
 def wrapped(tensor: Tensor) -> Any:
-    """A tensor as what users work with: a TensorArray or TensorStore around one that is such."""
+    """Return a tensor as what users work with: a TensorArray or TensorStore around one that is such."""
     if isinstance(tensor.spec, StoreSpec):
         return TensorStore.from_flow(tensor)
     return TensorArray.from_flow(tensor) if isinstance(tensor.spec, ArraySpec) else tensor
 
 
 def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
-    """The names of a function's positional parameters, for messages in the user's own words."""
+    """Return the names of a function's positional parameters, for messages in the user's own words."""
     fallback = [f"loop variable {position}" for position in range(count)]
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -73,7 +73,7 @@ def scan(
 def _scan(
     f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, length: Any, reverse: bool, finds_sizes: bool
 ) -> tuple[Any, Any]:
-    """`scan`; without `finds_sizes`, results of no steps have 0 for sizes that are found only in the run."""
+    """Return `scan`; without `finds_sizes`, results of no steps have 0 for sizes that are found only in the run."""
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
     if not isinstance(steps, Symbol) and symbol_in([init, sequences]) is None and not in_explicit_graph():
@@ -157,7 +157,7 @@ def _shaped(rows: Tensor, steps: Any, sizes: Tensor) -> Tensor:
 def _scan_values(
     f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, sequences: list[Tensor], steps: int, reverse: bool
 ) -> tuple[Any, Any]:
-    """The scan over values, step by step."""
+    """Return the scan over values, step by step."""
     structure: Any = (init,)
     carried = LoopVariables(_unchanged, structure, None, single=False)
     carry, ys = rebuild(structure, carried.inits)[0], list[Any]()
@@ -199,7 +199,7 @@ ONE_ELEMENT = "It gets one element, which is a tuple where several tensors are g
 
 
 def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
-    """`f` over the elements of `xs` along the first axis, stacked (``keras.ops.map``).
+    """Return `f` over the elements of `xs` along the first axis, stacked (``keras.ops.map``).
 
     Args:
         f: maps one element (a tensor, or the structure of `xs`) to a tensor or a structure of tensors.
@@ -220,7 +220,7 @@ def map_rows(f: Callable[..., Any], xs: Any) -> Any:
 
 
 def foldl(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any:
-    """`f` applied from the first element to the last: ``f(f(f(init, x0), x1), x2)``.
+    """Return `f` applied from the first element to the last: ``f(f(f(init, x0), x1), x2)``.
 
     Args:
         initializer: the first accumulator; by default the first element, and the fold starts at the second.
@@ -234,7 +234,7 @@ def foldr(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any) -> Any:
-    """``for i in range(lower, upper): val = body_fun(i, val)`` (``keras.ops.fori_loop``)."""
+    """Compute ``for i in range(lower, upper): val = body_fun(i, val)`` (``keras.ops.fori_loop``)."""
     start, end = _bound("lower", lower), _bound("upper", upper)
 
     def more(i: Any, _: Any) -> Any:
@@ -265,7 +265,7 @@ def _fold(name: str, f: Callable[[Any, Any], Any], xs: Any, initializer: Any, re
 
 
 def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
-    """The number of steps: an int where it is known, else a scalar tensor."""
+    """Return the number of steps: an int where it is known, else a scalar tensor."""
     if not sequences:
         if length is None:
             raise ValueError(f"{name} needs xs or length: nothing says how many steps to make.")
@@ -320,7 +320,7 @@ class OfLength(Op):
 
 
 def of_length(x: Tensor, steps: Any) -> Tensor:
-    """`x`, whose length is compared by the run if it is not known before."""
+    """Return `x`, whose length is compared by the run if it is not known before."""
     known = isinstance(steps, int) and x.shape is not None and x.shape[0] is not None
     if known or (isinstance(steps, Tensor) and steps is shape_of(x)[0]):
         return x

@@ -130,7 +130,7 @@ class _Again:
 
 
 def _parameter_for(region: Region, tensor: Tensor) -> Symbol:
-    """A parameter of its own for a captured tensor: what is cut by rows may be used as a whole besides."""
+    """Return a parameter of its own for a captured tensor: what is cut by rows may be used as a whole besides."""
     return region.add_capture(region.parent.capture(tensor))
 
 
@@ -173,7 +173,7 @@ def role_of(tensor: Symbol) -> str:
 
 
 def _cut_parameters(region: Region) -> set[Symbol]:
-    """The parameters of which rows are taken."""
+    """Return the parameters of which rows are taken."""
     return {
         operation.inputs[0]
         for operation in region.operations

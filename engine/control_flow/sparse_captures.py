@@ -105,7 +105,7 @@ def _has_rows(tensor: Symbol) -> bool:
 
 
 def rows_of(cotangent: Any, table: Symbol) -> tuple[Tensor, Tensor]:
-    """A cotangent of a table as rows and their positions, int64; as no rows if it is None."""
+    """Return a cotangent of a table as rows and their positions, int64; as no rows if it is None."""
     if cotangent is None:
         return zeros((0, *(table.shape or ())[1:]), table.dtype), zeros((0,), "int64")
     slices = as_slices(cotangent, table)

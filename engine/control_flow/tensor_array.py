@@ -74,11 +74,11 @@ class TensorArray:
 
     @classmethod
     def from_flow(cls, flow: Tensor) -> TensorArray:
-        """The array that `flow` carries."""
+        """Return the array that `flow` carries."""
         return cls(flow.dtype, flow=flow)
 
     def with_flow(self, flow: Tensor) -> TensorArray:
-        """An array with this one's settings and another value."""
+        """Return an array with this one's settings and another value."""
         return TensorArray(flow.dtype, None, self.dynamic_size, self._declared, self._name, flow=flow)
 
     @property
@@ -91,7 +91,7 @@ class TensorArray:
         return array_spec(self.flow).element_shape
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
-        """The array with `value` at `index`.
+        """Return the array with `value` at `index`.
 
         Raises:
             ValueError: the value does not have the element shape that was declared.
@@ -107,15 +107,15 @@ class TensorArray:
         return self.with_flow(apply(op, self.flow, _index(index), tensor, name=name or "array_write"))
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
-        """The element at `index`. At run time, IndexError: it was never written, or is outside."""
+        """Return the element at `index`. At run time, IndexError: it was never written, or is outside."""
         return apply(ArrayRead(), self.flow, _index(index), name=name or "array_read")
 
     def stack(self, name: str | None = None) -> Tensor:
-        """All elements along a new first axis. At run time, IndexError: one was never written."""
+        """Return all elements along a new first axis. At run time, IndexError: one was never written."""
         return apply(ArrayStack(self._element_spec()), self.flow, name=name or "array_stack")
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
-        """An array whose elements are the rows of `value`."""
+        """Return an array whose elements are the rows of `value`."""
         tensor = self._element(value)
         flow = apply(ArrayUnstack(), tensor, name=name or "array_unstack")
         spec = array_spec(flow)
@@ -127,12 +127,12 @@ class TensorArray:
         return self.with_flow(flow)
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
-        """The elements at `indices`, along a new first axis."""
+        """Return the elements at `indices`, along a new first axis."""
         op = ArrayGather(self._element_spec())
         return apply(op, self.flow, convert_to_tensor(indices, "int32"), name=name or "array_gather")
 
     def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
-        """The array with the rows of `value` at `indices`."""
+        """Return the array with the rows of `value` at `indices`."""
         op = ArrayScatter(self.dynamic_size)
         indices = convert_to_tensor(indices, "int32")
         return self.with_flow(apply(op, self.flow, indices, self._element(value), name=name or "array_scatter"))
@@ -145,7 +145,7 @@ class TensorArray:
         return apply(ArrayConcat(self._element_spec()), self.flow, name=name or "array_concat")
 
     def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
-        """An array whose elements are pieces of `value`, of these `lengths` along its first axis.
+        """Return an array whose elements are pieces of `value`, of these `lengths` along its first axis.
 
         At run time, ValueError: the lengths do not add up to that axis.
         """
@@ -160,11 +160,11 @@ class TensorArray:
         return self.with_flow(flow)
 
     def size(self, name: str | None = None) -> Tensor:
-        """The number of elements, int32."""
+        """Return the number of elements, int32."""
         return apply(ArraySize(), self.flow, name=name or "array_size")
 
     def identity(self) -> TensorArray:
-        """The same array."""
+        """Return the same array."""
         return self.with_flow(self.flow)
 
     def _element(self, value: Any) -> Tensor:

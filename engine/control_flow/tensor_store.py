@@ -68,11 +68,11 @@ class TensorStore:
 
     @classmethod
     def from_flow(cls, flow: Tensor) -> TensorStore:
-        """The store that `flow` carries."""
+        """Return the store that `flow` carries."""
         return cls(flow.dtype, flow=flow)
 
     def with_flow(self, flow: Tensor) -> TensorStore:
-        """A store with this one's settings and another value."""
+        """Return a store with this one's settings and another value."""
         return TensorStore(flow.dtype, self._declared, name=self._name, flow=flow)
 
     @property
@@ -93,7 +93,7 @@ class TensorStore:
         return store_spec(self.flow).key.shape
 
     def write(self, key: Any, value: Any, name: str | None = None) -> TensorStore:
-        """The store with `value` under `key`.
+        """Return the store with `value` under `key`.
 
         Args:
             key: of the store's `key_shape` and kind: a number, string or tuple, or a tensor.
@@ -113,7 +113,7 @@ class TensorStore:
         return self.with_flow(apply(StoreWrite(), self.flow, self._key(key), tensor, name=name or "store_write"))
 
     def read(self, key: Any, name: str | None = None) -> Tensor:
-        """The element under `key`. At run time, LookupError: no operation before wrote it."""
+        """Return the element under `key`. At run time, LookupError: no operation before wrote it."""
         return apply(StoreRead(), self.flow, self._key(key), name=name or "store_read")
 
     def contains(self, key: Any, name: str | None = None) -> Tensor:
@@ -121,11 +121,11 @@ class TensorStore:
         return apply(StoreContains(), self.flow, self._key(key), name=name or "store_contains")
 
     def size(self, name: str | None = None) -> Tensor:
-        """The number of keys, int32."""
+        """Return the number of keys, int32."""
         return apply(StoreSize(), self.flow, name=name or "store_size")
 
     def gather(self, keys: Any, name: str | None = None) -> Tensor:
-        """The elements under `keys`, along a new first axis. They must be of one shape.
+        """Return the elements under `keys`, along a new first axis. They must be of one shape.
 
         Args:
             keys: [n, ...], with a key in each row.
@@ -137,7 +137,7 @@ class TensorStore:
         return apply(op, self.flow, self._key(keys), name=name or "store_gather")
 
     def identity(self) -> TensorStore:
-        """The same store."""
+        """Return the same store."""
         return self.with_flow(self.flow)
 
     def _key(self, key: Any) -> Tensor:

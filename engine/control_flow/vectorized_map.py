@@ -71,7 +71,7 @@ def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_whil
 
 
 def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[str]]:
-    """`vectorized_map`, with what had to be looped over as a second result."""
+    """Return `vectorized_map`, with what had to be looped over as a second result."""
     given = [convert_to_tensor(leaf) for leaf in flatten(elements)]
     size = _common_size(given)
     leaves = [of_length(leaf, size) for leaf in given]
@@ -112,7 +112,7 @@ def _dense_results(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dense(structure: Any) -> Any:
-    """`structure` with tensors in the place of `IndexedSlices`, whose rows differ between examples."""
+    """Return `structure` with tensors in the place of `IndexedSlices`, whose rows differ between examples."""
     if isinstance(structure, IndexedSlices):
         return structure.to_dense()
     if is_mapping(structure):
@@ -153,7 +153,7 @@ _SIGNATURE = re.compile(rf"\s*({_ARGUMENT}(?:\s*,\s*{_ARGUMENT})*)?\s*->\s*({_AR
 def vectorize(
     pyfunc: Callable[..., Any], *, excluded: Iterable[int | str] | None = None, signature: str | None = None
 ) -> Callable[..., Any]:
-    """A function over arrays from one over their elements (``keras.ops.vectorize``, ``numpy.vectorize``).
+    """Return a function over arrays from one over their elements (``keras.ops.vectorize``, ``numpy.vectorize``).
 
     Args:
         pyfunc: a function of scalar tensors, or of tensors with the axes that `signature` says.
@@ -264,7 +264,7 @@ def _check_sizes(tensors: list[Tensor], cores: Sequence[tuple[str, ...]], signat
 
 
 def _common_loop(tensors: list[Tensor], loops: list[list[DimLike]]) -> list[DimLike]:
-    """The sizes of the axes that are looped over, which all arguments broadcast to."""
+    """Return the sizes of the axes that are looped over, which all arguments broadcast to."""
     static = [tuple(size if isinstance(size, int) else None for size in loop) for loop in loops]
     try:
         joined = broadcast_shapes(*static) if static else ()
@@ -279,7 +279,7 @@ def _common_loop(tensors: list[Tensor], loops: list[list[DimLike]]) -> list[DimL
 
 
 def _largest(sizes: list[DimLike]) -> DimLike:
-    """The size to which unknown ones broadcast: the one that is not 1."""
+    """Return the size to which unknown ones broadcast: the one that is not 1."""
     found = sizes[0]
     for size in sizes[1:]:
         found = where(equal(found, 1), size, found)
@@ -287,7 +287,7 @@ def _largest(sizes: list[DimLike]) -> DimLike:
 
 
 def _as_rows(tensor: Tensor, loop: list[DimLike], common: list[DimLike]) -> Tensor:
-    """A tensor with its loop axes broadcast to `common` and made one."""
+    """Return a tensor with its loop axes broadcast to `common` and made one."""
     core = [dim(tensor, axis) for axis in range(len(loop), len(tensor.shape or ()))]
     missing = len(common) - len(loop)
     whole = expand_dims(tensor, tuple(range(missing))) if missing else tensor

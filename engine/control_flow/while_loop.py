@@ -209,7 +209,7 @@ def check_value(given: Any) -> None:
 def _run_in_python(
     cond: Callable[..., Any], body: Callable[..., Any], structure: Any, variables: LoopVariables, most: Any
 ) -> Any:
-    """The loop over values, iteration by iteration: its final values."""
+    """Return the loop over values, iteration by iteration: its final values."""
     values, count = rebuild(structure, variables.inits), 0
     limit = None if most is None else int(convert_to_tensor(most))
     while limit is None or count < limit:
@@ -292,7 +292,7 @@ def _bounded(
     specs: list[Spec],
     maximum: Any,
 ) -> tuple[Any, Any, list[Tensor], list[Spec]]:
-    """The loop with an iteration counter as its first variable."""
+    """Return the loop with an iteration counter as its first variable."""
     counter = convert_to_tensor(0)
     limit = convert_to_tensor(maximum, "int32")
 
@@ -309,7 +309,7 @@ def _bounded(
 
 
 def _row_arrays(table: Tensor, size: Tensor) -> tuple[TensorArray, TensorArray]:
-    """Arrays for the rows of a table's cotangent, and for the positions of these, of each iteration."""
+    """Return arrays for the rows of a table's cotangent, and for the positions of these, of each iteration."""
     row = (table.shape or ())[1:]
     return TensorArray(table.dtype, size, element_shape=(None, *row)), TensorArray("int64", size, element_shape=(None,))
 
@@ -390,7 +390,7 @@ class _LoopGradient:
         return self._as_input_cotangents(results)
 
     def _written(self, arrays: Sequence[Symbol], index: Symbol, found: dict[Symbol, Any]) -> list[Tensor]:
-        """The arrays with this iteration's rows of tables."""
+        """Return the arrays with this iteration's rows of tables."""
         flows: list[Tensor] = []
         for position, parameter in enumerate(self.tables):
             pair = arrays[2 * position : 2 * position + 2]
@@ -399,7 +399,7 @@ class _LoopGradient:
         return flows
 
     def _sweep(self, index: Symbol, incoming: dict[int, Symbol], sums: dict[Symbol, Symbol]) -> dict[Symbol, Any]:
-        """One iteration backward: cotangents of the body's parameters, and the sums increased."""
+        """Return one iteration backward: cotangents of the body's parameters, and the sums increased."""
         seeds: dict[Symbol, Any] = {}
         for position, cotangent in incoming.items():
             result = self.body.results[position]
@@ -410,7 +410,7 @@ class _LoopGradient:
         return backpropagate(self.body, seeds, sources, start=sums, sparse=self.tables)
 
     def _carried_positions(self) -> list[int]:
-        """The loop variables whose cotangents matter: something flows in, and something needed comes out."""
+        """Return the loop variables whose cotangents matter: something flows in, and something needed comes out."""
         pairs = zip(self.body.parameters, self.body.results, strict=True)
         variables = {k: pair for k, pair in enumerate(pairs) if pair[1].spec.differentiable}
         active, useful = self._active(variables), self._useful(variables)
@@ -421,7 +421,7 @@ class _LoopGradient:
         ]
 
     def _active(self, variables: Mapping[int, tuple[Symbol, Symbol]]) -> set[Symbol]:
-        """The tensors of the body that a cotangent reaches, in any iteration."""
+        """Return the tensors of the body that a cotangent reaches, in any iteration."""
         result_of = dict(variables.values())
         reached: set[Symbol] = set()
         pending = [result for k, (_, result) in variables.items() if self.outputs[k] is not None] + list(self.inner)
@@ -436,7 +436,7 @@ class _LoopGradient:
         return reached
 
     def _useful(self, variables: Mapping[int, tuple[Symbol, Symbol]]) -> set[Symbol]:
-        """The tensors of the body whose cotangents reach what needs one, in any iteration."""
+        """Return the tensors of the body whose cotangents reach what needs one, in any iteration."""
         goes_to: dict[Symbol, list[Symbol]] = {}
         for parameter, result in variables.values():
             goes_to.setdefault(result, []).append(parameter)

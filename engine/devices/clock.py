@@ -13,7 +13,7 @@ class Clock(ABC):
 
     @abstractmethod
     def now(self) -> float:
-        """Seconds since some beginning; never less than before."""
+        """Return seconds since some beginning; never less than before."""
 
     @abstractmethod
     def wait_until(self, time: float) -> None:

@@ -15,7 +15,7 @@ class GpuUnavailableError(RuntimeError):
 
 
 def load_cupy(device: str = "gpu:0") -> Any:
-    """The module cupy.
+    """Return the module cupy.
 
     Args:
         device: what it is needed for, for the message.
@@ -34,7 +34,7 @@ def load_cupy(device: str = "gpu:0") -> Any:
 
 
 def check_gpu(number: int) -> Any:
-    """The module cupy, if it can use GPU `number`.
+    """Return the module cupy, if it can use GPU `number`.
 
     Raises:
         GpuUnavailableError: it can't.

@@ -278,7 +278,7 @@ class Dispatcher:
         return self._get(_TICK)
 
     def _get(self, timeout: float | None) -> Any:
-        """The next that was given; `_NOTHING` if that takes longer."""
+        """Return the next that was given; `_NOTHING` if that takes longer."""
         try:
             item = self._queue.get(timeout=timeout) if timeout != 0.0 else self._queue.get_nowait()
         except queue.Empty:
@@ -513,7 +513,7 @@ _lock = fork_safe_lock()
 
 
 def dispatcher_of(number: int, limit: int | None) -> Dispatcher:
-    """The dispatcher of a GPU, which all programs of this process share.
+    """Return the dispatcher of a GPU, which all programs of this process share.
 
     Raises:
         GpuUnavailableError: there is no such GPU to use.

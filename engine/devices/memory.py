@@ -239,7 +239,7 @@ def value_bytes(value: Any) -> int:
 
 
 def copy_value(value: Any) -> Any:
-    """The same value in memory of its own."""
+    """Return the same value in memory of its own."""
     if is_array(value):
         return value.copy(order="K")
     if isinstance(value, ArrayValue):

@@ -149,7 +149,7 @@ class Stream:
         return self.running is None and not self.queue
 
     def record(self) -> Event:
-        """An event behind all that has been enqueued here."""
+        """Return an event behind all that has been enqueued here."""
         last = () if self._last is None or self._last.ended else (self._last,)
         return Event(self.device, (*last, *self._waits))
 

@@ -33,7 +33,7 @@ class Piece:
         return self.memory.ctypes.data
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """The piece as an array of elements."""
+        """Return the piece as an array of elements."""
         return self.memory.view(dtype).reshape(shape)
 
 
@@ -94,7 +94,7 @@ class PinnedSlabs:
         return self.nbytes - sum(size for slab in self._slabs for _, size in slab.free)
 
     def take(self, nbytes: int) -> Piece:
-        """A piece of at least one byte."""
+        """Return a piece of at least one byte."""
         size = max(_UNIT, -(-nbytes // _UNIT) * _UNIT)
         for slab in self._slabs:
             if (start := slab.take(size)) is not None:

@@ -78,7 +78,7 @@ class StreamDevice(ABC):
     observer: DeviceObserver | None = None
 
     def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A printed function as this device runs it: the kernel to be launched."""
+        """Return a printed function as this device runs it: the kernel to be launched."""
         return function
 
     @abstractmethod

@@ -130,7 +130,7 @@ class SwapPolicy:
         device.listen(self)
 
     def record(self) -> SwappedRecord:
-        """A new record, empty."""
+        """Return a new record, empty."""
         record = SwappedRecord(self)
         self._records[self._made] = record
         self._made += 1
@@ -247,7 +247,7 @@ class SwapPolicy:
         return min(ahead, key=lambda found: found[0])[1] if ahead else None
 
     def entry_of(self, buffer: Buffer) -> _Entry:
-        """The entry that holds `buffer`; a new one if none does. One more place holds it now."""
+        """Return the entry that holds `buffer`; a new one if none does. One more place holds it now."""
         entry = self._by_buffer.get(id(buffer))
         if entry is None:
             entry = self._by_buffer[id(buffer)] = _Entry(buffer)
@@ -369,7 +369,7 @@ class SwappedRecord:
         self._step = step
 
     def next_far(self) -> tuple[int, _Entry] | None:
-        """The next iteration that will be read and is on the host only: how far ahead it is, and its entry."""
+        """Return the next iteration that will be read and is on the host only: how far ahead it is, and its entry."""
         if self._position is None:
             return None
         if self._evictions != self._policy.evictions:

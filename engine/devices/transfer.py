@@ -48,7 +48,7 @@ class Parts:
         return _Elements(value.size, [(index, self._take_apart(value.read(index))) for index in written])
 
     def rebuilt(self, arrays: list[Any]) -> Any:
-        """The value with `arrays` in place of its own."""
+        """Return the value with `arrays` in place of its own."""
         return _rebuilt(self._shape, iter(arrays))
 
 

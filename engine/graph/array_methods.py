@@ -36,51 +36,51 @@ class ArrayMethods:
         return None if shape is None or len(dims) < len(shape) else ElementCount(math.prod(dims))
 
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
-        """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+        """Return the same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
         if order != "C":
             raise ValueError(f"reshape(order={order!r}): expected 'C', the order of rows; tensors have no other.")
         return operator_functions["reshape"](self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """The axes in another order, by default reversed: ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``."""
+        """Return the axes in another order, by default reversed: ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
         return operator_functions["transpose"](self, order or None)
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
-        """The tensor with two axes exchanged."""
+        """Return the tensor with two axes exchanged."""
         return operator_functions["swapaxes"](self, axis1, axis2)
 
     @explaining_keywords
     def squeeze(self, axis: Any = None) -> Tensor:
-        """The tensor without axes of size 1."""
+        """Return the tensor without axes of size 1."""
         return operator_functions["squeeze"](self, axis)
 
     def ravel(self, order: str = "C") -> Tensor:
-        """The elements as a vector."""
+        """Return the elements as a vector."""
         return self.reshape((-1,), order=order)
 
     def flatten(self, order: str = "C") -> Tensor:
-        """The elements as a vector."""
+        """Return the elements as a vector."""
         return self.reshape((-1,), order=order)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """The tensor in another dtype (`ops.cast`)."""
+        """Return the tensor in another dtype (`ops.cast`)."""
         return operator_functions["cast"](self, dtype)
 
     def copy(self) -> Tensor:
-        """The tensor; none changes, so that no memory has to be copied."""
+        """Return the tensor; none changes, so that no memory has to be copied."""
         return operator_functions["pass_on"](self)
 
     # --- reductions -----------------------------------------------------------------------------------------
 
     @explaining_keywords
     def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-        """The sum over axes, by default over all of them."""
+        """Return the sum over axes, by default over all of them."""
         return _reduced("sum", self, axis, dtype, out, keepdims)
 
     @explaining_keywords
     def prod(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-        """The product over axes, by default over all of them."""
+        """Return the product over axes, by default over all of them."""
         return _reduced("prod", self, axis, dtype, out, keepdims)
 
     @explaining_keywords
@@ -90,12 +90,12 @@ class ArrayMethods:
 
     @explaining_keywords
     def max(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-        """The maximum over axes, by default over all of them."""
+        """Return the maximum over axes, by default over all of them."""
         return _reduced("max", self, axis, None, out, keepdims)
 
     @explaining_keywords
     def min(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-        """The minimum over axes, by default over all of them."""
+        """Return the minimum over axes, by default over all of them."""
         return _reduced("min", self, axis, None, out, keepdims)
 
     @explaining_keywords
@@ -112,7 +112,7 @@ class ArrayMethods:
     def var(
         self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
     ) -> Tensor:
-        """The variance over axes; `ddof` must be 0."""
+        """Return the variance over axes; `ddof` must be 0."""
         _check_ddof("var", ddof)
         return _reduced("var", self, axis, dtype, out, keepdims)
 
@@ -120,30 +120,30 @@ class ArrayMethods:
     def std(
         self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
     ) -> Tensor:
-        """The standard deviation over axes; `ddof` must be 0."""
+        """Return the standard deviation over axes; `ddof` must be 0."""
         _check_ddof("std", ddof)
         return _reduced("std", self, axis, dtype, out, keepdims)
 
     @explaining_keywords
     def argmax(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
-        """The position of the maximum, in the flattened tensor or along an axis."""
+        """Return the position of the maximum, in the flattened tensor or along an axis."""
         return _reduced("argmax", self, axis, None, out, keepdims)
 
     @explaining_keywords
     def argmin(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
-        """The position of the minimum, in the flattened tensor or along an axis."""
+        """Return the position of the minimum, in the flattened tensor or along an axis."""
         return _reduced("argmin", self, axis, None, out, keepdims)
 
     @explaining_keywords
     def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None) -> Tensor:
-        """The running sums along an axis, by default of the flattened tensor."""
+        """Return the running sums along an axis, by default of the flattened tensor."""
         _check_out("cumsum", out)
         return operator_functions["cumsum"](self, axis, dtype)
 
     # --- elements -------------------------------------------------------------------------------------------
 
     def clip(self, min: Any = None, max: Any = None, out: None = None) -> Tensor:
-        """The elements limited to the range from `min` to `max`; None leaves a side open."""
+        """Return the elements limited to the range from `min` to `max`; None leaves a side open."""
         _check_out("clip", out)
         if min is None and max is None:
             raise ValueError("clip: expected min, max or both; got neither.")
@@ -151,7 +151,7 @@ class ArrayMethods:
         return clipped if max is None else operator_functions["minimum"](clipped, max)
 
     def round(self, decimals: int = 0, out: None = None) -> Tensor:
-        """The elements rounded to so many decimals, halves to even."""
+        """Return the elements rounded to so many decimals, halves to even."""
         _check_out("round", out)
         return operator_functions["round"](self, decimals)
 
@@ -159,7 +159,7 @@ class ArrayMethods:
         return self.round(ndigits or 0)
 
     def dot(self, other: Any) -> Tensor:
-        """The product of vectors or matrices (`ops.dot`)."""
+        """Return the product of vectors or matrices (`ops.dot`)."""
         return operator_functions["dot"](self, other)
 
 

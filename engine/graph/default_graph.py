@@ -85,7 +85,7 @@ class LivingReads:
 
 
 def without_references(key: Any) -> Any:
-    """A key of `Graph.constants` with identities in the place of what would be kept alive by it.
+    """Return a key of `Graph.constants` with identities in the place of what would be kept alive by it.
 
     The tensor under the key holds these objects, so that the identities are theirs for as long as it lives.
     """

@@ -43,7 +43,7 @@ class DeviceName:
 
     @classmethod
     def parse(cls, text: str) -> DeviceName:
-        """The parts of a name, in full or short form.
+        """Return the parts of a name, in full or short form.
 
         Raises:
             ValueError: the name can't be read.
@@ -87,7 +87,7 @@ class DeviceName:
         )
 
     def of_task(self) -> DeviceName:
-        """The job and task alone."""
+        """Return the job and task alone."""
         return DeviceName(self.job, self.task)
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def _parsed(text: str) -> DeviceName:
 
 
 def canonical_device(name: str) -> str:
-    """The full form of a device name; parts that are not given stay open.
+    """Return the full form of a device name; parts that are not given stay open.
 
     Raises:
         ValueError: the name can't be read.
@@ -187,7 +187,7 @@ class DeviceScope:
     colocations: tuple[Any, ...] = ()
 
     def inside(self, part: DeviceName | DeviceFunction) -> DeviceScope:
-        """The scope inside, which asks for `part`, too."""
+        """Return the scope inside, which asks for `part`, too."""
         parts = (*self.parts, part)
         names = [known for known in parts if isinstance(known, DeviceName)]
         if len(names) < len(parts):

@@ -92,7 +92,7 @@ class Graph:
         return self._link(operation)
 
     def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Symbol:
-        """The output of an operation that is built at its first use, and found by `key` from then on.
+        """Return the output of an operation that is built at its first use, and found by `key` from then on.
 
         It waits for its inputs alone: what holds where it happens to be used first must not hold for later users.
         """
@@ -156,7 +156,7 @@ class Graph:
         return node
 
     def capture(self, tensor: Tensor) -> Symbol:
-        """The symbol of this graph that stands for `tensor`: a value, or a symbol of another graph.
+        """Return the symbol of this graph that stands for `tensor`: a value, or a symbol of another graph.
 
         Raises:
             ValueError: it belongs to a graph that is not around this one.
@@ -187,7 +187,7 @@ class Graph:
             )
 
     def feed_of(self, value: Value) -> Symbol | None:
-        """The symbol by which a value from around is fed; None where it is a constant."""
+        """Return the symbol by which a value from around is fed; None where it is a constant."""
         return None
 
     def capture_value(self, value: Value) -> Symbol:
@@ -203,7 +203,7 @@ class Graph:
         return symbol
 
     def read(self, variable: Variable) -> Symbol:
-        """The value of `variable` here; reads with no write between them are one operation.
+        """Return the value of `variable` here; reads with no write between them are one operation.
 
         Reads under control dependencies are apart: they wait for more than others do.
         """
@@ -223,7 +223,7 @@ class Graph:
     # --- names and scopes -----------------------------------------------------------------------------------
 
     def unique_name(self, name: str) -> str:
-        """`name` inside the current name scope, with a number behind it if it is taken."""
+        """Return `name` inside the current name scope, with a number behind it if it is taken."""
         full = self._scopes.name + name
         count = self._name_counts.get(full)
         if count is None:
@@ -337,7 +337,7 @@ class Graph:
             graph_context.stack.pop()
 
     def entered(self) -> AbstractContextManager[Graph]:
-        """`as_default` on behalf of a call on symbols of this graph, for which nobody chose a graph."""
+        """Return `as_default` on behalf of a call on symbols of this graph, for which nobody chose a graph."""
         return self.as_default()
 
     # --- saving ---------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Graph:
         return list(self.operations)
 
     def get_operation_by_name(self, name: str) -> Operation:
-        """The operation called `name`.
+        """Return the operation called `name`.
 
         Raises:
             KeyError: there is none.
@@ -378,7 +378,7 @@ class Graph:
             raise KeyError(f"The graph has no operation named {name!r}.") from None
 
     def get_tensor_by_name(self, name: str) -> Symbol:
-        """The tensor called `name`, as ``operation:output``.
+        """Return the tensor called `name`, as ``operation:output``.
 
         Raises:
             KeyError: there is none.
@@ -390,7 +390,7 @@ class Graph:
         return outputs[int(position)]
 
     def dump(self, fetches: Any = None, locations: bool = False, lowered: bool = False) -> str:
-        """The graph as typed text, regions of loops and branches included, one line an operation.
+        """Return the graph as typed text, regions of loops and branches included, one line an operation.
 
         Args:
             fetches: print only what these tensors and operations need; by default everything.
@@ -516,7 +516,7 @@ _default_graph: Graph = DefaultGraph()
 
 
 def get_default_graph() -> Graph:
-    """The graph into which operations are built now. One always exists."""
+    """Return the graph into which operations are built now. One always exists."""
     return graph_context.stack[-1] if graph_context.stack else _default_graph
 
 
@@ -551,7 +551,7 @@ def _with_scopes_inside(around: DeviceScope) -> DeviceScope:
 
 
 def graph_for(inputs: Sequence[Tensor]) -> Graph:
-    """The graph in which an operation over `inputs` is built: the current one if it sees them, else theirs."""
+    """Return the graph in which an operation over `inputs` is built: the current one if it sees them, else theirs."""
     current = get_default_graph()
     for tensor in inputs:
         graph = tensor.operation.graph if isinstance(tensor, Symbol) else current

@@ -29,5 +29,5 @@ def name_scope(name: str) -> Generator[str]:
 
 
 def scoped_path(name: str) -> str:
-    """The path of a variable called `name` that is made now."""
+    """Return the path of a variable called `name` that is made now."""
     return _variable_scope.get() + name

@@ -183,7 +183,7 @@ class Op:
             _registry[cls.type_name] = cls
 
     def infer(self, *inputs: Any) -> Spec | tuple[Spec, ...]:
-        """The specs of the outputs, from those of the inputs.
+        """Return the specs of the outputs, from those of the inputs.
 
         Raises:
             ValueError, TypeError: the inputs do not fit; the message names shapes or dtypes and the remedy.
@@ -266,7 +266,7 @@ class Op:
         raise NotImplementedError(f"{type(self).__name__} must define row_expression().")
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        """Cotangents of the inputs, from those of the outputs; None where nothing flows."""
+        """Return cotangents of the inputs, from those of the outputs; None where nothing flows."""
         raise LookupError(
             f"No gradient is defined for op {node.name!r} ({self.type_name}). "
             "Wrap what should be constant in ops.stop_gradient, or define `grad` in its class."
@@ -286,7 +286,7 @@ class Op:
         return {name: value for name, value in found.items() if not _is_default(value, defaults[name])}
 
     def emit(self, arguments: Sequence[str]) -> str | None:
-        """The call as a Python expression over ``np`` and the names of the inputs, or None to call `run`."""
+        """Return the call as a Python expression over ``np`` and the names of the inputs, or None to call `run`."""
         return None
 
     def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
@@ -294,7 +294,7 @@ class Op:
         return None
 
     def effects(self) -> Iterable[Effect]:
-        """The resources that a run touches; none for pure ops."""
+        """Return the resources that a run touches; none for pure ops."""
         return ()
 
     @classmethod
@@ -309,7 +309,7 @@ class Op:
 
 
 def registered_ops() -> dict[str, type[Op]]:
-    """Every op class by its `type_name`."""
+    """Return every op class by its `type_name`."""
     return dict(_registry)
 
 
@@ -318,7 +318,7 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def as_scalar_or_array(value: Any) -> Any:
-    """`value` in the form that programs compute with: of rank 0, a NumPy scalar.
+    """Return `value` in the form that programs compute with: of rank 0, a NumPy scalar.
 
     Strings are the exception. Their scalars are Python's ``str``, which have no dtype and no shape, so that they stay
     arrays of rank 0.

@@ -84,7 +84,7 @@ class Operation:
         return self.inputs[: len(self.inputs) - sum(len(region.captures) for region in self.op.regions)]
 
     def captured_at(self, position: int) -> tuple[int, Symbol] | None:
-        """The number of the region that captured input `position`, and its parameter; None for the others."""
+        """Return the number of the region that captured input `position`, and its parameter; None for the others."""
         start = len(self.own_inputs)
         for number, region in enumerate(self.op.regions):
             if start <= position < start + len(region.captures):

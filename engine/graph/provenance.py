@@ -62,13 +62,13 @@ def is_own_file(filename: str) -> bool:
 
 
 def user_location() -> Location | None:
-    """The innermost line outside anabranch on the current stack, or None if there is none; see `building_at`."""
+    """Return the innermost line outside anabranch on the current stack, or None if there is none; see `building_at`."""
     line = _line_below(_frame_above(1))
     return None if line is None else Location(*line, _current.parts, _current.forward)
 
 
 def _line_below(frame: FrameType | None) -> Line | None:
-    """The innermost line outside anabranch, of a frame and those that called it.
+    """Return the innermost line outside anabranch, of a frame and those that called it.
 
     Gradients of branches in branches are built in calls a hundred frames deep. So no frame is looked at again below one
     of which the line is known.
@@ -90,7 +90,7 @@ def _line_below(frame: FrameType | None) -> Line | None:
 
 
 def user_stacklevel() -> int:
-    """The `stacklevel` by which a warning of the caller names the innermost line outside anabranch."""
+    """Return the `stacklevel` by which a warning of the caller names the innermost line outside anabranch."""
     frame, level = _frame_above(1), 1
     while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
@@ -122,7 +122,7 @@ _current = _Current()
 
 
 def layer_being_called() -> str:
-    """The path of the layer in whose call operations are built; empty outside of all calls."""
+    """Return the path of the layer in whose call operations are built; empty outside of all calls."""
     return next((part.path for part in _current.parts if part.kind == "layer"), "")
 
 

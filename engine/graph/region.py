@@ -21,7 +21,7 @@ class Mirror(Protocol):
     region: Region
 
     def resolve(self, into: Region, tensor: Symbol) -> Symbol:
-        """A tensor of `into` with the value that `tensor`, of `region`, had at the same iteration."""
+        """Return a tensor of `into` with the value that `tensor`, of `region`, had at the same iteration."""
         ...
 
 
@@ -93,7 +93,7 @@ class Region(Graph):
         return super()._link(node)
 
     def add_capture(self, outer: Symbol) -> Symbol:
-        """A new parameter that stands for `outer`, a tensor of the parent.
+        """Return a new parameter that stands for `outer`, a tensor of the parent.
 
         Raises:
             ValueError: the loop or branch is built already, so that it can take in nothing more.
@@ -190,16 +190,16 @@ class Region(Graph):
         return [*self.parameters, *[parameter for _, parameter in self.captures]]
 
     def outer_tensors(self) -> list[Symbol]:
-        """The captured tensors, of the graph around this one."""
+        """Return the captured tensors, of the graph around this one."""
         return [outer for outer, _ in self.captures]
 
     def collect_effects(self) -> list[Effect]:
-        """The effects of everything inside, each resource once, as a write if anything writes it."""
+        """Return the effects of everything inside, each resource once, as a write if anything writes it."""
         return merged_effects(effect for operation in self.operations for effect in operation.effects)
 
 
 def merged_effects(effects: Iterable[Effect]) -> list[Effect]:
-    """Each resource once, as a write if anything writes it."""
+    """Return each resource once, as a write if anything writes it."""
     writes: dict[object, bool] = {}
     for effect in effects:
         writes[effect.resource] = writes.get(effect.resource, False) or effect.writes

@@ -15,7 +15,7 @@ from .value import Value
 
 
 def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
-    """``with ab.device("gpu:0"):`` - ask for a device for the operations and variables made inside.
+    """Compute ``with ab.device("gpu:0"):`` - ask for a device for the operations and variables made inside.
 
     Args:
         name: a device's name, whole ("/job:worker/task:1/device:GPU:0") or in part: "gpu:1", "gpu" (any of them),

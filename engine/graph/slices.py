@@ -89,7 +89,7 @@ class IndexedSlices(Operators, _Fields):
         return self.dense_shape
 
     def to_dense(self) -> Tensor:
-        """The whole as a tensor."""
+        """Return the whole as a tensor."""
         return operator_functions["to_dense"](self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -54,7 +54,7 @@ class TensorSpec:
         return isinstance(other, TensorSpec) and self.dtype == other.dtype and shape_accepts(self.shape, other.shape)
 
     def join(self, other: Spec) -> Spec:
-        """The narrowest spec that accepts both; dtypes must be equal."""
+        """Return the narrowest spec that accepts both; dtypes must be equal."""
         return TensorSpec(join_shapes(self.shape, other.shape), self.dtype) if isinstance(other, TensorSpec) else self
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class ArraySpec:
         return self.element.differentiable
 
     def with_elements(self, element: Spec) -> ArraySpec:
-        """An array of this kind, with such elements, of which nothing else is known."""
+        """Return an array of this kind, with such elements, of which nothing else is known."""
         return ArraySpec(element)
 
     def accepts(self, other: Spec) -> bool:
@@ -184,7 +184,7 @@ def shapes_compatible(a: Shape, b: Shape) -> bool:
 
 
 def join_shapes(a: Shape, b: Shape) -> Shape:
-    """The narrowest shape that describes both `a` and `b`: what differs becomes unknown."""
+    """Return the narrowest shape that describes both `a` and `b`: what differs becomes unknown."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
@@ -244,7 +244,7 @@ def _broadcast_dims(dims: tuple[Dim, ...], shapes: list[tuple[Dim, ...]]) -> Dim
 
 
 def spec_of(value: Any) -> TensorSpec:
-    """The spec of a concrete array or NumPy scalar."""
+    """Return the spec of a concrete array or NumPy scalar."""
     return TensorSpec(tuple(value.shape), value.dtype)
 
 

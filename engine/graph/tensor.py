@@ -304,7 +304,7 @@ class Symbol(Tensor):
         return self._annotations
 
     def eval(self, feed_dict: dict[Any, Any] | None = None) -> Any:
-        """The value of this tensor, computed by a session of its own: ``Session().run(self, feed_dict)``."""
+        """Return the value of this tensor, computed by a session of its own: ``Session().run(self, feed_dict)``."""
         return operator_functions["eval"](self, feed_dict)
 
     def __bool__(self) -> NoReturn:

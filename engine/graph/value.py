@@ -98,7 +98,7 @@ class Value(Tensor):
         return function(*_as_arrays(args), **_as_arrays(kwargs))
 
     def numpy(self) -> Any:
-        """A copy of the value as a NumPy array, or as a NumPy scalar where the rank is 0.
+        """Return a copy of the value as a NumPy array, or as a NumPy scalar where the rank is 0.
 
         >>> import anabranch as ab
         >>> ab.ops.add([1, 2], 3).numpy()
@@ -107,15 +107,15 @@ class Value(Tensor):
         return self.array.copy()
 
     def item(self, *index: Any) -> Any:
-        """The value, of which there is one element (or the one at an index), as a Python number."""
+        """Return the value, of which there is one element (or the one at an index), as a Python number."""
         return self.array.item(*index)
 
     def eval(self, feed_dict: Any = None) -> Any:
-        """The value as a NumPy array, as of a symbol that a session runs."""
+        """Return the value as a NumPy array, as of a symbol that a session runs."""
         return self.array.copy()
 
     def tolist(self) -> Any:
-        """The value as nested lists of Python numbers, or as a number."""
+        """Return the value as nested lists of Python numbers, or as a number."""
         return self.array.tolist()
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -227,7 +227,7 @@ class FlowValue(Value):
 
 
 def _as_arrays(structure: Any) -> Any:
-    """The arguments of a NumPy function with arrays in the places of values."""
+    """Return the arguments of a NumPy function with arrays in the places of values."""
     if isinstance(structure, Value):
         return np.asarray(structure)
     if is_sequence(structure) and not hasattr(structure, "_fields"):

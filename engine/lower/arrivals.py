@@ -117,7 +117,7 @@ class _Order:
             self._visit(node)
 
     def operations(self, device: str) -> list[Node]:
-        """Those of a device."""
+        """Return those of a device."""
         root = self._machine.root
         return [node for node in self.is_certain if node.kind == "op" and node.device == device and node.frame is root]
 

@@ -146,7 +146,7 @@ class Lateness:
 
 
 def _join(members: list[Node], moved: dict[Value, Value]) -> Node:
-    """One node for several; `moved` learns where their outputs are now."""
+    """Return one node for several; `moved` learns where their outputs are now."""
     first = members[0]
     operations: list[Operation] = [operation for member in members for operation in member.operations]
     joined = Node("op", first.name, first.device, first.frame, (), (), operations)

@@ -52,7 +52,7 @@ class Context:
         return self.take(tensor, device)
 
     def constant(self, tensor: Symbol) -> Value:
-        """A constant, of which every device has its own copy: it needs no token."""
+        """Return a constant, of which every device has its own copy: it needs no token."""
         known = self._constants.get(tensor)
         if known is None:
             node = Node("const", self.label(tensor.operation), None, self.frame, (), [tensor.spec])
@@ -61,7 +61,7 @@ class Context:
         return known
 
     def take(self, tensor: Symbol, device: str) -> Value:
-        """The value of a parameter that stands for a captured tensor."""
+        """Return the value of a parameter that stands for a captured tensor."""
         raise AssertionError(f"This is a bug in anabranch: {tensor!r} is not known where it is used.")
 
     def label(self, operation: Operation) -> str:
@@ -74,7 +74,7 @@ class Context:
         return value.node.kind != "const"
 
     def gated(self, value: Value, device: str) -> Value:
-        """`value`, if it is gated, or else a copy that is."""
+        """Return `value`, if it is gated, or else a copy that is."""
         if self.is_gated(value):
             return value
         where = value.node.device or device
@@ -86,7 +86,7 @@ class Context:
         return known
 
     def pivot(self, device: str) -> Value:
-        """A control on `device` that is there once, and alive just if what is here runs."""
+        """Return a control on `device` that is there once, and alive just if what is here runs."""
         known = self._pivots.get(device)
         if known is None:
             known = self._pivots[device] = self.make_pivot(device)
@@ -118,7 +118,7 @@ class Context:
                 self.latest.setdefault(effect.resource, ([], []))[1].extend(done)
 
     def joined(self, controls: Sequence[Value], device: str, name: str) -> Value:
-        """One control for several."""
+        """Return one control for several."""
         if len(controls) == 1:
             return controls[0]
         node = self.machine.add(Node("no_op", name, device, self.frame))
@@ -184,7 +184,7 @@ class Switches:
         self.kind = "switch" if operation.inputs[0].dtype.kind == "b" else "switch_n"
 
     def of(self, value: Value, device: str, port: int, at: str | None = None) -> Value:
-        """`value`, alive at `port` only if that is chosen."""
+        """Return `value`, alive at `port` only if that is chosen."""
         where = at or value.node.device or device
         node = self._known.get((value, where))
         if node is None:
@@ -236,7 +236,7 @@ class LoopParts:
         self._waiting: list[Node] = []
 
     def constant_enter(self, value: Value, device: str) -> Value:
-        """`value`, of outside, the same in every iteration."""
+        """Return `value`, of outside, the same in every iteration."""
         known = self._entered.get((value, device))
         if known is None:
             node = Node("enter", f"{self.name}/enter", device, self.frame, [value], [spec_of(value)])
@@ -245,7 +245,7 @@ class LoopParts:
         return known
 
     def control(self, device: str) -> tuple[Value, Value]:
-        """The control loop of a device: that there is an iteration, and that its body runs."""
+        """Return the control loop of a device: that there is an iteration, and that its body runs."""
         known = self._controls.get(device)
         if known is None:
             start = Node("enter", f"{self.name}/control", device, self.frame, [self.outer.pivot(device)])

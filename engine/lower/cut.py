@@ -59,7 +59,7 @@ class _Cutter:
         return receive.output
 
     def on_host(self, value: Value) -> Value:
-        """`value` where a Switch can look at it."""
+        """Return `value` where a Switch can look at it."""
         if value.node.kind == "recv":
             return value  # stays on the host if it is small
         known = self._copied.get(value)

@@ -118,7 +118,7 @@ _VARIANT = 21  # what holds no tensor: arrays, histories, signals
 
 
 def _shape(shape: Shape) -> bytes:
-    """A TensorShapeProto; -1 is an unknown dimension."""
+    """Return a TensorShapeProto; -1 is an unknown dimension."""
     if shape is None:
         return _integer(3, 1)
     sizes = [-1 if dim is None else dim for dim in shape]
@@ -143,7 +143,7 @@ def _shapes_attribute(specs: Iterable[Spec | None]) -> bytes:
 
 
 def _tensor_attribute(value: Any) -> bytes:
-    """A TensorProto. Of large constants and of text it says the type and the shape alone."""
+    """Return a TensorProto. Of large constants and of text it says the type and the shape alone."""
     array = np.asarray(value)
     header = _integer(1, _DTYPES.get(name_of(array.dtype), _VARIANT)) + _bytes(2, _shape(array.shape))
     if array.dtype.kind in "TO" or not 0 < array.size <= _MOST_ELEMENTS:
@@ -152,7 +152,7 @@ def _tensor_attribute(value: Any) -> bytes:
 
 
 def _plain_attribute(value: Any) -> bytes:
-    """An attribute of one of our ops: numbers and booleans as they are, anything else as text."""
+    """Return an attribute of one of our ops: numbers and booleans as they are, anything else as text."""
     if isinstance(value, bool):
         return _integer(5, int(value))
     if is_integer(value):
@@ -163,7 +163,7 @@ def _plain_attribute(value: Any) -> bytes:
 
 
 def _narrow(value: float) -> float:
-    """`value` in the range of 32 bits."""
+    """Return `value` in the range of 32 bits."""
     largest = float(np.finfo(np.float32).max)
     return value if not np.isfinite(value) else min(max(value, -largest), largest)
 
@@ -172,7 +172,7 @@ def _narrow(value: float) -> float:
 
 
 def to_graph_def(machine: Machine) -> bytes:
-    """A machine as a serialised GraphDef: write it to a file that ends in ``.pb``.
+    """Return a machine as a serialised GraphDef: write it to a file that ends in ``.pb``.
 
     Frames are attributes of Enter (`frame_name`, `parallel_iterations`), as in TensorFlow; loops go back by what Merge
     takes from NextIteration. A cluster is a node that lists its operations.
@@ -200,7 +200,7 @@ def _valid_names(machine: Machine) -> dict[Node, str]:
 
 
 def _node(node: Node, names: Mapping[Node, str], index: bytes | None) -> bytes:
-    """A NodeDef; `index` says which of the results it is."""
+    """Return a NodeDef; `index` says which of the results it is."""
     fields = [_bytes(1, names[node]), _bytes(2, _op_name(node))]
     data = [value for value in node.inputs if value.port != CONTROL]
     data.sort(key=lambda value: is_back_edge(node, value))
@@ -234,7 +234,7 @@ def _camel_case(name: str) -> str:
 
 
 def full_device_name(device: str) -> str:
-    """A device's name with job, replica and task, as TensorFlow writes it.
+    """Return a device's name with job, replica and task, as TensorFlow writes it.
 
     >>> full_device_name("cpu:1")
     '/job:localhost/replica:0/task:0/device:CPU:1'
@@ -244,7 +244,7 @@ def full_device_name(device: str) -> str:
 
 
 def _attributes(node: Node, names: Mapping[Node, str]) -> dict[str, bytes]:
-    """The AttrValues of a node, by name."""
+    """Return the AttrValues of a node, by name."""
     found: dict[str, bytes] = {}
     spec = _spec_that_tells(node)
     if node.kind == "op":

@@ -183,7 +183,7 @@ class Lowering:
         return self._merge_of(loop, value, device, f"{loop.name}/{parameter.operation.name}", parameter.spec)
 
     def _enter_order(self, context: Context, loop: LoopParts, operation: Operation, effect: Any) -> Node:
-        """A loop variable that carries nothing, for the order of what touches a resource."""
+        """Return a loop variable that carries nothing, for the order of what touches a resource."""
         device = self._device_touching(operation, effect.resource)
         value = self._token(context, effect.resource, device)
         return self._merge_of(loop, value, device, f"{loop.name}/order", None)
@@ -217,7 +217,7 @@ class Lowering:
         return self.machine.add(node)
 
     def _token(self, context: Context, resource: Any, device: str | None) -> Value:
-        """One control for all that has touched a resource so far."""
+        """Return one control for all that has touched a resource so far."""
         return context.joined(context.order_of(resource), str(device), "order")
 
     def _end(self, context: Context, operation: Operation, results: Sequence[Node], tokens: dict[Any, Node]) -> None:

@@ -78,7 +78,7 @@ def read_at_home(machine: Machine, has_own_memory: Callable[[str], bool] = lambd
 
 
 def _read_of(node: Node) -> Value | None:
-    """The store or variable of which a node takes a part; None if it does something else."""
+    """Return the store or variable of which a node takes a part; None if it does something else."""
     if node.kind != "op" or len(node.operations) != 1:
         return None
     operation = node.operations[0]
@@ -92,7 +92,7 @@ def _read_of(node: Node) -> Value | None:
 
 
 def _kind_of_look(operation: Operation) -> str:
-    """The kind of node that looks at keys of a store alone; "" for operations that do something else."""
+    """Return the kind of node that looks at keys of a store alone; "" for operations that do something else."""
     return operation.op.look_kind if isinstance(operation.op, StoreOp) else ""
 
 
@@ -209,7 +209,7 @@ class _Narrowing:
         return value if node is None or value.port < 0 else node.output
 
     def _deferred(self) -> set[Value]:
-        """The values that may be stores whose writes have not come yet."""
+        """Return the values that may be stores whose writes have not come yet."""
         consumers = self.machine.consumers()
         found: set[Value] = set()
         pending = [node.output for node in self.passed.values()]

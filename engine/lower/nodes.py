@@ -164,7 +164,7 @@ class Node:
 
 
 def frame_of(value: Value) -> Frame:
-    """The frame in which a value is."""
+    """Return the frame in which a value is."""
     node = value.node
     if node.kind in ("exit", "collect", "trips"):
         assert node.frame.parent is not None, f"{node!r} leaves the step's own frame"
@@ -173,7 +173,7 @@ def frame_of(value: Value) -> Frame:
 
 
 def spec_of(value: Value) -> Spec | None:
-    """The spec of a value; None for what is none, such as a control."""
+    """Return the spec of a value; None for what is none, such as a control."""
     return None if value.port == CONTROL else value.node.specs[value.port]
 
 

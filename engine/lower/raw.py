@@ -27,7 +27,7 @@ def contains_raw(operations: Iterable[Operation]) -> bool:
 
 
 def with_back_edges(operations: Iterable[Operation], feeds: Sequence[Symbol] = ()) -> list[Operation]:
-    """`operations`, and what loops among them hand on to their next iterations, in program order.
+    """Return `operations`, and what loops among them hand on to their next iterations, in program order.
 
     A Merge does not have what NextIteration hands it among its inputs, so that pruning leaves that out. Operations
     whose outputs are all fed are left out.
@@ -51,7 +51,7 @@ def lower_raw(
     device_of: DeviceOf,
     host: str = "cpu:0",
 ) -> Machine:
-    """The machine form of a step with primitives built by hand.
+    """Return the machine form of a step with primitives built by hand.
 
     Args:
         operations: those of the user's graph that the step needs, in program order.
@@ -129,7 +129,7 @@ class RawLowering:
         self._note_effects(node)
 
     def _plain(self, operations: list[Operation]) -> Node:
-        """One operation; a loop or branch with what takes values from its frame."""
+        """Return one operation; a loop or branch with what takes values from its frame."""
         first = operations[0]
         frame, device = self.frames.of[first], self.device_of(first)
         made = {tensor for operation in operations for tensor in operation.outputs}
@@ -308,7 +308,7 @@ class RawLowering:
 
 
 def _with_their_merges(operations: Iterable[Operation], device_of: DeviceOf) -> DeviceOf:
-    """Devices such that a Merge at the head of a loop has what it takes, Enter and NextIteration, on its own."""
+    """Return devices such that a Merge at the head of a loop has what it takes, Enter and NextIteration, on its own."""
     together: dict[Operation, list[Operation]] = {}
     for merge in operations:
         if not isinstance(merge.op, Merge):

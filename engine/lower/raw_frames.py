@@ -19,7 +19,7 @@ _ALWAYS: Sides = frozenset()
 
 
 def described(operation: Operation) -> str:
-    """An operation and its place in the user's program."""
+    """Return an operation and its place in the user's program."""
     kind = f"raw.{operation.type}" if isinstance(operation.op, RawOp) else "op"
     return f"{kind} {operation.name!r} (defined at {operation.location})"
 
@@ -77,7 +77,7 @@ class RawFrames:
         return _ALWAYS.union(*found)
 
     def outside_of(self, enter: Operation) -> Frame:
-        """The frame from which an Enter leads into another one."""
+        """Return the frame from which an Enter leads into another one."""
         outside = self.of[enter].parent
         assert outside is not None, f"{enter!r} leads nowhere"
         return outside
@@ -178,7 +178,7 @@ class RawFrames:
         return [o for o in (*made, *operation.control_inputs) if o is None or not self.is_free(o)]
 
     def _frames_of_sources(self, operation: Operation) -> list[Frame]:
-        """The frames of what it takes and waits for: one, or none if that is constants alone."""
+        """Return the frames of what it takes and waits for: one, or none if that is constants alone."""
         found: dict[Frame, Operation] = {}
         for tensor in operation.inputs:
             frame = self._frame_of_value(tensor)
@@ -302,7 +302,7 @@ class RawFrames:
     # --- sides of Switches ------------------------------------------------------------------------------------------
 
     def _find_sides(self, operation: Operation) -> Sides:
-        """The sides of Switches, of the same frame, that have to be alive for an operation to be."""
+        """Return the sides of Switches, of the same frame, that have to be alive for an operation to be."""
         op = operation.op
         if isinstance(op, Enter):
             return _ALWAYS

@@ -112,7 +112,7 @@ def _takes_part(node: Node, read: Node) -> bool:
 
 
 def _with_read(read: Node, taker: Node) -> Node:
-    """One node that reads a variable and takes rows of it."""
+    """Return one node that reads a variable and takes rows of it."""
     node = Node("op", taker.name, taker.device, taker.frame, (), taker.specs, [*read.operations, *taker.operations])
     pairs = [pair for pair in zip(taker.taken, taker.inputs, strict=True) if pair[1] != read.output]
     node.taken, node.inputs = [tensor for tensor, _ in pairs], [value for _, value in pairs]

@@ -116,7 +116,7 @@ def _outermost(tensor: Symbol) -> Symbol:
 
 
 def targets_of(operation: Operation, devices: Mapping[str, Device]) -> list[Device]:
-    """The devices on which a scheduled function may run.
+    """Return the devices on which a scheduled function may run.
 
     Raises:
         ValueError: none of those that were asked for is there.

@@ -84,7 +84,7 @@ def is_back_edge(node: Node, value: Value) -> bool:
 
 
 def _literal(value: Value) -> str | None:
-    """A number in the user's code, as it is written."""
+    """Return a number in the user's code, as it is written."""
     operations = value.node.operations
     if value.node.kind != "const" or not operations or not is_literal(operations[0]):
         return None
@@ -107,7 +107,7 @@ def _port(node: Node, port: int) -> str:
 
 
 def dump_machine(machine: Machine) -> str:
-    """The nodes of a machine as typed text, those of a loop's frame indented below its name.
+    """Return the nodes of a machine as typed text, those of a loop's frame indented below its name.
 
     A line is ``name: spec = kind[attributes](inputs) @ device after controls``. What a Merge takes from the iteration
     before is marked with "back", and numbers stand where they are used. The operations of a cluster, and what is inside
@@ -234,7 +234,7 @@ _SHAPES = {
 
 
 def to_dot(machine: Machine) -> str:
-    """A machine as Graphviz DOT: frames as boxes, devices as colours, controls dashed, crossings bold.
+    """Return a machine as Graphviz DOT: frames as boxes, devices as colours, controls dashed, crossings bold.
 
     ``dot -Tsvg`` draws it. Names leave out that of the box that they are in. What goes back to the head of a loop is
     drawn against the direction of everything else, and what records a history is joined to what collects it by dots.

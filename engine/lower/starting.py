@@ -16,7 +16,7 @@ _MOVING = frozenset({"enter", "merge", "switch", "switch_n", "next_iteration", "
 
 
 def late_starters(nodes: Sequence[Node], frame: Frame, devices: Iterable[str]) -> list[str]:
-    """The devices, of those given, that had better have a control loop of their own.
+    """Return the devices, of those given, that had better have a control loop of their own.
 
     Args:
         nodes: of a machine that has not been cut.

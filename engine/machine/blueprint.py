@@ -197,7 +197,7 @@ class Blueprint:
 
 
 def _saved_bytes(record: Node) -> int:
-    """Bytes that an iteration saves, by the shape; 0 where that depends on values, as in branches."""
+    """Return bytes that an iteration saves, by the shape; 0 where that depends on values, as in branches."""
     spec = spec_of(record.inputs[0])
     is_certain = record.inputs[0].node.kind not in ("collect", "merge")
     return bytes_of(spec) if is_certain and isinstance(spec, TensorSpec) and spec.is_static else 0

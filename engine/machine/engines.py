@@ -39,7 +39,7 @@ class Engine(abc.ABC):
         return False
 
     def now(self) -> float:
-        """The time, in seconds, as what it runs takes it."""
+        """Return the time, in seconds, as what it runs takes it."""
         return time.perf_counter()
 
     @property
@@ -77,7 +77,7 @@ class Engine(abc.ABC):
         return None
 
     def adapted(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        """A printed function as what runs it here; it is to be submitted in its place."""
+        """Return a printed function as what runs it here; it is to be submitted in its place."""
         return kernel
 
     def start(self) -> None:  # noqa: B027 (most have nothing to do)
@@ -132,7 +132,7 @@ class Engine(abc.ABC):
         return {}
 
     def gathered(self, items: Any) -> Any:
-        """The history of a value, from what `record` gave."""
+        """Return the history of a value, from what `record` gave."""
         return ArrayValue.from_list([items[position] for position in range(len(items))])
 
     def size_of_record(self, items: Any, bytes_each: int) -> int:
@@ -168,7 +168,7 @@ _pool_lock = fork_safe_lock()
 
 
 def workers() -> ThreadPoolExecutor:
-    """The threads of this process for kernels that run for long and release the interpreter's lock."""
+    """Return the threads of this process for kernels that run for long and release the interpreter's lock."""
     global _pool
     with _pool_lock:
         if _pool is None:

@@ -99,7 +99,7 @@ class Iteration:
     v: list[Any]
 
     def path(self) -> list[tuple[FramePlan, int]]:
-        """The loops around, the innermost first, each with the number of the iteration."""
+        """Return the loops around, the innermost first, each with the number of the iteration."""
         found: list[tuple[FramePlan, int]] = []
         iteration, around = self, self.run.parent
         while around is not None:
@@ -188,7 +188,7 @@ class Frames:
         return run
 
     def advance(self, iteration: Iteration) -> Iteration | None:
-        """The iteration after the newest, if it is admitted."""
+        """Return the iteration after the newest, if it is admitted."""
         run = iteration.run
         number = iteration.number + 1
         if number - run.oldest.number >= run.plan.parallel:

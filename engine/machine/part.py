@@ -185,11 +185,11 @@ class PartStep(Step):
         return []
 
     def node_of(self, item: tuple[Any, Any]) -> Node | None:
-        """The node of something that was ready, if it is one; for any thread."""
+        """Return the node of something that was ready, if it is one; for any thread."""
         return self.nodes.get(getattr(item[0], "__name__", ""))
 
     def named(self, item: tuple[Any, Any]) -> str:
-        """The operation of something that was ready; for any thread."""
+        """Return the operation of something that was ready; for any thread."""
         node = self.node_of(item)
         return "the step's own work" if node is None else f"operation {node.name!r}"
 
@@ -413,7 +413,7 @@ class PartProgram(MachineProgram):
 
 
 def task_of(device: str) -> str:
-    """The task of a device, by their names.
+    """Return the task of a device, by their names.
 
     >>> task_of("/job:ps/task:1/device:CPU:0")
     '/job:ps/task:1'

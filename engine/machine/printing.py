@@ -93,7 +93,7 @@ class MachinePrinter:
         return [f"live_{place.number}" for place in self.blueprint.places.values()]
 
     def print(self) -> str:
-        """The source."""
+        """Return the source."""
         for node in self.machine.nodes:
             if not self.blueprint.is_here(node):
                 continue
@@ -124,18 +124,18 @@ class MachinePrinter:
         return FunctionWriter(self, function)
 
     def add_function(self, key: Any, arguments: Iterable[str], hint: str = "") -> FunctionWriter:
-        """A further function of a node, to be written."""
+        """Return a further function of a node, to be written."""
         return self._function(key, hint, arguments)
 
     def name_of(self, key: Any, hint: str) -> str:
-        """The name of a function that is, or will be, printed."""
+        """Return the name of a function that is, or will be, printed."""
         name = self.names.get(key)
         if name is None:
             name = self.names[key] = self.printer.fresh(hint)
         return name
 
     def delivery(self, purpose: str, node: Node) -> str:
-        """The function that lays what `node` hands on into an iteration; printed when all else has been."""
+        """Return the function that lays what `node` hands on into an iteration; printed when all else has been."""
         key = (purpose, node)
         if key in self.names:
             return self.names[key]
@@ -254,7 +254,7 @@ class FunctionWriter:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def take(self, value: Value, node: Node, keep: bool = False) -> str:
-        """A local name for a value that a node takes; its slot is cleared."""
+        """Return a local name for a value that a node takes; its slot is cleared."""
         if value.node.kind == "const":
             return self.literal(value.node)
         if value.port == CONTROL:

@@ -167,7 +167,7 @@ class MachineProgram:
         return len(self.machine.devices) > 1
 
     def _devices_here(self) -> Collection[str]:
-        """The devices that are stepped in this process."""
+        """Return the devices that are stepped in this process."""
         return self.machine.devices
 
     def _print(self, prepared: PreparedStep) -> None:
@@ -344,7 +344,7 @@ class MachineProgram:
         return {"program": self.filename, "targets": targets, "devices": ", ".join(self.machine.devices)}
 
     def with_clocks(self) -> Self:
-        """The same machine, printed with clocks, for traces. What it does counts as done by this program."""
+        """Return the same machine, printed with clocks, for traces. What it does counts as done by this program."""
         traced: Any = self._traced
         if traced is None:
             traced = copy.copy(self)
@@ -363,7 +363,7 @@ class MachineProgram:
         return self._origin
 
     def listing(self, lines: bool = True) -> str:
-        """The source by partition.
+        """Return the source by partition.
 
         Args:
             lines: name behind each line which operation it computes, and which line of the user's built that.
@@ -432,7 +432,7 @@ class MachineProgram:
 
 
 def _on_host(value: Any) -> Any:
-    """An array of a GPU, copied to the host."""
+    """Return an array of a GPU, copied to the host."""
     return value.get() if hasattr(value, "__cuda_array_interface__") else value
 
 
@@ -444,7 +444,7 @@ def lowered(
     lossy: Sequence[tuple[str, str]] = (),
     is_shared: bool = False,
 ) -> Machine:
-    """The machine form of a placed step."""
+    """Return the machine form of a placed step."""
     host = next(name for name, device in devices.items() if device.kind == "cpu")
 
     built = prepared if isinstance(prepared, BuiltStep) else None
@@ -577,7 +577,7 @@ def prepared_step(
     exact: bool = False,
     assign: Assign | None = None,
 ) -> PreparedStep:
-    """A step with its devices, ready to be lowered, or printed if there is one device. For arguments see above.
+    """Return a step with its devices, ready to be lowered, or printed if there is one device. For arguments see above.
 
     Raises:
         PlacementError: what was asked for can't be kept.

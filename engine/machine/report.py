@@ -64,7 +64,7 @@ def progress_report(step: Step) -> list[str]:
 
 
 def _alive(step: Step, place: Place, plan: FramePlan) -> list[Iteration]:
-    """The iterations of a place that are not over."""
+    """Return the iterations of a place that are not over."""
     found: list[Iteration] = []
     for root in step.roots.values():
         _gather(root, plan, found)

@@ -25,7 +25,7 @@ def print_schedule_node(owner: MachinePrinter, writer: FunctionWriter, node: Nod
 
 
 def _taken(writer: FunctionWriter, node: Node) -> list[str]:
-    """A local name for each input; the same value keeps its name."""
+    """Return a local name for each input; the same value keeps its name."""
     known: dict[Value, str] = {}
     for value in node.inputs:
         if value not in known:
@@ -51,7 +51,7 @@ def _print_apart(owner: MachinePrinter, writer: FunctionWriter, node: Node) -> N
 
 
 def _print_kernel(owner: MachinePrinter, node: Node) -> str:
-    """The function that is scheduled, over the values that it takes."""
+    """Return the function that is scheduled, over the values that it takes."""
     site = node.site
     kernel = owner.add_function(("kernel", node), [], "kernel")
     names: dict[Symbol, str] = {tensor: owner.printer.fresh("taken") for tensor in site.taken}

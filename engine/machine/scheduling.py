@@ -212,7 +212,7 @@ class Scheduler:
         running.begin()
 
     def join(self, node: Node, request: Request, parts: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, of those of the replicas; of none without rows."""
+        """Return the results, of those of the replicas; of none without rows."""
         site = request.site
         alive = {name: part for name, part in zip(site.targets, parts, strict=True) if part is not None}
         for share in request.shares:
@@ -520,7 +520,7 @@ def _joined(site: Site, role: str, parts: list[Any], rows: Sequence[int]) -> Any
 
 
 def _of_no_rows(request: Request) -> tuple[Any, ...]:
-    """The results of no rows: known from their shapes, or else computed where we are."""
+    """Return the results of no rows: known from their shapes, or else computed where we are."""
     site = request.site
     shapes = [_shape_of_none(spec, role) for spec, role in zip(site.specs, site.roles, strict=True)]
     if any(shape is None for shape in shapes):

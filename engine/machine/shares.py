@@ -87,7 +87,7 @@ def _end(job: Job, parts: dict[str, int], loads: dict[str, float], a_row: Second
 
 
 def _cut(job: Job, loads: dict[str, float], bound: float, a_row: Seconds, before: Seconds) -> dict[str, int]:
-    """Rows for each device: those that are free fill up to the bound, and what is left over is spread evenly."""
+    """Return rows for each device: those that are free fill up to the bound, and what is left over is spread evenly."""
     request, left = job.request, job.rows
     parts: dict[str, int] = {}
     for name in sorted(request.site.targets, key=loads.__getitem__):

@@ -130,7 +130,7 @@ class Timed:
                 self.scheduling[str(node.device)] += seconds
 
     def by_device(self) -> dict[str, tuple[float, float]]:
-        """Seconds in kernels and in scheduling."""
+        """Return seconds in kernels and in scheduling."""
         kernels = {device: self.step.engines[device].kernel_seconds - before for device, before in self.before.items()}
         for node, _, seconds in self.inside:
             kernels[str(node.device)] += seconds
@@ -166,7 +166,7 @@ def _record(
 
 
 def full_names(operations: Iterable[Operation], path: str = "") -> dict[Operation, str]:
-    """The full name of each operation of a step: ``loop/body/name`` for one inside a loop."""
+    """Return the full name of each operation of a step: ``loop/body/name`` for one inside a loop."""
     found: dict[Operation, str] = {}
     for operation in operations:
         found[operation] = path + operation.name

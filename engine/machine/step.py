@@ -168,7 +168,7 @@ class Step:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """One step on checked feeds: what is fetched, in order.
+        """Return one step on checked feeds: what is fetched, in order.
 
         Raises:
             Exception: what an operation raised; `current` says where.
@@ -364,7 +364,7 @@ class Step:
         engine.submit(node, kernel, values, done, from_thread)
 
     def _telling(self, kernel: Callable[..., Any], finish: Callable[..., None], it: Iteration) -> Callable[..., Any]:
-        """A kernel that runs later, when `current` is something else: where it fails, that is `current`."""
+        """Return a kernel that runs later, when `current` is something else: where it fails, that is `current`."""
 
         def run(*values: Any) -> Any:
             try:

@@ -141,7 +141,7 @@ class Stores:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def new(self) -> DeferredStore:
-        """A store that holds nothing."""
+        """Return a store that holds nothing."""
         return DeferredStore(self._table(StoreValue.empty()), 0, 0)
 
     def _table(self, base: StoreValue | DeferredStore) -> Table:
@@ -149,7 +149,7 @@ class Stores:
         return table
 
     def passed_on(self, store: StoreValue | DeferredStore) -> DeferredStore:
-        """The store after one more write, whose key and value come later."""
+        """Return the store after one more write, whose key and value come later."""
         if isinstance(store, StoreValue) or store.version != store.table.latest:
             table = self._table(store)
         else:
@@ -172,7 +172,7 @@ class Stores:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, node: Any, store: StoreValue | DeferredStore, key: Any, item: Item, slot: int) -> Any:
-        """The element under a key, or `WAITING`.
+        """Return the element under a key, or `WAITING`.
 
         Raises:
             LookupError: no write before put it.
@@ -202,7 +202,7 @@ class Stores:
         return np.int32(store.size)
 
     def gather(self, node: Any, store: StoreValue | DeferredStore, keys: Any, item: Item, slot: int) -> Any:
-        """The elements under several keys, or `WAITING`. Raises: as `StoreValue.gather`."""
+        """Return the elements under several keys, or `WAITING`. Raises: as `StoreValue.gather`."""
         element = node.operations[0].op.element
         found = StoreValue.empty()
         for key in keys:
@@ -214,7 +214,7 @@ class Stores:
         return found.gather(keys, element.shape, element.dtype)
 
     def settle(self, node: Any, store: StoreValue | DeferredStore, item: Item) -> Any:
-        """The store as a whole, once all its writes have come; on the host. Until then `WAITING`."""
+        """Return the store as a whole, once all its writes have come; on the host. Until then `WAITING`."""
         if isinstance(store, StoreValue):
             return store
         if not self._is_settled(node, store, item):
@@ -286,11 +286,11 @@ class Stores:
         return WAITING
 
     def _source(self, entry: Entry) -> str:
-        """The device in whose memory an element is; "" if that is the host's."""
+        """Return the device in whose memory an element is; "" if that is the host's."""
         return entry.device if entry.device and self._has_own_memory(entry.device) else ""
 
     def _brought(self, node: Any, found: Any, item: Item) -> Any:
-        """An element where a node runs."""
+        """Return an element where a node runs."""
         device = node.device if self._has_own_memory(node.device) else ""
         if not isinstance(found, Entry) and not device:
             return found
@@ -332,7 +332,7 @@ class Stores:
     # --- what is missing --------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[tuple[Any, Iteration, str]]:
-        """The nodes and iterations that wait, and for what."""
+        """Return the nodes and iterations that wait, and for what."""
         found: list[tuple[Any, Iteration, str]] = []
         for parked in [parked for table in self._tables for parked in table.parked()]:
             what = "all writes before it" if parked.key is None else f"key {parked.key!r}"

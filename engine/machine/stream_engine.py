@@ -130,7 +130,7 @@ class StreamEngine(Engine):
         return self.device.statistics().peak_bytes
 
     def record(self) -> DeviceRecord:
-        """A new history."""
+        """Return a new history."""
         return DeviceRecord(self.policy)
 
     def submit(
@@ -339,7 +339,7 @@ def make_engines(
     engine_type: type[StreamEngine] = StreamEngine,
     budget: int | None = None,
 ) -> dict[str, StreamEngine]:
-    """Engines for the devices of one step, which share a clock.
+    """Return engines for the devices of one step, which share a clock.
 
     Args:
         swaps: whether histories may move to the host.
@@ -370,7 +370,7 @@ def make_engines(
 
 
 def variables_on(machine: Machine, device: str) -> list[Variable]:
-    """The variables that operations of a device touch."""
+    """Return the variables that operations of a device touch."""
     nodes = [node for node in machine.nodes if node.kind == "op" and node.device == device]
     operations = [operation for node in nodes for operation in all_operations(node.operations)]
     touched = dict.fromkeys(effect.resource for operation in operations for effect in operation.effects)
@@ -384,7 +384,7 @@ def ask_together(engines: Sequence[StreamEngine]) -> None:
 
 
 def _is_host(value: Any) -> bool:
-    """Numbers of rank 0, which travel with a kernel."""
+    """Return numbers of rank 0, which travel with a kernel."""
     return isinstance(value, (np.generic, int, float, bool)) or (is_array(value) and not value.ndim)
 
 

@@ -109,13 +109,13 @@ class TracedStep(Step):
     # --- time -------------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The time of the host."""
+        """Return the time of the host."""
         if self._virtual is None:
             return time.perf_counter()
         return time.perf_counter() + self._offset + self._virtual.now()
 
     def at(self, moment: float) -> float:
-        """The time of a moment of the devices' clock."""
+        """Return the time of a moment of the devices' clock."""
         return moment if self._virtual is None else time.perf_counter() + self._offset + moment
 
     # --- running ----------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class TracedStep(Step):
         return here(stream)
 
     def _lane(self, device: str, stream: str) -> Lane:
-        """A row of a device, and of this thread."""
+        """Return a row of a device, and of this thread."""
         return Lane(device, here(stream).stream)
 
 
@@ -419,7 +419,7 @@ def _form(value: Any) -> str:
 
 
 def _under_way(error: BaseException) -> list[tuple[str, float]]:
-    """The functions of the program that were taking the time of something when `error` was raised."""
+    """Return the functions of the program that were taking the time of something when `error` was raised."""
     found: list[tuple[str, float]] = []
     traceback = error.__traceback__
     while traceback is not None:

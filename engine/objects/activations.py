@@ -21,12 +21,12 @@ from .registry import (
 
 
 def linear(x: Any) -> Tensor:
-    """`x` itself."""
+    """Return `x` itself."""
     return unchanged(ops.convert_to_tensor(x))
 
 
 def relu(x: Any, negative_slope: float = 0.0, max_value: float | None = None, threshold: float = 0.0) -> Tensor:
-    """``max(x, 0)``, or more generally a line through `threshold`.
+    """Compute ``max(x, 0)``, or more generally a line through `threshold`.
 
     Args:
         x: a tensor.
@@ -46,17 +46,17 @@ def relu(x: Any, negative_slope: float = 0.0, max_value: float | None = None, th
 
 
 def exponential(x: Any) -> Tensor:
-    """``exp(x)``."""
+    """Compute ``exp(x)``."""
     return ops.exp(x)
 
 
 def mish(x: Any) -> Tensor:
-    """``x * tanh(softplus(x))`` (Misra, 2019)."""
+    """Compute ``x * tanh(softplus(x))`` (Misra, 2019)."""
     return x * ops.tanh(ops.softplus(x))
 
 
 def sigmoid(x: Any) -> Tensor:
-    """``1 / (1 + exp(-x))``."""
+    """Compute ``1 / (1 + exp(-x))``."""
     return ops.sigmoid(x)
 
 
@@ -76,7 +76,7 @@ def softmax(x: Any, axis: Any = -1) -> Tensor:
 
 
 def gelu(x: Any, approximate: bool = False) -> Tensor:
-    """``x`` times the normal distribution function of x (Hendrycks and Gimpel, 2016); exact by default."""
+    """Compute ``x`` times the normal distribution function of x (Hendrycks and Gimpel, 2016); exact by default."""
     return ops.gelu(x, approximate=approximate)
 
 
@@ -145,7 +145,7 @@ register_builtins("keras.activations", {**_FUNCTIONS, **_ALIASES})
 
 
 def get(identifier: ActivationLike, argument: str = "activation") -> Callable[..., Any]:
-    """The activation that a name, a config or a callable stands for; None is `linear`.
+    """Return the activation that a name, a config or a callable stands for; None is `linear`.
 
     Raises:
         ValueError: it stands for none.
@@ -159,7 +159,7 @@ def get(identifier: ActivationLike, argument: str = "activation") -> Callable[..
 
 
 def serialize(activation: Any) -> Any:
-    """The name of a built-in activation; the config of any other; None for None, which is `linear`."""
+    """Return the name of a built-in activation; the config of any other; None for None, which is `linear`."""
     if activation is None:
         return None
     name = _NAMES_OF.get(activation)
@@ -167,7 +167,7 @@ def serialize(activation: Any) -> Any:
 
 
 def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
-    """The activation that a name or a config stands for."""
+    """Return the activation that a name or a config stands for."""
     return get(config) if isinstance(config, str) else deserialize_keras_object(config, custom_objects)
 
 

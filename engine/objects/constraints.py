@@ -100,7 +100,7 @@ register_builtins("keras.constraints", _CLASSES)
 
 
 def get(identifier: ConstraintLike, argument: str = "constraint") -> Any:
-    """The constraint that a name, a config, a class or a function stands for; None stays None.
+    """Return the constraint that a name, a config, a class or a function stands for; None stays None.
 
     Raises:
         ValueError: it stands for none.
@@ -110,12 +110,12 @@ def get(identifier: ConstraintLike, argument: str = "constraint") -> Any:
 
 
 def serialize(constraint: Any) -> Any:
-    """The config of a constraint."""
+    """Return the config of a constraint."""
     return serialize_keras_object(constraint)
 
 
 def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
-    """The constraint that a config describes."""
+    """Return the constraint that a config describes."""
     return deserialize_keras_object(config, custom_objects)
 
 

@@ -11,7 +11,7 @@ _MIXED = ("mixed_float16", "mixed_bfloat16")
 
 
 def floatx() -> str:
-    """The dtype of layers that are given none, ``"float32"`` unless `set_floatx` changed it."""
+    """Return the dtype of layers that are given none, ``"float32"`` unless `set_floatx` changed it."""
     return _default
 
 

@@ -58,7 +58,7 @@ def check_window(name: Any) -> None:
 
 
 def window_of(name: str, size: int, periodic: bool) -> NDArray[np.float64]:
-    """The weights of `size` samples; periodic ones are those of one sample more, without the last.
+    """Return the weights of `size` samples; periodic ones are those of one sample more, without the last.
 
     >>> window_of("hann", 4, periodic=True).round(6).tolist()
     [0.0, 0.5, 1.0, 0.5]
@@ -90,7 +90,7 @@ def _cosines(weights: Sequence[float], angles: NDArray[np.float64]) -> NDArray[n
 
 
 def _by_distance(name: str, distance: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """A window by the distance of each sample from the middle: 1 at the ends."""
+    """Return a window by the distance of each sample from the middle: 1 at the ends."""
     if name == "bartlett":
         return 1.0 - distance
     if name == "barthann":
@@ -121,7 +121,7 @@ def _taylor(count: int) -> NDArray[np.float64]:
 
 
 def _ratios(lobes: NDArray[np.int64], zeros: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weight of each cosine: a product over the zeros of the spectrum, with signs that alternate."""
+    """Return the weight of each cosine: a product over the zeros of the spectrum, with signs that alternate."""
     squares = np.square(lobes)[:, None]
     above = np.prod(1 - squares / zeros, axis=1)
     below = np.prod(np.where(squares == squares.T, 1.0, 1 - squares / squares.T), axis=1)

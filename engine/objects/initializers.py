@@ -42,14 +42,14 @@ class Initializer(ChecksKeywords):
         return Value(np.asarray(self.compute(shape, dtype)))
 
     def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
-        """The same as a NumPy array: what the built-in initializers define."""
+        """Return the same as a NumPy array: what the built-in initializers define."""
         drawn = self.drawn(tuple(int(size) for size in shape), as_dtype(dtype or floatx()))
         if drawn is None:
             raise NotImplementedError(f"Initializer {type(self).__name__} does not define __call__(shape, dtype).")
         return drawn.compute()
 
     def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
-        """The same described, to be computed later and elsewhere; None where that can't be said.
+        """Return the same described, to be computed later and elsewhere; None where that can't be said.
 
         What comes from a generator is drawn from it now: its next key.
         """
@@ -505,7 +505,7 @@ _ALIASES = [name for name in _NAMES if name not in (*_CLASSES, "normal", "unifor
 
 
 def get(identifier: InitializerLike, argument: str = "initializer") -> Callable[..., Any]:
-    """The initializer that a name, a config, a class, a function of (shape, dtype) or an array stands for.
+    """Return the initializer that a name, a config, a class, a function of (shape, dtype) or an array stands for.
 
     Raises:
         ValueError: it stands for none.
@@ -542,12 +542,12 @@ define_operators({"initializer": get, "first_value": first_value})
 
 
 def serialize(initializer: Any) -> Any:
-    """The config of an initializer."""
+    """Return the config of an initializer."""
     return serialize_keras_object(initializer)
 
 
 def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
-    """The initializer that a config describes."""
+    """Return the initializer that a config describes."""
     return deserialize_keras_object(config, custom_objects)
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 
 def lambda_to_config(function: types.FunctionType) -> dict[str, Any]:
-    """A lambda as Keras writes it: its bytecode in base64, defaults and the values that it closes over."""
+    """Return a lambda as Keras writes it: its bytecode in base64, defaults and the values that it closes over."""
     warnings.warn(
         "A lambda is saved as Python bytecode: the file loads with safe_mode=False only, and in this Python version "
         "only. Use a named function registered with ab.saving.register_keras_serializable instead.",
@@ -23,7 +23,7 @@ def lambda_to_config(function: types.FunctionType) -> dict[str, Any]:
 
 
 def lambda_from_config(config: Any) -> types.FunctionType:
-    """The lambda again. This makes code out of data: the caller has asked whether the data are trusted.
+    """Return the lambda again. This makes code out of data: the caller has asked whether the data are trusted.
 
     Raises:
         ValueError: the bytecode is not of this Python version.

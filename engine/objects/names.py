@@ -11,7 +11,7 @@ _NAMED_OTHERWISE = {"GroupQueryAttention": "grouped_query_attention"}
 
 
 def to_snake_case(name: str) -> str:
-    """A class name as Keras writes it in layer names and file paths.
+    """Return a class name as Keras writes it in layer names and file paths.
 
     >>> [to_snake_case(name) for name in ("LSTMCell", "GlobalAveragePooling1D", "StackedRNNCells", "PReLU")]
     ['lstm_cell', 'global_average_pooling1d', 'stacked_rnn_cells', 'p_re_lu']
@@ -31,7 +31,7 @@ def unique_name(prefix: str) -> str:
 
 
 def name_for(instance: object) -> str:
-    """A unique default name from the instance's class."""
+    """Return a unique default name from the instance's class."""
     return unique_name(to_snake_case(type(instance).__name__))
 
 

@@ -50,7 +50,7 @@ def on_demand(
     instead: Mapping[str, str] | None = None,
     elsewhere: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
+    """Return the functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
     Args:
         own: its globals.

@@ -217,7 +217,7 @@ _global: DTypePolicy | None = None
 
 
 def dtype_policy() -> DTypePolicy:
-    """The policy of layers that are given none: that of `set_dtype_policy`, or else `floatx()`."""
+    """Return the policy of layers that are given none: that of `set_dtype_policy`, or else `floatx()`."""
     return DTypePolicy(floatx()) if _global is None else _global
 
 
@@ -235,7 +235,7 @@ def set_dtype_policy(policy: Any) -> None:
 
 
 def get(identifier: Any) -> DTypePolicy:
-    """The policy that a name, a dtype, a config or a policy stands for; None stands for the global one.
+    """Return the policy that a name, a dtype, a config or a policy stands for; None stands for the global one.
 
     Raises:
         TypeError: it stands for none.
@@ -259,12 +259,12 @@ def get(identifier: Any) -> DTypePolicy:
 
 
 def serialize(dtype_policy: DTypePolicy) -> Any:
-    """The config of a policy."""
+    """Return the config of a policy."""
     return serialize_keras_object(dtype_policy)
 
 
 def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
-    """The policy that a config describes."""
+    """Return the policy that a config describes."""
     return deserialize_keras_object(config, custom_objects)
 
 

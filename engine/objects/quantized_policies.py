@@ -156,7 +156,7 @@ class QuantizedFloat8DTypePolicy(QuantizedDTypePolicy):
 
 
 def _numbers(policy: str, mode: str, form: str) -> list[int]:
-    """The integers behind the slashes of a mode.
+    """Return the integers behind the slashes of a mode.
 
     Raises:
         ValueError: it has another form.
@@ -182,7 +182,7 @@ _BY_MODE: dict[str, type[QuantizedDTypePolicy]] = {
 
 
 def policy_by_name(name: str) -> QuantizedDTypePolicy:
-    """The policy that a name such as ``"int8_from_float32"`` or ``"int4/128_from_mixed_bfloat16"`` stands for.
+    """Return the policy that a name such as ``"int8_from_float32"`` or ``"int4/128_from_mixed_bfloat16"`` stands for.
 
     Raises:
         ValueError: it has another form.

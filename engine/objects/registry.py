@@ -114,7 +114,7 @@ def register_builtins_to_come(module: str, places: Mapping[str, str]) -> None:
 
 
 def _keras_module(item: Any) -> str | None:
-    """The Keras module that names a class or function of anabranch; None for others."""
+    """Return the Keras module that names a class or function of anabranch; None for others."""
     found = _builtin_modules.get(item)
     if found is None:
         found = _modules_to_come.get((getattr(item, "__module__", ""), getattr(item, "__qualname__", "")))
@@ -122,14 +122,14 @@ def _keras_module(item: Any) -> str | None:
 
 
 def get_registered_name(obj: Any) -> str:
-    """The name under which `obj` is registered, or else its own name."""
+    """Return the name under which `obj` is registered, or else its own name."""
     return _names_by_object.get(obj) or obj.__name__
 
 
 def get_registered_object(
     name: str, custom_objects: Mapping[str, Any] | None = None, module_objects: Mapping[str, Any] | None = None
 ) -> Any:
-    """The class or function registered as `name`; None if there is none."""
+    """Return the class or function registered as `name`; None if there is none."""
     for table in (custom_objects, _scoped_objects.get(), _objects_by_name, module_objects):
         if table is not None and name in table:
             return table[name]
@@ -140,7 +140,7 @@ def get_registered_object(
 
 
 def get_custom_objects() -> dict[str, Any]:
-    """All registered classes and functions by name. Adding to it registers, too."""
+    """Return all registered classes and functions by name. Adding to it registers, too."""
     return _objects_by_name
 
 
@@ -180,7 +180,7 @@ def own_names_scope() -> Generator[dict[str, Any]]:
 
 
 def _name_in_file(item: Any) -> str:
-    """The name under which a class or function that is not anabranch's is written."""
+    """Return the name under which a class or function that is not anabranch's is written."""
     objects = _own_names.get()
     if objects is None:
         return get_registered_name(item)
@@ -201,7 +201,7 @@ def shared_reading_scope() -> Generator[None]:
 
 
 def find_by_name(kind: str, identifier: str, known: Mapping[str, Any]) -> Any:
-    """The class or function that a string such as ``"relu"`` or ``"glorot_uniform"`` stands for.
+    """Return the class or function that a string such as ``"relu"`` or ``"glorot_uniform"`` stands for.
 
     Args:
         kind: what is looked for, in words, for the error.
@@ -228,7 +228,7 @@ def find_by_name(kind: str, identifier: str, known: Mapping[str, Any]) -> Any:
 
 
 def get_instance(kind: str, identifier: Any, known: Mapping[str, Any]) -> Any:
-    """The object that `identifier` stands for: None, a name, a config, a class, or the object itself.
+    """Return the object that `identifier` stands for: None, a name, a config, a class, or the object itself.
 
     Raises:
         ValueError: it stands for nothing.
@@ -255,7 +255,7 @@ def get_instance(kind: str, identifier: Any, known: Mapping[str, Any]) -> Any:
 
 
 def serialize_keras_object(obj: Any) -> Any:
-    """`obj` in a form that JSON can hold and `deserialize_keras_object` reads.
+    """Return `obj` in a form that JSON can hold and `deserialize_keras_object` reads.
 
     Raises:
         TypeError, ValueError: it can't be written: a tensor without a value, an object without `get_config`.
@@ -460,7 +460,7 @@ def _short(config: Any) -> str:
 
 
 def _understood(cls: Any, config: Any) -> Any:
-    """The config of a built-in class without what is None and not known: options of a newer Keras, not used."""
+    """Return the config of a built-in class without what is None and not known: options of a newer Keras, not used."""
     parameters = inspect.signature(cls.__init__).parameters.values()
     if _keras_module(cls) is None or any(p.kind == p.VAR_KEYWORD for p in parameters) or not isinstance(config, dict):
         return config
@@ -523,7 +523,7 @@ class UnknownObjectError(TypeError):
 
 
 def _find_class(config: dict[str, Any]) -> Any:
-    """The class that a config names.
+    """Return the class that a config names.
 
     Raises:
         UnknownObjectError: none is known by that name.
@@ -552,7 +552,7 @@ def _find_class(config: dict[str, Any]) -> Any:
 
 
 def _find_builtin(module: str | None, name: str) -> Any:
-    """A class or function of anabranch by its Keras module, where older Keras versions wrote other paths."""
+    """Return a class or function of anabranch by its Keras module, where older Keras versions wrote other paths."""
     if module is not None and name in _builtins.get(module, {}):
         return _builtin(module, name)
     if module is not None and not module.startswith(("keras", "tensorflow", "tf_keras", "builtins")):
@@ -564,7 +564,7 @@ def _find_builtin(module: str | None, name: str) -> Any:
 
 
 def _builtin(module: str, name: str) -> Any:
-    """A class or function that was announced."""
+    """Return a class or function that was announced."""
     found = _builtins[module][name]
     return getattr(importlib.import_module(found.module), name) if isinstance(found, _ToCome) else found
 

@@ -127,7 +127,7 @@ register_builtins("keras.regularizers", _CLASSES)
 
 
 def get(identifier: RegularizerLike, argument: str = "regularizer") -> Any:
-    """The regularizer that a name, a config, a class or a function stands for; None stays None.
+    """Return the regularizer that a name, a config, a class or a function stands for; None stays None.
 
     Raises:
         ValueError: it stands for none.
@@ -138,12 +138,12 @@ def get(identifier: RegularizerLike, argument: str = "regularizer") -> Any:
 
 
 def serialize(regularizer: Any) -> Any:
-    """The config of a regularizer."""
+    """Return the config of a regularizer."""
     return serialize_keras_object(regularizer)
 
 
 def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
-    """The regularizer that a config describes."""
+    """Return the regularizer that a config describes."""
     return deserialize_keras_object(config, custom_objects)
 
 

@@ -57,7 +57,7 @@ def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
 
 
 def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tensor, ...]:
-    """All outputs of `op` over `inputs`; as `apply`.
+    """Compute all outputs of `op` over `inputs`; as `apply`.
 
     >>> import anabranch as ab
     >>> top_k = ab.ops.registered_ops()["top_k"]
@@ -78,7 +78,7 @@ def build(op: Op, *inputs: Tensor, name: str | None = None) -> Symbol:
 
 
 def build_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Symbol, ...]:
-    """All outputs of `op`, as `build`."""
+    """Return all outputs of `op`, as `build`."""
     return graph_for(inputs).add(op, inputs, name).outputs
 
 
@@ -93,7 +93,7 @@ def apply_effect(op: Op, *inputs: Tensor, name: str | None = None) -> Operation 
 
 
 def arrays_now(inputs: Sequence[Any]) -> list[Any] | None:
-    """The arrays of tensors over which an op runs at once; None if it is to be built."""
+    """Return the arrays of tensors over which an op runs at once; None if it is to be built."""
     return [tensor.array for tensor in inputs] if runs_now(inputs) else None
 
 
@@ -219,7 +219,7 @@ def _array_from_python(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
-    """The default dtype of Python data: weak, unless NumPy values stand among it."""
+    """Return the default dtype of Python data: weak, unless NumPy values stand among it."""
     leaf: Any = value
     while is_sequence(leaf) and leaf:
         leaf = leaf[0]
@@ -232,7 +232,7 @@ def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
 
 
 def constant(value: Any, dtype: DTypeLike = None, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor with a value that is known now: a value, or a constant of the graph that is being built.
+    """Compute a tensor with a value that is known now: a value, or a constant of the graph that is being built.
 
     Args:
         value: a Python number, nested lists of them, or a NumPy array (which is copied). Variables and tensors among
@@ -266,7 +266,7 @@ def make_constant(array: Any, name: str | None = None, graph: Graph | None = Non
 
 
 def constant_of(value: Value, graph: Graph) -> Symbol:
-    """The constant of `graph` that stands for a value, or for a TensorArray of values."""
+    """Return the constant of `graph` that stands for a value, or for a TensorArray of values."""
     if isinstance(value, FlowValue) and value.origin is not None:
         op, inputs = value.origin
         return graph.add(op, inputs).outputs[0]
@@ -287,7 +287,7 @@ def constant_of(value: Value, graph: Graph) -> Symbol:
 
 
 def known_array(tensor: Any) -> Any:
-    """The array of a value or of a constant, or None if `tensor` is anything else."""
+    """Return the array of a value or of a constant, or None if `tensor` is anything else."""
     if isinstance(tensor, Value):
         return None if isinstance(tensor, FlowValue) else tensor.array
     if isinstance(tensor, Symbol) and isinstance(tensor.operation.op, Constant):
@@ -309,7 +309,7 @@ _scalars: dict[Any, Value] = {}  # of Python's numbers, by type, number and dtyp
 
 
 def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
-    """A Python number as a tensor of `dtype`, by default of its own."""
+    """Compute a Python number as a tensor of `dtype`, by default of its own."""
     if graph is None and not graph_context.stack:
         key: Any = (type(value), value, dtype)
         known = _scalars.get(key)
@@ -322,7 +322,7 @@ def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tenso
 
 
 def _scalar_dtype(value: Any) -> DType:
-    """The dtype of a Python number: int32 for integers that it can hold, else what NumPy takes for them."""
+    """Return the dtype of a Python number: int32 for integers that it can hold, else what NumPy takes for them."""
     if type(value) is int and not -(2**31) <= value < 2**31:
         return np.asarray(value).dtype
     return result_type(type(value))
@@ -403,7 +403,7 @@ def dtype_of(value: TensorLike) -> Any:
 
 
 def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
-    """The values as tensors of their common dtype.
+    """Compute the values as tensors of their common dtype.
 
     Args:
         floating: integers and bools become float32 (for true division, mean, exp and their like).
@@ -516,7 +516,7 @@ class Cast(Op):
 
 
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
-    """`x` in another dtype (``keras.ops.cast``).
+    """Return `x` in another dtype (``keras.ops.cast``).
 
     >>> import anabranch as ab
     >>> ab.ops.cast([1.7, -1.7], "int32")
@@ -531,7 +531,7 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
 
 
 def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
-    """`axis` counted from the front.
+    """Return `axis` counted from the front.
 
     Raises:
         TypeError: it is no integer.
@@ -548,7 +548,7 @@ def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
 
 
 def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:
-    """`axis` (None, an int or several) as a sorted tuple counted from the front; None means all axes.
+    """Return `axis` (None, an int or several) as a sorted tuple counted from the front; None means all axes.
 
     Raises:
         TypeError: an axis is no integer.

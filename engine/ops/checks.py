@@ -307,7 +307,7 @@ class AssertShape(_Effectful):
 
 
 def _asserted(op: Op, name: str, *tensors: Tensor) -> Operation | None:
-    """The operation. On constants it is tried at once, except in loops and branches, which may never run."""
+    """Return the operation. On constants it is tried at once, except in loops and branches, which may never run."""
     if runs_now(tensors):
         return apply_effect(op, *tensors)
     graph = graph_for(tensors)

@@ -116,7 +116,7 @@ def members_of(group: Iterable[int] | None, name: str) -> Members:
 
 
 def _group_of(ranks: Members) -> Group:
-    """The group of some ranks."""
+    """Return the group of some ranks."""
     return current_group() if ranks is None else current_group().subgroup(ranks)
 
 
@@ -129,7 +129,7 @@ def _find() -> Group | None:
 
 
 def current_group() -> Group:
-    """The group of this process, which is looked for when it is first needed."""
+    """Return the group of this process, which is looked for when it is first needed."""
     global _current
     if _current is None:
         _current = _find() or Group()
@@ -179,7 +179,7 @@ def is_replicated() -> bool:
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:
-    """The sum of a tensor over all replicas, inside `replicated`; alone the tensor itself.
+    """Compute the sum of a tensor over all replicas, inside `replicated`; alone the tensor itself.
 
     Its gradient is that of the weighted sum of the replicas' losses, whatever part of the rows each has.
     """
@@ -190,7 +190,7 @@ def sum_over_replicas(x: Tensor) -> Tensor:
 
 
 def _with_gradient_times(x: Tensor, factor: Tensor) -> Tensor:
-    """`x`, whose gradient is multiplied."""
+    """Return `x`, whose gradient is multiplied."""
     scaled = x * factor
     return stop_gradient(x) + (scaled - stop_gradient(scaled))
 
@@ -398,7 +398,7 @@ class Barrier(_Collective):
 
 
 def _own(found: Any, given: Any) -> Any:
-    """A result that is not the array that was given, for whoever owns that may write to it."""
+    """Return a result that is not the array that was given, for whoever owns that may write to it."""
     return np.array(found)[()] if found is given or np.may_share_memory(found, given) else found[()]
 
 

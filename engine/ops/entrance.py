@@ -64,7 +64,7 @@ CALL = "public call"  # the annotation of a call's outputs: the call, and which 
 
 
 def recorded_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], graph: Graph) -> Any:
-    """The result of `function`, whose symbols are annotated with the call if they were made by it."""
+    """Return the result of `function`, whose symbols are annotated with the call if they were made by it."""
     function = inspect.unwrap(function)
     first = len(graph.operations)
     result = function(*args, **kwargs)

@@ -33,7 +33,7 @@ def siphash(texts: Any, key: tuple[int, int]) -> Words:
 
 
 def fingerprint_cat(first: Words, second: Words) -> Words:
-    """The fingerprint of two fingerprints, elementwise, in their order."""
+    """Return the fingerprint of two fingerprints, elementwise, in their order."""
     mixed = first ^ _CAT
     mixed = (mixed ^ (_shift_mix(second * _CAT) * _CAT)) * _CAT
     return _shift_mix(_shift_mix(mixed) * _CAT)
@@ -57,7 +57,7 @@ def _by_length(texts: Any, function: Callable[[Rows], Words]) -> Words:
 
 
 def _word(rows: Rows, start: int, size: int = 8) -> Words:
-    """The little-endian number in `size` bytes of each row."""
+    """Return the little-endian number in `size` bytes of each row."""
     padded = np.zeros((len(rows), 8), np.uint8)
     padded[:, :size] = rows[:, start : start + size]
     return padded.view("<u8")[:, 0].astype(np.uint64)
@@ -162,7 +162,7 @@ def _farm_long(rows: Rows) -> Words:
 
 
 def _farm_last(rows: Rows, x: Words, y: Words, z: Words, v: tuple[Words, Words], w: tuple[Words, Words]) -> Words:
-    """The last 64 bytes, which may have been seen in part."""
+    """Return the last 64 bytes, which may have been seen in part."""
     length = rows.shape[1]
     start, nine = length - 64, np.uint64(9)
     multiplier = _K1 + ((z & np.uint64(0xFF)) << np.uint64(1))

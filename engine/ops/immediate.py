@@ -53,7 +53,7 @@ watch = _Watch()
 
 
 def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
-    """The outputs of `op` on values, noted by the tapes that record.
+    """Return the outputs of `op` on values, noted by the tapes that record.
 
     Args:
         op: the op.
@@ -115,7 +115,7 @@ def _outputs(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value,
 
 
 def _run_once(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
-    """The outputs of an op that has no plan: it calls Python, holds state, or is of TensorArrays."""
+    """Return the outputs of an op that has no plan: it calls Python, holds state, or is of TensorArrays."""
     specs = op.infer(*[tensor.spec for tensor in inputs])
     with quiet():
         result = without_bare_strings(op.run(np, *arrays))
@@ -130,7 +130,7 @@ def _run_once(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value
 
 
 def value_of(item: Any, spec: Any) -> Value:
-    """The value of a computed `item`, which `spec` describes."""
+    """Return the value of a computed `item`, which `spec` describes."""
     return Value(as_scalar_or_array(item)) if isinstance(spec, TensorSpec) else FlowValue(item, spec)
 
 

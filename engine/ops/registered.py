@@ -97,7 +97,7 @@ class RegisteredFunction:
 
 
 def by_name(function: Any) -> Any:
-    """The function as one that is found by its name, if it is registered."""
+    """Return the function as one that is found by its name, if it is registered."""
     return next((RegisteredFunction(name) for name, known in _functions.items() if known is function), function)
 
 

@@ -46,7 +46,7 @@ class ShapeOf(Op):
 
 
 def runtime_shape(x: Tensor) -> Tensor:
-    """The shape of `x` as an int32 vector: a constant where it is static.
+    """Compute the shape of `x` as an int32 vector: a constant where it is static.
 
     Otherwise it is computed where `x` lives, so that a backward loop saves shapes and not values.
     """
@@ -91,7 +91,7 @@ class SumToShape(Op):
 
 
 def sum_to(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` summed down to `shape`, from which it was broadcast."""
+    """Return `x` summed down to `shape`, from which it was broadcast."""
     if x.shape == shape:
         return x
     extra = x.ndim - len(shape)
@@ -137,14 +137,14 @@ class BroadcastToShape(Op):
 
 
 def sum_like(dy: Tensor, x: Tensor) -> Tensor:
-    """A cotangent of a broadcast result, summed to the shape of the input `x` that was broadcast."""
+    """Compute a cotangent of a broadcast result, summed to the shape of the input `x` that was broadcast."""
     if _are_alike(dy, x):
         return dy
     return apply(SumToShape(x.shape), dy, runtime_shape(x))
 
 
 def broadcast_like(dy: Tensor, x: Tensor) -> Tensor:
-    """`dy` broadcast to the shape of `x`."""
+    """Return `dy` broadcast to the shape of `x`."""
     if _are_alike(dy, x):
         return dy
     return apply(BroadcastToShape(x.shape), dy, runtime_shape(x))
@@ -177,14 +177,14 @@ class ZerosOfShape(Op):
 
 
 def zeros_of(x: Tensor) -> Tensor:
-    """Zeros of the dtype and shape of `x`; of `x` only the shape is used."""
+    """Compute zeros of the dtype and shape of `x`; of `x` only the shape is used."""
     if isinstance(x.spec, TensorSpec) and x.spec.is_static and x.shape == () and not dtypes.is_string(x.dtype):
         return scalar(0, x.dtype)
     return apply(ZerosOfShape(x.shape, x.dtype), runtime_shape(x))
 
 
 def reshape_like(dy: Tensor, x: Tensor) -> Tensor:
-    """`dy` in the shape of `x`, which has as many elements."""
+    """Return `dy` in the shape of `x`, which has as many elements."""
     if _are_alike(dy, x):
         return dy
     return apply(ReshapeToShape(x.shape), dy, runtime_shape(x))

@@ -22,7 +22,7 @@ from .neural.embedding import embedding_lookup, find_shards
 
 
 def join_shards(variable: ShardedVariable) -> Tensor:
-    """The whole value of a sharded variable."""
+    """Compute the whole value of a sharded variable."""
     values = [convert_to_tensor(shard) for shard in variable.shards]
     if len(values) == 1:
         return values[0]
@@ -35,7 +35,7 @@ def join_shards(variable: ShardedVariable) -> Tensor:
 
 
 def _joined(values: list[Tensor], grid: Sequence[int], axis: int = 0) -> Tensor:
-    """Parts in row-major order as one tensor."""
+    """Return parts in row-major order as one tensor."""
     if axis == len(grid):
         return values[0]
     size = len(values) // grid[axis]
@@ -44,7 +44,7 @@ def _joined(values: list[Tensor], grid: Sequence[int], axis: int = 0) -> Tensor:
 
 
 def take_of_shards(variable: ShardedVariable, indices: TensorLike, wrap: bool) -> Tensor:
-    """The rows at `indices`, each taken where its shard is; negative ones count from the end if `wrap`.
+    """Compute the rows at `indices`, each taken where its shard is; negative ones count from the end if `wrap`.
 
     At run time, IndexError: one is out of bounds.
     """
@@ -62,7 +62,7 @@ def take_of_shards(variable: ShardedVariable, indices: TensorLike, wrap: bool) -
 
 
 def parts_of_shards(variable: ShardedVariable, gradient: Any) -> list[Any]:
-    """A gradient of a sharded variable as those of its shards.
+    """Return a gradient of a sharded variable as those of its shards.
 
     Raises:
         ValueError: a list has another length than there are shards.
@@ -86,7 +86,7 @@ def parts_of_shards(variable: ShardedVariable, gradient: Any) -> list[Any]:
 
 
 def _rows_of_grid(variable: ShardedVariable, gradient: IndexedSlices) -> list[Any]:
-    """Some rows as those of the parts of a grid."""
+    """Return some rows as those of the parts of a grid."""
     width = len(variable.shards) // (variable.grid or (1,))[0]
     values = convert_to_tensor(gradient.values)
     found: list[Any] = [None] * len(variable.shards)
@@ -99,7 +99,7 @@ def _rows_of_grid(variable: ShardedVariable, gradient: IndexedSlices) -> list[An
 
 
 def _rows_of(shards: Sequence[Variable], gradient: IndexedSlices, shape: Sequence[int], layout: str) -> list[Any]:
-    """Some rows as those of the shards of a table of this shape.
+    """Return some rows as those of the shards of a table of this shape.
 
     Args:
         shards, layout: how it is cut.

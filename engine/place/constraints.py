@@ -103,12 +103,12 @@ class Constraints:
         return parent
 
     def feasible(self, operation: Operation) -> list[int]:
-        """The positions of the devices on which an operation, with all of its group, may be placed."""
+        """Return the positions of the devices on which an operation, with all of its group, may be placed."""
         mask = self._masks[self.root(operation)]
         return [number for number in range(len(self.devices)) if mask >> number & 1]
 
     def group_of(self, operation: Operation) -> list[Operation]:
-        """The operations that are placed together with this one."""
+        """Return the operations that are placed together with this one."""
         return self._members[self.root(operation)]
 
     # --- feasible sets ----------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Constraints:
         return group in self._costly and self._masks[group] != mask
 
     def _contradiction(self, some: list[Operation], others: list[Operation], because: str) -> PlacementError:
-        """The error that names two operations that can't be together."""
+        """Return the error that names two operations that can't be together."""
         pairs = [(one, other) for one in some for other in others]
         disjoint = [pair for pair in pairs if not self._own[pair[0]] & self._own[pair[1]]]
         one, other = (disjoint or pairs)[0]

@@ -85,7 +85,7 @@ _MAY_BE_ZERO = ("latency", "kernel_latency", "seed", "memory_limit", *_OWN_MEMOR
 
 
 def make_devices(task: DeviceName = LOCAL, **kinds: Any) -> list[Device]:
-    """Devices of one task, by kind: how many, or a dict of options with a "count" (by default 1).
+    """Return devices of one task, by kind: how many, or a dict of options with a "count" (by default 1).
 
     Args:
         task: the job and task to which they belong.
@@ -141,7 +141,7 @@ def _check_option(kind: str, option: str, value: Any) -> None:
 
 
 def typical_device(kind: str) -> Device:
-    """A device of that kind as it is without options."""
+    """Return a device of that kind as it is without options."""
     speeds: Any = _SPEEDS[kind]
     return Device(replace(LOCAL, kind=kind.upper(), number=0), **speeds)
 
@@ -233,7 +233,7 @@ def set_devices(
 
 
 def _name_among(devices: Sequence[Device], name: str) -> str:
-    """The short name of the device that `name` means.
+    """Return the short name of the device that `name` means.
 
     Raises:
         ValueError: there is none, or there are several.
@@ -278,7 +278,7 @@ def _counted(names: Sequence[str]) -> dict[str, int]:
 
 
 def list_devices(kind: str | None = None) -> list[Device]:
-    """The devices of this process, each with its `kind`, `name` and `memory_limit`.
+    """Return the devices of this process, each with its `kind`, `name` and `memory_limit`.
 
     Args:
         kind: "cpu", "gpu" or "sim", to list only these.
@@ -291,7 +291,7 @@ def list_devices(kind: str | None = None) -> list[Device]:
 
 
 def host_of(device: Device, devices: Sequence[Device]) -> Device:
-    """The CPU that sees to a device: itself if it is one, otherwise the first of its task.
+    """Return the CPU that sees to a device: itself if it is one, otherwise the first of its task.
 
     Raises:
         ValueError: its task has none.
@@ -306,5 +306,5 @@ def host_of(device: Device, devices: Sequence[Device]) -> Device:
 
 
 def named(devices: Sequence[Device]) -> str:
-    """Devices as text for messages."""
+    """Return devices as text for messages."""
     return ", ".join(device.name for device in devices)

@@ -61,7 +61,7 @@ def is_host_value(tensor: Symbol) -> bool:
 
 
 def is_small_integer(spec: Spec) -> bool:
-    """Integers or truth values of rank 0, or a vector of a few."""
+    """Return integers or truth values of rank 0, or a vector of a few."""
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iub" or spec.shape is None:
         return False
     return spec.shape == () or (len(spec.shape) == 1 and spec.shape[0] is not None and spec.shape[0] <= _MOST_ON_HOST)
@@ -101,7 +101,7 @@ def inner_operations(operation: Operation, users: dict[Symbol, list[Operation]])
 
 
 def all_operations(operations: list[Operation]) -> Iterator[Operation]:
-    """The operations of a step and those inside its loops and branches, each before what it holds."""
+    """Yield the operations of a step and those inside its loops and branches, each before what it holds."""
     users = frame_users(operations)
     for operation in operations:
         yield operation

@@ -42,7 +42,7 @@ class Placement(Mapping[Operation, Device]):
     # --- a mapping --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, item: Any) -> Device:
-        """The device of an operation (itself, one of its outputs, or its full name), or of a variable.
+        """Return the device of an operation (itself, one of its outputs, or its full name), or of a variable.
 
         Raises:
             KeyError: it is no part of the step.
@@ -68,7 +68,7 @@ class Placement(Mapping[Operation, Device]):
         return group
 
     def name_of(self, operation: Operation) -> str:
-        """The full name of an operation: ``loop/body/name`` for one inside a loop."""
+        """Return the full name of an operation: ``loop/body/name`` for one inside a loop."""
         return self._layout.names[operation]
 
     # --- changing it ------------------------------------------------------------------------------------------------

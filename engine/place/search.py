@@ -74,11 +74,11 @@ class _Search:
         return best
 
     def _free_work(self) -> float:
-        """The seconds of what has a choice of devices."""
+        """Return the seconds of what has a choice of devices."""
         return sum([work for work, choices in zip(self.work, self.layout.choices, strict=True) if len(choices) > 1])
 
     def _shaken(self, places: list[int], generator: random.Random) -> tuple[list[int], Simulated]:
-        """A third of the groups on other devices: a new start, from which an improvement may lead elsewhere."""
+        """Return a third of the groups on other devices: a new start, from which an improvement may lead elsewhere."""
         trial = [
             generator.choice(choices) if generator.random() < 1 / 3 else place
             for choices, place in zip(self.layout.choices, places, strict=True)
@@ -225,7 +225,7 @@ class Greedy:
                 self._decide(group, choices[0])
 
     def places(self) -> list[int]:
-        """The device of each group."""
+        """Return the device of each group."""
         missing = [len(task.inputs) for task in self.tasks]
         ready = [(0.0, number) for number, count in enumerate(missing) if not count]
         while ready:

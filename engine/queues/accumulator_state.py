@@ -43,7 +43,7 @@ class Total(Protocol):
     def add(self, gradient: Any) -> None: ...
 
     def take(self, divisor: int) -> Any:
-        """The sum divided by `divisor`; the next one begins with nothing."""
+        """Return the sum divided by `divisor`; the next one begins with nothing."""
         ...
 
 

@@ -142,7 +142,7 @@ class _Accumulator(NamedResource):
         raise NotImplementedError
 
     def check_values(self, parts: Sequence[Any]) -> Any:
-        """The parts of a gradient in the form that is added up; they must fit."""
+        """Return the parts of a gradient in the form that is added up; they must fit."""
         raise NotImplementedError
 
     def apply_now(self, parts: Sequence[Any], local_step: int) -> None:
@@ -156,7 +156,7 @@ class _Accumulator(NamedResource):
                 raise ValueError(f"{self.label}: {error}.") from None
 
     def taking(self, required: int) -> Request:
-        """The request for the result of so many gradients."""
+        """Return the request for the result of so many gradients."""
         check_held(self)
         if required < 1:
             raise ValueError(f"{self.label}: num_required must be at least 1; got {required}.")
@@ -198,7 +198,7 @@ class _Accumulator(NamedResource):
         return graph_for(tensors).add(AccumulatorApply(self), tensors, name or f"{self.name}/apply_grad")
 
     def _value(self, value: Any) -> Any:
-        """Values of a gradient as an array; Python's numbers take the accumulator's dtype."""
+        """Return values of a gradient as an array; Python's numbers take the accumulator's dtype."""
         return as_array(value) if is_numpy(value) else as_array(value, self.dtype)
 
     @entering_graphs

@@ -61,7 +61,7 @@ class Attempt:
             self.on_done()
 
     def outcome(self) -> Any:
-        """The result of an attempt that is done.
+        """Return the result of an attempt that is done.
 
         Raises:
             Exception: what it failed with.

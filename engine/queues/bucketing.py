@@ -74,7 +74,7 @@ def bucket_by_sequence_length(
     keep_input: Any = True,
     name: str = "bucket_by_sequence_length",
 ) -> tuple[Any, Any]:
-    """Batches of elements of like length (``tf.contrib.training.bucket_by_sequence_length``).
+    """Return batches of elements of like length (``tf.contrib.training.bucket_by_sequence_length``).
 
     Builds a queue a bucket, a queue of batches, and queue runners, which `start_queue_runners` starts: they compute
     `tensors` again and again until their source ends.
@@ -162,7 +162,7 @@ def _one_a_bucket(what: str, given: int | Sequence[int], count: int) -> list[int
 
 
 def _batches(buckets: Sequence[Queue], sizes: Sequence[int], smaller: bool, capacity: int, name: str) -> Queue:
-    """The queue of batches, with the runner that fills it from the buckets."""
+    """Return the queue of batches, with the runner that fills it from the buckets."""
     rows = sizes[0] if len(set(sizes)) == 1 and not smaller else None
     shapes: list[Shape] = [spec.shape for spec in buckets[0].components.specs(rows)]
     batches = PaddingFIFOQueue(capacity, buckets[0].dtypes, shapes, name=f"{name}/batches")

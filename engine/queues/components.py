@@ -64,7 +64,7 @@ class Components:
     # --- structures -----------------------------------------------------------------------------------------
 
     def flat(self, values: Any) -> list[Any]:
-        """The value of each component.
+        """Return the value of each component.
 
         Raises:
             ValueError: there are more or fewer, or other names.
@@ -92,7 +92,7 @@ class Components:
         return [values[name] for name in names]
 
     def packed(self, values: Sequence[Any]) -> Any:
-        """The components as the caller gets them: one alone, several as a list, by name as a dict."""
+        """Return the components as the caller gets them: one alone, several as a list, by name as a dict."""
         if self.names is not None:
             return dict(zip(self.names, values, strict=True))
         return values[0] if len(values) == 1 else list(values)
@@ -175,7 +175,7 @@ class Components:
             self._check_counts([spec.shape[0] for spec in specs if spec.shape and spec.shape[0] is not None])
 
     def element(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """One element: copies of `values`, which must fit.
+        """Return one element: copies of `values`, which must fit.
 
         Raises:
             ValueError: a shape does not fit.
@@ -186,7 +186,7 @@ class Components:
         return tuple([value.copy() if is_array(value) else value for value in values])
 
     def elements(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The elements in `values`, whose first axes count them.
+        """Return the elements in `values`, whose first axes count them.
 
         Raises:
             ValueError: a shape does not fit, or the counts differ.
@@ -226,7 +226,7 @@ def holds_tensors(values: Any) -> bool:
 
 
 def stacked(elements: Sequence[tuple[Any, ...]], specs: Sequence[TensorSpec], pad: bool) -> list[Any]:
-    """Elements as one array a component, with a new first axis.
+    """Return elements as one array a component, with a new first axis.
 
     Args:
         elements: of one queue.

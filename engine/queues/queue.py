@@ -129,14 +129,14 @@ class Queue(NamedResource):
     # --- at once, and what the operations do ----------------------------------------------------------------
 
     def putting(self, values: Sequence[Any], many: bool) -> Request:
-        """The request to put in arrays, one a component."""
+        """Return the request to put in arrays, one a component."""
         check_held(self)
         elements = self.components.elements(values) if many else [self.components.element(values)]
         state = self._state
         return Request(self._gate, lambda: state.enqueue(elements), state.withdraw, self._describe_enqueue)
 
     def taking(self, count: int, up_to: bool = False) -> Request:
-        """The request for elements."""
+        """Return the request for elements."""
         check_held(self)
         if count < 0:
             raise ValueError(f"Queue {self.name!r}: the number of elements must not be negative; got {count}.")
@@ -152,7 +152,7 @@ class Queue(NamedResource):
         return self.taking(count, up_to).wait()
 
     def as_columns(self, elements: Sequence[Element]) -> list[Any]:
-        """Elements stacked, one array a component."""
+        """Return elements stacked, one array a component."""
         return stacked(elements, self.components.specs(), self._pads)
 
     def shut(self, cancel_pending_enqueues: bool) -> None:
@@ -479,7 +479,7 @@ class PriorityQueue(Queue):
         return {**found, "types": dtypes[1:], "shapes": None if shapes is None else shapes[1:]}
 
     def putting(self, values: Sequence[Any], many: bool) -> Request:
-        """The request to put in arrays, one a component."""
+        """Return the request to put in arrays, one a component."""
         if values[0].ndim != int(many):
             raise ValueError(
                 f"{self.components.owner}: priorities are int64 scalars; got shape {list(values[0].shape[many:])}."

@@ -58,7 +58,7 @@ class ReplicaAccounts:
         return f"steps need {self.min_workers} workers (min_workers), and wait for {absent}; taking part: {present}"
 
     def account(self) -> list[int]:
-        """The shares of the epoch that are done: their rows are in the parameters, or were skipped."""
+        """Return the shares of the epoch that are done: their rows are in the parameters, or were skipped."""
         waiting = {share for chosen in self._unapplied.values() for _, share, _ in chosen}
         return [share for share in range(self._total) if share not in self._undone and share not in waiting]
 

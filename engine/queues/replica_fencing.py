@@ -23,7 +23,7 @@ class ReplicaFencing(ReplicaShares):
         self._notes = text
 
     def notes(self) -> str:
-        """The latest note."""
+        """Return the latest note."""
         return self._notes
 
     @property

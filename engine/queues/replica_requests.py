@@ -65,7 +65,7 @@ def fits(letter: str, given: Any) -> bool:
 
 
 def read(letter: str, value: Any) -> Any:
-    """The Python value of an input."""
+    """Return the Python value of an input."""
     if letter == "v":
         return np.asarray(value).tolist()
     return str(value) if letter == "s" else int(value)

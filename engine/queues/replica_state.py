@@ -428,7 +428,7 @@ class ReplicaStepsState(ReplicaFencing):
         return attempt
 
     def _ticket_alone(self, worker: int, epoch: int) -> Ticket | None:
-        """The ticket of a worker that asks now; those that wait do so still.
+        """Return the ticket of a worker that asks now; those that wait do so still.
 
         There may be thousands that wait, whose turn a request of another worker changes only by handing shares back, or
         by taking the last one.
@@ -578,7 +578,7 @@ class ReplicaStepsState(ReplicaFencing):
             lowest[0].finish((LEAD,))
 
     def _ticket_for(self, worker: int, epoch: int) -> Ticket | None:
-        """A ticket; None if the worker has to wait."""
+        """Return a ticket; None if the worker has to wait."""
         if worker in self._retiring:
             return Ticket(LEAVE, self.step, 0)
         if epoch < self.epoch:

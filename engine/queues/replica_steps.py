@@ -187,7 +187,7 @@ class ReplicaSteps(NamedResource):
         return () if found is None else np.asarray(found, np.int64)
 
     def _checked(self, method: str, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs of a request but for the token, which is checked.
+        """Return the inputs of a request but for the token, which is checked.
 
         Raises:
             CancelledError: another worker leads.
@@ -255,7 +255,7 @@ class ReplicaSteps(NamedResource):
         return self._add("enrol", [worker, incarnation, after, is_late], task).outputs[0]
 
     def current(self) -> Tensor:
-        """The number of the generation; 0 before training has begun."""
+        """Return the number of the generation; 0 before training has begun."""
         return self._add("current", []).outputs[0]
 
     def accept(self, worker: Any, incarnation: Any) -> Sequence[Tensor]:
@@ -287,7 +287,7 @@ class ReplicaSteps(NamedResource):
         return self._add("end_epoch", [token])
 
     def account(self, token: Any) -> Tensor:
-        """The shares of the epoch that are done."""
+        """Return the shares of the epoch that are done."""
         return self._add("account", [token]).outputs[0]
 
     def close(self, token: Any, reason: Any) -> Operation:
@@ -307,7 +307,7 @@ class ReplicaSteps(NamedResource):
         return self._add("commit", [worker, incarnation, ticket, rows]).outputs[0]
 
     def choose(self, token: Any) -> Sequence[Tensor]:
-        """The next set: step, tickets, rows of each, and the horizon. Waits for it."""
+        """Return the next set: step, tickets, rows of each, and the horizon. Waits for it."""
         return self._add("choose", [token]).outputs
 
     def applied(self, token: Any, step: Any) -> Operation:
@@ -323,7 +323,7 @@ class ReplicaSteps(NamedResource):
         return self._add("announce", [token, text])
 
     def hear(self, worker: Any, incarnation: Any, number: Any) -> Tensor:
-        """The announcement of a number, counted from 0. Waits until there is one."""
+        """Return the announcement of a number, counted from 0. Waits until there is one."""
         return self._add("hear", [worker, incarnation, number]).outputs[0]
 
     def statistics(self) -> Tensor:
@@ -558,7 +558,7 @@ class ReplicaGradients(NamedResource):
         return get_default_graph().add(ReplicaGradientsWritten(self), [convert_to_tensor(mark)], f"{self.name}/written")
 
     def marks(self) -> Sequence[Tensor]:
-        """The marks of the sets whose writing has begun, and has ended, last."""
+        """Return the marks of the sets whose writing has begun, and has ended, last."""
         return get_default_graph().add(ReplicaGradientsMarks(self), [], f"{self.name}/marks").outputs
 
     def put(self, ticket: Any, values: Sequence[Any]) -> Operation:

@@ -105,7 +105,7 @@ class ArrivingSum:
 
 
 def reduced(part: Part, columns: Sequence[Sequence[Any]], weights: Sequence[int]) -> list[Any]:
-    """One part's values, reduced over workers: for rows of a table the indices, then the values."""
+    """Return one part's values, reduced over workers: for rows of a table the indices, then the values."""
     dtype = as_dtype(part.dtype)
     shares = [1.0] * len(weights) if part.reduction == "sum" else [weight / sum(weights) for weight in weights]
     if part.reduction == "first":

@@ -28,7 +28,7 @@ class Turns:
         self.current: Attempt | None = None
 
     def turn(self) -> Turn:
-        """A turn, which has to be asked for by its request."""
+        """Return a turn, which has to be asked for by its request."""
         return Turn(self)
 
 

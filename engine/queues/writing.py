@@ -44,7 +44,7 @@ _lent: ContextVar[frozenset[Lock]] = ContextVar("lent", default=frozenset())  # 
 
 
 def locks_of(variables: Iterable[Variable]) -> tuple[Lock, ...]:
-    """The locks of variables, in the order in which all steps take them."""
+    """Return the locks of variables, in the order in which all steps take them."""
     return tuple(sorted({variable.lock for variable in variables}, key=id))
 
 
@@ -132,7 +132,7 @@ class Writing:
 
 
 def held_locks() -> frozenset[Lock]:
-    """The locks that the steps of this thread hold."""
+    """Return the locks that the steps of this thread hold."""
     return _lent.get().union(*[run.locks for run in _here.runs])
 
 
@@ -243,7 +243,7 @@ class _Window:
 
     @staticmethod
     def opened() -> _Window | None:
-        """A window that is open from now on; None if one is open, or if nothing is raised for interrupts."""
+        """Return a window that is open from now on; None if one is open, or if nothing is raised for interrupts."""
         before = _get_handler(_INTERRUPT)
         if _Window.current is not None or not callable(before):
             return None

@@ -44,7 +44,7 @@ def _zeros_table(count: int) -> Words:
 
 
 def _with_zeros(register: Words, table: Words) -> Words:
-    """Registers after the zero bytes that `table` stands for."""
+    """Return registers after the zero bytes that `table` stands for."""
     result = table[0][register & np.uint32(255)]
     for byte in (1, 2, 3):
         result = result ^ table[byte][(register >> np.uint32(8 * byte)) & np.uint32(255)]
@@ -52,7 +52,7 @@ def _with_zeros(register: Words, table: Words) -> Words:
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """The checksum of `data`.
+    """Return the checksum of `data`.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
@@ -83,6 +83,6 @@ def _joined(pieces: Any) -> Any:
 
 
 def masked_crc32c(data: bytes | bytearray | memoryview) -> int:
-    """The checksum as TFRecord files keep it, so that checksums of data that hold checksums are sound."""
+    """Return the checksum as TFRecord files keep it, so that checksums of data that hold checksums are sound."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF

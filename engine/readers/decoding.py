@@ -65,7 +65,7 @@ class DecodeRaw(Op):
 
 
 def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = True) -> Tensor:
-    """The bytes of records as numbers (``tf.io.decode_raw``).
+    """Return the bytes of records as numbers (``tf.io.decode_raw``).
 
     Args:
         input_bytes: uint8, ``(..., n)``.
@@ -177,7 +177,7 @@ def decode_csv(
     na_value: str = "",
     select_cols: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """The fields of lines of CSV (``tf.io.decode_csv``).
+    """Return the fields of lines of CSV (``tf.io.decode_csv``).
 
     Args:
         records: strings of any shape, a line each.
@@ -215,7 +215,7 @@ def decode_csv(
 
 
 def _column(default: Any) -> tuple[DType, str | None]:
-    """The dtype of a column and its default as text."""
+    """Return the dtype of a column and its default as text."""
     wanted = default
     if isinstance(default, (np.dtype, type)):
         dtype, text = as_dtype(wanted), None

@@ -56,7 +56,7 @@ class Epochs(NamedResource):
         return cls(**definition, name=name)
 
     def next(self) -> Any:
-        """The strings of the next epoch.
+        """Return the strings of the next epoch.
 
         Raises:
             OutOfRangeError: there was the last.
@@ -101,7 +101,7 @@ def string_input_producer(
     capacity: int = 32,
     name: str = "input_producer",
 ) -> Queue:
-    """A queue of strings, such as the names of files, for a reader (``tf.train.string_input_producer``).
+    """Return a queue of strings, such as the names of files, for a reader (``tf.train.string_input_producer``).
 
     A queue runner of the current graph fills it, which `queues.start_queue_runners` starts.
 

@@ -163,11 +163,11 @@ class Reader(NamedResource):
         return cls(**definition, name=name)
 
     def records(self, path: str) -> Iterator[Record]:
-        """The records of a file: pairs of key and values."""
+        """Return the records of a file: pairs of key and values."""
         raise NotImplementedError(f"{type(self).__name__} must define records(path).")
 
     def read(self, queue: Queue, name: str | None = None) -> tuple[Any, Any]:
-        """The next record.
+        """Return the next record.
 
         Args:
             queue: gives the names of files; its elements are single strings.
@@ -233,7 +233,7 @@ class Reader(NamedResource):
         return key, self._packed(values)
 
     def _packed(self, values: Sequence[Any]) -> Any:
-        """The values of a record as the caller gets them."""
+        """Return the values of a record as the caller gets them."""
         return values[0] if len(values) == 1 else list(values)
 
     def _check_queue(self, queue: Any) -> None:
@@ -248,14 +248,14 @@ class Reader(NamedResource):
     # --- reading --------------------------------------------------------------------------------------------
 
     def reading(self, queue: Queue) -> Course:
-        """The next record; `read` is the public form."""
+        """Yield the next record; `read` is the public form."""
         check_held(self)
         with self._turns.turn() as turn:
             yield turn.request
             return (yield from self._next(queue))
 
     def reading_stacked(self, queue: Queue, count: int) -> Course:
-        """The next keys and values, stacked; `read_up_to` is the public form."""
+        """Yield the next keys and values, stacked; `read_up_to` is the public form."""
         check_held(self)
         with self._turns.turn() as turn:
             yield turn.request

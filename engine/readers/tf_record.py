@@ -115,7 +115,7 @@ def _as_bytes(record: Any) -> bytes:
 
 
 def tf_record_iterator(path: Any, compression_type: str | None = None) -> Iterator[bytes]:
-    """The records of a TFRecord file.
+    """Return the records of a TFRecord file.
 
     Raises:
         DataLossError: the file is damaged or ends within a record.
@@ -132,7 +132,7 @@ def tf_record_iterator(path: Any, compression_type: str | None = None) -> Iterat
 
 
 def numbered_records(path: Any, compression_type: str | None = None) -> Iterator[tuple[int, bytes]]:
-    """The records of a TFRecord file, each with the place where it begins (in the unpacked file)."""
+    """Yield the records of a TFRecord file, each with the place where it begins (in the unpacked file)."""
     packed = check_compression(compression_type)
     with _opened(path, "rb", packed) as file:
         place = 0

@@ -61,7 +61,7 @@ def calls_under_way(error: BaseException, filename: str, labels: Mapping[str, st
 
 
 def too_deep_of(error: RecursionError, depths: Sequence[tuple[str, int]]) -> RecursionError:
-    """The error of the function that called itself most, by its name and how deep it was."""
+    """Return the error of the function that called itself most, by its name and how deep it was."""
     if not depths:
         return error
     name, depth = max(depths, key=lambda pair: pair[1])

@@ -40,7 +40,7 @@ def _tell_in_users_words(error: BaseException, operation: Operation, values: Seq
 
 
 def _short(value: Any) -> str:
-    """A value in an error: itself where it is a few integers, otherwise its dtype and shape."""
+    """Return a value in an error: itself where it is a few integers, otherwise its dtype and shape."""
     is_few = getattr(value, "size", _MOST_SHOWN + 1) <= _MOST_SHOWN and value.dtype.kind in "iu"
     return str(value.tolist()) if is_few else describe_value(value)
 
@@ -125,6 +125,6 @@ def clear(frames: Iterable[FrameType]) -> None:
 
 
 def evaluated(count: str, scope: Mapping[str, Any]) -> int:
-    """The value of a loop's counting expression: a name, or a name less a number."""
+    """Return the value of a loop's counting expression: a name, or a name less a number."""
     name, _, start = count.partition(" - ")
     return int(scope[name]) - int(start or 0)

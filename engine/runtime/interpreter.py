@@ -49,7 +49,7 @@ class Interpreter:
     def run(
         self, graph: Graph, targets: Sequence[Symbol | Operation], feeds: Mapping[Symbol, Any] | None = None
     ) -> list[Any]:
-        """The values of `targets` (None for operations).
+        """Return the values of `targets` (None for operations).
 
         Raises:
             ValueError: a placeholder that is needed was not fed.
@@ -198,7 +198,7 @@ def branch_position(choice: Any, count: int) -> int:
 
 
 def _in_double(op: Op) -> Op:
-    """The op with floating dtypes among its attributes replaced by float64."""
+    """Return the op with floating dtypes among its attributes replaced by float64."""
     if not dataclasses.is_dataclass(op):
         return op
     fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}

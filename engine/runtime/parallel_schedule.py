@@ -79,7 +79,7 @@ def _is_small(spec: Any) -> bool:
 def arranged(
     operations: Sequence[Operation], natives: Mapping[Operation, NativeRegion], kernels: Collection[Operation]
 ) -> tuple[Sequence[Operation], list[list[Operation]]]:
-    """The operations of a step in the order to print them, and which of them run side by side."""
+    """Return the operations of a step in the order to print them, and which of them run side by side."""
     if not is_on("parallel") or wanted_threads() == 1:
         return operations, []
     in_runs = {inside for native in natives.values() for inside in native.plan.run}
@@ -112,7 +112,7 @@ def _parallel_products() -> Any:
 
 
 def _print_product(block: Block, operation: Operation) -> tuple[str, str]:
-    """A product as a tuple of what computes it and its operands, and the call that runs it by itself."""
+    """Return a product as a tuple of what computes it and its operands, and the call that runs it by itself."""
     printer = block.printer
     outputs = [tensor.spec for tensor in operation.outputs]
     member = _parallel_products().Member(printer.kernels[operation], outputs)
@@ -173,7 +173,7 @@ class ParallelSchedule:
         return results
 
     def _is_parallel(self) -> bool:
-        """One after the other at first, then side by side; from then on what was faster, but for trials."""
+        """Return one after the other at first, then side by side; from then on what was faster, but for trials."""
         self._runs += 1
         alone, together = self.times[False], self.times[True]
         if self._runs <= _COLD or not alone or min(alone) < 2 * machine_profile().thread_seconds:

@@ -114,7 +114,7 @@ class Printer:
     # --- names ----------------------------------------------------------------------------------------------
 
     def fresh(self, hint: str) -> str:
-        """A name that is not used yet."""
+        """Return a name that is not used yet."""
         name = _as_name(hint.rpartition("/")[2])
         candidate, count = name, self._used.get(name, 0)
         while candidate in self._used:
@@ -125,7 +125,7 @@ class Printer:
         return candidate
 
     def bind(self, hint: str, value: Any) -> str:
-        """A global name for `value`; the same object keeps its name."""
+        """Return a global name for `value`; the same object keeps its name."""
         name = self._bound.get(id(value))
         if name is None:
             name = self._bound[id(value)] = self.fresh(hint)
@@ -137,7 +137,7 @@ class Printer:
     def print_step(
         self, operations: Sequence[Operation], feeds: Sequence[Symbol], fetches: Sequence[Symbol], copied: set[Symbol]
     ) -> str:
-        """The source of ``step(*feeds)``, which returns the fetches as a tuple."""
+        """Return the source of ``step(*feeds)``, which returns the fetches as a tuple."""
         function = Function(self, "step")
         names: dict[Symbol, str] = {}
         for tensor in feeds:
@@ -168,7 +168,7 @@ class Printer:
         return any(operation in self.natives and self.natives[operation].plan.is_whole for operation in operations)
 
     def assemble(self) -> str:
-        """The source of all functions; `origins` and `rare` are known from then on."""
+        """Return the source of all functions; `origins` and `rare` are known from then on."""
         lines: list[str] = []
         for function in self._functions:
             first = len(lines)
@@ -304,7 +304,7 @@ class Block:
         return self.print_start(self.printer.timing, operation)
 
     def print_start(self, timing: Timing, operation: Operation, is_iteration: bool = False) -> str:
-        """The name of a variable that holds when an operation, or an iteration of a loop, began."""
+        """Return the name of a variable that holds when an operation, or an iteration of a loop, began."""
         began = self.fresh("began")
         timing.start(began, operation, is_iteration)
         self.line(f"{began} = {self.printer.bind('now', now)}()")
@@ -517,20 +517,20 @@ class Block:
         return self.printer.fresh(hint)
 
     def function_block(self, name: str, names: Mapping[Symbol, str]) -> Block:
-        """The block of a new function called `name`, whose arguments are `names`."""
+        """Return the block of a new function called `name`, whose arguments are `names`."""
         function = Function(self.printer, name)
         function.arguments = list(names.values())
         self.printer.add_function(function)
         return Block(function, dict(names), 1, self.loops)
 
     def detached(self, name: str, arguments: Sequence[str]) -> Block:
-        """The block of a function that is not added to the program yet, and has no names."""
+        """Return the block of a function that is not added to the program yet, and has no names."""
         function = Function(self.printer, name)
         function.arguments = list(arguments)
         return Block(function, {}, 1, self.loops)
 
     def inner(self, names: Mapping[Symbol, str]) -> Block:
-        """A block inside this one, for a region whose parameters have `names`."""
+        """Return a block inside this one, for a region whose parameters have `names`."""
         return Block(self.function, dict(names), self.depth + 1, self.loops)
 
 

@@ -279,7 +279,7 @@ class Program:
         return self._origin
 
     def listing(self) -> str:
-        """The source, and behind each line the operation that it computes and the user's line that built it."""
+        """Return the source, and behind each line the operation that it computes and the user's line that built it."""
         listed: list[str] = []
         for number, text in enumerate(self.source.splitlines(), 1):
             listed.append(listed_line(text, self.origins.get(number)))
@@ -295,7 +295,7 @@ class Program:
         return Program(*self._origin, self._exact)
 
     def with_clocks(self) -> Program:
-        """The same step, printed with a clock around each operation, as it runs while a trace is recorded."""
+        """Return the same step, printed with a clock around each operation, as it runs while a trace is recorded."""
         return self._other(self._guards or numerics.looks_at_operations(), timed=True)
 
     @contextlib.contextmanager
@@ -340,7 +340,7 @@ class Program:
         numerics.check_results(operation, self.statistics.runs, inputs, outputs)
 
     def _too_deep(self, error: RecursionError) -> RecursionError:
-        """The error of the function that called itself most, by its name and how deep it was."""
+        """Return the error of the function that called itself most, by its name and how deep it was."""
         return too_deep_of(error, self._depths(error))
 
     def _depths(self, error: Exception) -> list[tuple[str, int]]:
@@ -356,12 +356,12 @@ class Program:
 
 
 def listed_line(text: str, origin: Origin | None) -> str:
-    """A line of a listing of a program: its text, and the operation that it computes, if there is one."""
+    """Return a line of a listing of a program: its text, and the operation that it computes, if there is one."""
     return text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {_describe_origin(origin.operation)}"
 
 
 def _describe_origin(operation: Operation) -> str:
-    """An operation's name and the user's line, without the folder."""
+    """Return an operation's name and the user's line, without the folder."""
     location = operation.location
     if location is None:
         return operation.name
@@ -390,7 +390,7 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
 
 
 def kernels_of(operations: Sequence[Operation], exact: bool) -> dict[Operation, Any]:
-    """Kernels for the operations of a step, those inside loops and branches included."""
+    """Return kernels for the operations of a step, those inside loops and branches included."""
     wanted = [
         operation
         for operation in all_operations(operations)
@@ -440,7 +440,7 @@ def _is_large(tensor: Symbol) -> bool:
 def _printer(
     step: Step, timing: Timing | None, exact: bool, compiles_whole: bool, runs_often: bool
 ) -> tuple[Printer, Sequence[Operation]]:
-    """A printer that has kernels for what they can compute, and the operations in the order to print them."""
+    """Return a printer that has kernels for what they can compute, and the operations in the order to print them."""
     operations: Sequence[Operation] = step.operations
     fetches = step.fetches
     natives: dict[Operation, NativeRegion] = {}
@@ -503,7 +503,7 @@ def assigns_in_branches(operations: Sequence[Operation]) -> bool:
 
 
 def copied_value(value: Any) -> Any:
-    """A value that shares no memory with the program's state."""
+    """Return a value that shares no memory with the program's state."""
     return value.copy() if is_array(value) else value
 
 

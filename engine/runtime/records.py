@@ -49,7 +49,7 @@ class Record:
         self._slot: _Array | None = None
 
     def slot(self) -> _Array:
-        """The next row, to be written and then appended."""
+        """Return the next row, to be written and then appended."""
         if self._count == len(self._buffer):
             self._grow()
         row: _Array = self._buffer[self._count]
@@ -64,7 +64,7 @@ class Record:
         self._slot = None
 
     def rows(self) -> _Array:
-        """All rows, as one array."""
+        """Return all rows, as one array."""
         return self._buffer[: self._count]
 
     @property
@@ -182,7 +182,7 @@ def _written_in(block: Sequence[Operation]) -> dict[Symbol, Operation]:
 
 
 def recorded_in_rows(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Symbol]:
-    """The tensors of loop bodies whose histories are only stacked.
+    """Return the tensors of loop bodies whose histories are only stacked.
 
     Args:
         operations: of a step, in order.

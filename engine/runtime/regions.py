@@ -175,7 +175,7 @@ class LoopPrinter(_RegionPrinter):
         return f"{self.arguments[self.op.carried + captured[0]]} - {initial}" if captured else None
 
     def _counter(self, variables: Sequence[str]) -> str | None:
-        """An expression for the number of the iteration, for errors; None where nothing can fail."""
+        """Return an expression for the number of the iteration, for errors; None where nothing can fail."""
         if self.frame.trips is None:
             known = next(filter(None, map(self._counted_by, range(self.op.carried), variables)), None)
             if known is not None or (self.outer.printer.timing is None and not self._can_fail()):

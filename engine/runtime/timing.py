@@ -85,7 +85,7 @@ def has_parts(operation: Operation) -> bool:
 
 
 def operation_of(event: Slice) -> Operation | None:
-    """The operation of a slice that a compiled program has recorded; None for iterations and all else."""
+    """Return the operation of a slice that a compiled program has recorded; None for iterations and all else."""
     details = event.details
     if isinstance(details, functools.partial) and details.func in (_details, _static):
         return details.args[0]
@@ -223,6 +223,6 @@ def _details(operation: Operation, *seen: _Form | str) -> dict[str, Any]:
 
 
 def _told(error: BaseException) -> str:
-    """The error and its notes."""
+    """Return the error and its notes."""
     notes: Sequence[str] = getattr(error, "__notes__", ())
     return "\n".join([f"{type(error).__name__}: {error}", *notes])

@@ -45,7 +45,7 @@ class Variants:
         self._is_static = all(isinstance(t.spec, TensorSpec) and t.spec.is_static for t in feeds)
 
     def get(self, values: Sequence[Any]) -> Any:
-        """The program for feeds of the shapes of `values`."""
+        """Return the program for feeds of the shapes of `values`."""
         if declaration.version != self._version:
             self._forget()
         if self._is_static:
@@ -71,7 +71,7 @@ class Variants:
         log("cache", INFO, text, len(self._programs), changes_of(names, before, key))
 
     def general(self) -> Any:
-        """The program for every shape that the graph allows."""
+        """Return the program for every shape that the graph allows."""
         if declaration.version != self._version:
             self._forget()
         if self._general is None:

@@ -11,19 +11,19 @@ from ..passes.memory.storage import Buffer
 
 
 def touched_variables(operations: Iterable[Operation]) -> list[Variable]:
-    """The variables that operations read or write, those inside loops and branches included."""
+    """Return the variables that operations read or write, those inside loops and branches included."""
     resources = dict.fromkeys(effect.resource for operation in operations for effect in operation.effects)
     return [resource for resource in resources if isinstance(resource, Variable)]
 
 
 def written_variables(operations: Iterable[Operation]) -> set[Variable]:
-    """The variables that operations write, those inside loops and branches included."""
+    """Return the variables that operations write, those inside loops and branches included."""
     effects = [effect for operation in operations for effect in operation.effects]
     return {effect.resource for effect in effects if effect.writes and isinstance(effect.resource, Variable)}
 
 
 def first_write(operations: Sequence[Operation], plan: Mapping[Symbol, Buffer]) -> Operation | None:
-    """The first operation that writes a variable, if an interrupt behind it could leave some updates undone.
+    """Return the first operation that writes a variable, if an interrupt behind it could leave some updates undone.
 
     That can't be where one variable is assigned once: this is a single instruction of Python, or a single kernel.
 

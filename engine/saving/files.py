@@ -42,7 +42,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """The graph that `Graph.save` wrote: the same names give the same bits, and gradients can be taken of it.
+    """Return the graph that `Graph.save` wrote: the same names give the same bits, and gradients can be taken of it.
 
     Its variables are new ones, with the values that they had: see `Graph.variables`.
 
@@ -82,7 +82,7 @@ def _member(archive: Any, document: Any, number: int) -> Any:
 
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:
-    """A graph as values that `json.dumps` takes; arrays are base64 text.
+    """Return a graph as values that `json.dumps` takes; arrays are base64 text.
 
     Raises:
         SavedGraphError: an operation holds something that can't be written.
@@ -102,7 +102,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
 
 
 def graph_from_dict(document: dict[str, Any]) -> Graph:
-    """The graph that `graph_to_dict` described.
+    """Return the graph that `graph_to_dict` described.
 
     Raises:
         SavedGraphError: the document is damaged, of a later version, or holds ops that are not known here.
@@ -111,7 +111,7 @@ def graph_from_dict(document: dict[str, Any]) -> Graph:
 
 
 def array_document(value: Any) -> dict[str, Any]:
-    """An array as values for JSON."""
+    """Return an array as values for JSON."""
     if value.dtype.kind == "T":
         return _text_document(value)
     array = storable(value)
@@ -125,7 +125,7 @@ def _text_document(array: Any) -> dict[str, Any]:
 
 
 def read_array(entry: Any) -> Any:
-    """The array that `array_document` described."""
+    """Return the array that `array_document` described."""
     if entry["kind"] == "string":
         return _as_text(entry)
     dtype = as_dtype(entry["kind"])

@@ -22,7 +22,7 @@ _MODULES = (
 
 
 def late_op(name: str) -> type[Op] | None:
-    """The class of an op of this package that was not imported so far; None if there is none."""
+    """Return the class of an op of this package that was not imported so far; None if there is none."""
     for module in _MODULES:
         importlib.import_module(module, __package__)
     return registered_ops().get(name)

@@ -33,7 +33,7 @@ MakeResource = Callable[[Any, Callable[[int], Any]], Any]  # of its description,
 def rebuild(
     document: Any, array: Callable[[int], Any], source: str, make_resource: MakeResource | None = None
 ) -> Graph:
-    """The graph that a document describes.
+    """Return the graph that a document describes.
 
     Args:
         document: what `describe` made.
@@ -203,7 +203,7 @@ _RESOURCES: dict[str, type[NamedResource]] = {
 
 
 def made_resource(description: Any, array: Callable[[int], Any]) -> Any:
-    """A new variable, generator or named resource, as it was described; the last one is empty."""
+    """Return a new variable, generator or named resource, as it was described; the last one is empty."""
     kind = description["kind"]
     cls = None if kind in ("generator", "variable") else _RESOURCES.get(kind) or late_resource(kind)
     if cls is not None:
@@ -223,7 +223,7 @@ def made_resource(description: Any, array: Callable[[int], Any]) -> Any:
 
 
 def made_variable(description: Any, value: Any) -> Variable:
-    """A new variable, as it was described, with a value."""
+    """Return a new variable, as it was described, with a value."""
     shape = description["shape"]
     variable = Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])
     variable.device = description.get("device", "")

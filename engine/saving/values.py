@@ -60,7 +60,7 @@ def _found_field_names(cls: type[Op]) -> list[str]:
 
 
 def _class_in_module_of(cls: type[Op], name: str) -> Any:
-    """The dataclass or enumeration called `name` in the module of an op's class."""
+    """Return the dataclass or enumeration called `name` in the module of an op's class."""
     found = vars(sys.modules[cls.__module__]).get(name)
     if isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, Enum)):
         return found
@@ -96,7 +96,7 @@ class ValueWriter:
         self._array = array
 
     def write(self, value: Any, cls: type[Op], where: str) -> Any:
-        """`value`, found at `where` in an op of class `cls`, as JSON.
+        """Return `value`, found at `where` in an op of class `cls`, as JSON.
 
         Raises:
             SavedGraphError: it is of a kind that can't be written, such as a function.
@@ -178,7 +178,7 @@ def _kind(value: Any) -> str:
 
 
 def write_spec(spec: Spec) -> Any:
-    """A spec as JSON: ``["float32", [2, null]]``, ``{"element": ...}`` for an array (with its key
+    """Return a spec as JSON: ``["float32", [2, null]]``, ``{"element": ...}`` for an array (with its key
     for a store), ``"frame"``, ``"record"``."""
     if isinstance(spec, TensorSpec):
         return [name_of(spec.dtype), None if spec.shape is None else list(spec.shape)]
@@ -219,7 +219,7 @@ class ValueReader:
         }
 
     def read(self, value: Any, cls: type[Op]) -> Any:
-        """A value of an op of class `cls`.
+        """Return a value of an op of class `cls`.
 
         Raises:
             SavedGraphError: it is no value that is known here.
@@ -246,7 +246,7 @@ class ValueReader:
 
 
 def read_spec(value: Any) -> Any:
-    """The reverse of `write_spec`."""
+    """Return the reverse of `write_spec`."""
     if value in ("frame", "record"):
         return FrameSpec() if value == "frame" else RecordSpec()
     if is_mapping(value):
@@ -260,7 +260,7 @@ def read_spec(value: Any) -> Any:
 
 
 def storable(array: Any) -> Any:
-    """An array as one that every NumPy can keep: in C order, other numbers than NumPy's own as their bits."""
+    """Return an array as one that every NumPy can keep: in C order, other numbers than NumPy's own as their bits."""
     array = np.asarray(array, order="C")
     if array.dtype.isbuiltin == 1 or array.dtype.kind == "T":
         return array
@@ -270,6 +270,6 @@ def storable(array: Any) -> Any:
 
 
 def restored(array: Any, dtype: str) -> Any:
-    """The reverse of `storable`."""
+    """Return the reverse of `storable`."""
     wanted = as_dtype(dtype)
     return array if array.dtype == wanted else array.view(wanted)

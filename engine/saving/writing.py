@@ -23,7 +23,7 @@ VERSION = 1
 
 
 def describe(graph: Graph, operations: Collection[Operation] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """A document of JSON values, and the arrays that it refers to by their numbers.
+    """Return a document of JSON values, and the arrays that it refers to by their numbers.
 
     Args:
         graph: the graph.

@@ -84,7 +84,7 @@ class Function(Generic[Outputs]):
         return self._may_recurse
 
     def trace_count(self) -> int:
-        """The number of graphs that were traced so far."""
+        """Return the number of graphs that were traced so far."""
         return len(self._traces)
 
     def latest_trace(self) -> tuple[list[Any], list[Symbol]] | None:
@@ -122,7 +122,7 @@ class Function(Generic[Outputs]):
         log("trace", INFO, "function %r is traced again (trace %d): %s", self._name, len(forms) + 1, told)
 
     def _count_alike(self, key: Any) -> int:
-        """The number of traces that differ from `key` in their array arguments alone."""
+        """Return the number of traces that differ from `key` in their array arguments alone."""
         return sum(other[:2] == key[:2] for other in self._traces)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -156,7 +156,7 @@ class _Trace:
         return [*self._targets, *self._effects], [*self._feeds, *[symbol for _, symbol in self._graph.fed]]
 
     def run(self, given: Sequence[Any]) -> Any:
-        """The function's result, of values or arrays in the places that are fed."""
+        """Return the function's result, of values or arrays in the places that are fed."""
         if graph_context.tapes:
             return self._run_recorded(given)
         arrays = [value.array if isinstance(value, Value) else value for value in given]

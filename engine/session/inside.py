@@ -17,7 +17,7 @@ from ..graph.tensor import Symbol
 
 
 def fetched_from(graph: Graph, tensor: Symbol) -> Symbol:
-    """The tensor of `graph` that holds the value that `tensor`, of a region at any depth, had in a run.
+    """Return the tensor of `graph` that holds the value that `tensor`, of a region at any depth, had in a run.
 
     In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where
     another branch was taken), in a recursive function its value in the first call. The condition of a loop is computed

@@ -40,11 +40,11 @@ class Lowered:
         return dump_machine(self.machine)
 
     def dot(self) -> str:
-        """A drawing for Graphviz: frames are boxes, devices are colours."""
+        """Return a drawing for Graphviz: frames are boxes, devices are colours."""
         return to_dot(self.machine)
 
     def graph_def(self) -> bytes:
-        """A serialised TensorFlow GraphDef, for TensorBoard's page of graphs and for Netron."""
+        """Return a serialised TensorFlow GraphDef, for TensorBoard's page of graphs and for Netron."""
         return to_graph_def(self.machine)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -66,7 +66,7 @@ class Lowered:
 
 
 def lowered(fetches: Any, feeds: Sequence[Any] = (), placement: Placement | None = None) -> Lowered:
-    """The machine form of a step, placed on the devices that are declared, cut and joined as it would be run.
+    """Return the machine form of a step, placed on the devices that are declared, cut and joined as it would be run.
 
     Args:
         fetches: tensors and operations, in any structure.

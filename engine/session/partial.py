@@ -46,7 +46,7 @@ class PartialRun:
         self._path: tuple[Any, ...] = ()
 
     def run(self, targets: Sequence[Target], feeds: Mapping[Symbol, Any]) -> list[Any]:
-        """The values of `targets` (None for operations), given `feeds` and what was fed before.
+        """Return the values of `targets` (None for operations), given `feeds` and what was fed before.
 
         Raises:
             ValueError: something was not announced, was fed or fetched before, or is not fed yet.

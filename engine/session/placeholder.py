@@ -14,7 +14,7 @@ assert _ensure_ops
 
 
 def placeholder(shape: Any = None, dtype: Any = "float32", name: str | None = None) -> Symbol:
-    """A tensor whose value is fed at each run.
+    """Return a tensor whose value is fed at each run.
 
     Args:
         shape: its shape, with None for dimensions that are not known; None if not even the rank is.

@@ -143,18 +143,18 @@ class Profile:
         )
 
     def by_user_line(self) -> list[UserLine]:
-        """The same by the lines that built the operations, what took longest first.
+        """Return the same by the lines that built the operations, what took longest first.
 
         What several of your lines built in common, such as a fused kernel, counts for the last one of them.
         """
         return [UserLine(*summed) for summed in _summed(self.lines, lambda line: line.location)]
 
     def by_kernel(self) -> list[KernelTime]:
-        """The same by kind of kernel, what took longest first."""
+        """Return the same by kind of kernel, what took longest first."""
         return [KernelTime(*summed) for summed in _summed(self.lines, lambda line: line.kernel or line.operation)]
 
     def stacks(self) -> list[Stack]:
-        """The same as parts of a flame graph: your line, and the operation in it."""
+        """Return the same as parts of a flame graph: your line, and the operation in it."""
         found = [Stack((line.location or "elsewhere", line.operation), line.seconds, line.bytes) for line in self.lines]
         return [*found, Stack(("between operations",), self.between, 0)]
 
@@ -277,7 +277,7 @@ def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int | No
 
 
 def profile_program(program: Any, run: Callable[[], Any], runs: int | None = None) -> Profile:
-    """`profile` of a program that is there already.
+    """Return `profile` of a program that is there already.
 
     Args:
         program: the program.
@@ -474,7 +474,7 @@ def _bytes_of(told: str) -> int:
 
 
 def _lines(program: Any, traced: Sequence[_Run]) -> list[ProfiledLine]:
-    """Each operation with the line that computes it, in the order of lines."""
+    """Return each operation with the line that computes it, in the order of lines."""
     texts, numbers = program.source.splitlines(), _numbers(program)
     named = {origin.operation.name: origin.operation for origin in program.origins.values()}
     found: list[ProfiledLine] = []
@@ -490,14 +490,14 @@ def _lines(program: Any, traced: Sequence[_Run]) -> list[ProfiledLine]:
 
 
 def _parts(operations: Sequence[Operation | str], named: Mapping[str, Operation]) -> tuple[Part, ...]:
-    """The parts of a model to which operations belong; of some only the names are known."""
+    """Return the parts of a model to which operations belong; of some only the names are known."""
     known = [named.get(each) if isinstance(each, str) else each for each in operations]
     locations = [None if operation is None else operation.location for operation in known]
     return tuple([part for location in locations if location is not None for part in location.parts])
 
 
 def _numbers(program: Any) -> dict[Any, int]:
-    """The line of each operation: of the same operations in the program with clocks, and by name and type."""
+    """Return the line of each operation: of the same operations in the program with clocks, and by name and type."""
     lines: dict[Any, list[int]] = {}
     for operation, number in _lines_of(program).items():
         lines.setdefault((operation.name, operation.type), []).append(number)

@@ -139,7 +139,7 @@ def _seconds_a_flop_of_factorisations(size: int = 64) -> float:
 
 
 def _seconds_a_flop(size: int = 48) -> float:
-    """A product that is too small for threads."""
+    """Return a product that is too small for threads."""
     return _seconds_of_product(size) / (2 * size**3)
 
 
@@ -161,7 +161,7 @@ def _iterate(t: Any, y: Any) -> Any:
 
 
 def _seconds_an_iteration(value: Any) -> float:
-    """Seconds of one iteration of a compiled loop with a product and a sum."""
+    """Return seconds of one iteration of a compiled loop with a product and a sum."""
     graph = Graph()
     with graph.as_default():
         x = placeholder(value.shape, value.dtype)
@@ -171,7 +171,7 @@ def _seconds_an_iteration(value: Any) -> float:
 
 
 def _seconds_to_meet_a_thread() -> float:
-    """Seconds to wake a thread of Python and to hear from it."""
+    """Return seconds to wake a thread of Python and to hear from it."""
     ask, answer, is_over = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
 
     def serve() -> None:
@@ -195,7 +195,7 @@ def _seconds_to_meet_a_thread() -> float:
 
 
 def _seconds_to_wake_kernel_threads() -> float:
-    """Seconds that dealing out parts without work takes; 0 where there are no kernels, or one thread."""
+    """Return seconds that dealing out parts without work takes; 0 where there are no kernels, or one thread."""
     from ..codegen.host.threads import thread_count
     from ..codegen.llvm.builder import FunctionBuilder  # llvmlite loads here
     from ..codegen.llvm.library import library
@@ -217,7 +217,7 @@ def _seconds_to_wake_kernel_threads() -> float:
 
 
 def _first_cache() -> int:
-    """The bytes of a core's first data cache; 0 where the system does not say."""
+    """Return the bytes of a core's first data cache; 0 where the system does not say."""
     try:
         return max(0, os.sysconf("SC_LEVEL1_DCACHE_SIZE"))
     except (AttributeError, OSError, ValueError):  # other systems than Linux

@@ -53,7 +53,7 @@ def make_program(
     specs: Sequence[Spec] | None = None,
     schedule: Schedule = AS_IT_COMES,
 ) -> Program | MachineProgram | GpuProgram:
-    """The program of a step, for the devices that are declared now.
+    """Return the program of a step, for the devices that are declared now.
 
     Args:
         graph: the graph to run.
@@ -92,7 +92,7 @@ def make_variants(
     feeds: Sequence[Symbol],
     schedule: Schedule = AS_IT_COMES,
 ) -> Variants:
-    """The programs of a step, one for each combination of fed shapes, made when they are needed."""
+    """Return the programs of a step, one for each combination of fed shapes, made when they are needed."""
     make: Any = make_program if schedule is AS_IT_COMES else partial(make_program, schedule=schedule)
     return Variants(graph, targets, feeds, make)
 

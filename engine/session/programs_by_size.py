@@ -42,7 +42,7 @@ class ProgramsBySize:
         self._program = lru_cache(_MOST_PROGRAMS)(partial(_made, graph, targets, feeds))
 
     def get(self, arrays: Sequence[Any]) -> Any:
-        """The program for arrays of these shapes."""
+        """Return the program for arrays of these shapes."""
         if self._devices != devices_version():  # others have been declared
             self._devices = devices_version()
             self._program.cache_clear()

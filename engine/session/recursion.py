@@ -129,11 +129,11 @@ class _Entry:
         return rebuild(self.structure, outputs) if outputs else self.structure
 
     def first_values(self) -> list[Tensor]:
-        """The tensors of the first call."""
+        """Return the tensors of the first call."""
         return [as_component(self._kept.leaves[name], self.numbers.get(name)) for name in self.carried]
 
     def trace(self, body: Body) -> list[Tensor]:
-        """The results of the function in `body`, flat."""
+        """Return the results of the function in `body`, flat."""
         self.body = body
         symbols = {name: wrapped(tensor) for name, tensor in zip(self.carried, body.parameters, strict=True)}
         with _entered(self):
@@ -156,7 +156,7 @@ class _Entry:
 
 
 def call_on_tensors(function: TracedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of a function in the current graph: of its Python function, or of a call of the graph."""
+    """Return the result of a function in the current graph: of its Python function, or of a call of the graph."""
     try:
         arguments = Arguments(function.python_function, args, kwargs)
     except TypeError:
@@ -196,7 +196,7 @@ class _Result:
 
 
 def _as_recursion(function: TracedFunction, arguments: Arguments) -> _Result | None:
-    """The result as that of a recursion; None if the function does not call itself for such arguments."""
+    """Return the result as that of a recursion; None if the function does not call itself for such arguments."""
     numbers: dict[str, Spec] = {}
     while True:
         entry = _Entry(function, arguments, numbers)
@@ -318,7 +318,7 @@ def static_key(leaf: Any) -> Any:
 
 
 def without_operations(result: Any) -> Any:
-    """A result without operations, which have no value."""
+    """Return a result without operations, which have no value."""
     if isinstance(result, Operation):
         return None
     if is_mapping(result):

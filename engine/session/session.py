@@ -87,7 +87,7 @@ class Session:
         trace: str | os.PathLike[str] | None = None,
         memory_budget: int | None = None,
     ) -> Any:
-        """The values of `fetches`, in their structure.
+        """Return the values of `fetches`, in their structure.
 
         Args:
             fetches: tensors, operations (whose value is None), variables, names, TensorArrays, or nested
@@ -175,12 +175,12 @@ class Session:
         return _pack_fetches(fetches, [as_fetched(value) for value in found])
 
     def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program | MachineProgram | GpuProgram:
-        """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
+        """Return the compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
         leaves = tuple(self._resolve_fetches(fetches))
         return self._variants(leaves, self._resolve_feeds(feeds)).general()
 
     def program_for(self, fetches: Any, feed_dict: Mapping[Any, Any]) -> Program | MachineProgram | GpuProgram:
-        """The compiled program that `run` takes for these values."""
+        """Return the compiled program that `run` takes for these values."""
         leaves, feeds = tuple(self._resolve_fetches(fetches)), self._resolve_feeds(feed_dict)
         values = [checked_feed(tensor, value) for tensor, value in zip(feeds, feed_dict.values(), strict=True)]
         return self._variants(leaves, feeds).get(values)
@@ -273,7 +273,7 @@ class Session:
         return variants
 
     def _resolve_feeds(self, items: Iterable[Any]) -> tuple[Symbol, ...]:
-        """The tensors that `items` name.
+        """Return the tensors that `items` name.
 
         Raises:
             TypeError: one of them is an operation. ValueError: a tensor is fed twice.
@@ -293,7 +293,7 @@ class Session:
         return feeds
 
     def _resolve(self, item: Any) -> Any:
-        """The tensor or operation of this session's graph that `item` names."""
+        """Return the tensor or operation of this session's graph that `item` names."""
         if isinstance(item, str):
             item = find_by_name(self.graph, item)
         item = getattr(item, "flow", item)
@@ -341,7 +341,7 @@ class Session:
 
 
 def _known(leaf: Any) -> Any:
-    """A fetched leaf that no program computes: the array of a value, None for an operation."""
+    """Return a fetched leaf that no program computes: the array of a value, None for an operation."""
     return copied_value(as_fetched(leaf.array)) if isinstance(leaf, Value) else None
 
 
@@ -435,7 +435,7 @@ def _cast_feed(tensor: Symbol, value: Any) -> Any:
 
 
 def _from_objects(value: Any, tensor: Symbol) -> Any:
-    """An array of Python objects as what these are; one without elements says nothing of what they would be."""
+    """Return an array of Python objects as what these are; one without elements says nothing of what they would be."""
     return value.tolist() if value.size else np.empty(value.shape, tensor.dtype)
 
 
@@ -454,12 +454,12 @@ def _pack_fetches(fetches: Any, found: list[Any]) -> Any:
 
 
 def graph_of(fetches: Any) -> Graph:
-    """The graph of what is fetched."""
+    """Return the graph of what is fetched."""
     leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
     return next((leaf.graph for leaf in leaves if isinstance(leaf, (Symbol, Operation))), get_default_graph()).root
 
 
 def placeholders_of(graph: Graph, leaves: Iterable[Any]) -> list[Symbol]:
-    """The placeholders that `leaves` need, in program order."""
+    """Return the placeholders that `leaves` need, in program order."""
     targets = [leaf for leaf in leaves if isinstance(leaf, (Symbol, Operation))]
     return [o.outputs[0] for o in needed_operations(graph, targets) if o.type == "placeholder"]

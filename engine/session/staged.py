@@ -96,7 +96,7 @@ class Staged(Op):
         return tuple(self._runner(*inputs))
 
     def on_values(self, inputs: Sequence[Value]) -> list[Value]:
-        """The outputs for values, noted by the tapes that record."""
+        """Return the outputs for values, noted by the tapes that record."""
         found = self.run(None, *[value.array for value in inputs])
         outputs = [value_of(item, symbol.spec) for item, symbol in zip(found, self.outputs, strict=True)]
         self.note(inputs, outputs)
@@ -135,7 +135,7 @@ class Staged(Op):
 
 
 def _filled(result: Any, values: Any) -> Any:
-    """A cotangent with values in the places of the symbols."""
+    """Return a cotangent with values in the places of the symbols."""
     if result is None:
         return None
     if isinstance(result, IndexedSlices):
@@ -203,7 +203,7 @@ class Recording:
             self._noted |= {output: None for output in operation.outputs if isinstance(output.spec, TensorSpec)}
 
     def on_values(self, values: Sequence[Value]) -> list[Value]:
-        """The results for values, noted by the tapes that record."""
+        """Return the results for values, noted by the tapes that record."""
         assert self._run is not None
         before: list[Tensor] = [variable.value for variable, symbols in self._reads.items() for _ in symbols]
         fed = [*values, *self._values]
@@ -218,7 +218,7 @@ class Recording:
 
 
 def staged(function: Callable[..., Any], *args: Any, compiled: bool = False) -> Any:
-    """``function(*args)`` on values, traced into a graph and computed there.
+    """Compute ``function(*args)`` on values, traced into a graph and computed there.
 
     For functions of the engine that work on graphs. Every value among `args`, and those that `function` uses from
     around it, may be differentiated by.
@@ -243,7 +243,7 @@ def staged(function: Callable[..., Any], *args: Any, compiled: bool = False) -> 
 
 
 def compiled_on_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which is traced and compiled where it is called on values, for it has loops."""
+    """Return `function`, which is traced and compiled where it is called on values, for it has loops."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -222,7 +222,7 @@ def _image(pixels: Array) -> bytes:
 
 
 def encode_png(pixels: Array) -> bytes:
-    """An array as a PNG file.
+    """Return an array as a PNG file.
 
     Args:
         pixels: ``[height, width, channels]`` of uint8, with 1 (grey), 2 (grey and alpha), 3 or 4 channels.

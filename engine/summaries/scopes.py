@@ -21,12 +21,12 @@ _scopes = _Scopes()
 
 
 def default_writer() -> Any:
-    """The writer of the block around; None if there is none."""
+    """Return the writer of the block around; None if there is none."""
     return _scopes.writer
 
 
 def get_step() -> Any:
-    """The step of summaries for which none is given; None if nothing says one.
+    """Return the step of summaries for which none is given; None if nothing says one.
 
     >>> import anabranch as ab
     >>> ab.summary.set_step(5)

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def varint(value: int) -> bytes:
-    """An integer in groups of seven bits, the lowest first; negative ones as 64 bits."""
+    """Return an integer in groups of seven bits, the lowest first; negative ones as 64 bits."""
     value &= (1 << 64) - 1
     found = bytearray()
     while value > 0x7F:
@@ -19,26 +19,26 @@ def varint(value: int) -> bytes:
 
 
 def integer_field(field: int, value: int) -> bytes:
-    """A field with an integer."""
+    """Return a field with an integer."""
     return varint(field << 3) + varint(value)
 
 
 def float_field(field: int, value: float) -> bytes:
-    """A field with a float32."""
+    """Return a field with a float32."""
     return varint(field << 3 | 5) + struct.pack("<f", value)
 
 
 def double_field(field: int, value: float) -> bytes:
-    """A field with a float64."""
+    """Return a field with a float64."""
     return varint(field << 3 | 1) + struct.pack("<d", value)
 
 
 def doubles_field(field: int, values: Any) -> bytes:
-    """A field with many float64, packed."""
+    """Return a field with many float64, packed."""
     return bytes_field(field, np.asarray(values, "<f8").tobytes())
 
 
 def bytes_field(field: int, value: bytes | str) -> bytes:
-    """A field with text, bytes, or a message inside this one."""
+    """Return a field with text, bytes, or a message inside this one."""
     data = value.encode() if isinstance(value, str) else value
     return varint(field << 3 | 2) + varint(len(data)) + data

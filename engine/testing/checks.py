@@ -267,7 +267,7 @@ def check_layouts(sample: Sample) -> int:
 
 
 def with_floats(op: Op, dtype: Any) -> Op:
-    """The op with the floating dtypes among its attributes replaced by `dtype`."""
+    """Return the op with the floating dtypes among its attributes replaced by `dtype`."""
     if not dataclasses.is_dataclass(op):
         return op
     fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
@@ -276,12 +276,12 @@ def with_floats(op: Op, dtype: Any) -> Op:
 
 
 def in_float64(sample: Sample) -> tuple[Op, list[Any]]:
-    """The op and inputs of a sample in double precision."""
+    """Return the op and inputs of a sample in double precision."""
     return with_floats(sample.op, "float64"), [in_double(x) for x in sample.inputs]
 
 
 def in_double(value: Any) -> Any:
-    """A floating-point or complex value in double precision; any other as it is."""
+    """Return a floating-point or complex value in double precision; any other as it is."""
     if value.dtype.kind == "c":
         return value.astype("complex128")
     return value.astype("float64") if is_floating(value.dtype) else value
@@ -314,7 +314,7 @@ def _check_floats(sample: Sample) -> int:
 
 
 def _check_other_kinds(sample: Sample) -> int:
-    """Integers and bools where the sample has floating-point numbers."""
+    """Return integers and bools where the sample has floating-point numbers."""
     cases = 0
     for dtype in ("bool", *INTEGERS):
         inputs = _cast_where(sample.inputs, is_floating, dtype)
@@ -343,7 +343,7 @@ def _is_determined(sample: Sample) -> bool:
 
 
 def _cast_where(inputs: Sequence[Any], chosen: Callable[[Any], bool], dtype: str) -> list[Any] | None:
-    """The inputs of some kind of dtype in another one; None if there are none."""
+    """Return the inputs of some kind of dtype in another one; None if there are none."""
     if not any(chosen(x.dtype) for x in inputs):
         return None
     with np.errstate(all="ignore"):
@@ -355,7 +355,7 @@ def _keeps_values(inputs: Sequence[Any], before: Sequence[Any]) -> bool:
 
 
 def _run_if_taken(op: Op, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The results, after their dtype and what is emitted were checked; None if `infer` refuses the dtype."""
+    """Return the results, after their dtype and what is emitted were checked; None if `infer` refuses the dtype."""
     try:
         specs = as_tuple(op.infer(*[spec_of(x) for x in inputs]))
     except (TypeError, ValueError):  # ValueError: shapes that go with the dtype of the sample alone, as for `view`

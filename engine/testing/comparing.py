@@ -29,12 +29,12 @@ def finding(where: str, error: Exception) -> str:
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-    """The outputs of an op as a tuple."""
+    """Return the outputs of an op as a tuple."""
     return tuple(value) if is_sequence(value) else (value,)
 
 
 def pairs(first: Any, second: Any) -> Iterable[tuple[Any, Any]]:
-    """The outputs of an op beside what they are compared with.
+    """Return the outputs of an op beside what they are compared with.
 
     Raises:
         AssertionError: they differ in number.
@@ -102,13 +102,13 @@ def assert_fits(value: Any, spec: Any) -> None:
 
 
 def spec_of(value: Any, known: str = "static") -> TensorSpec:
-    """The spec of a value of which the whole shape, the number of axes ("dims"), or nothing is known."""
+    """Return the spec of a value of which the whole shape, the number of axes ("dims"), or nothing is known."""
     shapes = {"static": value.shape, "dims": (None,) * value.ndim, "nothing": None}
     return TensorSpec(shapes[known], value.dtype)
 
 
 def weak_spec(sample: Sample, position: int, known: str) -> TensorSpec:
-    """`spec_of` an input, but that what the op needs (`Op.needs_known`) stays known."""
+    """Return `spec_of` an input, but that what the op needs (`Op.needs_known`) stays known."""
     value, needed = sample.inputs[position], sample.op.needs_known.get(position)
     if known != "static" and needed == "last axis":
         return TensorSpec((None,) * (value.ndim - 1) + value.shape[-1:], value.dtype)

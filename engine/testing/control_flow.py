@@ -74,12 +74,12 @@ class Controls(NamedTuple):
     one: Symbol
 
     def fed(self, taken: bool) -> dict[Symbol, Any]:
-        """Values with which the branch is taken and the loops run, or not."""
+        """Return values with which the branch is taken and the loops run, or not."""
         return {self.flag: np.bool_(taken), self.times: np.int32(TIMES if taken else 0), self.one: np.float64(1)}
 
 
 def add_controls(graph: Graph) -> Controls:
-    """Placeholders for the scalars."""
+    """Return placeholders for the scalars."""
     scalars = [
         graph.add(Placeholder(TensorSpec((), as_dtype(dtype))), (), name).outputs[0]
         for name, dtype in (("flag", "bool"), ("count", "int32"), ("one", "float64"))
@@ -109,24 +109,24 @@ def _inside(probe: Probe, controls: Controls, step: Callable[[Any, Sequence[Tens
 
 
 def values_inside(probe: Probe, plain: list[Symbol], controls: Controls) -> list[list[Symbol]]:
-    """The results in a branch, in a loop that captures the inputs, and in one that carries them."""
+    """Return the results in a branch, in a loop that captures the inputs, and in one that carries them."""
     return _inside(probe, controls, lambda _, xs: probe.outputs(xs), [zeros_of(y) for y in plain])
 
 
 def _losses(probe: Probe, plain: list[Symbol], controls: Controls) -> list[Tensor]:
-    """The loss outside, in a branch, and added up by loops."""
+    """Return the loss outside, in a branch, and added up by loops."""
     zero = ops.convert_to_tensor(0.0, "float64")
     inside = _inside(probe, controls, lambda total, xs: total + probe.loss(probe.outputs(xs)), zero)
     return [probe.loss(plain), *inside]
 
 
 def _handed_on(xs: Sequence[Tensor], one: Tensor) -> list[Tensor]:
-    """The loop variables of the next iteration: equal in value, but computed."""
+    """Return the loop variables of the next iteration: equal in value, but computed."""
     return [_computed(x, one) if x.spec.differentiable else x for x in xs]
 
 
 def _computed(x: Tensor, one: Tensor) -> Tensor:
-    """`x` to the bit: a complex product would change the signs of zeros."""
+    """Return `x` to the bit: a complex product would change the signs of zeros."""
     return ops.where(one > 0, x, zeros_of(x)) if x.dtype.kind == "c" else x * one
 
 

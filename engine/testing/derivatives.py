@@ -25,7 +25,7 @@ TOLERANCE = 1e-6
 
 
 def differentiable_positions(sample: Sample) -> list[int]:
-    """The inputs whose derivatives are checked: those that the sample names, or all floating ones."""
+    """Return the inputs whose derivatives are checked: those that the sample names, or all floating ones."""
     specs = [spec_of(x) for x in sample.inputs]
     if not any(spec.differentiable for spec in as_tuple(sample.op.infer(*specs))):
         return []
@@ -41,12 +41,12 @@ def _add(terms: Sequence[Tensor]) -> Symbol:
 
 
 def _parts(x: Tensor) -> list[Tensor]:
-    """The real and imaginary parts of a complex tensor; of any other, itself."""
+    """Return the real and imaginary parts of a complex tensor; of any other, itself."""
     return [ops.real(x), ops.imag(x)] if x.dtype.kind == "c" else [x]
 
 
 def _pulled(derivatives: Sequence[Tensor], pulls: Sequence[Any]) -> Symbol:
-    """A weighted sum of derivatives."""
+    """Return a weighted sum of derivatives."""
     return _add(
         [
             ops.sum(part * ops.convert_to_tensor(number * pull))
@@ -57,7 +57,7 @@ def _pulled(derivatives: Sequence[Tensor], pulls: Sequence[Any]) -> Symbol:
 
 
 def squared(outputs: Sequence[Tensor], weights: Sequence[Any]) -> Symbol:
-    """A weighted sum of squares: its derivatives of both orders depend on those of what it is taken of."""
+    """Return a weighted sum of squares: its derivatives of both orders depend on those of what it is taken of."""
     return _add(
         [
             ops.sum(part * part * ops.convert_to_tensor(number * weight))
@@ -92,15 +92,15 @@ class Probe:
         self._pulls: list[Any] = [self.rng.uniform(0.5, 1.5, self.feeds[x].shape) for x in self.wanted]
 
     def outputs(self, inputs: Sequence[Tensor]) -> list[Symbol]:
-        """The op over `inputs`."""
+        """Return the op over `inputs`."""
         return list(build_multi(self.op, *inputs))
 
     def loss(self, outputs: Sequence[Tensor]) -> Symbol:
-        """A number whose derivatives of both orders depend on the op's own."""
+        """Return a number whose derivatives of both orders depend on the op's own."""
         return squared(outputs, self._weights)
 
     def slope(self, first: Sequence[Tensor]) -> Symbol:
-        """A weighted sum of first derivatives."""
+        """Return a weighted sum of first derivatives."""
         return _pulled(first, self._pulls)
 
     def derivatives(self, loss: Tensor) -> list[Symbol]:
@@ -111,12 +111,12 @@ class Probe:
         return [*first, *gradients(self.slope(first), self.wanted, unconnected_gradients="zero")]
 
     def run(self, targets: Sequence[Symbol], feeds: dict[Symbol, Any] | None = None) -> list[Any]:
-        """The values of `targets` by the interpreter."""
+        """Return the values of `targets` by the interpreter."""
         return Interpreter().run(self.graph, targets, self.feeds if feeds is None else feeds)
 
 
 def check_derivatives(sample: Sample, known: str = "static", directions: int = 2) -> int:
-    """Derivatives of both orders along random directions equal central differences.
+    """Return derivatives of both orders along random directions equal central differences.
 
     Args:
         sample: the case.

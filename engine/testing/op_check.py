@@ -122,18 +122,18 @@ def _tried(check: Callable[[Any], int], sample: Any, where: str, problems: list[
 
 
 def op_classes(package: str = "anabranch") -> dict[str, type[Op]]:
-    """The registered op classes that are defined in a package, by their names."""
+    """Return the registered op classes that are defined in a package, by their names."""
     known = sorted(registered_ops().items())
     return {name: cls for name, cls in known if f"{cls.__module__}.".startswith(f"{package}.")}
 
 
 def all_samples(package: str = "anabranch") -> Iterable[tuple[str, Sample]]:
-    """Every sample of every op of a package, with its name. Ops whose samples can't be made have none here."""
+    """Return every sample of every op of a package, with its name. Ops whose samples can't be made have none here."""
     return _named(package, lambda cls: cls.samples())
 
 
 def all_error_samples(package: str = "anabranch") -> Iterable[tuple[str, ErrorSample]]:
-    """Every error sample of every op of a package, with its name."""
+    """Return every error sample of every op of a package, with its name."""
     return _named(package, lambda cls: cls.error_samples())
 
 

@@ -49,7 +49,7 @@ def check_saving(sample: Sample, known: str = "static", inside: bool = True) -> 
 
 
 def _run(graph: Graph, targets: Sequence[Symbol], slope: Symbol | None, sources: Sequence[Symbol], feeds: Any) -> Any:
-    """The values of `targets` and of the gradients of `slope`, which are built now."""
+    """Return the values of `targets` and of the gradients of `slope`, which are built now."""
     second: list[Symbol] = []
     if slope is not None:
         with graph.as_default():

@@ -72,13 +72,13 @@ def _operations(kernels: Sequence[Slice], top: int) -> list[str]:
 
 
 def _operation(details: Details) -> str:
-    """The operation that details name, if they do."""
+    """Return the operation that details name, if they do."""
     found: Any = details() if callable(details) else details
     return str(found.get("operation", "")) if found else ""
 
 
 def _covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of `intervals`."""
+    """Return the length of the union of `intervals`."""
     total, reached = 0.0, -float("inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reached))
@@ -91,7 +91,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Seconds with three digits and a unit."""
+    """Return seconds with three digits and a unit."""
     scale, unit = next(((s, unit) for s, unit in _UNITS if seconds >= s), _UNITS[-1])
     number = seconds / scale
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"

@@ -30,7 +30,7 @@ _METADATA, _COUNTER, _SLICE, _FLOW_START, _FLOW_END, _INSTANT = range(6)  # the 
 
 
 def check_path(path: Path) -> Path:
-    """`path`, if a file can be written there.
+    """Return `path`, if a file can be written there.
 
     Raises:
         FileNotFoundError: its folder does not exist. IsADirectoryError: it is a folder.
@@ -132,7 +132,7 @@ class _Timeline:
             self._add_flow(number, event)
 
     def text(self) -> str:
-        """The document; one event a line, by time, as the importer wants those with flows."""
+        """Return the document; one event a line, by time, as the importer wants those with flows."""
         self.lines.sort(key=lambda line: line[:3])
         described = ",\n".join(_as_json(time, event) for time, _, _, event in self.lines)
         other = json.dumps(
@@ -148,7 +148,7 @@ class _Timeline:
         return start, max(start, self._nanoseconds(event.end))
 
     def _place(self, slices: Iterable[Slice]) -> list[tuple[Slice, _Row]]:
-        """Each slice with the first row of its lane in which it crosses none."""
+        """Return each slice with the first row of its lane in which it crosses none."""
         placed: list[tuple[Slice, _Row]] = []
         extents = [(self._extent(event), event) for event in slices]
         # What ended later was recorded later, and encloses what began and ended with it.
@@ -252,7 +252,7 @@ def _clocks(clocks: Iterable[Clock]) -> dict[str, dict[str, float | None]]:
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:
-    """Numbers from 1, for names in order; Perfetto takes process 0 for the system's."""
+    """Return numbers from 1, for names in order; Perfetto takes process 0 for the system's."""
     return {name: number for number, name in enumerate(sorted(set(names), key=_natural), 1)}
 
 
@@ -274,7 +274,7 @@ def given(details: Details) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` if JSON has it, otherwise its text."""
+    """Return `value` if JSON has it, otherwise its text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, (str, int, float)) else str(value)
@@ -290,6 +290,6 @@ def _as_json(time: int, event: dict[str, Any]) -> str:
 
 
 def _microseconds(nanoseconds: int) -> str:
-    """A decimal number that gives `nanoseconds` also to a reader who multiplies by 1000 and cuts off."""
+    """Return a decimal number that gives `nanoseconds` also to a reader who multiplies by 1000 and cuts off."""
     text = f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
     return text if int(float(text) * 1000.0) == nanoseconds else text + "1"

@@ -51,7 +51,7 @@ active = Active()
 
 
 def current() -> Recorder | None:
-    """The recorder of the traces under way, or None."""
+    """Return the recorder of the traces under way, or None."""
     return active.recorder
 
 
@@ -66,7 +66,7 @@ _lanes = _Lanes()
 
 
 def here(stream: str) -> Lane:
-    """The lane of the host and this thread: `stream` for the main thread, `stream (name)` for another."""
+    """Return the lane of the host and this thread: `stream` for the main thread, `stream (name)` for another."""
     lane = _lanes.known.get(stream)
     if lane is None:
         thread = threading.current_thread()
@@ -92,7 +92,7 @@ class Trace:
         self._source, self._begin = self._source[self._begin :], 0
 
     def summary(self, top: int = 20) -> str:
-        """A table: how busy each device was, and which operations took how long.
+        """Return a table: how busy each device was, and which operations took how long.
 
         Args:
             top: the number of operations that are listed, those that took longest first.

@@ -72,11 +72,11 @@ class Options:
         return self.weights == "imagenet"
 
     def shape(self, default_size: int, min_size: int = 32) -> tuple[int | None, ...]:
-        """The shape of the images, as `obtain_input_shape` says."""
+        """Return the shape of the images, as `obtain_input_shape` says."""
         return obtain_input_shape(self.input_shape, default_size, min_size, self.include_top, self.weights)
 
     def given_size(self) -> tuple[int | None, int | None]:
-        """The height and width that `input_shape` or `input_tensor` says, None where neither does.
+        """Return the height and width that `input_shape` or `input_tensor` says, None where neither does.
 
         Raises:
             ValueError: the two disagree.
@@ -95,7 +95,7 @@ class Options:
         return self if self.name is not None else replace(self, name=name)
 
     def images(self, shape: tuple[int | None, ...]) -> Any:
-        """The symbolic images with which the model starts."""
+        """Return the symbolic images with which the model starts."""
         return Input(shape) if self.input_tensor is None else self.input_tensor
 
     def check_activation(self) -> None:
@@ -109,24 +109,24 @@ class Options:
             )
 
     def pooled(self, x: Tensor, names: tuple[str | None, str | None] = ("avg_pool", "max_pool")) -> Tensor:
-        """The features of a model without a top, pooled over height and width as `pooling` says."""
+        """Return the features of a model without a top, pooled over height and width as `pooling` says."""
         if self.pooling == "avg":
             return GlobalAveragePooling2D(name=names[0])(x)
         return GlobalMaxPooling2D(name=names[1])(x) if self.pooling == "max" else x
 
     def classified(self, x: TensorLike, name: str = "predictions", **options: Any) -> Tensor:
-        """The classes' scores, from pooled features."""
+        """Return the classes' scores, from pooled features."""
         self.check_activation()
         return Dense(self.classes, activation=self.classifier_activation, name=name, **options)(x)
 
     def topped(self, x: Tensor) -> Tensor:
-        """The usual end: mean features and the classes' scores, or pooled features."""
+        """Return the usual end: mean features and the classes' scores, or pooled features."""
         return self.classified(GlobalAveragePooling2D(name="avg_pool")(x)) if self.include_top else self.pooled(x)
 
     def model(
         self, images: Any, outputs: Tensors, folder: str, file: str, file_hash: str | None, origin: str | None = None
     ) -> Functional:
-        """The model, with its weights.
+        """Return the model, with its weights.
 
         Args:
             images: the input, from `images`.
@@ -147,7 +147,7 @@ class Options:
 
 
 def _sources(tensor: Symbol) -> Symbol | list[Symbol]:
-    """The inputs out of which a symbolic tensor is made; the tensor itself if it is an input."""
+    """Return the inputs out of which a symbolic tensor is made; the tensor itself if it is an input."""
     found: list[Symbol] = []
     pending, seen = [tensor], set[Symbol]()
     while pending:
@@ -166,28 +166,28 @@ def _sources(tensor: Symbol) -> Symbol | list[Symbol]:
 
 
 def normalized(x: Tensor, name: str | None, epsilon: float = 1.001e-5, momentum: float = 0.99) -> Tensor:
-    """The features, normalised over the batch."""
+    """Return the features, normalised over the batch."""
     return BatchNormalization(epsilon=epsilon, momentum=momentum, name=name)(x)
 
 
 def activated(x: Tensor, name: str, activation: ActivationLike = "relu") -> Tensor:
-    """The features behind an activation."""
+    """Return the features behind an activation."""
     return Activation(activation, name=name)(x)
 
 
 def convolved(x: TensorLike, filters: int, size: int, name: str | None, **options: Any) -> Tensor:
-    """The features behind a convolution."""
+    """Return the features behind a convolution."""
     return Conv2D(filters, size, name=name, **options)(x)
 
 
 def divisible(filters: float) -> int:
-    """The multiple of 8 next to a number of features, not more than a tenth less."""
+    """Return the multiple of 8 next to a number of features, not more than a tenth less."""
     rounded = max(8, int(filters + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * filters else rounded
 
 
 def halving_margins(x: Tensor, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The zeros above, below, left and right with which a convolution of stride 2 gives half the size.
+    """Return the zeros above, below, left and right with which a convolution of stride 2 gives half the size.
 
     Args:
         x: the features.
@@ -201,7 +201,7 @@ def halving_margins(x: Tensor, size: int) -> tuple[tuple[int, int], tuple[int, i
 
 
 def channels_of(x: Tensor) -> int:
-    """The number of features, on the last axis; they are known as soon as images have a number of channels."""
+    """Return the number of features, on the last axis; they are known as soon as images have a number of channels."""
     shape = x.shape or (None,)
     assert shape[-1] is not None
     return shape[-1]

@@ -191,7 +191,7 @@ def _convnext(kind: str, options: Options, include_preprocessing: bool) -> Funct
 
 
 def _smaller(x: Tensor, filters: int, stage: int, name: str) -> Tensor:
-    """The features at a quarter (first) or half of the size."""
+    """Return the features at a quarter (first) or half of the size."""
     if stage == 0:
         convolution = Conv2D(filters, 4, strides=4, name=f"{name}_stem_conv")
         return Sequential([convolution, _normalization(f"{name}_stem_layernorm")], name=f"{name}_stem")(x)

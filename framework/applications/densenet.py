@@ -123,7 +123,7 @@ def _densenet(kind: str, options: Options) -> Functional:
 
 
 def _step(x: Tensor, name: str) -> Tensor:
-    """The features, and `_GROWTH` new ones."""
+    """Return the features, and `_GROWTH` new ones."""
     new = activated(normalized(x, f"{name}_0_bn"), f"{name}_0_relu")
     new = convolved(new, 4 * _GROWTH, 1, f"{name}_1_conv", use_bias=False)
     new = activated(normalized(new, f"{name}_1_bn"), f"{name}_1_relu")

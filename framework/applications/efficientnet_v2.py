@@ -252,7 +252,7 @@ def _efficientnet(kind: str, options: Options, include_preprocessing: bool) -> F
 
 
 def _prepared(x: Tensor, kind: str, channels: int | None) -> Tensor:
-    """Images of 0 to 255 as the model was trained on them."""
+    """Return images of 0 to 255 as the model was trained on them."""
     if not kind.startswith("b") or channels != 3:
         return Rescaling(1 / 128, -1)(x)
     variance = [deviation**2 for deviation in TORCH_DEVIATION]
@@ -260,7 +260,7 @@ def _prepared(x: Tensor, kind: str, channels: int | None) -> Tensor:
 
 
 def _filters(filters: int, network: _Network) -> int:
-    """The multiple of 8 next to a number of features."""
+    """Return the multiple of 8 next to a number of features."""
     return max(8, int(filters * network.width + 4) // 8 * 8)
 
 
@@ -296,7 +296,7 @@ def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: st
 
 
 def _fused(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Tensor:
-    """The inside of a block that widens and convolves in one."""
+    """Return the inside of a block that widens and convolves in one."""
     if stage.expansion == 1:
         x = convolution(x, filters, 3, f"{name}project_conv", strides=stage.stride)
         return swished(_normalized(x, f"{name}project_bn"), f"{name}project_activation")
@@ -306,7 +306,7 @@ def _fused(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Te
 
 
 def _apart(x: Tensor, inside: int, filters: int, stage: _Stage, name: str) -> Tensor:
-    """The inside of a block that convolves feature by feature, with squeeze and excitation."""
+    """Return the inside of a block that convolves feature by feature, with squeeze and excitation."""
     narrow = max(1, int(channels_of(x) * stage.squeeze))
     x = convolution(x, inside, 1, f"{name}expand_conv")
     x = swished(_normalized(x, f"{name}expand_bn"), f"{name}expand_activation")

@@ -72,7 +72,7 @@ def preprocess_input(x: TensorLike, data_format: str | None = None, mode: str = 
 
 
 def _as_floats(x: TensorLike) -> Any:
-    """The images as floats, of their own dtype if it is one."""
+    """Return the images as floats, of their own dtype if it is one."""
     if isinstance(x, Tensor):
         return x if "float" in str(x.dtype) else ops.cast(x, floatx())
     x = np.asarray(x)
@@ -80,7 +80,7 @@ def _as_floats(x: TensorLike) -> Any:
 
 
 def _channel_axis(shape: Sequence[int | None] | None, data_format: str) -> int:
-    """The axis of the channels, counted from behind."""
+    """Return the axis of the channels, counted from behind."""
     axis = -1 if data_format == "channels_last" else -3
     if shape is not None and (len(shape) < -axis or shape[axis] not in (3, None)):
         raise ValueError(

@@ -72,7 +72,7 @@ STEM: Branch = [
 
 
 def _square(means: int) -> list[Branch]:
-    """The branches at 35x35."""
+    """Return the branches at 35x35."""
     return [
         [Conv(64)],
         [Conv(48), Conv(64, 5, 5)],
@@ -82,7 +82,7 @@ def _square(means: int) -> list[Branch]:
 
 
 def _long(inside: int) -> list[Branch]:
-    """The branches at 17x17, whose convolutions of 7x7 are those of 1x7 and 7x1."""
+    """Return the branches at 17x17, whose convolutions of 7x7 are those of 1x7 and 7x1."""
     return [
         [Conv(192)],
         [Conv(inside), Conv(inside, 1, 7), Conv(192, 7, 1)],
@@ -92,7 +92,7 @@ def _long(inside: int) -> list[Branch]:
 
 
 def _wide(name: str) -> list[Branch]:
-    """The branches at 8x8, which end side by side."""
+    """Return the branches at 8x8, which end side by side."""
     sides = (Conv(384, 1, 3), Conv(384, 3, 1))
     return [
         [Conv(320)],

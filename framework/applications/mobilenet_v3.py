@@ -193,7 +193,7 @@ def _mobilenet_v3(variant: _Variant, options: Options) -> Functional:
 
 
 def _shape(variant: _Variant, options: Options) -> tuple[int | None, ...]:
-    """The shape of the images: of any size from 32 on, also with a top."""
+    """Return the shape of the images: of any size from 32 on, also with a top."""
     height, width = options.given_size()
     shape = (height, width, 3) if options.input_shape is None else tuple(options.input_shape)
     if any(size is not None and size < 32 for size in (height, width)):

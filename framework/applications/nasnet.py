@@ -138,7 +138,7 @@ def _squeezed(x: Tensor, filters: int, convolution: str, normalization: str) -> 
 
 
 def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Tensor:
-    """The features of the cell before the last one, in the size and number of those of the last one."""
+    """Return the features of the cell before the last one, in the size and number of those of the last one."""
     if before is x:
         return x
     if (before.shape or ())[1:3] == (x.shape or ())[1:3]:
@@ -156,7 +156,7 @@ def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Tensor:
 
 
 def _separable(x: Tensor, filters: int, size: int, name: str, stride: int = 1) -> Tensor:
-    """Two separable convolutions, the first one with the stride."""
+    """Return two separable convolutions, the first one with the stride."""
     x = Activation("relu")(x)
     if stride == 2:
         x = ZeroPadding2D(halving_margins(x, size), name=f"separable_conv_1_pad_{name}")(x)
@@ -172,7 +172,7 @@ def _mean(x: Tensor, name: str) -> Tensor:
 
 
 def _normal_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tensor:
-    """The cell that keeps the size: figure 4 of the paper, on the left."""
+    """Return the cell that keeps the size: figure 4 of the paper, on the left."""
     old = _fitting(before, x, filters, name)
     new = _squeezed(x, filters, f"normal_conv_1_{name}", f"normal_bn_1_{name}")
     pairs = [
@@ -193,7 +193,7 @@ def _normal_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tensor:
 
 
 def _reduction_cell(x: Tensor, before: Tensor, filters: int, name: str) -> Tensor:
-    """The cell that halves the size: figure 4 of the paper, on the right."""
+    """Return the cell that halves the size: figure 4 of the paper, on the right."""
     old = _fitting(before, x, filters, name)
     new = _squeezed(x, filters, f"reduction_conv_1_{name}", f"reduction_bn_1_{name}")
     padded = ZeroPadding2D(halving_margins(new, 3), name=f"reduction_pad_1_{name}")(new)

@@ -138,7 +138,7 @@ def _with_weights(kind: str, hashes: Sequence[str], options: Options, images: Te
 
 
 def _stem(images: TensorLike, is_normalized: bool) -> Tensor:
-    """The first convolution and pooling, to a quarter of the size."""
+    """Return the first convolution and pooling, to a quarter of the size."""
     x = convolved(ZeroPadding2D(3, name="conv1_pad")(images), 64, 7, "conv1_conv", strides=2)
     if is_normalized:
         x = activated(normalized(x, "conv1_bn"), "conv1_relu")
@@ -155,7 +155,7 @@ def _stages_v1(x: Tensor, depths: Sequence[int]) -> Tensor:
 
 
 def _block_v1(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Tensor:
-    """A bottleneck: convolutions of size 1, 3 and 1, and their input added."""
+    """Return a bottleneck: convolutions of size 1, 3 and 1, and their input added."""
     shortcut = x
     if is_first:
         shortcut = normalized(convolved(x, 4 * filters, 1, f"{name}_0_conv", strides=stride), f"{name}_0_bn")
@@ -177,7 +177,7 @@ def _stages_v2(x: Tensor, depths: Sequence[int]) -> Tensor:
 
 
 def _block_v2(x: Tensor, filters: int, stride: int, is_first: bool, name: str) -> Tensor:
-    """A bottleneck whose input is normalised, and added as it came."""
+    """Return a bottleneck whose input is normalised, and added as it came."""
     active = activated(normalized(x, f"{name}_preact_bn"), f"{name}_preact_relu")
     if is_first:
         shortcut = convolved(active, 4 * filters, 1, f"{name}_0_conv", strides=stride)

@@ -279,7 +279,7 @@ class CallbackList:
 
 
 def _flat(callbacks: object) -> list[Any]:
-    """One callback, or those of a list, which may hold lists; text is no list of its letters."""
+    """Return one callback, or those of a list, which may hold lists; text is no list of its letters."""
     if callbacks is None:
         return []
     if isinstance(callbacks, Iterable) and not isinstance(callbacks, str):
@@ -463,7 +463,7 @@ class CSVLogger(Callback):
             writer.writerow(row)
 
     def _keys_of_file(self) -> list[str] | None:
-        """The columns of the file that exists, behind the epoch."""
+        """Return the columns of the file that exists, behind the epoch."""
         if not os.path.exists(self.filename):
             return None
         with open(self.filename, newline="", encoding="utf-8") as file:
@@ -479,7 +479,7 @@ def _columns(logs: Mapping[str, object]) -> list[str]:
 
 
 def _plain(logs: Mapping[str, object]) -> Logs:
-    """Arrays among the logs as lists, numbers as they are."""
+    """Return arrays among the logs as lists, numbers as they are."""
     return {
         key: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for key, value in logs.items()
     }

@@ -66,7 +66,7 @@ class MonitorCallback(Callback):
         return value - self.min_delta > reference if self.maximises else value + self.min_delta < reference
 
     def monitored(self, logs: Logs | None) -> float | None:
-        """The watched quantity; None, with a warning, if there is none of that name."""
+        """Return the watched quantity; None, with a warning, if there is none of that name."""
         value = (logs or {}).get(self.monitor)
         if value is None:
             warnings.warn(
@@ -193,7 +193,7 @@ class LearningRateScheduler(Callback):
 
 
 def _optimizers(callback: Callback) -> list[Any]:
-    """The model's optimizer, or those of its `MultiOptimizer`."""
+    """Return the model's optimizer, or those of its `MultiOptimizer`."""
     optimizer = getattr(callback.model, "optimizer", None)
     found = list(getattr(optimizer, "optimizers", [optimizer]))
     if any(not hasattr(each, "learning_rate") for each in found):

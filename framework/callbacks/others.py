@@ -186,7 +186,7 @@ class SwapEMAWeights(Callback):
         self._is_swapped = False
 
     def _pairs(self) -> list[tuple[Any, Any]]:
-        """The weights, each with its average."""
+        """Return the weights, each with its average."""
         optimizer = getattr(self.model, "optimizer", None)
         kept = [] if optimizer is None else [each for each in optimizer.makers if each.use_ema]
         if not kept:

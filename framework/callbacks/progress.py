@@ -84,7 +84,7 @@ class Progress:
         return time.perf_counter() >= self.next_redraw
 
     def timed(self, batches: Iterator[T]) -> Iterator[T]:
-        """The batches; the time that was spent waiting for them is noted where it is shown."""
+        """Return the batches; the time that was spent waiting for them is noted where it is shown."""
         return batches
 
     def _note_waiting(self, batches: Iterator[T]) -> Iterator[T]:
@@ -130,7 +130,7 @@ class LinePrinter(Progress):
 
 
 def _bar_class() -> Any:
-    """The bar of notebooks in a notebook where its widgets are installed, and that of terminals elsewhere."""
+    """Return the bar of notebooks in a notebook where its widgets are installed, and that of terminals elsewhere."""
     if _is_notebook() and find_spec("ipywidgets") is not None:
         from tqdm.auto import tqdm
     else:
@@ -230,6 +230,6 @@ def _duration(each: float) -> str:
 
 
 def make_progress(verbose: int, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> Progress:
-    """The kind of progress that `verbose` (0, 1 or 2) asks for."""
+    """Return the kind of progress that `verbose` (0, 1 or 2) asks for."""
     kinds: dict[int, type[Progress]] = {0: Progress, 1: Bar, 2: LinePrinter}
     return kinds[verbose](title, steps, read_logs)

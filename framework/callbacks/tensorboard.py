@@ -90,7 +90,7 @@ class TensorBoard(Callback):
         self._steps_before = 0
 
     def writer(self, which: str = "train") -> EventWriter:
-        """The writer of "train" or "validation", for summaries of your own."""
+        """Return the writer of "train" or "validation", for summaries of your own."""
         if which not in self._writers:
             self._writers[which] = EventWriter(os.path.join(self.log_dir, which))
         return self._writers[which]
@@ -196,7 +196,7 @@ def _json_of(model: Model) -> str:
 
 
 def _forward_graph(model: Model) -> Graph | None:
-    """The operations from a model's inputs to its outputs; None if its inputs are not known."""
+    """Return the operations from a model's inputs to its outputs; None if its inputs are not known."""
     if model.layer_graph is None:
         return None
     given = model.layer_graph.inputs_structure
@@ -211,7 +211,7 @@ def _forward_graph(model: Model) -> Graph | None:
 
 
 def _as_images(weight: Array) -> Array | None:
-    """A weight as ``[images, height, width, 1]`` from 0 to 1; None if it has no such form.
+    """Return a weight as ``[images, height, width, 1]`` from 0 to 1; None if it has no such form.
 
     A vector is a line, a matrix is turned by 90 degrees, of a kernel with three axes each last index is an image.
     """

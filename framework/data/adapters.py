@@ -70,7 +70,7 @@ _layouts: dict[str, Layout] = {}
 
 
 def layout_of(x: object, y: object = None, sample_weight: object = None) -> Layout:
-    """The layout of structures of arrays; equal structures give the same object."""
+    """Return the layout of structures of arrays; equal structures give the same object."""
     positions = iter(range(1_000_000))
     parts = [map_structure(lambda _: next(positions), part) for part in (x, y, sample_weight)]
     key = repr(parts)
@@ -86,7 +86,7 @@ _X_Y_WEIGHT = layout_of(0, 0, 0)
 
 
 def batch_of(x: Rows, y: Rows | None = None, sample_weight: Rows | None = None) -> Batch:
-    """A batch from arrays, or structures of arrays, that are all rows of one step."""
+    """Return a batch from arrays, or structures of arrays, that are all rows of one step."""
     if type(x) is np.ndarray and type(y) is np.ndarray and x.ndim and y.ndim:  # the common, quick case
         if sample_weight is None:
             return Batch(_X_Y, [_as_model_dtype(x), _as_model_dtype(y)], len(x))
@@ -121,7 +121,7 @@ def unpack_x_y_sample_weight(data: object) -> tuple[Any, Any, Any]:
 
 
 def pack_x_y_sample_weight(x: object, y: object = None, sample_weight: object = None) -> Any:
-    """The reverse of `unpack_x_y_sample_weight`.
+    """Return the reverse of `unpack_x_y_sample_weight`.
 
     >>> pack_x_y_sample_weight(1, 2)
     (1, 2)
@@ -194,7 +194,7 @@ def _as_model_dtype(array: Array) -> Array:
 
 
 def check_lengths(x: object, y: object, sample_weight: object) -> int:
-    """The common number of rows.
+    """Return the common number of rows.
 
     Raises:
         ValueError: the arrays differ in their number of rows; the message lists them all.
@@ -232,7 +232,7 @@ def train_validation_split(parts: tuple[Rows, Rows | None, Rows | None], validat
 def class_weights_to_sample_weights(
     y: Rows | None, class_weight: Mapping[int, float], labels: LabelForm = "guess"
 ) -> NDArray[Any]:
-    """A weight for each label: ``class_weight[label]``, 1 for classes that are not named.
+    """Return a weight for each label: ``class_weight[label]``, 1 for classes that are not named.
 
     Args:
         y: integer labels of any shape, ``[rows, ...]``, or one-hot rows ``[rows, ..., classes]``.
@@ -347,7 +347,7 @@ class ArrayData(Data):
         return np.arange(start, stop) if order is None or self.shuffle == "batch" else order[start:stop]
 
     def gather(self, rows: Array) -> Batch:
-        """The rows of these numbers, as a batch."""
+        """Return the rows of these numbers, as a batch."""
         return Batch(self.layout, [array.take(rows, axis=0) for array in self.arrays], len(rows))
 
     def _slices(self, numbers: Iterable[int]) -> Iterator[Batch]:
@@ -363,7 +363,7 @@ class ArrayData(Data):
 
 
 def _permutation(count: int) -> Array:
-    """A random order, from the global generator that `utils.set_random_seed` seeds."""
+    """Return a random order, from the global generator that `utils.set_random_seed` seeds."""
     bits = np.random.Philox(key=key_words(global_generator().next()))
     return np.random.Generator(bits).permutation(count)
 

@@ -32,7 +32,7 @@ def audio_dataset_from_directory(
     follow_links: bool = False,
     verbose: bool = True,
 ) -> Any:
-    """The sounds (``.wav``) of a folder, with labels.
+    """Return the sounds (``.wav``) of a folder, with labels.
 
     Args:
         directory: with one folder a class, unless `labels` says otherwise.
@@ -87,7 +87,7 @@ def audio_dataset_from_directory(
 
 
 def _read(path: str, sampling_rate: int | None) -> Array:
-    """The samples ``(samples, channels)``, from -1 to 1."""
+    """Return the samples ``(samples, channels)``, from -1 to 1."""
     try:
         with wave.open(path, "rb") as file:
             rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()

@@ -145,7 +145,7 @@ class _Columns:
             )
 
     def read(self, fields: list[str]) -> dict[str, Any]:
-        """The values of a row by name.
+        """Return the values of a row by name.
 
         Raises:
             ValueError: it has another number of fields, one is no number, or one is empty that must not be.
@@ -180,7 +180,7 @@ def _fits(field: str, name: str) -> bool:
 
 
 def _setting(default: object) -> tuple[Any, Any]:
-    """A dtype, and what an empty field stands for; None if no field may be empty."""
+    """Return a dtype, and what an empty field stands for; None if no field may be empty."""
     if isinstance(default, (str, type, np.dtype)):
         return as_dtype(default), None
     value = as_array(default)

@@ -88,7 +88,7 @@ def list_folder(
     follow_links: bool,
     verbose: bool,
 ) -> Listing:
-    """The files of a folder that end as `formats` says, sorted by path, or in a random order.
+    """Return the files of a folder that end as `formats` says, sorted by path, or in a random order.
 
     Raises:
         ValueError: there are none, or not as many as labels, or a class has no folder.
@@ -145,7 +145,7 @@ def _shuffled(listing: Listing, seed: int | None) -> Listing:
 
 
 def split_listing(listing: Listing, validation_split: float | None, subset: str | None) -> Listing:
-    """The files for training or for validation, which are the last ones; all without a split.
+    """Return the files for training or for validation, which are the last ones; all without a split.
 
     Raises:
         ValueError: there would be none.
@@ -163,7 +163,7 @@ def split_listing(listing: Listing, validation_split: float | None, subset: str 
 
 
 def encode_labels(listing: Listing, label_mode: str) -> NDArray[Any]:
-    """The labels as arrays: int32, float32 with one column, or one-hot.
+    """Return the labels as arrays: int32, float32 with one column, or one-hot.
 
     Raises:
         ValueError: binary labels of more or fewer than two classes.

@@ -112,7 +112,7 @@ class Dataset(Transformations, PyDataset):
             self._order = self._random.permutation(self._count)
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = None) -> Dataset:
-        """The dataset with `function` of each batch: of (x, y) it gets two arguments.
+        """Return the dataset with `function` of each batch: of (x, y) it gets two arguments.
 
         Args:
             function: takes and returns arrays, or structures of them.
@@ -135,7 +135,7 @@ class Dataset(Transformations, PyDataset):
         return self
 
     def cache(self) -> Dataset:
-        """The dataset with its batches kept in memory; they keep the order of the first pass."""
+        """Return the dataset with its batches kept in memory; they keep the order of the first pass."""
         return _Cached(self)
 
 
@@ -219,7 +219,7 @@ def timeseries_dataset_from_array(
     end_index: int | None = None,
     format: str = "tf",
 ) -> Dataset:
-    """Windows of a series, with the target of each.
+    """Return windows of a series, with the target of each.
 
     Args:
         data: the series, steps on axis 0.
@@ -302,7 +302,7 @@ def text_dataset_from_directory(
     format: str = "tf",
     verbose: bool = True,
 ) -> Any:
-    """The text files (``.txt``) of a folder, with labels.
+    """Return the text files (``.txt``) of a folder, with labels.
 
     Args:
         directory: with one folder a class, unless `labels` says otherwise.
@@ -371,7 +371,7 @@ def image_dataset_from_directory(
     format: str = "tf",
     verbose: bool = True,
 ) -> Any:
-    """The images of a folder (BMP, GIF, JPEG, PNG), resized, with labels.
+    """Return the images of a folder (BMP, GIF, JPEG, PNG), resized, with labels.
 
     Args:
         directory, labels, label_mode, class_names, batch_size, shuffle, seed, validation_split, subset, follow_links,
@@ -431,7 +431,7 @@ def _datasets(
     validation_split: float | None,
     subset: str | None,
 ) -> Any:
-    """The dataset of a listing, or the two of its halves."""
+    """Return the dataset of a listing, or the two of its halves."""
     parts = ("training", "validation") if subset == "both" else (subset,)
     made: list[Dataset] = []
     for part in parts:

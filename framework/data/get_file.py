@@ -35,7 +35,7 @@ def get_file(
     cache_dir: str | os.PathLike[str] | None = None,
     force_download: bool = False,
 ) -> str:
-    """The path of a file, which is fetched into the cache unless it is there.
+    """Return the path of a file, which is fetched into the cache unless it is there.
 
     Args:
         fname: its name in the cache; by default that in `origin`.
@@ -132,7 +132,7 @@ def _fetch(origin: str, target: Path, file_hash: str | None, algorithm: str) -> 
 
 
 def file_digest(path: str | os.PathLike[str], algorithm: str = "auto", file_hash: str = "") -> str:
-    """The hash of a file, in hexadecimal digits.
+    """Return the hash of a file, in hexadecimal digits.
 
     Args:
         path: the file.

@@ -53,7 +53,7 @@ def _check_format(data_format: str | None) -> str:
 
 
 def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = True, dtype: DTypeLike = None) -> Image:
-    """An array as an image of Pillow's.
+    """Return an array as an image of Pillow's.
 
     Args:
         x: ``(height, width, channels)`` with 1, 3 or 4 channels.
@@ -82,7 +82,7 @@ def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = Tru
 
 
 def img_to_array(img: ArrayLike | Image, data_format: str | None = None, dtype: DTypeLike = None) -> Array:
-    """An image of Pillow's (or anything that converts to an array) as an array with channels.
+    """Return an image of Pillow's (or anything that converts to an array) as an array with channels.
 
     Args:
         img: the image.
@@ -114,7 +114,7 @@ def load_img(
     interpolation: str = "nearest",
     keep_aspect_ratio: bool = False,
 ) -> Image:
-    """An image file as an image of Pillow's.
+    """Return an image file as an image of Pillow's.
 
     Args:
         path: the file's name, or its content.
@@ -165,7 +165,7 @@ def _converted(image: Image, color_mode: str) -> Image:
 
 
 def _middle(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The largest box in the middle with the ratio of the target: left, upper, right, lower."""
+    """Return the largest box in the middle with the ratio of the target: left, upper, right, lower."""
     (width, height), (target_height, target_width) = size, target_size
     box_height = min(height, width * target_height // target_width)
     box_width = min(width, height * target_width // target_height)

@@ -19,7 +19,7 @@ _END: Any = object()
 
 
 def in_order(calls: Iterable[Callable[[], T]], workers: int, limit: int) -> Generator[T]:
-    """The results of `calls` in their order, made ahead in threads.
+    """Yield the results of `calls` in their order, made ahead in threads.
 
     Args:
         calls: what to call; taken one by one, as results are asked for.
@@ -52,7 +52,7 @@ def in_order(calls: Iterable[Callable[[], T]], workers: int, limit: int) -> Gene
 
 
 def iterate_ahead(source: Iterable[T], limit: int) -> Generator[T]:
-    """The items of `source`, which one thread takes from it up to `limit` items ahead."""
+    """Yield the items of `source`, which one thread takes from it up to `limit` items ahead."""
     iterator = iter(source)
     found = in_order(_repeated(lambda: next(iterator, _END)), 1, limit)
     try:

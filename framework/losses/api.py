@@ -474,7 +474,7 @@ register_builtins("keras.losses", {**_CLASSES, **_FUNCTIONS})
 
 
 def get(identifier: object) -> Any:
-    """The loss that `identifier` stands for: a name, a config, a `Loss`, a function, or None.
+    """Return the loss that `identifier` stands for: a name, a config, a `Loss`, a function, or None.
 
     A function's name ("mse", "sparse_categorical_crossentropy") gives the function, a class's name an instance.
 
@@ -497,13 +497,13 @@ def get(identifier: object) -> Any:
 
 
 def serialize(loss: object) -> Any:
-    """The config of a loss; built-in functions are written as their names."""
+    """Return the config of a loss; built-in functions are written as their names."""
     name = getattr(loss, "__name__", None)
     return name if name is not None and _FUNCTIONS.get(name) is loss else serialize_keras_object(loss)
 
 
 def deserialize(name: str | Config, custom_objects: Mapping[str, object] | None = None) -> Any:
-    """The loss that a config (or a function's name) describes."""
+    """Return the loss that a config (or a function's name) describes."""
     if isinstance(name, str):
         with custom_object_scope(custom_objects or {}):
             return find_by_name("loss", name, _KNOWN)

@@ -54,11 +54,11 @@ class Loss(ChecksKeywords):
         self.dtype: str = layer_dtype(dtype)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """The values per example, not yet weighted: shape [batch, ...]."""
+        """Return the values per example, not yet weighted: shape [batch, ...]."""
         raise NotImplementedError(f"{type(self).__name__} must define call(y_true, y_pred).")
 
     def __call__(self, y_true: Arrays, y_pred: Arrays, sample_weight: TensorLike | None = None) -> Tensor:
-        """The reduced loss.
+        """Return the reduced loss.
 
         Args:
             y_true: targets, [batch, ...].
@@ -120,7 +120,7 @@ class LossFunctionWrapper(Loss):
         return self.fn(*same_rank(y_true, y_pred), **self._fn_kwargs)
 
     def option(self, name: str) -> Any:
-        """The keyword argument `name` that `fn` is given; None if it gets none of that name."""
+        """Return the keyword argument `name` that `fn` is given; None if it gets none of that name."""
         return self._fn_kwargs.get(name)
 
     def _targets(self, y_true: Any) -> Any:
@@ -145,7 +145,7 @@ class LossFunctionWrapper(Loss):
 
 
 def _each(value: Arrays, convert: Callable[[Any], Tensor]) -> Any:
-    """`convert` over `value`, or over the values of a dict or a list of tensors."""
+    """Return `convert` over `value`, or over the values of a dict or a list of tensors."""
     if isinstance(value, dict):
         return {key: convert(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
@@ -154,7 +154,7 @@ def _each(value: Arrays, convert: Callable[[Any], Tensor]) -> Any:
 
 
 def same_rank(x: object, y: object, expand_rank_1: bool = True) -> tuple[Any, Any]:
-    """Two tensors whose ranks differ by one, made equal where the last axis of the larger one has size 1.
+    """Return two tensors whose ranks differ by one, made equal where the last axis of the larger one has size 1.
 
     Next to [batch, 1], [batch] becomes [batch, 1]; otherwise the axis of size 1 is removed. Anything else stays.
     """
@@ -179,7 +179,7 @@ def _matched(larger: Tensor, smaller: Tensor, expand_rank_1: bool) -> tuple[Tens
 
 
 def aligned(name: str, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
-    """Targets and predictions as floating-point tensors of one shape, for a loss that compares them one by one.
+    """Return targets and predictions as floating-point tensors of one shape, for a loss that compares them one by one.
 
     Raises:
         ValueError: the shapes differ. (NumPy's broadcasting would compare each target with several predictions.)
@@ -220,7 +220,7 @@ def join_masks(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 
 
 def weights_like(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and weights in ranks that broadcast: weights per example get axes of size 1 behind the batch."""
+    """Return values and weights in ranks that broadcast: weights per example get axes of size 1 behind the batch."""
     values, weights = same_rank(values, weights)
     if values.ndim is not None and weights.ndim is not None and 0 < weights.ndim < values.ndim:
         weights = ops.expand_dims(weights, tuple(range(weights.ndim, values.ndim)))
@@ -245,7 +245,7 @@ def reduce_weighted(
     mask: Tensor | None = None,
     reduction: str | None = "mean",
 ) -> Tensor:
-    """Values per example, weighted, masked and reduced (see `Loss`)."""
+    """Return values per example, weighted, masked and reduced (see `Loss`)."""
     values = ops.convert_to_tensor(values)
     weights = apply_mask(sample_weight, mask, values.dtype)
     if weights is not None:

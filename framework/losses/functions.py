@@ -30,7 +30,7 @@ _LEAST_LOGIT, _MOST_LOGIT = -math.log(1 / EPSILON - 1), math.log(_ONE_MINUS / (1
 
 @on_tensors
 def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``mean(square(y_true - y_pred), axis=-1)``
+    """Compute ``mean(square(y_true - y_pred), axis=-1)``
 
     >>> import anabranch as ab
     >>> ab.losses.mean_squared_error([[0.0, 1.0]], [[1.0, 3.0]])
@@ -42,7 +42,7 @@ def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 @on_tensors
 def mean_absolute_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``mean(abs(y_true - y_pred), axis=-1)``"""
+    """Compute ``mean(abs(y_true - y_pred), axis=-1)``"""
     target, prediction = aligned("mean_absolute_error", y_true, y_pred)
     return ops.mean(ops.abs(prediction - target), axis=-1)
 
@@ -56,7 +56,7 @@ def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Te
 
 @on_tensors
 def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``mean(square(log(y_true + 1) - log(y_pred + 1)), axis=-1)``, where values below 1e-7 count as 1e-7."""
+    """Compute ``mean(square(log(y_true + 1) - log(y_pred + 1)), axis=-1)``, where values below 1e-7 count as 1e-7."""
     target, prediction = aligned("mean_squared_logarithmic_error", y_true, y_pred)
     difference = ops.log(ops.maximum(prediction, EPSILON) + 1.0) - ops.log(ops.maximum(target, EPSILON) + 1.0)
     return ops.mean(ops.square(difference), axis=-1)
@@ -76,7 +76,7 @@ def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
 
 @on_tensors
 def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``mean(log(cosh(y_pred - y_true)), axis=-1)``, without overflow."""
+    """Compute ``mean(log(cosh(y_pred - y_true)), axis=-1)``, without overflow."""
     target, prediction = aligned("log_cosh", y_true, y_pred)
     error = prediction - target
     return ops.mean(error + ops.softplus(error * -2.0) - math.log(2.0), axis=-1)
@@ -93,28 +93,28 @@ def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) ->
 
 
 def _signed(target: Tensor) -> Tensor:
-    """Targets 0 and 1 as -1 and 1, if there are no others."""
+    """Return targets 0 and 1 as -1 and 1, if there are no others."""
     zero_or_one = ops.all(ops.logical_or(ops.equal(target, 0), ops.equal(target, 1)))
     return ops.where(zero_or_one, 2.0 * target - 1.0, target)
 
 
 @on_tensors
 def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``mean(maximum(1 - y_true * y_pred, 0), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
+    """Compute ``mean(maximum(1 - y_true * y_pred, 0), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
     target, prediction = aligned("hinge", y_true, y_pred)
     return ops.mean(ops.maximum(1.0 - _signed(target) * prediction, 0.0), axis=-1)
 
 
 @on_tensors
 def squared_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``mean(square(maximum(1 - y_true * y_pred, 0)), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
+    """Compute ``mean(square(maximum(1 - y_true * y_pred, 0)), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
     target, prediction = aligned("squared_hinge", y_true, y_pred)
     return ops.mean(ops.square(ops.maximum(1.0 - _signed(target) * prediction, 0.0)), axis=-1)
 
 
 @on_tensors
 def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``maximum(1 + max((1 - y_true) * y_pred) - sum(y_true * y_pred), 0)`` for one-hot targets."""
+    """Compute ``maximum(1 + max((1 - y_true) * y_pred) - sum(y_true * y_pred), 0)`` for one-hot targets."""
     target, prediction = aligned("categorical_hinge", y_true, y_pred)
     right = ops.sum(target * prediction, axis=-1)
     wrong = ops.max((1.0 - target) * prediction, axis=-1)
@@ -126,7 +126,7 @@ def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 @on_tensors
 def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``sum(y_true * log(y_true / y_pred), axis=-1)``, with both clipped to [1e-7, 1].
+    """Compute ``sum(y_true * log(y_true / y_pred), axis=-1)``, with both clipped to [1e-7, 1].
 
     Source: Kullback and Leibler, "On Information and Sufficiency", 1951.
     """
@@ -137,7 +137,7 @@ def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 @on_tensors
 def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``mean(y_pred - y_true * log(y_pred + 1e-7), axis=-1)``: for counts with expectation `y_pred`."""
+    """Compute ``mean(y_pred - y_true * log(y_pred + 1e-7), axis=-1)``: for counts with expectation `y_pred`."""
     target, prediction = aligned("poisson", y_true, y_pred)
     return ops.mean(prediction - target * ops.log(prediction + EPSILON), axis=-1)
 
@@ -204,7 +204,7 @@ def binary_focal_crossentropy(
 def categorical_crossentropy(
     y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
 ) -> Tensor:
-    """``-sum(y_true * log(p), axis)`` for one-hot targets.
+    """Compute ``-sum(y_true * log(p), axis)`` for one-hot targets.
 
     Args:
         y_true: one-hot rows, or probabilities.
@@ -281,7 +281,7 @@ def categorical_focal_crossentropy(
 
 @on_tensors
 def categorical_generalized_cross_entropy(y_true: TensorLike, y_pred: TensorLike, q: float) -> Tensor:
-    """``(1 - p ** q) / q`` for the probability p of the right class: less disturbed by wrong labels.
+    """Compute ``(1 - p ** q) / q`` for the probability p of the right class: less disturbed by wrong labels.
 
     Args:
         y_true: class numbers, [batch] or [batch, 1].
@@ -304,7 +304,7 @@ categorical_generalized_cross_entropy.takes_class_numbers = True  # type: ignore
 def sparse_categorical_crossentropy(
     y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False, ignore_class: int | None = None, axis: int = -1
 ) -> Tensor:
-    """``-log(p[y_true])`` for class numbers `y_true`.
+    """Compute ``-log(p[y_true])`` for class numbers `y_true`.
 
     Args:
         y_true: class numbers, of the shape of `y_pred` without `axis`, or with a size of 1 there.

@@ -26,7 +26,7 @@ def _axes(axis: Axis) -> int | tuple[int, ...] | None:
 
 @on_tensors
 def dice(y_true: TensorLike, y_pred: TensorLike, axis: Axis = None) -> Tensor:
-    """``1 - 2 * sum(y_true * y_pred) / (sum(y_true) + sum(y_pred))``: how little two regions overlap.
+    """Compute ``1 - 2 * sum(y_true * y_pred) / (sum(y_true) + sum(y_pred))``: how little two regions overlap.
 
     Args:
         y_true: which positions belong to the region, 0 or 1, of any shape.
@@ -49,7 +49,7 @@ def dice(y_true: TensorLike, y_pred: TensorLike, axis: Axis = None) -> Tensor:
 
 @on_tensors
 def tversky(y_true: TensorLike, y_pred: TensorLike, alpha: float = 0.5, beta: float = 0.5, axis: Axis = None) -> Tensor:
-    """`dice` with weights of its own for what was found too much and for what was missed.
+    """Return `dice` with weights of its own for what was found too much and for what was missed.
 
     Args:
         y_true, y_pred, axis: as for `dice`.
@@ -69,7 +69,7 @@ def tversky(y_true: TensorLike, y_pred: TensorLike, alpha: float = 0.5, beta: fl
 
 @on_tensors
 def ctc(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """The negative log probability of label sequences, over all ways to spread them over the steps.
+    """Return the negative log probability of label sequences, over all ways to spread them over the steps.
 
     Args:
         y_true: class numbers [batch, labels], filled up with 0 at the end; 0 is the blank.

@@ -363,7 +363,7 @@ register_builtins("keras.metrics", {**_CLASSES, **{name: getattr(_functions, nam
 
 
 def get(identifier: object) -> Any:
-    """The metric that `identifier` stands for: a name, a config, a `Metric` or its class, a function, or None.
+    """Return the metric that `identifier` stands for: a name, a config, a `Metric` or its class, a function, or None.
 
     A name gives a new instance: "mse", "mean_squared_error", "MeanSquaredError". ("accuracy" is the plain one here,
     equality; `compile` chooses one that fits the model.)
@@ -387,12 +387,12 @@ def get(identifier: object) -> Any:
 
 
 def serialize(metric: Metric) -> Any:
-    """The config of a metric."""
+    """Return the config of a metric."""
     return serialize_keras_object(metric)
 
 
 def deserialize(config: Config, custom_objects: Mapping[str, object] | None = None) -> Any:
-    """The metric that a config (or a name) describes."""
+    """Return the metric that a config (or a name) describes."""
     if isinstance(config, str):
         with custom_object_scope(custom_objects or {}):
             return get(config)

@@ -161,7 +161,7 @@ def _gains(tp: Tensor, fp: Tensor, tn: Tensor, fn: Tensor) -> tuple[Tensor, Tens
 
 
 def _interpolated_precision(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
-    """The areas between neighbouring thresholds, with true and all positives linear there.
+    """Return the areas between neighbouring thresholds, with true and all positives linear there.
 
     With P positives, precision is ``(intercept + slope * P) / P``; its integral over P has a logarithm.
     """

@@ -96,7 +96,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         aggregation: str | None = "sum",
         name: str | None = None,
     ) -> Variable:
-        """A variable of this metric, which is no weight of the model.
+        """Return a variable of this metric, which is no weight of the model.
 
         Args:
             shape: its shape.
@@ -122,7 +122,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         raise NotImplementedError(f"{type(self).__name__} must define update_state().")
 
     def result(self) -> Any:
-        """The value so far: a scalar, or a dict of scalars."""
+        """Return the value so far: a scalar, or a dict of scalars."""
         raise NotImplementedError(f"{type(self).__name__} must define result().")
 
     def reset_state(self) -> None:
@@ -149,11 +149,11 @@ class Metric(ChecksKeywords, TrackedMetric):
         return self._stateless("update_state", metric_variables, args, kwargs)[1]
 
     def stateless_result(self, metric_variables: Sequence[TensorLike]) -> Any:
-        """The value for given values of `variables`."""
+        """Return the value for given values of `variables`."""
         return self._stateless("result", metric_variables, (), {})[0]
 
     def stateless_reset_state(self) -> list[Any]:
-        """The values that `variables` start from."""
+        """Return the values that `variables` start from."""
         return self._stateless("reset_state", self.variables, (), {})[1]
 
     def _stateless(

@@ -78,7 +78,7 @@ def _spread(weight: Tensor, prediction: Tensor) -> Tensor:
 
 
 def _only_top(prediction: Tensor, k: int) -> Tensor:
-    """`prediction` with all but the `k` largest of each row at a score that passes no threshold."""
+    """Return `prediction` with all but the `k` largest of each row at a score that passes no threshold."""
     _, places = ops.top_k(prediction, k)
     chosen = ops.sum(ops.one_hot(places, ops.shape(prediction)[-1], dtype=prediction.dtype), axis=-2)
     return ops.where(chosen > 0, prediction, NEVER)
@@ -113,7 +113,7 @@ def _compared_sums(prediction: Tensor, amounts: list[Tensor], thresholds: Sequen
 
 
 def _bucket_sums(prediction: Tensor, amounts: list[Tensor], thresholds: Sequence[float]) -> list[Tensor]:
-    """The same for thresholds at equal distances, in time that does not grow with their number.
+    """Return the same for thresholds at equal distances, in time that does not grow with their number.
 
     Amounts are added up in the buckets between thresholds, and then from the top down.
     """
@@ -136,7 +136,7 @@ def is_even(thresholds: Sequence[float]) -> bool:
 
 
 def checked_thresholds(owner: str, thresholds: Thresholds, default: float) -> list[float]:
-    """`thresholds`, one or several, as a list.
+    """Return `thresholds`, one or several, as a list.
 
     Raises:
         ValueError: one is not in [0, 1].

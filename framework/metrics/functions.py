@@ -89,7 +89,7 @@ def sparse_top_k_categorical_accuracy(
 
 
 def _in_top(label: Tensor, scores: Tensor, k: int) -> Tensor:
-    """`in_top_k` over any number of leading axes."""
+    """Return `in_top_k` over any number of leading axes."""
     return ops.cast(ops.in_top_k(label, scores, k), floatx())
 
 
@@ -111,14 +111,14 @@ def _class_numbers(name: str, y_true: TensorLike, prediction: Tensor) -> Tensor:
 
 @on_tensors
 def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
-    """The cosine of the angle between targets and predictions, vectors along `axis`: 1 where they agree."""
+    """Return the cosine of the angle between targets and predictions, vectors along `axis`: 1 where they agree."""
     target, prediction = aligned("cosine_similarity", y_true, y_pred)
     return ops.sum(ops.normalize(target, axis) * ops.normalize(prediction, axis), axis=axis)
 
 
 @on_tensors
 def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int | Sequence[int] = -1) -> Tensor:
-    """The correlation of targets and predictions, vectors along `axis` (or several): from -1 to 1.
+    """Return the correlation of targets and predictions, vectors along `axis` (or several): from -1 to 1.
 
     >>> import anabranch as ab
     >>> ab.metrics.pearson_correlation([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]]).round(4)

@@ -105,7 +105,7 @@ class MeanMetricWrapper(Mean):
 def per_sample(
     values: TensorLike, sample_weight: TensorLike | None, reduce: Callable[..., Tensor], dtype: str
 ) -> tuple[Tensor, Tensor | None]:
-    """Values [batch, ...] reduced to one for each example, weighted, and the reduced weights.
+    """Return values [batch, ...] reduced to one for each example, weighted, and the reduced weights.
 
     Weights [batch] apply to the reduced values; weights of more axes before the reduction.
     """
@@ -122,7 +122,7 @@ def per_sample(
 
 
 def _over_rest(values: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
-    """`values` reduced over all axes but the first."""
+    """Return `values` reduced over all axes but the first."""
     if values.ndim is None or values.ndim < 2:
         return values
     return reduce(values, axis=tuple(range(1, values.ndim)))

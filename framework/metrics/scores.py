@@ -44,7 +44,7 @@ class _ByColumn(Metric):
         return (columns,)
 
     def _weights(self, sample_weight: TensorLike | None) -> Tensor | None:
-        """Weights for each example, [batch, 1], or for each value; None if there are none."""
+        """Return weights for each example, [batch, 1], or for each value; None if there are none."""
         if sample_weight is None:
             return None
         weight = ops.cast(sample_weight, self.dtype)
@@ -204,7 +204,7 @@ class R2Score(_ByColumn):
         self.num_samples.assign_add(ops.sum(ops.cast(counted, self.dtype)))
 
     def result(self) -> Tensor:
-        """The score. The adjusted one needs more samples than regressors; until then it is the plain one."""
+        """Return the score. The adjusted one needs more samples than regressors; until then it is the plain one."""
         if not self.sums:
             return ops.cast(0.0, self.dtype)
         squares, total, residual, count = (self.sums[name].value for name in self.names)

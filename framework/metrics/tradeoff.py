@@ -61,7 +61,7 @@ class _BestAt(Metric):
         update_counts(self.counts, y_true, y_pred, self.thresholds, sample_weight, class_id=self.class_id)
 
     def result(self) -> Tensor:
-        """The largest rate; 0 where the other one is nowhere good enough."""
+        """Return the largest rate; 0 where the other one is nowhere good enough."""
         good_enough = self._rate(self.constrained) >= self.value
         return ops.max(ops.where(good_enough, self._rate(self.wanted), 0.0))
 

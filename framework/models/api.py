@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def model_from_json(json_string: str, custom_objects: Mapping[str, object] | None = None) -> ModelOfSomeClass:
-    """The model, without weights, that `Model.to_json` described.
+    """Return the model, without weights, that `Model.to_json` described.
 
     Args:
         json_string: what `to_json` gave, also that of Keras.

@@ -36,7 +36,7 @@ def clone_model(
     call_function: Call | None = None,
     recursive: bool = False,
 ) -> ModelOfSomeClass:
-    """A model that computes what `model` does, with new layers and newly drawn weights.
+    """Return a model that computes what `model` does, with new layers and newly drawn weights.
 
     Args:
         model: the model. A subclass with a constructor of its own is cloned by its `get_config`.
@@ -176,5 +176,5 @@ class _Cloning:
 
 
 def _like(tensor: Tensor) -> Tensor:
-    """A new symbolic input like that of a model."""
+    """Return a new symbolic input like that of a model."""
     return Input(batch_shape=tensor.shape, dtype=name_of(tensor.dtype), name=history(tensor).layer.name)

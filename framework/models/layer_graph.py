@@ -133,7 +133,7 @@ class LayerGraph:
     # --- running --------------------------------------------------------------------------------------------
 
     def run(self, inputs: object, masks: Masks = None, training: bool | Tensor | None = None) -> Any:
-        """The outputs for other inputs: every call once more, on what the calls before it give.
+        """Return the outputs for other inputs: every call once more, on what the calls before it give.
 
         Args:
             inputs: tensors in the structure of the inputs; dicts may be keyed by the names of the inputs.
@@ -163,7 +163,7 @@ class LayerGraph:
         return flat
 
     def _flat(self, inputs: object) -> list[Any]:
-        """The inputs in flat order.
+        """Return the inputs in flat order.
 
         Raises:
             ValueError: their number or names are not those of the model's inputs.
@@ -233,7 +233,7 @@ def _none_or_0(value: object) -> int | None:
 
 
 def layer_graph_between(inputs: Tensors, outputs: Tensors, model_name: str) -> LayerGraph:
-    """The layer graph of a model whose inputs are inputs of its own.
+    """Return the layer graph of a model whose inputs are inputs of its own.
 
     Where an input is what some layer gives, an `Input` takes its place, and the calls behind it are made once more, on
     that: the layers before it are no part of the model.
@@ -255,7 +255,7 @@ def _is_inner(tensor: Tensor) -> bool:
 
 
 def _input_like(tensor: Symbol, graph: LayerGraph) -> Tensor:
-    """The tensor of a new `Input`, in the same graph, that has the shape and dtype of what a layer gives."""
+    """Return the tensor of a new `Input`, in the same graph, that has the shape and dtype of what a layer gives."""
     layer = history(tensor).layer
     if tensor.shape is None:
         raise ValueError(
@@ -397,7 +397,7 @@ class _Walk:
                 self.nodes.append(node)
 
     def parents(self, node: Node) -> list[Node]:
-        """The nodes, among those of this walk, whose outputs `node` takes."""
+        """Return the nodes, among those of this walk, whose outputs `node` takes."""
         if self._is_start(node):
             return []
         return list(dict.fromkeys(_node_of(tensor) for tensor in node.input_tensors))

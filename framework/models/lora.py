@@ -288,7 +288,7 @@ def _is_tied(layer: AdaptableLayer) -> bool:
 
 
 def _modules(model: Model) -> dict[str, AdaptableLayer]:
-    """The layers that may have adapters, by the names that files have for them.
+    """Return the layers that may have adapters, by the names that files have for them.
 
     Models of public architectures have those of their tables; in others paths stand for modules.
     """
@@ -312,7 +312,7 @@ def _modules(model: Model) -> dict[str, AdaptableLayer]:
 def _whole_weights(
     model: Model, modules: Iterable[str], arrays: Mapping[str, Array]
 ) -> dict[str, tuple[Variable, Array]]:
-    """The weights of a public architecture that a file holds as they are, and their values; by the file's names.
+    """Return the weights of a public architecture that a file holds as they are, and their values; by the file's names.
 
     Args:
         model: any model; others than those have none.
@@ -332,14 +332,14 @@ def _whole_weights(
 
 
 def _keys(layer: AdaptableLayer, name: str) -> tuple[str, str]:
-    """The names of the two factors in a file."""
+    """Return the names of the two factors in a file."""
     if layer.main_weight == "kernel":
         return f"{_PREFIX}{name}.lora_A.weight", f"{_PREFIX}{name}.lora_B.weight"
     return f"{_PREFIX}{name}.lora_embedding_A", f"{_PREFIX}{name}.lora_embedding_B"
 
 
 def _as_in_file(layer: AdaptableLayer, factor: Array) -> Array:
-    """A factor with its axes as PyTorch has them: the outputs first, of convolutions the windows last."""
+    """Return a factor with its axes as PyTorch has them: the outputs first, of convolutions the windows last."""
     if not isinstance(layer, Convolution):
         return factor.T
     ordered = np.moveaxis(factor, (-1, -2), (0, 1))
@@ -347,7 +347,7 @@ def _as_in_file(layer: AdaptableLayer, factor: Array) -> Array:
 
 
 def _from_file(layer: AdaptableLayer, array: ArrayLike, place: int) -> Array:
-    """The first or second factor, which `_as_in_file` ordered."""
+    """Return the first or second factor, which `_as_in_file` ordered."""
     array = np.asarray(array)
     if not isinstance(layer, Convolution):
         return np.array(array.T)

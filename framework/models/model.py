@@ -115,7 +115,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             self.built = True
 
     def _call(self, inputs: object, training: bool | Tensor | None = None, mask: Masks | Tensor = None) -> Any:
-        """The outputs; subclasses define it, functional models have it."""
+        """Return the outputs; subclasses define it, functional models have it."""
         graph = self.layer_graph
         if graph is None:
             remedy = "Rename forward to call." if defines_forward(self) else "Define it, or use Model(inputs, outputs)."
@@ -162,7 +162,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             return self._call_on_tensors((self.layer_graph.placeholders(),), {})
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The masks that the layers inside gave to the outputs stay; the model itself adds none."""
+        """Return the masks that the layers inside gave to the outputs stay; the model itself adds none."""
         return None
 
     @property
@@ -186,7 +186,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         return [*own, *[layer for layer in found if layer not in own]]
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> LayerOfSomeClass:
-        """The layer called `name`, or number `index` of `layers`.
+        """Return the layer called `name`, or number `index` of `layers`.
 
         Raises:
             ValueError: there is none, or both or neither were given.
@@ -508,7 +508,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         return export_model(self, filepath, format, verbose, input_signature, version, warmup, pad, images)
 
     def to_json(self, **kwargs: Any) -> str:
-        """The architecture, without weights, as JSON."""
+        """Return the architecture, without weights, as JSON."""
         import json
 
         from ...engine.objects.registry import serialize_keras_object
@@ -548,7 +548,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         return reduce_model(self)
 
     def __copy__(self) -> Self:
-        """A model that shares everything with this one."""
+        """Return a model that shares everything with this one."""
         made = type(self).__new__(type(self))
         vars(made).update(vars(self))
         return made

@@ -59,7 +59,7 @@ class RawOp:
         self.inbound_nodes: list[Node] = []
 
     def __call__(self, *args: TensorLike) -> tuple[Tensor, ...]:
-        """The op once more, on other inputs: tensors, variables, arrays."""
+        """Return the op once more, on other inputs: tensors, variables, arrays."""
         if self.made is not None:
             return built_again(self.made, args)
         tensors = [convert_to_tensor(arg) for arg in args]
@@ -81,7 +81,7 @@ class RawOp:
         return [slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item for item in items]
 
     def serialize(self) -> dict[str, Any]:
-        """The op in a model's config.
+        """Return the op in a model's config.
 
         Raises:
             ValueError: the op has attributes that can't be written.
@@ -106,7 +106,7 @@ class RawOp:
         return _entry(OWN_OPS, class_name, self.name, config)
 
     def written_arguments(self, args: Sequence[object]) -> list[object]:
-        """The arguments of a call as a file holds them."""
+        """Return the arguments of a call as a file holds them."""
         if self.key is not None:
             return [*args, self.key]
         return list(args) if self.keras is None else self.keras.arguments(args)
@@ -116,7 +116,7 @@ class RawOp:
 
 
 def op_entry(keras_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The entry of an operation of Keras among a model's layers."""
+    """Return the entry of an operation of Keras among a model's layers."""
     module, _, class_name = keras_name.partition(".")
     return _entry(f"{PACKAGE}.{module}", class_name, name, config)
 
@@ -127,7 +127,7 @@ def _entry(module: str, class_name: str, name: str, config: dict[str, Any]) -> d
 
 
 def _write(value: object) -> Any:
-    """An attribute of an op as JSON; those of an index hold values of classes of their own."""
+    """Return an attribute of an op as JSON; those of an index hold values of classes of their own."""
     if isinstance(value, tuple):
         return [_write(item) for item in value]
     if isinstance(value, SliceItem):
@@ -136,7 +136,7 @@ def _write(value: object) -> Any:
 
 
 def _read(value: object) -> Any:
-    """The reverse of `_write`. JSON has no tuples; the attributes of ops have no lists."""
+    """Return the reverse of `_write`. JSON has no tuples; the attributes of ops have no lists."""
     if isinstance(value, list):
         return tuple(_read(item) for item in value)
     if isinstance(value, dict) and _SLICE in value:
@@ -166,7 +166,7 @@ def is_serialized_op(config: dict[str, Any]) -> bool:
 
 
 def built_again(made: Operation, args: Sequence[TensorLike]) -> tuple[Tensor, ...]:
-    """The results of a loop or branch on other inputs: a copy of it, which runs at once on values."""
+    """Return the results of a loop or branch on other inputs: a copy of it, which runs at once on values."""
     tensors = [convert_to_tensor(arg) for arg in args]
     if runs_now(tensors):
         return tuple(computed(made, tensors))

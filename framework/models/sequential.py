@@ -221,7 +221,7 @@ class Sequential(Model):
         return [self._stack[-1].name] if self._stack else None
 
     def declared_input(self) -> InputLayer | None:
-        """The input that came first; None if the model learnt its shape from data."""
+        """Return the input that came first; None if the model learnt its shape from data."""
         return self._input_layer if self._has_own_input else None
 
     # --- configs --------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Sequential(Model):
 
 
 def _as_layer(item: object) -> Any:
-    """The layer that `item` is, or the `Input` that it comes from.
+    """Return the layer that `item` is, or the `Input` that it comes from.
 
     Raises:
         TypeError: it is neither.

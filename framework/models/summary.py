@@ -35,13 +35,13 @@ def summary_text(
     show_trainable: bool = False,
     layer_range: tuple[str, str] | None = None,
 ) -> str:
-    """The summary of a model as text; for the arguments see `Model.summary`."""
+    """Return the summary of a model as text; for the arguments see `Model.summary`."""
     cells = _cells(model, expand_nested, show_trainable, layer_range)
     return "\n".join([f'Model: "{model.name}"', *_table(cells, line_length), *_totals(model)])
 
 
 def summary_html(model: Model) -> str:
-    """The summary of a model as notebooks show it."""
+    """Return the summary of a model as notebooks show it."""
     titles, *rows = _cells(model)
     totals = "<br>".join(map(escape, _totals(model)))
     return view(f"<p><b>{escape(type(model).__name__)} {model.name!r}</b></p>", table(titles, rows), f"<p>{totals}</p>")
@@ -53,7 +53,7 @@ def _cells(
     show_trainable: bool = False,
     layer_range: tuple[str, str] | None = None,
 ) -> list[list[str]]:
-    """The titles of the columns, and the cells of each row."""
+    """Return the titles of the columns, and the cells of each row."""
     _note_shapes(model)
     graph = model.layer_graph
     operations: Sequence[Layer | RawOp] = _operations(model, graph)
@@ -132,7 +132,7 @@ def _output_shape(layer: Layer) -> str:
 
 
 def _open_batch(shape: Any) -> Any:
-    """A shape that a layer was built for, with the size of that batch left open."""
+    """Return a shape that a layer was built for, with the size of that batch left open."""
     if isinstance(shape, dict):
         return {name: _open_batch(item) for name, item in shape.items()}
     if isinstance(shape, list) and any(isinstance(item, (list, tuple)) for item in shape):
@@ -149,7 +149,7 @@ def _shape_text(shape: Any) -> str:
 
 
 def _sources(operation: Layer | RawOp, graph: LayerGraph | None) -> str:
-    """The names of the layers whose outputs an operation takes in this model."""
+    """Return the names of the layers whose outputs an operation takes in this model."""
     if graph is None:
         return "-"
     inside = set(graph.nodes)

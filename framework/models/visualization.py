@@ -118,7 +118,7 @@ def model_to_dot(
     show_trainable: bool = False,
     splines: str = "ortho",
 ) -> str:
-    """A model in Graphviz's DOT language; for the arguments see `plot_model`.
+    """Return a model in Graphviz's DOT language; for the arguments see `plot_model`.
 
     Args:
         subgraph: give a cluster, to be put into another graph, in place of a whole graph.
@@ -168,7 +168,7 @@ def _joined(items: Iterable[object]) -> str:
 
 
 def _boxes(model: Model, shown: _Shown, expand_nested: bool) -> list[Box]:
-    """The boxes of a model, each after those that it takes something from."""
+    """Return the boxes of a model, each after those that it takes something from."""
     if not model.built:
         raise ValueError(f"Model {model.name!r} is not built, so it can't be drawn. Call it once, or build it, first.")
     graph = model.layer_graph
@@ -252,7 +252,7 @@ def _dot_content(boxes: list[Box]) -> list[str]:
 
 
 def _dot_group(boxes: list[Box], group: tuple[str, ...]) -> list[str]:
-    """The boxes of a model, and its clusters."""
+    """Return the boxes of a model, and its clusters."""
     depth = len(group)
     indent = "  " * (depth + 1)
     lines = [f"{indent}{box.key} [label={_quoted(chr(10).join(box.lines))}];" for box in boxes if box.group == group]

@@ -55,7 +55,7 @@ def check(
 
 
 def _runner(path: str) -> tuple[list[str], Any]:
-    """The names of a file's inputs, and a function from arrays by name to outputs by name."""
+    """Return the names of a file's inputs, and a function from arrays by name to outputs by name."""
     try:
         import onnxruntime
     except ModuleNotFoundError:

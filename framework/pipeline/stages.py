@@ -73,7 +73,7 @@ class Stages:
         return self.places[-1] if self.places else None
 
     def place_of(self, variable: Variable | None) -> str | None:
-        """The device of the stage to which a variable belongs, the last one's for others."""
+        """Return the device of the stage to which a variable belongs, the last one's for others."""
         return self.last if variable is None else self._by_variable.get(id(variable), self.last)
 
     def _places_of_slots(self) -> list[tuple[Variable, str]]:
@@ -99,7 +99,7 @@ class Stages:
 
 
 def _places(strategy: Pipeline) -> list[str]:
-    """The device of each stage."""
+    """Return the device of each stage."""
     if strategy.devices is not None:
         return strategy.devices
     found = [each for each in list_devices() if each.kind != "cpu"] or list_devices("cpu")
@@ -166,7 +166,7 @@ def _add_ops(graph: LayerGraph, stages: list[list[Any]]) -> None:
 
 
 def _cut(model: Model, count: int) -> list[list[Any]]:
-    """The layers in the order of their calls, in stages of about equal cost."""
+    """Return the layers in the order of their calls, in stages of about equal cost."""
     if model.layer_graph is None:
         raise ValueError(
             f"Pipeline(stages={count}): model {model.name!r} is of a class of its own, whose layers have no order that "
@@ -185,7 +185,7 @@ def _cut(model: Model, count: int) -> list[list[Any]]:
 
 
 def _units(graph: LayerGraph, around: str) -> Iterator[tuple[Any, str]]:
-    """Layers and ops in the order of their first calls, with their paths; of models inside, their layers."""
+    """Yield layers and ops in the order of their first calls, with their paths; of models inside, their layers."""
     seen: set[int] = set()
     for node in graph.nodes:
         if isinstance(node.layer, InputLayer) or id(node.layer) in seen:
@@ -201,7 +201,7 @@ def _units(graph: LayerGraph, around: str) -> Iterator[tuple[Any, str]]:
 
 
 def _costs(model: Any, paths: Sequence[str]) -> list[float]:
-    """The seconds that layers are expected to take on a CPU in a forward pass; for comparisons alone.
+    """Return the seconds that layers are expected to take on a CPU in a forward pass; for comparisons alone.
 
     Args:
         model: the model.

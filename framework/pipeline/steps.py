@@ -49,7 +49,7 @@ class PipelineSteps(CutSteps):
         return _Loop(self.strategy, self._found_stages(), tracer, layout, tensors, share).build()
 
     def _found_stages(self) -> Stages:
-        """The stages, on the devices that are declared now."""
+        """Return the stages, on the devices that are declared now."""
         version = devices_version()
         if self._stages is None or self._stages[0] != version:
             self._stages = version, Stages(self.model, self.strategy)
@@ -115,7 +115,7 @@ class _Loop:
         return [self._ended(entry, rest) for entry in entries]
 
     def _at(self, entry: Entry) -> AbstractContextManager[None]:
-        """The scope of the device that holds what an entry is a gradient or value of."""
+        """Return the scope of the device that holds what an entry is a gradient or value of."""
         if entry.is_gradient:
             variables = self._tracer.variables_of(entry.application)
             place = self._stages.place_of(variables[entry.position])
@@ -156,7 +156,7 @@ class _Loop:
         number: Tensor,
         weight: Tensor | float | None,
     ) -> list[Tensor]:
-        """The sums with what one microbatch gives."""
+        """Return the sums with what one microbatch gives."""
         *indices, value = given
         if entry.part.reduction == "first":
             return [ops.where(ops.equal(number, 0), ops.cast(value, sums[-1].dtype), sums[-1])]
@@ -183,7 +183,7 @@ class _Loop:
 
 
 def _stacked(tensor: Tensor, count: int) -> Tensor:
-    """The rows of a batch as an array of microbatches."""
+    """Return the rows of a batch as an array of microbatches."""
     rows, *rest = tensor.shape or (None,)
     assert rows is not None
     return ops.reshape(tensor, (count, rows // count, *rest))

@@ -156,7 +156,7 @@ class SelfAttention(Layer):
 
 
 def _written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
-    """A cache (batch, capacity, ...) with what is new at `places` (batch, steps) of it.
+    """Return a cache (batch, capacity, ...) with what is new at `places` (batch, steps) of it.
 
     Steps beyond the capacity are left out where there are several. A single one must be within it, and is written so
     that a decoder need not copy the cache.
@@ -171,7 +171,7 @@ def _written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
 
 
 def rotary_angles(places: TensorLike, features: int, base: float, scaling: dict[str, Any] | None = None) -> Tensor:
-    """The angles by which pairs of features are turned, (steps or batch x steps, features / 2).
+    """Return the angles by which pairs of features are turned, (steps or batch x steps, features / 2).
 
     Args:
         places: ints (steps,) or (batch, steps).
@@ -199,7 +199,7 @@ def _scaled_waves(waves: Tensor, scaling: dict[str, Any]) -> Tensor:
 
 
 def turned(x: Tensor, angles: Tensor) -> Tensor:
-    """Heads (batch, steps, heads, features) with pairs (i, i + features / 2) turned by angles."""
+    """Return heads (batch, steps, heads, features) with pairs (i, i + features / 2) turned by angles."""
     angles = ops.expand_dims(angles, -2)
     if len(angles.shape or ()) == 3:
         angles = ops.expand_dims(angles, 0)

@@ -52,15 +52,15 @@ class PretrainedModel(Model):
         return config
 
     def names(self) -> list[Name]:
-        """The table of names."""
+        """Return the table of names."""
         raise NotImplementedError
 
     def example(self) -> Any:
-        """An input of the smallest size, by which the model is built."""
+        """Return an input of the smallest size, by which the model is built."""
         raise NotImplementedError
 
     def initializer(self) -> Any:
-        """The initialiser of the weights."""
+        """Return the initialiser of the weights."""
         if self._zeros:
             return "zeros"
         return initializers.TruncatedNormal(stddev=float(self.config.get("initializer_range", 0.02)))
@@ -71,7 +71,7 @@ class PretrainedModel(Model):
 
 
 def example_image(config: Config, size: int) -> Any:
-    """An image of zeros, of the channels that a config says.
+    """Return an image of zeros, of the channels that a config says.
 
     Raises:
         OverBudgetError: it takes more memory than files account for.
@@ -106,7 +106,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def activation(config: Config, key: str, default: str) -> Callable[[Any], Any]:
-    """The activation that a config names.
+    """Return the activation that a config names.
 
     Raises:
         ValueError: there is none of that name.
@@ -118,7 +118,7 @@ def activation(config: Config, key: str, default: str) -> Callable[[Any], Any]:
 
 
 def required(config: Config, keys: Iterable[str]) -> list[Any]:
-    """The values of keys.
+    """Return the values of keys.
 
     Raises:
         ValueError: some are missing.

@@ -54,7 +54,7 @@ class _Bert(PretrainedModel):
         return True
 
     def encode(self, inputs: Tensors) -> Tensor:
-        """The last hidden states, (batch, steps, features)."""
+        """Return the last hidden states, (batch, steps, features)."""
         tokens, mask = tokens_and_mask(inputs)
         places = ops.arange(ops.shape(tokens)[1], dtype="int32")
         x = self.norm(self.tokens(tokens) + self.positions(places) + self.types(ops.zeros_like(places)))
@@ -70,7 +70,7 @@ class _Bert(PretrainedModel):
         return np.zeros((1, 1), "int32")
 
     def encoder_names(self, prefix: str = "bert.") -> list[Name]:
-        """The table of names without the head."""
+        """Return the table of names without the head."""
         file = f"{prefix}embeddings"
         found = [
             Name(f"{file}.word_embeddings.weight", "tokens._embeddings"),

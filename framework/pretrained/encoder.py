@@ -60,7 +60,7 @@ class EncoderBlock(Layer):
         return {**super().get_config(), "config": self.settings, "normalize_first": self.normalize_first}
 
     def names(self, file: str, place: str, attention: str, norms: tuple[str, str]) -> list[Name]:
-        """The table of names of a block.
+        """Return the table of names of a block.
 
         Args:
             file, place: what its names begin with.

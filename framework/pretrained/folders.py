@@ -239,7 +239,7 @@ class _Prefixed(Mapping[str, Array]):
 
 
 def _with_prefix(model: PretrainedModel, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The arrays by the names of the table: files of a model without its head have no prefix."""
+    """Return the arrays by the names of the table: files of a model without its head have no prefix."""
     if not model.prefix or any(name.startswith(model.prefix) for name in arrays):
         return arrays
     return _Prefixed(arrays, model.prefix)

@@ -109,7 +109,7 @@ class GPT2LMHeadModel(PretrainedModel):
         return self.tokens(self.norm(x), reverse=True)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """The vectors of tokens and of their places."""
+        """Return the vectors of tokens and of their places."""
         return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
 
     def get_quantization_layer_structure(self, mode: str) -> dict[str, Any]:
@@ -156,5 +156,5 @@ class GPT2LMHeadModel(PretrainedModel):
 
 
 def _conv1d(file: str, place: str) -> list[Name]:
-    """A `Dense`, whose kernel has the same layout in files as here."""
+    """Return a `Dense`, whose kernel has the same layout in files as here."""
     return [Name(name.file, name.place) for name in linear(file, place)]

@@ -28,11 +28,11 @@ class Name:
     axes: tuple[int, ...] | None = None
 
     def from_file(self, array: Array) -> Array:
-        """The model's value."""
+        """Return the model's value."""
         return array if self.axes is None else np.transpose(array, np.argsort(self.axes))
 
     def to_file(self, array: Array) -> Array:
-        """The file's value."""
+        """Return the file's value."""
         return np.ascontiguousarray(array if self.axes is None else np.transpose(array, self.axes))
 
 
@@ -41,18 +41,18 @@ CONVOLUTION = (3, 2, 0, 1)  # (out, in, height, width)
 
 
 def linear(file: str, place: str, use_bias: bool = True) -> list[Name]:
-    """A `Dense` that is a ``torch.nn.Linear`` in files."""
+    """Return a `Dense` that is a ``torch.nn.Linear`` in files."""
     found = [Name(f"{file}.weight", f"{place}._kernel", TURNED)]
     return [*found, Name(f"{file}.bias", f"{place}.bias")] if use_bias else found
 
 
 def normalisation(file: str, place: str) -> list[Name]:
-    """A `LayerNormalization`."""
+    """Return a `LayerNormalization`."""
     return [Name(f"{file}.weight", f"{place}.gamma"), Name(f"{file}.bias", f"{place}.beta")]
 
 
 def weight_at(model: Any, place: str) -> Variable:
-    """The weight that attributes lead to."""
+    """Return the weight that attributes lead to."""
     found = model
     for part in place.split("."):
         found = found[int(part)] if part.isdigit() else getattr(found, part)

@@ -68,7 +68,7 @@ class ConvolutionLayer(Layer):
 
     @staticmethod
     def names(file: str, place: str) -> list[Name]:
-        """The table of names."""
+        """Return the table of names."""
         parts = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
         return [
             Name(f"{file}.convolution.weight", f"{place}.convolution._kernel", CONVOLUTION),
@@ -81,7 +81,7 @@ def _activation(name: str) -> Any:
 
 
 def padded(images: Tensor, margin: int, value: float = 0.0) -> Tensor:
-    """Images with a margin of one value on all sides."""
+    """Return images with a margin of one value on all sides."""
     if margin == 0:
         return images
     return ops.pad(images, ((0, 0), (margin, margin), (margin, margin), (0, 0)), constant_values=value)
@@ -137,7 +137,7 @@ class ResidualLayer(Layer):
         return {**super().get_config(), **own}
 
     def names(self, file: str, place: str) -> list[Name]:
-        """The table of names."""
+        """Return the table of names."""
         found: list[Name] = []
         for number in range(len(self.steps)):
             found += ConvolutionLayer.names(f"{file}.layer.{number}", f"{place}.steps.{number}")
@@ -178,7 +178,7 @@ class ResNetForImageClassification(PretrainedModel):
         self.classifier = Dense(class_count(config), kernel_initializer=initializer, name="classifier", dtype=policy)
 
     def initializer(self) -> Any:
-        """The initialiser of the weights: He's, which convolutions want."""
+        """Return the initialiser of the weights: He's, which convolutions want."""
         return "zeros" if self._zeros else initializers.HeNormal()
 
     def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Any:

@@ -8,7 +8,7 @@ from .fetching import Split, fetch, read_arrays, shuffled_and_cut
 def load_data(
     version: str = "large", path: str = "california_housing.npz", test_split: float = 0.2, seed: int = 113
 ) -> Split:
-    """The districts, shuffled, the last part for tests.
+    """Return the districts, shuffled, the last part for tests.
 
     Args:
         version: "large" for all, "small" for the first 600.

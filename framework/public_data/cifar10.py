@@ -29,7 +29,7 @@ def load_data() -> Split:
 
 
 def read_batch(path: Path, label_key: str) -> tuple[Array, Array]:
-    """The images ``[n, 32, 32, 3]`` and labels ``[n, 1]`` of one file of CIFAR."""
+    """Return the images ``[n, 32, 32, 3]`` and labels ``[n, 1]`` of one file of CIFAR."""
     with open(path, "rb") as stream:
         found = read_objects(stream)
     images = found["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

@@ -20,7 +20,7 @@ _STORE = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 
 
 def fetch(name: str, stored_as: str, file_hash: str | None = None, **options: object) -> Path:
-    """A file of the store, from the cache or the network.
+    """Return a file of the store, from the cache or the network.
 
     Raises:
         OSError: it is not in the cache and can't be fetched.
@@ -29,7 +29,7 @@ def fetch(name: str, stored_as: str, file_hash: str | None = None, **options: ob
 
 
 def fetch_from(origin: str, name: str, file_hash: str | None = None, **options: Any) -> Path:
-    """`get_file`, with what to do where there is no network.
+    """Return `get_file`, with what to do where there is no network.
 
     Raises:
         OSError: it is not in the cache and can't be fetched.
@@ -44,7 +44,7 @@ def fetch_from(origin: str, name: str, file_hash: str | None = None, **options: 
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, arrays of lists included."""
+    """Return the arrays of an .npz file, arrays of lists included."""
     with zipfile.ZipFile(path) as archive:
         return {name.removesuffix(".npy"): _read_array(io.BytesIO(archive.read(name))) for name in archive.namelist()}
 
@@ -60,7 +60,7 @@ def _read_array(stream: BinaryIO) -> Array:
 
 
 def shuffled_and_cut(x: Array, y: Array, test_split: float, seed: int) -> Split:
-    """Rows in the order that `seed` draws, the last `test_split` of them for tests.
+    """Return rows in the order that `seed` draws, the last `test_split` of them for tests.
 
     Raises:
         ValueError: `test_split` is not a share below 1.

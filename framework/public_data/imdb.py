@@ -52,7 +52,7 @@ def load_data(
 
 
 def get_word_index(path: str = "imdb_word_index.json") -> dict[str, int]:
-    """Each word's number, to which `load_data` adds `index_from`.
+    """Return each word's number, to which `load_data` adds `index_from`.
 
     Raises:
         OSError: the file is not in the cache and can't be fetched.

@@ -92,7 +92,7 @@ def _taken(stack: list[Any], start: int) -> list[Any]:
 
 
 def _made(name: str, arguments: tuple[object, ...]) -> Any:
-    """A note of what is asked for; bytes are there at once."""
+    """Return a note of what is asked for; bytes are there at once."""
     if name == "_codecs encode":
         return arguments[0]
     if name.replace("numpy.core", "numpy._core") in ("numpy._core.multiarray _reconstruct", "numpy dtype"):

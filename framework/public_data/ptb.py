@@ -39,7 +39,7 @@ def load_data() -> tuple[Array, Array, Array]:
 
 
 def get_word_index() -> dict[str, int]:
-    """Each word's number, the most frequent first, equally frequent ones by the alphabet.
+    """Return each word's number, the most frequent first, equally frequent ones by the alphabet.
 
     Raises:
         OSError: the file is not in the cache and can't be fetched.

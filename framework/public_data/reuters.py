@@ -27,7 +27,7 @@ def load_data(
     oov_char: int | None = 2,
     index_from: int = 3,
 ) -> Split:
-    """The newswires, shuffled, the last part for tests.
+    """Return the newswires, shuffled, the last part for tests.
 
     Args:
         path: the file's name in the cache.
@@ -49,7 +49,7 @@ def load_data(
 
 
 def get_word_index(path: str = "reuters_word_index.json") -> dict[str, int]:
-    """Each word's number, to which `load_data` adds `index_from`.
+    """Return each word's number, to which `load_data` adds `index_from`.
 
     Raises:
         OSError: the file is not in the cache and can't be fetched.
@@ -58,7 +58,7 @@ def get_word_index(path: str = "reuters_word_index.json") -> dict[str, int]:
 
 
 def get_label_names() -> tuple[str, ...]:
-    """The 46 topics, in the order of their numbers.
+    """Return the 46 topics, in the order of their numbers.
 
     >>> get_label_names()[:3]
     ('cocoa', 'grain', 'veg-oil')

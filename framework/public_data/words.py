@@ -24,12 +24,12 @@ class WordRules:
     index_from: int
 
     def marked(self, texts: Iterable[Iterable[int]]) -> Texts:
-        """Words counted from `index_from`, after the mark of a beginning."""
+        """Return words counted from `index_from`, after the mark of a beginning."""
         start = [] if self.start_char is None else [self.start_char]
         return [[*start, *(int(word) + self.index_from for word in text)] for text in texts]
 
     def short(self, texts: Texts, labels: Array) -> tuple[Texts, Array]:
-        """The texts of fewer than `maxlen` words.
+        """Return the texts of fewer than `maxlen` words.
 
         Raises:
             ValueError: there is none.
@@ -42,7 +42,7 @@ class WordRules:
         return [texts[number] for number in kept], labels[kept]
 
     def limited(self, texts: Texts) -> Texts:
-        """Words that are too frequent or too rare as `oov_char`, or left out."""
+        """Return words that are too frequent or too rare as `oov_char`, or left out."""
         limit = self.num_words or max(max(text) for text in texts)
         oov = self.oov_char
         if oov is None:
@@ -51,7 +51,7 @@ class WordRules:
 
 
 def as_rows(texts: Texts) -> Array:
-    """An array of lists, one a text."""
+    """Return an array of lists, one a text."""
     rows = np.empty(len(texts), object)
     rows[:] = texts
     return rows

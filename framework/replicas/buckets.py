@@ -88,7 +88,7 @@ def summed(
 
 
 def _behind(graph: Any, wanted: Sequence[Any], since: int) -> list[Operation]:
-    """The operations that make some tensors, of those that a graph got later."""
+    """Return the operations that make some tensors, of those that a graph got later."""
     later = set(graph.operations[since:])
     found: dict[Operation, None] = {}
     left = [tensor.operation for tensor in wanted]

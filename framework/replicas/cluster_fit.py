@@ -112,12 +112,12 @@ class ClusterFit:
         return self._begin_validation(batches)
 
     def _weights(self) -> list[Variable]:
-        """The variables of the model itself among those that all workers have."""
+        """Return the variables of the model itself among those that all workers have."""
         own = {id(variable) for variable in self.model.variables}
         return [variable for variable in self.plan.variables if id(variable) in own]
 
     def _shared_weights(self) -> list[Any]:
-        """The values that all workers have of `_weights`, or can read."""
+        """Return the values that all workers have of `_weights`, or can read."""
         raise NotImplementedError
 
     def _begin_validation(self, batches: int) -> Any:
@@ -125,14 +125,14 @@ class ClusterFit:
         raise NotImplementedError
 
     def _taken_up(self, run: TrainingRun, epochs: range) -> range:
-        """The epochs to make: all, or what is left of an interrupted run, whose state is restored."""
+        """Return the epochs to make: all, or what is left of an interrupted run, whose state is restored."""
         found = run.epochs(epochs.start, epochs.stop)
         if self.passes.position["passes"]:
             self._shares = None  # of the first epoch, which is over
         return found
 
     def _shares_of_epoch(self) -> Shares:
-        """The rows of the next epoch; their order is drawn now, but for the first one's."""
+        """Return the rows of the next epoch; their order is drawn now, but for the first one's."""
         shares, self._shares = self._shares, None
         if shares is None:
             self._seed = seed_now()
@@ -144,7 +144,7 @@ class ClusterFit:
         return self.strategy.shares
 
     def _logs(self) -> Logs:
-        """The logs of the epoch so far, of all workers' rows; the variables have been pulled."""
+        """Return the logs of the epoch so far, of all workers' rows; the variables have been pulled."""
         plan = self.plan
         if not plan.log_names:
             return self.model.get_metrics_result()
@@ -168,7 +168,7 @@ def told(error: BaseException) -> str:
 
 
 def seed_now() -> list[int]:
-    """The state of the global generator, of which the order of rows is drawn."""
+    """Return the state of the global generator, of which the order of rows is drawn."""
     return [int(part) for part in global_generator().state]
 
 

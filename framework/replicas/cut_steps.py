@@ -161,13 +161,13 @@ class CutSteps:
 
 
 def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
-    """A batch of which nothing but shapes and dtypes is known."""
+    """Return a batch of which nothing but shapes and dtypes is known."""
     leaves: list[Any] = [tensor.spec for tensor in tensors]
     return Batch(layout, leaves, 0)
 
 
 def wide(dtype: np.dtype[Any]) -> Any:
-    """A dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
+    """Return a dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
     if dtype.kind == "b":
         return "int32"
     return "float32" if dtype.itemsize < 4 and dtype.kind not in "iu" else dtype

@@ -63,7 +63,7 @@ class HandedOut:
         return True
 
     def batch(self, share: int) -> Batch:
-        """The rows of this worker."""
+        """Return the rows of this worker."""
         assert self._batch is not None
         return self._batch
 

@@ -64,7 +64,7 @@ class LocalSteps(CutSteps):
         return [_sum(entry, [part[number] for part in parts]) for number, entry in enumerate(tracer.entries)]
 
     def _axes_of(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> Axes:
-        """The axes of the step's random numbers that have rows: replicas draw what one device draws for these.
+        """Return the axes of the step's random numbers that have rows: replicas draw what one device draws for these.
 
         Over devices of other tasks each replica draws by itself.
         """
@@ -77,7 +77,7 @@ class LocalSteps(CutSteps):
 
 
 def _bounds(rows: int | Tensor, part: int, parts: int) -> tuple[int | Tensor, int | Tensor]:
-    """The first row of a part, and the one behind the last; of a number that may be a tensor."""
+    """Return the first row of a part, and the one behind the last; of a number that may be a tensor."""
     return rows * part // parts, rows * (part + 1) // parts
 
 

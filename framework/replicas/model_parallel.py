@@ -58,7 +58,7 @@ class PartSteps(LocalSteps):
             yield
 
     def _places(self) -> list[tuple[Variable, str]]:
-        """The device of each variable."""
+        """Return the device of each variable."""
         model = self.model
         slots = [] if model.optimizer is None else model.optimizer.variables
         metrics = [variable for metric in model.metrics for variable in metric.variables]
@@ -78,7 +78,7 @@ class PartSteps(LocalSteps):
         return found
 
     def _places_of_experts(self, replica: int) -> dict[int, str]:
-        """The devices of the experts of all mixtures, by the `id` of the layer."""
+        """Return the devices of the experts of all mixtures, by the `id` of the layer."""
         found: dict[int, str] = {}
         for layer in self.model._flatten_layers():
             if isinstance(layer, MixtureOfExperts):
@@ -88,7 +88,7 @@ class PartSteps(LocalSteps):
         return found
 
     def _places_of_shards(self) -> dict[int, str]:
-        """The device of each shard of the weights that are in parts, those of the first replica."""
+        """Return the device of each shard of the weights that are in parts, those of the first replica."""
         found: dict[int, str] = {}
         for weight in grouped(self.model.variables):
             cut = self._cut(0, weight) if isinstance(weight, ShardedVariable) else None

@@ -74,7 +74,7 @@ class OptimizerShards:
         self._own = self._like(optimizer)
 
     def _cut(self, variables: list[Variable]) -> list[_Part]:
-        """The own part of each variable, of the vector that they are together."""
+        """Return the own part of each variable, of the vector that they are together."""
         share = self._share(variables)
         begin, end = self._group.rank * share, (self._group.rank + 1) * share
         found: list[_Part] = []
@@ -93,7 +93,7 @@ class OptimizerShards:
         return -(-sum(map(_size, variables)) // self._group.size)
 
     def _like(self, optimizer: Optimizer) -> Any:
-        """An optimizer like another one, for the own parts; it shares what is no state of variables."""
+        """Return an optimizer like another one, for the own parts; it shares what is no state of variables."""
         made = type(optimizer).from_config(optimizer.get_config())
         made.name = optimizer.name
         made.clipping = Clipping(clipvalue=optimizer.clipping.clipvalue)
@@ -171,7 +171,7 @@ class OptimizerShards:
             at += size
 
     def _clipped(self, parts: list[_Part], reduced: list[Any], present: list[bool]) -> list[Any]:
-        """Gradients without loss scale, clipped by the norms of the whole gradients."""
+        """Return gradients without loss scale, clipped by the norms of the whole gradients."""
         scale, clipping = self.optimizer.loss_scale_factor, self.optimizer.clipping
         if scale is not None:
             reduced = [gradient / scale for gradient in reduced]
@@ -232,7 +232,7 @@ def _size(variable: Variable) -> int:
 
 
 def _flat(gradient: Tensor | IndexedSlices, variable: Variable) -> Tensor:
-    """A gradient as a vector, in a dtype whose sums lose nothing."""
+    """Return a gradient as a vector, in a dtype whose sums lose nothing."""
     wide = variable.spec.dtype if variable.spec.dtype.itemsize >= 4 else "float32"
     if gradient is None:
         return ops.zeros((_size(variable),), wide)

@@ -129,7 +129,7 @@ class ParallelFit(ClusterFit):
             check_alike(names[rank], each, names[0], leaders)
 
     def _first_part(self) -> Batch:
-        """The first rows of the first batch, which the chief reads.
+        """Return the first rows of the first batch, which the chief reads.
 
         Raises:
             ValueError: there is none.
@@ -232,7 +232,7 @@ class ParallelFit(ClusterFit):
         return GroupWay(self._group)
 
     def _next_shares(self, epoch: int) -> Shares | HandedOut:
-        """The rows of an epoch, in the order that the chief draws."""
+        """Return the rows of an epoch, in the order that the chief draws."""
         if self._hands_out:
             if not self._share_states() and not self.strategy.is_chief:
                 self.plan.begin_epoch(epoch)
@@ -323,7 +323,7 @@ class ParallelFit(ClusterFit):
         return json.loads(self._group.gather_bytes(text.encode())[0])
 
     def _values(self) -> list[Any]:
-        """The values of all variables now, in the chief."""
+        """Return the values of all variables now, in the chief."""
         return [np.array(variable.numpy()) for variable in self._shared] if self.strategy.is_chief else []
 
     def _share_changes(self, before: Sequence[Any], logs: Logs | None = None) -> Logs:
@@ -402,7 +402,7 @@ class ParallelFit(ClusterFit):
 
 
 def _whole(entry: Entry, tensors: list[Any]) -> Any:
-    """A gradient of this worker, dense."""
+    """Return a gradient of this worker, dense."""
     if not entry.part.has_rows:
         return tensors[0]
     whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
@@ -432,7 +432,7 @@ def _nothing(entry: Entry) -> list[Any]:
 
 
 def _summable(value: Any) -> Any:
-    """A tensor of a dtype in which sums over workers lose nothing: of half precision they are float32."""
+    """Return a tensor of a dtype in which sums over workers lose nothing: of half precision they are float32."""
     kind, size = value.dtype.kind, value.dtype.itemsize
     if kind == "b":
         return ops.cast(value, "int32")

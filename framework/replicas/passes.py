@@ -57,7 +57,7 @@ def shared_pass(model: Any, strategy: Strategy, mode: str, data: Epochs, hooks: 
 
 
 def _first_batch(model: Any, strategy: Strategy, data: Epochs) -> Batch | None:
-    """The first batch of data of which batches can be read by number, if there are several; else None."""
+    """Return the first batch of data of which batches can be read by number, if there are several; else None."""
     whole = data.data.batches
     steps = data.steps
     if strategy.num_workers < 2 or model._cut_steps is not None or whole is None or steps is None:
@@ -129,7 +129,7 @@ class SharedPass:
         return self._batches
 
     def predict(self, joined: Any, progress: Progress) -> list[Any]:
-        """The outputs of all batches, joined.
+        """Return the outputs of all batches, joined.
 
         Args:
             joined: joins arrays of batches.
@@ -147,7 +147,7 @@ class SharedPass:
         return [joined(column) for column in zip(*self._results(compute), strict=True)]
 
     def structure(self) -> Any:
-        """The structure of the model's outputs."""
+        """Return the structure of the model's outputs."""
         batch = next(self._data.part(0, 1) or iter(()))
         return self._model._output_structure[without_targets(batch).layout.key]
 

@@ -102,7 +102,7 @@ class ReplicaPrograms:
         return int(found[1])
 
     def marks(self) -> list[tuple[int, int]]:
-        """The marks of the sets that each ps task has begun to write, and has written, last."""
+        """Return the marks of the sets that each ps task has begun to write, and has written, last."""
         found = [int(n) for n in self._run("marks", lambda: [m for g in self.plan.gradients for m in g.marks()])]
         return list(zip(found[::2], found[1::2], strict=True))
 
@@ -115,7 +115,7 @@ class ReplicaPrograms:
         return str(self._run("notes", lambda: [self.plan.steps.notes()])[0])
 
     def current(self) -> int:
-        """The number of the generation; 0 if nobody has begun to train."""
+        """Return the number of the generation; 0 if nobody has begun to train."""
         return int(self._run("current", lambda: [self.plan.steps.current()])[0])
 
     def applied(self, step: int) -> None:
@@ -331,14 +331,14 @@ class ReplicaPrograms:
     # --- values and messages ----------------------------------------------------------------------------------------
 
     def pull(self, variables: Sequence[Variable]) -> list[Any]:
-        """The values that variables have on the ps tasks."""
+        """Return the values that variables have on the ps tasks."""
         if not variables:
             return []
         key = ("pull", *map(id, variables))
         return list(self._run(key, lambda: [variable.value for variable in variables]))
 
     def pull_with_account(self, variables: Sequence[Variable]) -> tuple[list[Any], Any]:
-        """The values that variables have on the ps tasks, and which shares of the epoch are in them."""
+        """Return the values that variables have on the ps tasks, and which shares of the epoch are in them."""
         key = ("pull with account", *map(id, variables))
         *values, done = self._lead_on(
             key, lambda token: [*(variable.value for variable in variables), self.plan.steps.account(token)]

@@ -117,7 +117,7 @@ class Shares:
 
 
 def bounds(rows: int, part: int, parts: int) -> tuple[int, int]:
-    """The first row of a part, and the one behind the last.
+    """Return the first row of a part, and the one behind the last.
 
     >>> [bounds(7, part, 3) for part in range(3)]
     [(0, 3), (3, 5), (5, 7)]

@@ -163,7 +163,7 @@ class StepTracer:
         """Decide where the variables are kept: here all in one place."""
 
     def place_of(self, variable: Variable) -> int:
-        """The number of the place where a variable is kept."""
+        """Return the number of the place where a variable is kept."""
         return 0
 
     def find_axes(self, batch: Batch) -> Axes:
@@ -204,7 +204,7 @@ class StepTracer:
             generator.state = (_mixed(seed, epoch, share), 0)
 
     def own_seed(self, seed: int, *more: int) -> int:
-        """The seed of a generator for this worker: another one in each."""
+        """Return the seed of a generator for this worker: another one in each."""
         if self._replica.is_chief:
             return seed
         return _mixed(seed, self._replica.task_index, *more)
@@ -356,7 +356,7 @@ class StepTracer:
         return found
 
     def variables_of(self, application: int) -> list[Variable]:
-        """The variables of an application of an optimizer."""
+        """Return the variables of an application of an optimizer."""
         return self.applications[application][1]
 
     def build_updates(self, values: Sequence[Any], shards: Sequence[Any] = ()) -> None:
@@ -401,7 +401,7 @@ class StepTracer:
 
 
 def _mixed(seed: int, *more: int) -> int:
-    """A seed made of another one and of what distinguishes who uses it."""
+    """Return a seed made of another one and of what distinguishes who uses it."""
     return int(np.random.SeedSequence([seed % 2**64, *more]).generate_state(1, "uint64")[0] >> np.uint64(1))
 
 
@@ -432,7 +432,7 @@ def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variab
 
 
 def _counts_of(optimizer: Any) -> list[Variable]:
-    """The numbers that an optimizer changes with each step, such as how many it has made."""
+    """Return the numbers that an optimizer changes with each step, such as how many it has made."""
     rates = [each._learning_rate for each in (optimizer, *optimizer.makers)]
     return [v for v in optimizer.variables if v.shape == () and not any(v is rate for rate in rates)]
 
@@ -463,7 +463,7 @@ def _log_variable(key: LogKey, value: Any) -> Variable:
 
 
 def _depends_on_rows(name: str, value: Any) -> ValueError:
-    """The error for a log that is computed of metrics' results and of values for the rows of one replica."""
+    """Return the error for a log that is computed of metrics' results and of values for the rows of one replica."""
     return ValueError(
         f"train_step logs {name!r}, which is computed of results of metrics and of {value.name!r}, {value.spec}, whose "
         "shape depends on the rows of a replica. Results of metrics are those of all replicas' rows, so that what else "
@@ -472,20 +472,20 @@ def _depends_on_rows(name: str, value: Any) -> ValueError:
 
 
 def _place_of(gradient: Any) -> int:
-    """The place in its graph of the operation that makes a gradient; 0 for one that is a value."""
+    """Return the place in its graph of the operation that makes a gradient; 0 for one that is a value."""
     values = gradient.values if isinstance(gradient, IndexedSlices) else gradient
     return values.operation.index if isinstance(values, Symbol) else 0
 
 
 def _as_variable(gradient: Any, variable: Variable) -> Any:
-    """A gradient in the dtype of its variable; None stays."""
+    """Return a gradient in the dtype of its variable; None stays."""
     if gradient is None or isinstance(gradient, IndexedSlices):
         return gradient
     return ops.convert_to_tensor(gradient, variable.dtype)
 
 
 def _of_whole(gradient: Any, share: Any) -> Any:
-    """The gradient of a loss by that of a share of it; in float32 where that was in half precision."""
+    """Return the gradient of a loss by that of a share of it; in float32 where that was in half precision."""
     wide = _cast(gradient, "float32") if gradient.dtype.itemsize < 4 else gradient
     if isinstance(share, float) and share in (0.0, 1.0):  # without rows there is nothing that counts
         return wide

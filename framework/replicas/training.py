@@ -326,12 +326,12 @@ class ReplicaFit(ReplicaMember):
         return savers
 
     def _rows(self) -> dict[str, Any]:
-        """The account of the rows of the epoch that are in the values that were pulled last."""
+        """Return the account of the rows of the epoch that are in the values that were pulled last."""
         rows = {"seed": self._seed, "shares": self._parts, "done": self._done, "states": self.plan.begin_states}
         return {**rows, "seen": self._seen}
 
     def _shares_in_order(self, parts: int, seed: list[int]) -> Shares:
-        """The shares of an epoch whose order was drawn before; nothing is drawn now."""
+        """Return the shares of an epoch whose order was drawn before; nothing is drawn now."""
         self._seed = seed
         generator = global_generator()
         state = generator.state

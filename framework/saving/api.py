@@ -192,7 +192,7 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
 ) -> Model:
-    """A model as it was saved, by anabranch or by Keras.
+    """Return a model as it was saved, by anabranch or by Keras.
 
     Args:
         filepath: a ``.keras`` file, or one in Keras's old format (``.h5``, ``.hdf5``).
@@ -223,7 +223,7 @@ def load_model(
 def _load(
     path: Path, archive: Archive, custom_objects: Mapping[str, object] | None, compile: bool, safe_mode: bool
 ) -> Model:
-    """The model of an archive; see `load_model`."""
+    """Return the model of an archive; see `load_model`."""
     config = archive.config if compile else {**archive.config, "compile_config": None}
     with open_weights(path, archive.weights, safe_mode) as reader:
         model = rebuild(reader, config, custom_objects, safe_mode, archive.keras_version)
@@ -286,7 +286,7 @@ def _check_skips_none(path: Path, objects_to_skip: Collection[object] | None) ->
 
 
 def open_weights(path: Path, stream: BinaryIO, safe_mode: bool) -> WeightsReader:
-    """The weights of a file that a model is made of; in safe mode they may not claim more than the file has."""
+    """Return the weights of a file that a model is made of; in safe mode they may not claim more than the file has."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(0)
     return WeightsReader(stream, path, size + SLACK if safe_mode else None)
@@ -309,7 +309,7 @@ def rebuild(
     safe_mode: bool,
     keras_version: str,
 ) -> Model:
-    """The model that a config describes, which that version of Keras (or this framework) wrote.
+    """Return the model that a config describes, which that version of Keras (or this framework) wrote.
 
     Args:
         reader: the weights of its file.

@@ -106,7 +106,7 @@ def write_archive(
 
 
 def to_json(config: Mapping[str, object]) -> str:
-    """The config as JSON.
+    """Return the config as JSON.
 
     Raises:
         ValueError: some value is not JSON; the message gives its place.
@@ -139,7 +139,7 @@ def _first_unfit(value: object, place: str, above: frozenset[int]) -> tuple[str,
 
 
 def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[Any, Any]]:
-    """The children of a container by key, where layers in a list go by their names."""
+    """Return the children of a container by key, where layers in a list go by their names."""
     if isinstance(value, dict):
         return list(value.items())
     return [(_name_in_config(child) or index, child) for index, child in enumerate(value)]
@@ -196,7 +196,7 @@ def read_archive_stream(stream: BinaryIO, path: Path, is_trusted: bool) -> Archi
 
 
 def damaged(path: Path, what: str) -> SavedFileError:
-    """The error for a file whose bytes are not what was written."""
+    """Return the error for a file whose bytes are not what was written."""
     return SavedFileError(f"{str(path)!r} is damaged or cut short: {what}. {SAVE_AGAIN}")
 
 
@@ -213,7 +213,7 @@ def _check_signature(path: Path, stream: BinaryIO) -> None:
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """A member's bytes; zipfile compares them with their CRC-32."""
+    """Return a member's bytes; zipfile compares them with their CRC-32."""
     names = archive.namelist()
     if name not in names:
         listing = ", ".join(names[:8]) or "nothing"

@@ -69,7 +69,7 @@ _MARK = "backup-of-a-run"  # an empty file
 
 
 def stateful_parts(model: Model, with_averages: bool = True) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
-    """Every variable and generator that a model holds in its layers, metrics and optimizers, by its first path.
+    """Return every variable and generator that a model holds in its layers, metrics and optimizers, by its first path.
 
     Args:
         model: the model.
@@ -111,7 +111,7 @@ def _children(item: object) -> Iterator[tuple[str, Any]]:
 
 
 def random_state() -> State:
-    """The states of the global generators: the engine's, NumPy's and Python's."""
+    """Return the states of the global generators: the engine's, NumPy's and Python's."""
     version, words, gauss = random.getstate()
     kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - what users' own code draws from
     return {

@@ -29,7 +29,7 @@ Key = tuple[str, int]  # a layer's name and the number of its call
 
 
 def graph_config(graph: LayerGraph) -> dict[str, Any]:
-    """The layers, their calls, inputs and outputs, as Keras writes them.
+    """Return the layers, their calls, inputs and outputs, as Keras writes them.
 
     Raises:
         TypeError, ValueError: a layer or an argument can't be written.
@@ -116,7 +116,7 @@ class _Written:
         return tensor
 
     def _call(self, tensor: Symbol) -> KerasCall | None:
-        """The call of a public function that gave a tensor, if it can be written whole."""
+        """Return the call of a public function that gave a tensor, if it can be written whole."""
         found = tensor.annotations.get(CALL)
         if found is None or not isinstance(_node(tensor).layer, RawOp):
             return None
@@ -159,7 +159,7 @@ class _Written:
     # --- configs --------------------------------------------------------------------------------------------
 
     def layers(self) -> list[dict[str, Any]]:
-        """The configs of all layers, ops and calls, in the order of the model."""
+        """Return the configs of all layers, ops and calls, in the order of the model."""
         found: list[dict[str, Any]] = []
         for operation in self._kept:
             if isinstance(operation, RawOp) and operation.made is not None:
@@ -209,7 +209,7 @@ class _Written:
         return [found.layer.name, self.numbers[_node(tensor)], found.tensor_index]
 
     def structure(self, structure: Any) -> Any:
-        """Addresses in the structure of the tensors."""
+        """Return addresses in the structure of the tensors."""
         if isinstance(structure, Symbol):
             return self._address(structure)
         if isinstance(structure, dict):
@@ -233,7 +233,7 @@ def _node(tensor: Symbol) -> Node:
 
 
 def _node_numbers(graph: LayerGraph) -> dict[Node, int]:
-    """The number of each call within this model; a layer may have been called in other models, too."""
+    """Return the number of each call within this model; a layer may have been called in other models, too."""
     inside = set(graph.nodes) | {_node(tensor) for tensor in graph.inputs}
     numbers: dict[Node, int] = {}
     for operation in graph.operations:
@@ -246,7 +246,7 @@ def _node_numbers(graph: LayerGraph) -> dict[Node, int]:
 
 
 def model_from_config(cls: Any, config: dict[str, Any]) -> Any:
-    """A functional model of class `cls` from the config that `graph_config` (or Keras) wrote.
+    """Return a functional model of class `cls` from the config that `graph_config` (or Keras) wrote.
 
     Raises:
         ValueError: the config is not consistent.
@@ -311,7 +311,7 @@ class _Rebuild:
         return [tensors[0] if len(tensors) == 1 else tensors], _as_given(deserialize_keras_object(kwargs))
 
     def _fill(self, value: object) -> Any:
-        """An argument with tensors in their places."""
+        """Return an argument with tensors in their places."""
         if isinstance(value, list):
             return [self._fill(item) for item in value]
         if not isinstance(value, dict):
@@ -348,7 +348,7 @@ def _without_calls(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_given(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments that say something: Keras also writes down the defaults of `training` and masks."""
+    """Return the keyword arguments that say something: Keras also writes down the defaults of `training` and masks."""
     return {
         name: value
         for name, value in kwargs.items()
@@ -357,7 +357,7 @@ def _as_given(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _addresses(call: dict[str, Any] | list[Any]) -> list[Any]:
-    """The addresses of all tensors in a call's arguments."""
+    """Return the addresses of all tensors in a call's arguments."""
     if not isinstance(call, dict):
         return [entry[:3] for entry in call]
     found: list[Any] = []

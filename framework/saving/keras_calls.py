@@ -282,7 +282,7 @@ class _Operation(NamedTuple):
 
 @functools.cache
 def operations() -> dict[str, tuple[str, ...]]:
-    """The settings of Keras's operations, by ``module.class``."""
+    """Return the settings of Keras's operations, by ``module.class``."""
     found: dict[str, tuple[str, ...]] = {}
     for module, names in _PLAIN.items():
         found |= {f"{module}.{name}": () for name in names.split()}
@@ -295,7 +295,7 @@ def operations() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def _by_function() -> dict[Any, _Operation]:
-    """The operation for each public function; of several names for one function, the first."""
+    """Return the operation for each public function; of several names for one function, the first."""
     found: dict[Any, _Operation] = {}
     for name, settings in operations().items():
         module, _, class_name = name.partition(".")
@@ -362,7 +362,7 @@ def _closes_over_state(leaf: object) -> bool:
 
 
 def _setting(value: object) -> Any:
-    """A setting as JSON holds it.
+    """Return a setting as JSON holds it.
 
     Raises:
         TypeError: it can't, as it is a tensor or a function.
@@ -379,7 +379,7 @@ def _setting(value: object) -> Any:
 
 
 def _argument(value: object) -> Any:
-    """An argument of a call: what takes a tensor gets arrays for lists of numbers."""
+    """Return an argument of a call: what takes a tensor gets arrays for lists of numbers."""
     if isinstance(value, (list, tuple)) and not any(isinstance(leaf, Tensor) for leaf in flatten(value)):
         try:
             array = np.asarray(value)

@@ -70,7 +70,7 @@ def _ones_along(x: Tensor, axis: int) -> Tensor | None:
 
 
 def _ones_of(shape: Sequence[int | None], sizes: Sequence[object]) -> Any:
-    """Ones of int32 of a shape whose Nones are the sizes of axes; None if a size is something else."""
+    """Return ones of int32 of a shape whose Nones are the sizes of axes; None if a size is something else."""
     result: Array | Tensor = np.ones([1 if size is None else size for size in shape], "int32")
     remaining = iter(sizes)
     for axis, size in enumerate(shape):
@@ -105,7 +105,7 @@ def _broadcast(op: Any, x: Tensor, *sizes: Tensor) -> Tensor | None:
 
 
 def _range(op: Op, start: Any, stop: object, step: Any) -> Tensor | None:
-    """The positions along an axis."""
+    """Return the positions along an axis."""
     ones = _axis_ones(stop)
     if ones is None or any(isinstance(value, Tensor) for value in (start, step)) or (int(start), int(step)) != (0, 1):
         return None
@@ -116,7 +116,7 @@ def _range(op: Op, start: Any, stop: object, step: Any) -> Tensor | None:
 
 
 def _item(op: GetItem, x: Tensor, *indices: Tensor) -> Tensor | None:
-    """Places along one axis, among slices that are known."""
+    """Return places along one axis, among slices that are known."""
     items = list(op.items)
     if len(indices) != 1 or x.shape is None or Place.INPUT not in items or not _is_known(items):
         return None
@@ -146,7 +146,7 @@ def _slice(item: object) -> Any:
 
 
 def _gather_nd(op: Op, x: Any, indices: Tensor) -> Tensor | None:
-    """The parts of a tensor whose first axes are one."""
+    """Return the parts of a tensor whose first axes are one."""
     depth = indices.shape[-1] if indices.shape else None
     if depth is None or x.shape is None:
         return None
@@ -218,7 +218,7 @@ def _inverse_fft(x: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
 
 
 def _convolution(op: Any, x: Tensor, kernel: Any) -> Tensor | None:
-    """Groups of channels by themselves, and padding before the convolution where its name is none of Keras's."""
+    """Return groups of channels by themselves, and padding before the convolution where its name is none of Keras's."""
     channels = x.shape[-1] if x.shape else None
     if channels is None or kernel.shape is None or kernel.shape[-2] is None:
         return None
@@ -240,7 +240,7 @@ def _convolution(op: Any, x: Tensor, kernel: Any) -> Tensor | None:
 
 
 def _transposed_convolution(op: Any, x: Any, kernel: Tensor, _: object) -> Tensor | None:
-    """The convolution of the input with zeros between its cells, and of the kernel turned over."""
+    """Return the convolution of the input with zeros between its cells, and of the kernel turned over."""
     rank = len(op.strides)
     sizes = [x.shape and x.shape[1 + axis] for axis in range(rank)]
     shape = op.shape or ()
@@ -263,7 +263,7 @@ def _transposed_convolution(op: Any, x: Any, kernel: Tensor, _: object) -> Tenso
 
 
 def _with_gaps(x: Any, axis: int, size: int, stride: int) -> Any:
-    """`x` with zeros between its cells along an axis."""
+    """Return `x` with zeros between its cells along an axis."""
     if stride == 1:
         return x
     rest = [-1 if length is None else length for length in x.shape]
@@ -273,7 +273,7 @@ def _with_gaps(x: Any, axis: int, size: int, stride: int) -> Any:
 
 
 def _padded(x: Any, axis: int, before: int, behind: int) -> Any:
-    """`x` with zeros before and behind along an axis; less than none are cut off."""
+    """Return `x` with zeros before and behind along an axis; less than none are cut off."""
     if min(before, behind) < 0:
         size = x.shape[axis]
         part = slice(max(-before, 0), size - max(-behind, 0))

@@ -149,7 +149,7 @@ def keras_op(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> Ke
 
 
 def constant_value(tensor: Symbol) -> Any:
-    """The value of a tensor that is a constant, or that `fold` made one; None for others."""
+    """Return the value of a tensor that is a constant, or that `fold` made one; None for others."""
     op = tensor.operation.op
     return op.value if isinstance(op, Constant) else tensor.annotations.get(_CONSTANT)
 
@@ -176,7 +176,7 @@ def _plain(value: object) -> Any:
 
 
 def _axis(axes: Sequence[int] | None) -> Any:
-    """Axes as Keras writes them: one as a number."""
+    """Return axes as Keras writes them: one as a number."""
     return axes[0] if axes is not None and len(axes) == 1 else _plain(axes)
 
 
@@ -267,7 +267,7 @@ def _pool(op: MaxPool | AveragePool, inputs: Sequence[Symbol], outputs: Sequence
 
 
 def _padding(op: Conv) -> str | None:
-    """The padding of a convolution by Keras's names for its ops."""
+    """Return the padding of a convolution by Keras's names for its ops."""
     if isinstance(op.padding, str):
         return op.padding if op.padding in ("valid", "same") else None
     return None if any(width for pair in op.padding for width in pair) else "valid"
@@ -376,7 +376,7 @@ _PARAMETERS = {
 
 
 def function_of(class_name: str, module: str) -> Callable[..., Any] | None:
-    """The function for an operation of Keras; None if there is none."""
+    """Return the function for an operation of Keras; None if there is none."""
     name = _FUNCTIONS.get(class_name) or to_snake_case(class_name)
     if module.endswith(".image"):
         return getattr(ops.image, name, None)

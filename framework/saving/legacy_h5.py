@@ -37,7 +37,7 @@ def is_legacy(reader: WeightsReader) -> bool:
 
 
 def _weights_group(reader: WeightsReader) -> str | None:
-    """The group with the weights: the file's root where only weights were saved. None: not of the old format."""
+    """Return the group with the weights: the file's root where only weights were saved. None: not of the old format."""
     for place in (_WEIGHTS, ""):
         if any(name.startswith("layer_names") for name in reader.attributes(place)):
             return place
@@ -45,7 +45,7 @@ def _weights_group(reader: WeightsReader) -> str | None:
 
 
 def load_legacy_model(path: Path, custom_objects: Mapping[str, object] | None, compile: bool, safe_mode: bool) -> Model:
-    """A model from a file of the old format, with its optimizer's state if that fits.
+    """Return a model from a file of the old format, with its optimizer's state if that fits.
 
     Raises:
         SavedFileError: the file is damaged, holds no model, or needs classes that are not here.
@@ -170,7 +170,7 @@ def _pair(
 
 
 def _weight_places(reader: WeightsReader, group: str) -> list[str]:
-    """The datasets of a layer, in the order in which the file lists them."""
+    """Return the datasets of a layer, in the order in which the file lists them."""
     places = [_join(group, name) for name in _names(reader, group, "weight_names")]
     missing = [place for place in places if place not in reader.datasets]
     if missing:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def names_of(model: Model) -> dict[str, Variable]:
-    """The weights of a model by their paths below it; of several with one path the later ones get a number."""
+    """Return the weights of a model by their paths below it; of several with one path the later ones get a number."""
     found: dict[str, Variable] = {}
     for weight in model.weights:
         path = name = (getattr(weight, "path", None) or weight.name).removeprefix(f"{model.name}/")

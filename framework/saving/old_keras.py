@@ -14,7 +14,7 @@ _CUSTOM = "Custom>"  # Keras 2.12 to 2.15 put its own optimizers under this pack
 
 
 def modern_config(config: Config, keras_version: str) -> Any:
-    """The config of a model, a layer or an optimizer as Keras writes it today.
+    """Return the config of a model, a layer or an optimizer as Keras writes it today.
 
     Args:
         config: what the file holds; it stays as it is.
@@ -67,7 +67,7 @@ def _modern_optimizer(config: Mapping[str, object]) -> dict[str, Any]:
 
 
 def modern_numbers(names: Sequence[str]) -> dict[str, str]:
-    """The names of a model's layers in an old file, numbered as today: a layer that is called twice counts once.
+    """Return the names of a model's layers in an old file, numbered as today: a layer that is called twice counts once.
 
     >>> modern_numbers(["dense", "dense_2", "conv2d"])
     {'dense': 'dense', 'dense_2': 'dense_1', 'conv2d': 'conv2d'}

@@ -95,7 +95,7 @@ def _problem(layer: Layer, custom_objects: Mapping[str, object] | None, safe_mod
 
 
 def _without_builds(config: Config) -> Any:
-    """A config without what would make weights."""
+    """Return a config without what would make weights."""
     if isinstance(config, list):
         return [_without_builds(item) for item in config]
     if not isinstance(config, dict):

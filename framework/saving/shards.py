@@ -61,7 +61,7 @@ class ShardedArrays(Mapping[str, Array]):
 
 
 def open_arrays(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedArrays:
-    """The arrays of a file, or of the files of an index.
+    """Return the arrays of a file, or of the files of an index.
 
     Args:
         path: a name that ends in ``.safetensors``, of a file or, if there is none, of what an index is beside; or
@@ -79,7 +79,7 @@ def open_arrays(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedArrays
 
 
 def shard_bytes(size: str | float | None) -> int | None:
-    """The bytes that ``"5GB"`` stands for; a number counts gigabytes, as in Keras; None stays None.
+    """Return the bytes that ``"5GB"`` stands for; a number counts gigabytes, as in Keras; None stays None.
 
     Raises:
         ValueError: it stands for none.

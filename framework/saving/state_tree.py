@@ -39,7 +39,7 @@ _SHOWN = 12
 
 
 def walk(root: Saveable, left_out: Iterable[object] = ()) -> Iterator[tuple[str, Saveable]]:
-    """Every object below `root` that saves weights, `root` first, with its path.
+    """Yield every object below `root` that saves weights, `root` first, with its path.
 
     Args:
         root: a layer, a model or an optimizer.
@@ -58,7 +58,7 @@ def _walk(item: Saveable, path: str, visited: set[int]) -> Iterator[tuple[str, S
 
 
 def _walk_value(value: object, path: str, visited: set[int], above: frozenset[int]) -> Iterator[tuple[str, Saveable]]:
-    """An attribute or an element: an object that saves, a container of them, or something else."""
+    """Yield an attribute or an element: an object that saves, a container of them, or something else."""
     if isinstance(value, Saveable):
         yield from _walk(value, path, visited)
     if not isinstance(value, (list, tuple, dict)) or id(value) in above:
@@ -81,7 +81,7 @@ def _name_in_container(child: object) -> str | None:
 
 
 def _attributes(item: Saveable) -> Iterator[tuple[str, Any]]:
-    """The attributes to look into, in Keras's order."""
+    """Yield the attributes to look into, in Keras's order."""
     skipped = _names_to_skip(_kind(item)) | (type(item).untracked - {"optimizer"} if isinstance(item, Layer) else set())
     layers = _computed_layers(item)
     if layers is not None:
@@ -254,12 +254,12 @@ def _difference(title: str, value: object, stored: Stored | None) -> list[str]:
 
 
 def _rank(dtype: DType) -> int:
-    """Booleans fit integers, these floating-point numbers, these complex ones; not the other way."""
+    """Return booleans fit integers, these floating-point numbers, these complex ones; not the other way."""
     return 2 if is_floating(dtype) else {"b": 0, "i": 1, "u": 1}.get(dtype.kind, 3)
 
 
 def describe(differences: list[str]) -> str:
-    """Differences as lines of a message."""
+    """Return differences as lines of a message."""
     lines = differences[:_SHOWN]
     if len(differences) > _SHOWN:
         lines.append(f"... and {len(differences) - _SHOWN} more")

@@ -173,14 +173,14 @@ class WeightsReader:
         self._file.close()
 
     def attributes(self, place: str = "") -> dict[str, Any]:
-        """The attributes of the group at `place`; empty if there is no such group."""
+        """Return the attributes of the group at `place`; empty if there is no such group."""
         try:
             return dict(self._file[place or "/"].attrs) if not place or place in self._file else {}
         except Exception as error:
             raise damaged(self.path, f"the attributes of {place or 'the file'} can't be read") from error
 
     def read(self, path: str) -> dict[str, Array]:
-        """The arrays of the object at `path`, by key; empty if it has none.
+        """Return the arrays of the object at `path`, by key; empty if it has none.
 
         Raises:
             SavedFileError: HDF5 can't.
@@ -188,7 +188,7 @@ class WeightsReader:
         return {key: self.read_dataset(self._places[path, key]) for key in self.index.get(path, {})}
 
     def read_dataset(self, place: str) -> Array:
-        """The content of the dataset at `place`.
+        """Return the content of the dataset at `place`.
 
         Raises:
             SavedFileError: HDF5 can't read it.
@@ -245,7 +245,7 @@ class WeightsReader:
 
 
 def _dtype_of(dataset: h5py.Dataset) -> DType | None:
-    """The dtype of the numbers in a dataset; None if they are not numbers."""
+    """Return the dtype of the numbers in a dataset; None if they are not numbers."""
     if str(dataset.attrs.get("dtype")) == "bfloat16" and dataset.dtype.itemsize == 2:
         return as_dtype("bfloat16")
     return dataset.dtype.newbyteorder("=") if dataset.dtype.kind in "biufc" else None

@@ -416,7 +416,7 @@ def _rows(batch: Sequence[_Request]) -> int:
 
 
 def _joined(arrays: Sequence[Any], rows: int) -> Any:
-    """The rows of arrays one after the other, filled up with copies of the last one."""
+    """Return the rows of arrays one after the other, filled up with copies of the last one."""
     missing = rows - sum(len(array) for array in arrays)
     if missing:
         arrays = [*arrays, np.repeat(arrays[-1][-1:], missing, axis=0)]

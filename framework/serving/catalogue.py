@@ -90,7 +90,7 @@ class Catalogue:
                 await entry.refresh(self._thread)
 
     def find(self, name: str, version: str = "", label: str = "") -> ServedModel:
-        """The model of a name, and of a version or a label if one is given.
+        """Return the model of a name, and of a version or a label if one is given.
 
         Raises:
             RequestError: it is not loaded, is a decoder, or the request does not bear its token.
@@ -132,7 +132,7 @@ class Catalogue:
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
     def open_names(self) -> list[str]:
-        """The names of all models for which the request bears the token."""
+        """Return the names of all models for which the request bears the token."""
         return [name for name in self.models if self._has_token(name)]
 
     @property

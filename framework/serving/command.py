@@ -189,7 +189,7 @@ def facts(server: Server) -> list[str]:
 
 
 def _member(place: str | None) -> Member | None:
-    """The place of a process that `Supervisor` has started; None for one of its own."""
+    """Return the place of a process that `Supervisor` has started; None for one of its own."""
     if place is None:
         return None
     from .workers.member import Member

@@ -174,7 +174,7 @@ def _model(name: str, entry: object) -> ModelConfig:
 
 
 def _checked(value: object, where: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """A table whose keys are known, and whose values have the types that these ask for."""
+    """Return a table whose keys are known, and whose values have the types that these ask for."""
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected a table of {', '.join(kinds)}; got {type(value).__name__}.")
     for key, item in value.items():

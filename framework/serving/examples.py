@@ -42,7 +42,7 @@ def example_line(
 
 
 def example_instances(inputs: tuple[TensorInfo, ...]) -> dict[str, Any] | None:
-    """The body of a request for one row; None where a row would be too long to be read."""
+    """Return the body of a request for one row; None where a row would be too long to be read."""
     if sum(math.prod(4 if size is None else size for size in info.shape[1:]) for info in inputs) > _MOST_SHOWN:
         return None
     rows = {info.name: example(info) for info in inputs}
@@ -50,7 +50,7 @@ def example_instances(inputs: tuple[TensorInfo, ...]) -> dict[str, Any] | None:
 
 
 def example_generation(inputs: tuple[TensorInfo, ...]) -> dict[str, Any]:
-    """The body of a request for a sequence."""
+    """Return the body of a request for a sequence."""
     body: dict[str, Any] = {"tokens": [1], "parameters": {"max_tokens": 8}}
     if len(inputs) > 1:
         body["inputs"] = {info.name: example(info) for info in inputs[1:]}
@@ -58,7 +58,7 @@ def example_generation(inputs: tuple[TensorInfo, ...]) -> dict[str, Any]:
 
 
 def example(info: TensorInfo) -> Any:
-    """One row for an input: 0, 1, 2, ..., as many as four along axes that are open."""
+    """Return one row for an input: 0, 1, 2, ..., as many as four along axes that are open."""
     values = [0, 1, 2, 3]
     if info.dtype == "string":
         values = ["a", "b", "c", "d"]

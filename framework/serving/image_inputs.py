@@ -107,7 +107,7 @@ def _bytes(value: object) -> bytes:
 
 
 def _one(info: TensorInfo, content: bytes) -> Any:
-    """The array of one image.
+    """Return the array of one image.
 
     Raises:
         _NoImageError: it can't be read, or is of another size.

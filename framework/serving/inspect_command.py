@@ -87,7 +87,7 @@ def describe_decoder(decoder: Decoder, versions: list[int]) -> dict[str, Any]:
 
 
 def decoder_as_text(found: dict[str, Any]) -> str:
-    """The description of a decoder in lines for people."""
+    """Return the description of a decoder in lines for people."""
     decoder = found["decoder"]
     states = decoder["slots"] * decoder["row_bytes"]
     lines = [
@@ -122,7 +122,7 @@ def _described(info: TensorInfo) -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """The description in lines for people."""
+    """Return the description in lines for people."""
     kept = ", ".join(f"{dtype} {_size(count)}" for dtype, count in found["bytes_by_dtype"].items())
     lines = [
         f"{found['path']}: version {found['version']} of {', '.join(map(str, found['versions']))}",

@@ -19,7 +19,7 @@ _TOKENS = re.compile(rb"NaN|Infinity")
 
 
 def read_json(body: bytes | memoryview) -> Any:
-    """The value that a body holds; the tokens NaN, Infinity and -Infinity are numbers.
+    """Return the value that a body holds; the tokens NaN, Infinity and -Infinity are numbers.
 
     Raises:
         RequestError: it is no JSON.
@@ -44,7 +44,7 @@ def read_object(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def write_json(value: object, arrays: tuple[Any, ...] = ()) -> bytes:
-    """`value`, which may hold arrays, as JSON.
+    """Return `value`, which may hold arrays, as JSON.
 
     Args:
         value: what is written.
@@ -57,7 +57,7 @@ def write_json(value: object, arrays: tuple[Any, ...] = ()) -> bytes:
 
 
 def as_json_array(array: Array) -> Any:
-    """An array as one that `write_json` takes: text as lists, bfloat16 as float32, numbers in C order."""
+    """Return an array as one that `write_json` takes: text as lists, bfloat16 as float32, numbers in C order."""
     if array.dtype.kind == "T":
         return list(in_pieces(array)) if array.ndim == 1 else array.tolist()
     if array.dtype.isbuiltin != 1:

@@ -190,5 +190,5 @@ class Metrics:
         return _Request(self.of_model(model), rows, statistics)
 
     def text(self) -> bytes:
-        """All of it."""
+        """Return all of it."""
         return generate_latest(self._registry)

@@ -99,7 +99,7 @@ def _generate(decoder: Decoder, options: argparse.Namespace) -> int:
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines of a file that are objects, with their numbers; others are errors."""
+    """Yield the lines of a file that are objects, with their numbers; others are errors."""
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         if not line.strip():
             continue

@@ -57,7 +57,7 @@ class Servable:
         self._lengths = {name: Lengths(each) for name, each in signatures.items() if each.paddings}
 
     def signature(self, name: str = "") -> Signature:
-        """The signature of a name, by default the one called "serving_default".
+        """Return the signature of a name, by default the one called "serving_default".
 
         Raises:
             RequestError: there is none of this name.
@@ -102,7 +102,7 @@ class Servable:
 
     @staticmethod
     def by_name(signature: Signature, outputs: Sequence[Any]) -> dict[str, Any]:
-        """The outputs by their names."""
+        """Return the outputs by their names."""
         return {info.name: array for info, array in zip(signature.outputs, outputs, strict=True)}
 
     def bytes_by_dtype(self) -> dict[str, int]:
@@ -186,7 +186,7 @@ class Servable:
             raise RequestError(400, f"All inputs must have the same number of rows (size of axis 0). Got {listed}.")
 
     def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
-        """The outputs for arrays that fit the signature's inputs; callers wait for each other.
+        """Return the outputs for arrays that fit the signature's inputs; callers wait for each other.
 
         Where layers are stateful, arrays may go on with their states, and then the outputs go on with the new ones;
         without these, each row begins a sequence.

@@ -197,7 +197,7 @@ class Server:
         return [] if self._catalogue is None else list(self._catalogue.models)
 
     def inputs_of(self, name: str) -> tuple[TensorInfo, ...]:
-        """The inputs of a model that is served."""
+        """Return the inputs of a model that is served."""
         found = self._served(name)
         return found.decoder.signature.inputs if isinstance(found, ServedDecoder) else found.servable.signature().inputs
 

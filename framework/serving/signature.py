@@ -29,7 +29,7 @@ class ImageForm:
     pad_to_aspect_ratio: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The form as values for JSON."""
+        """Return the form as values for JSON."""
         return {
             "resize": self.resize,
             "crop_to_aspect_ratio": self.crop_to_aspect_ratio,
@@ -38,7 +38,7 @@ class ImageForm:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ImageForm:
-        """The form that `to_json` described.
+        """Return the form that `to_json` described.
 
         Raises:
             ValueError: an option is unknown, or has another type.
@@ -116,12 +116,12 @@ class StateInfo:
     after: str
 
     def to_json(self) -> dict[str, Any]:
-        """The state as values for JSON."""
+        """Return the state as values for JSON."""
         return {"dtype": self.dtype, "shape": list(self.shape), "before": self.before, "after": self.after}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> StateInfo:
-        """The state that `to_json` described."""
+        """Return the state that `to_json` described."""
         shape = tuple(None if size is None else int(size) for size in document["shape"])
         if shape[:1] != (None,) or None in shape[1:]:
             raise ValueError(f"a state of the shape {shape}")
@@ -156,7 +156,7 @@ class Signature:
         return False
 
     def to_json(self) -> dict[str, Any]:
-        """The signature as values for JSON."""
+        """Return the signature as values for JSON."""
         return {
             "inputs": [_info_to_json(info) for info in self.inputs],
             "outputs": [_info_to_json(info) for info in self.outputs],
@@ -168,7 +168,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Signature:
-        """The signature that `to_json` described."""
+        """Return the signature that `to_json` described."""
         inputs, outputs = (tuple(_info_from_json(each) for each in document[key]) for key in ("inputs", "outputs"))
         row_wise = document.get("row_wise")
         paddings = tuple(_padding_from_json(each, inputs, outputs) for each in document.get("pad", ()))

@@ -55,7 +55,7 @@ class Statistics:
         self._nanoseconds[part] += nanoseconds
 
     def to_json(self, name: str, version: str) -> dict[str, Any]:
-        """The fields of Triton's ``ModelStatistics``; times are nanoseconds."""
+        """Return the fields of Triton's ``ModelStatistics``; times are nanoseconds."""
         batches = [
             {"batch_size": rows, "compute_infer": {"count": count, "ns": nanoseconds}}
             for rows, (count, nanoseconds) in sorted(self._batches.items())

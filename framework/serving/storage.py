@@ -71,7 +71,7 @@ class ServableError(ValueError):
 
 
 def versions_in(filepath: str | os.PathLike[str]) -> list[int]:
-    """The versions that a folder holds, in ascending order."""
+    """Return the versions that a folder holds, in ascending order."""
     base = Path(filepath)
     if not base.is_dir():
         raise ServableError(f"There is no folder {str(base)!r}. Give the path that was given to model.export().")

@@ -23,7 +23,7 @@ _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}  # of the want
 
 
 def as_input(info: TensorInfo, value: object) -> Any:
-    """`value`, an array, nested lists or images, as an array for an input.
+    """Return `value`, an array, nested lists or images, as an array for an input.
 
     Raises:
         RequestError: it is no array, its values are of another kind or out of range, or its shape does not fit.
@@ -111,12 +111,12 @@ def _as_strings(what: str, value: object) -> Any:
 
 
 def text_vector(texts: list[str]) -> Any:
-    """Strings as a vector."""
+    """Return strings as a vector."""
     return filled(np.empty(len(texts), as_dtype("string")), texts)
 
 
 def _boxed(what: str, value: object, depth: int = 0) -> Any:
-    """`value` with ``{"b64": ...}`` decoded; these become bytes."""
+    """Return `value` with ``{"b64": ...}`` decoded; these become bytes."""
     if isinstance(value, (list, tuple)):
         if depth == _MOST_AXES:
             raise RequestError(400, f"{what}: expected an array of text, got lists in more than {_MOST_AXES} lists.")
@@ -130,7 +130,7 @@ def _boxed(what: str, value: object, depth: int = 0) -> Any:
 
 
 def as_text(what: str, value: object) -> str:
-    """A string, or the string that bytes of UTF-8 hold."""
+    """Return a string, or the string that bytes of UTF-8 hold."""
     if isinstance(value, str):
         return value
     if not isinstance(value, bytes):

@@ -234,7 +234,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 def _loaded_and_warm(
     path: str | os.PathLike[str], number: int, shapes: tuple[object, ...], max_batch_size: int
 ) -> Servable | Decoder:
-    """A version, compiled for its warm-up, and for the shapes that the one before it was asked for."""
+    """Return a version, compiled for its warm-up, and for the shapes that the one before it was asked for."""
     servable = load_any(path, number)
     if isinstance(servable, Decoder):
         servable.warm_up()

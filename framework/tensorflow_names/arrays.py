@@ -21,24 +21,24 @@ newaxis = None
 
 
 def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
-    """The same values in another dtype."""
+    """Return the same values in another dtype."""
     return ops.cast(x, dtype)
 
 
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Values within limits."""
+    """Return values within limits."""
     return ops.clip(t, clip_value_min, clip_value_max)
 
 
 def einsum(equation: str, *inputs: TensorLike, **options: object) -> Tensor:
-    """A sum of products, as the equation says; options are TensorFlow's and do nothing here."""
+    """Return a sum of products, as the equation says; options are TensorFlow's and do nothing here."""
     return ops.einsum(equation, *inputs)
 
 
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
-    """A tensor with an axis of one element more."""
+    """Return a tensor with an axis of one element more."""
     return ops.expand_dims(input, axis)
 
 
@@ -48,7 +48,7 @@ def eye(
     dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> Tensor:
-    """The matrix that is one on its diagonal and zero elsewhere."""
+    """Return the matrix that is one on its diagonal and zero elsewhere."""
     return ops.eye(num_rows, num_columns, dtype=dtype)
 
 
@@ -85,22 +85,22 @@ def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
 
 
 def ones(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return ops.ones(shape, dtype)
 
 
 def ones_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
-    """Ones in the shape of a tensor."""
+    """Return ones in the shape of a tensor."""
     return ops.ones_like(input, dtype)
 
 
 def zeros(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> Tensor:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return ops.zeros(shape, dtype)
 
 
 def zeros_like(input: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
-    """Zeros in the shape of a tensor."""
+    """Return zeros in the shape of a tensor."""
     return ops.zeros_like(input, dtype)
 
 
@@ -119,17 +119,17 @@ def range(
 
 
 def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Each element several times."""
+    """Return each element several times."""
     return ops.repeat(input, repeats, axis)
 
 
 def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
-    """The same values in another shape."""
+    """Return the same values in another shape."""
     return ops.reshape(tensor, shape)
 
 
 def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name: str | None = None) -> Tensor:
-    """The elements moved on along an axis; those at the end come first."""
+    """Return the elements moved on along an axis; those at the end come first."""
     return ops.roll(input, shift, axis)
 
 
@@ -156,41 +156,41 @@ def size(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = No
 
 
 def squeeze(input: TensorLike, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """A tensor without its axes of one element, or without some of these."""
+    """Return a tensor without its axes of one element, or without some of these."""
     return ops.squeeze(input, axis)
 
 
 def stack(values: Sequence[TensorLike] | Tensor, axis: int = 0, name: str | None = None) -> Tensor:
-    """Tensors side by side along a new axis."""
+    """Return tensors side by side along a new axis."""
     return ops.stack(values, axis)
 
 
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
-    """The same values, through which no gradient passes."""
+    """Return the same values, through which no gradient passes."""
     return ops.stop_gradient(input)
 
 
 def tensordot(
     a: TensorLike, b: TensorLike, axes: int | Sequence[int] | Sequence[Sequence[int]], name: str | None = None
 ) -> Tensor:
-    """The sum of products along axes."""
+    """Return the sum of products along axes."""
     return ops.tensordot(a, b, axes)
 
 
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor so many times along each axis."""
+    """Return a tensor so many times along each axis."""
     return ops.tile(input, multiples)
 
 
 def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = None) -> list[Tensor]:
-    """The parts of a tensor along an axis, each without that axis."""
+    """Return the parts of a tensor along an axis, each without that axis."""
     return ops.unstack(value, num, axis)
 
 
 def where(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
 ) -> Any:
-    """`x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
+    """Return `x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
     if x is None and y is None:
         return ops.cast(ops.argwhere(condition), "int64")
     if x is None or y is None:
@@ -199,7 +199,7 @@ def where(
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
-    """The same values, as the result of an operation of its own, which waits for control dependencies."""
+    """Return the same values, as the result of an operation of its own, which waits for control dependencies."""
     return pass_on(ops.convert_to_tensor(input))
 
 
@@ -230,17 +230,17 @@ def split(
 
 
 def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
-    """Tensors one after the other along an axis."""
+    """Return tensors one after the other along an axis."""
     return ops.concatenate(values, axis)
 
 
 def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """A tensor with its axes in another order."""
+    """Return a tensor with its axes in another order."""
     return ops.transpose(a, perm)
 
 
 def fill(dims: ShapeLike, value: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of one value."""
+    """Return a tensor of one value."""
     filled_with = ops.convert_to_tensor(value)
     return ops.full(dims, filled_with, filled_with.dtype)
 

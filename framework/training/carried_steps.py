@@ -51,7 +51,7 @@ class StepGraph:
         return all(map(_is_plain, self.graph.operations))
 
     def copy(self, batch: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[list[Symbol], list[Symbol]]:
-        """The step again, in the current graph.
+        """Return the step again, in the current graph.
 
         Args:
             batch: in place of what is fed.

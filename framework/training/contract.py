@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[Callable[..., Tensor], str] = {
 
 
 def checked_first(batches: Iterator[Batch], check: Callable[[Batch], None]) -> Iterator[Batch]:
-    """The batches, of which the first was given to `check`."""
+    """Yield the batches, of which the first was given to `check`."""
     for batch in batches:
         check(batch)
         yield batch

@@ -92,7 +92,7 @@ class Epochs:
         self._passes += 1
 
     def epoch(self) -> Generator[Batch]:
-        """The batches of one epoch. If data end that can't be started again, `exhausted` is set."""
+        """Return the batches of one epoch. If data end that can't be started again, `exhausted` is set."""
         steps, first = self.steps_per_epoch, self.done_before
         self.done_before = 0
         self._handed_out = self._whole_pass() if steps is None else self._steps(first, steps)

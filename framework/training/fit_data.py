@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def batch_of_x(x: Rows) -> Batch:
-    """A batch of inputs only."""
+    """Return a batch of inputs only."""
     if type(x) is np.ndarray and x.ndim and x.dtype.kind not in "OSU":
         is_other = x.dtype.kind == "f" and name_of(x.dtype) != floatx()  # `dtype.name` is computed each time
         return Batch(X_ONLY, [x.astype(floatx()) if is_other else x], len(x))
@@ -23,7 +23,7 @@ def batch_of_x(x: Rows) -> Batch:
 
 
 def without_targets(batch: Batch) -> Batch:
-    """The batch with its inputs only."""
+    """Return the batch with its inputs only."""
     if batch.layout.y is None and batch.layout.sample_weight is None:
         return batch
     x, _, _ = batch.layout.pack(batch.leaves)
@@ -31,7 +31,7 @@ def without_targets(batch: Batch) -> Batch:
 
 
 def batch_size_of(data: Data, given: int | None) -> int | None:
-    """The batch size of arrays; of other data what `fit` got."""
+    """Return the batch size of arrays; of other data what `fit` got."""
     return data.batch_size if isinstance(data, ArrayData) else given
 
 

@@ -99,7 +99,7 @@ class GradientTape:
         self._watched += flatten(tensor)
 
     def watched_variables(self) -> tuple[Variable, ...]:
-        """The variables that were given to `watch`, and those that were read inside the block."""
+        """Return the variables that were given to `watch`, and those that were read inside the block."""
         given = [item for item in self._watched if isinstance(item, Variable)]
         return tuple(dict.fromkeys([*given, *self._tape.variables()]))
 
@@ -125,7 +125,7 @@ class GradientTape:
         output_gradients: Arrays | None = None,
         unconnected_gradients: str | Enum = "none",
     ) -> Any:
-        """The derivatives of the sum of `target` with respect to each of `sources`.
+        """Return the derivatives of the sum of `target` with respect to each of `sources`.
 
         Args:
             target: a tensor, or a structure of them.
@@ -178,7 +178,7 @@ class GradientTape:
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Any:
-        """The derivative of each element of `target` by each element of `sources`; see `ab.jacobian`."""
+        """Return the derivative of each element of `target` by each element of `sources`; see `ab.jacobian`."""
         self._use("jacobian")
         with self._recorded(target):
             found = jacobian(target, sources, unconnected_choice(unconnected_gradients), parallel=experimental_use_pfor)
@@ -193,7 +193,7 @@ class GradientTape:
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Any:
-        """The derivatives of each row of `target` by the same row of `source`; see `ab.batch_jacobian`."""
+        """Return the derivatives of each row of `target` by the same row of `source`; see `ab.batch_jacobian`."""
         self._use("batch_jacobian")
         with self._recorded(target):
             absent = unconnected_choice(unconnected_gradients)
@@ -202,7 +202,7 @@ class GradientTape:
         return found
 
     def _recorded(self, target: object) -> AbstractContextManager[object]:
-        """The block in which gradients of values are read from this tape."""
+        """Return the block in which gradients of values are read from this tape."""
         return nullcontext() if any(isinstance(item, Symbol) for item in flatten(target)) else self._tape.asked()
 
     def _watches(self, source: object) -> bool:
@@ -227,7 +227,7 @@ class GradientTape:
         self._is_used = True
 
     def _constants(self, targets: list[Any]) -> list[Symbol]:
-        """The tensors on the way to `targets` that were computed before the tape began, or while it paused."""
+        """Return the tensors on the way to `targets` that were computed before the tape began, or while it paused."""
         found: dict[Symbol, None] = {}
         seen: set[Operation] = set()
         pending = [target for target in targets if isinstance(target, Symbol) and target.graph is self._graph]
@@ -253,7 +253,7 @@ def _packed(sources: Sources, found: list[Any]) -> Any:
 
 
 def unconnected_choice(unconnected_gradients: str | Enum) -> str:
-    """The word, from a word or an enum like ``tf.UnconnectedGradients``."""
+    """Return the word, from a word or an enum like ``tf.UnconnectedGradients``."""
     return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
 
 

@@ -48,11 +48,11 @@ class Config(MutableMapping[str, Any]):
         object.__setattr__(self, "_frozen", False)
 
     def as_dict(self) -> dict[str, Any]:
-        """The values as a dict of its own."""
+        """Return the values as a dict of its own."""
         return dict(self._config)
 
     def to_json(self) -> str:
-        """The values as JSON."""
+        """Return the values as JSON."""
         return json.dumps(self._config)
 
     def _check_changeable(self, name: str) -> None:

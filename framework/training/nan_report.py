@@ -25,7 +25,7 @@ def guard_restored() -> Generator[None]:
 
 
 def located(error: FloatingPointError, model: StepMethods, title: str, batch: int) -> FloatingPointError:
-    """The guard's error, with where in the model and in the training it happened.
+    """Return the guard's error, with where in the model and in the training it happened.
 
     Args:
         error: what a step raised.
@@ -48,7 +48,7 @@ def located(error: FloatingPointError, model: StepMethods, title: str, batch: in
 
 
 def _layer_of(model: StepMethods, name: str) -> Layer | None:
-    """The innermost layer among the parts of an operation's name; None if there is none."""
+    """Return the innermost layer among the parts of an operation's name; None if there is none."""
     layers = {layer.name: layer for layer in model._flatten_layers(include_self=False)}
     found = [layers[part] for part in name.split("/") if part in layers]
     return found[-1] if found else None

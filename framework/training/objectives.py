@@ -93,7 +93,7 @@ def _spread(value: Any, structure: Any) -> list[Any] | None:
 
 
 def per_output(value: object, names: Names, keys: Names | None, what: str) -> list[Any]:
-    """One entry of `value` for each output; None where it has none.
+    """Return one entry of `value` for each output; None where it has none.
 
     Args:
         value: a single entry (if there is one output), a list or dict of them, or a structure like the outputs'.
@@ -156,7 +156,7 @@ def check_names(loss: Losses, *metrics: Metrics) -> None:
 
 
 def _names_in(given: object) -> Iterator[str]:
-    """The names in a structure that still have to be looked up."""
+    """Yield the names in a structure that still have to be looked up."""
     if isinstance(given, str) and given.lower() not in _BY_SHAPES:
         yield given
     elif isinstance(given, (list, tuple)) or (isinstance(given, dict) and not is_serialized(given)):
@@ -195,7 +195,7 @@ class _SumOfLosses:
 
 
 def object_name(item: object) -> str:
-    """The name of a metric, loss or function, for the logs."""
+    """Return the name of a metric, loss or function, for the logs."""
     return getattr(item, "name", None) or getattr(item, "__name__", None) or type(item).__name__
 
 
@@ -228,7 +228,7 @@ class CompiledLoss:
         sample_weight: Tensors | None = None,
         rows: float | Tensor | None = None,
     ) -> Tensor | None:
-        """The weighted sum of the losses; None if no output has one.
+        """Return the weighted sum of the losses; None if no output has one.
 
         Args:
             y_true, y_pred, sample_weight: a tensor, or a structure with one for each output.
@@ -326,7 +326,7 @@ def _weights_per_output(sample_weight: Tensors | None, names: Names, keys: Names
 
 
 def sum_of(terms: Sequence[Any]) -> Any:
-    """The sum of tensors; None if there are none."""
+    """Return the sum of tensors; None if there are none."""
     total = None
     for term in terms:
         total = term if total is None else total + term
@@ -354,7 +354,7 @@ def _make_metric(identifier: object, y_true: Tensor, y_pred: Tensor) -> Metric:
 
 
 def _by_shapes(kinds: tuple[str, str, str], y_true: Tensor, y_pred: Tensor) -> type[Metric]:
-    """The class, of (binary, sparse, one-hot), that suits the shapes."""
+    """Return the class, of (binary, sparse, one-hot), that suits the shapes."""
     binary, sparse = _is_binary_or_sparse(y_true, y_pred)
     return getattr(metrics_module, kinds[0] if binary else kinds[1] if sparse else kinds[2])
 
@@ -414,7 +414,7 @@ class CompiledMetrics:
             entry.metric.update_state(targets[entry.output], predictions[entry.output], sample_weight=weight)
 
     def result(self) -> dict[str, Any]:
-        """The results by the names that they have in the logs."""
+        """Return the results by the names that they have in the logs."""
         return {entry.name: entry.metric.result() for entry in self._entries or ()}
 
     def reset_state(self) -> None:
@@ -475,7 +475,7 @@ def _log_name(metric_name: str, prefix: str, weighted: bool, used: dict[str, int
 
 
 def row_count(x: Tensors) -> float | Tensor:
-    """The number of rows of a batch: a float where it is static, else a tensor."""
+    """Return the number of rows of a batch: a float where it is static, else a tensor."""
     first = flatten(x)[0]
     rows = first.shape[0] if first.shape else None
     return ops.cast(ops.shape(first)[0], "float32") if rows is None else float(rows)

@@ -75,7 +75,7 @@ class PassMethods(StepMethods):
         return done
 
     def _run_groups_of_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
-        """The same in groups of `steps_per_execution`, each group one loop in the graph."""
+        """Return the same in groups of `steps_per_execution`, each group one loop in the graph."""
         together, wanted, done = self.steps_per_execution, hooks.wants_batches(mode), epoch.done_before
         steps = math.inf if epoch.steps is None else epoch.steps
         batches = progress.timed(self._batches(epoch))
@@ -111,7 +111,7 @@ class PassMethods(StepMethods):
                 raise located(error, self, title, number) from error
 
     def _batches(self, epoch: Epochs) -> Iterator[Batch]:
-        """An epoch's batches; the first one that the model sees is looked at."""
+        """Return an epoch's batches; the first one that the model sees is looked at."""
         return epoch.epoch() if self._checked_batch else checked_first(epoch.epoch(), self._check_batch)
 
     def _check_batch(self, batch: Batch) -> None:
@@ -135,7 +135,7 @@ class PassMethods(StepMethods):
         return logs
 
     def _outputs(self, data: Epochs, hooks: CallbackList, progress: Progress) -> tuple[Any, list[Any]]:
-        """The structure of the outputs, and arrays of all rows.
+        """Return the structure of the outputs, and arrays of all rows.
 
         Raises:
             ValueError: there are no rows.

@@ -100,7 +100,7 @@ class StepMethods:
     # --- what a subclass may override -----------------------------------------------------------------------
 
     def train_step(self, data: Any) -> Logs:
-        """One step of training, in terms of tensors. Override it to train in a way of your own.
+        """Return one step of training, in terms of tensors. Override it to train in a way of your own.
 
         It is called once for each kind of batch, to build the step that `fit` and `train_on_batch` run: whatever it
         computes, assigns and updates is part of that step. Python's `print` and counters act once only.
@@ -147,7 +147,7 @@ class StepMethods:
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def test_step(self, data: Any) -> Logs:
-        """One step of `evaluate` and `test_on_batch`; see `train_step`."""
+        """Return one step of `evaluate` and `test_on_batch`; see `train_step`."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
         loss = self._loss_of(x, y, y_pred, sample_weight, False)
@@ -156,14 +156,14 @@ class StepMethods:
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def predict_step(self, data: Any) -> Any:
-        """One step of `predict` and `predict_on_batch`: the outputs, a tensor or a structure of tensors."""
+        """Return one step of `predict` and `predict_on_batch`: the outputs, a tensor or a structure of tensors."""
         x, _, _ = unpack_x_y_sample_weight(data)
         return self(x, training=False)
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """The loss of a batch, a scalar tensor: the compiled losses, and what layers and regularizers add.
+        """Return the loss of a batch, a scalar tensor: the compiled losses, and what layers and regularizers add.
 
         Override it to train on something else; it is called once for each kind of batch, to build the step.
 
@@ -198,7 +198,7 @@ class StepMethods:
         sample_weight: Tensors | None = None,
         regularization_losses: object = None,
     ) -> Any:
-        """The loss, also taken into its average: for steps written for Keras 2. New ones call `compute_loss`.
+        """Return the loss, also taken into its average: for steps written for Keras 2. New ones call `compute_loss`.
 
         Args:
             y_true, y_pred, sample_weight: targets, predictions and weights.
@@ -216,7 +216,7 @@ class StepMethods:
     def _loss_of(
         self, x: Tensors | None, y: Tensors | None, y_pred: Tensors, sample_weight: Tensors | None, training: bool
     ) -> Any:
-        """`compute_loss`, which an older subclass may have defined without `training`."""
+        """Return `compute_loss`, which an older subclass may have defined without `training`."""
         parameters = inspect.signature(self.compute_loss).parameters
         takes_training = "training" in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
         named = {"training": training} if takes_training else {}
@@ -268,7 +268,7 @@ class StepMethods:
             metric.reset_state()
 
     def get_metrics_result(self) -> Logs:
-        """The running averages by name: as floats, or, while a step is built, as tensors."""
+        """Return the running averages by name: as floats, or, while a step is built, as tensors."""
         metrics, names = self._metrics_and_names()
         if self._is_building_step or in_explicit_graph():
             return _results(metrics, names)
@@ -363,7 +363,7 @@ class StepMethods:
         return dict(sorted(zip(names, map(plain, values), strict=True)))
 
     def _in_order(self, logs: Logs) -> Any:
-        """The values of logs as Keras orders them: loss, the metrics of a single output, others by name."""
+        """Return the values of logs as Keras orders them: loss, the metrics of a single output, others by name."""
         compiled = [] if self._compiled_metrics is None else [metric.name for metric in self._compiled_metrics.metrics]
         trackers = [] if self._compiled_loss is None else [tracker.name for tracker in self._compiled_loss.trackers]
         own = [metric.name for metric in self._metrics_and_names()[0]]
@@ -376,12 +376,12 @@ class StepMethods:
 
 
 def plain(value: Array) -> float | Array:
-    """A fetched value as a float, or as an array if it has axes."""
+    """Return a fetched value as a float, or as an array if it has axes."""
     return float(value) if np.ndim(value) == 0 else np.asarray(value)
 
 
 def _as_data(x: Tensors, y: Tensors | None, sample_weight: Tensors | None) -> object:
-    """The batch as steps get it: what is absent at the end is left out."""
+    """Return the batch as steps get it: what is absent at the end is left out."""
     if sample_weight is not None:
         return x, y, sample_weight
     if y is not None:
@@ -390,7 +390,7 @@ def _as_data(x: Tensors, y: Tensors | None, sample_weight: Tensors | None) -> ob
 
 
 def _results(metrics: list[Any], names: Mapping[int, str]) -> Logs:
-    """The results by name; a metric with a dict of results gives its entries."""
+    """Return the results by name; a metric with a dict of results gives its entries."""
     return _flat_logs({names.get(id(metric), metric.name): metric.result() for metric in metrics})
 
 

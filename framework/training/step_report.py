@@ -130,15 +130,15 @@ class ModelProfile:
         return {name: seconds for name, seconds in found.items() if seconds or name == "forward"}
 
     def by_user_line(self) -> list[UserLine]:
-        """The same by the lines that built the operations, what took longest first."""
+        """Return the same by the lines that built the operations, what took longest first."""
         return self.steps.by_user_line()
 
     def by_kernel(self) -> list[KernelTime]:
-        """The same by kind of kernel, what took longest first."""
+        """Return the same by kind of kernel, what took longest first."""
         return self.steps.by_kernel()
 
     def stacks(self) -> list[Stack]:
-        """The same as parts of a flame graph: phase, layers, your line, and the operation in it."""
+        """Return the same as parts of a flame graph: phase, layers, your line, and the operation in it."""
         found: list[Stack] = []
         for line in self.steps.lines:
             parts = line.parts or (Part(""),)
@@ -301,7 +301,7 @@ def profile_step(
     batch_size: int | None,
     runs: int | None,
 ) -> ModelProfile:
-    """`Model.profile`."""
+    """Return `Model.profile`."""
     if data[0] is None:
         raise ValueError(
             f"profile() runs steps of model {model.name!r}: give it data, x and y as for fit(); got x=None."
@@ -341,7 +341,7 @@ def explain_step(
     batch_size: int | None,
     passes: bool,
 ) -> ModelExplanation:
-    """`Model.explain`."""
+    """Return `Model.explain`."""
     batch: Batch | None = None
     if data[0] is None:
         _check(model, kind, "explain")
@@ -484,13 +484,13 @@ def _names_of(model: str, path: str) -> list[str]:
 
 
 def _in_order(inside: Mapping[str, _Sum], classes: Mapping[str, str]) -> list[tuple[str, _Sum]]:
-    """The layers in the order in which the model has them; others behind."""
+    """Return the layers in the order in which the model has them; others behind."""
     order = {name: number for number, name in enumerate(classes)}
     return sorted(inside.items(), key=lambda item: order.get(item[0], len(order)))
 
 
 def _classes(model: Model) -> dict[str, str]:
-    """The classes of all layers by name, in the order of the layers."""
+    """Return the classes of all layers by name, in the order of the layers."""
     return {layer.name: type(layer).__name__ for layer in model._flatten_layers()}
 
 

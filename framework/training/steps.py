@@ -108,7 +108,7 @@ class StepPrograms:
         return next(reversed(self._programs.values()), None)
 
     def build_anew(self, batch: Batch) -> Program:
-        """A further program for a batch, which is not kept: for looking at how it comes about."""
+        """Return a further program for a batch, which is not kept: for looking at how it comes about."""
         specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
         return compile_step(self._build, batch.layout, specs, self._remote())
 
@@ -147,7 +147,7 @@ class StepPrograms:
         return len({id(program) for program in (*self._programs.values(), *[loop for _, loop in self._loops.values()])})
 
     def _loop_of(self, key: object, batches: Sequence[Batch]) -> Program | None:
-        """The loop over so many batches of one kind; None where the steps had better be run one by one.
+        """Return the loop over so many batches of one kind; None where the steps had better be run one by one.
 
         A loop whose length is known runs quicker, so there is one for the length that comes first: other groups, as at
         the end of an epoch, are few.

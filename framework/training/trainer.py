@@ -192,7 +192,7 @@ class Trainer(PassMethods):
         self._compile_arguments = {**self._compile_arguments, "optimizer": self.optimizer}
 
     def get_compile_config(self) -> dict[str, Any] | None:
-        """The arguments of `compile`, for JSON; None if the model is not compiled."""
+        """Return the arguments of `compile`, for JSON; None if the model is not compiled."""
         if self._compile_arguments is None:
             return None
         given = {**self._compile_arguments, "optimizer": self.optimizer}
@@ -384,7 +384,7 @@ class Trainer(PassMethods):
         steps: int | None = None,
         callbacks: Callbacks = None,
     ) -> Array | Any:
-        """The model's outputs for data, batch by batch.
+        """Return the model's outputs for data, batch by batch.
 
         Args:
             x: inputs, as in `fit`.
@@ -415,7 +415,7 @@ class Trainer(PassMethods):
 
     @short_tracebacks
     def predict_on_batch(self, x: Rows) -> Array | Any:
-        """The model's outputs for one batch."""
+        """Return the model's outputs for one batch."""
         return self._predict_batch(batch_of_x(x))
 
     def _predict_batch(self, batch: Batch) -> Array | Any:

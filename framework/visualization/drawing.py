@@ -19,7 +19,7 @@ Color = Sequence[int]
 
 
 def batch_of_images(images: ArrayLike, data_format: str | None, what: str) -> Array:
-    """Images as a NumPy array with the channels last.
+    """Return images as a NumPy array with the channels last.
 
     Raises:
         ValueError: they are no batch.

@@ -101,7 +101,7 @@ def plot_image_gallery(
 
 
 def _shape(count: int, rows: int | None, cols: int | None) -> tuple[int, int]:
-    """The rows and columns for so many images."""
+    """Return the rows and columns for so many images."""
     if rows is None and cols is None:
         rows = max(math.ceil(math.sqrt(count)), 1)
     rows = rows or math.ceil(count / (cols or 1))

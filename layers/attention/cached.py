@@ -56,7 +56,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
     """
 
     def initial_cache(self, batch_size: DimLike | None, capacity: DimLike) -> Cache:
-        """An empty cache for so many places."""
+        """Return an empty cache for so many places."""
         sizes = (batch_size, capacity, self.num_heads)
         return (
             ops.zeros((*sizes, self.key_dim), self.compute_dtype),
@@ -64,7 +64,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
         )
 
     def project(self, value: TensorLike, key: TensorLike | None = None) -> Cache:
-        """Keys and values of a sequence, ``(batch, sources, features)``: a cache that is full."""
+        """Return keys and values of a sequence, ``(batch, sources, features)``: a cache that is full."""
         value = ops.cast(ops.convert_to_tensor(value), self.compute_dtype)
         key = value if key is None else ops.cast(ops.convert_to_tensor(key), self.compute_dtype)
         return self._key_dense(key), self._value_dense(value)
@@ -112,7 +112,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
         return self._output_dense(outputs if gate is None else outputs * gate), (keys, values)
 
     def _seen(self, query: Tensor, keys: Tensor, index: TensorLike) -> Tensor:
-        """``(batch or 1, targets, capacity)``: the places up to each target's own, and within the window."""
+        """Compute ``(batch or 1, targets, capacity)``: the places up to each target's own, and within the window."""
         targets = ops.expand_dims(_by_row(index), 1) + ops.arange(ops.shape(query)[1], dtype="int32")
         back = ops.expand_dims(targets, 2) - ops.arange(ops.shape(keys)[1], dtype="int32")
         seen = ops.greater_equal(back, 0)
@@ -129,7 +129,7 @@ def _by_row(index: TensorLike) -> Tensor:
 
 
 def _put(cache: Tensor, new: Tensor, index: TensorLike) -> Tensor:
-    """The cache, ``(batch, capacity, heads, size)``, with `new` at the places from `index` on.
+    """Return the cache, ``(batch, capacity, heads, size)``, with `new` at the places from `index` on.
 
     Raises:
         IndexError, ValueError: when it runs, there are not as many.

@@ -108,7 +108,7 @@ class AttentionCell(Layer):
         self.attention_layer.build((inputs_shape[0], query + memory_shape[-1]))
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
-        """The cell's first states, and an attention of zeros."""
+        """Return the cell's first states, and an attention of zeros."""
         first = flatten(initial_states(self.cell, batch_size, self.compute_dtype))
         return [*first, ops.zeros((batch_size, self.units), self.compute_dtype)]
 

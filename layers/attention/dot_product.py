@@ -124,7 +124,7 @@ class Attention(Layer):
     def compute_mask(
         self, inputs: Sequence[TensorLike], mask: Sequence[TensorLike | None] | None = None
     ) -> TensorLike | None:
-        """The query's mask."""
+        """Return the query's mask."""
         return mask[0] if isinstance(mask, (list, tuple)) else None
 
     def _check(self, inputs: object, mask: object) -> None:
@@ -176,5 +176,5 @@ class AdditiveAttention(Attention):
 
 
 def _pair_sums(query: Tensor, key: Tensor) -> Tensor:
-    """Each query plus each key: ``(batch, targets, sources, dim)``."""
+    """Return each query plus each key: ``(batch, targets, sources, dim)``."""
     return ops.expand_dims(query, -2) + ops.expand_dims(key, -3)

@@ -111,7 +111,7 @@ class HeadsAttention(Layer):
         input_shape: Sequence[int | None],
         activation: ActivationLike = None,
     ) -> EinsumDense:
-        """A built projection."""
+        """Return a built projection."""
         layer = EinsumDense(
             equation,
             output_shape,
@@ -190,7 +190,7 @@ class HeadsAttention(Layer):
         attention_mask: TensorLike | None = None,
         use_causal_mask: bool = False,
     ) -> Tensor | None:
-        """All masks as one, ``(batch, targets, sources)`` or what broadcasts to it; None for no mask."""
+        """Return all masks as one, ``(batch, targets, sources)`` or what broadcasts to it; None for no mask."""
         targets, sources = ops.shape(query)[1], ops.shape(value)[1]
         mask = both(as_mask(query_mask, -1), as_mask(value_mask, -2))
         mask = both(mask, as_mask(key_mask, -2))

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def causal_mask(targets: DimLike, sources: DimLike) -> Tensor:
-    """``(1, targets, sources)``, True where a source is no later than the target."""
+    """Compute ``(1, targets, sources)``, True where a source is no later than the target."""
     rows, columns = _places(targets, sources)
     return ops.greater_equal(rows, columns)
 
 
 def window_mask(targets: DimLike, sources: DimLike, width: int) -> Tensor:
-    """``(1, targets, sources)``, True where a source is less than `width` places away from the target."""
+    """Compute ``(1, targets, sources)``, True where a source is less than `width` places away from the target."""
     rows, columns = _places(targets, sources)
     return ops.less(ops.abs(rows - columns), width)
 
@@ -57,7 +57,7 @@ def as_mask(mask: TensorLike | None, axis: int | None = None) -> Tensor | None:
 
 
 def with_rank(mask: Tensor, rank: int, axis: int) -> Tensor:
-    """`mask` with axes of size 1 put in at `axis` until it has that rank."""
+    """Return `mask` with axes of size 1 put in at `axis` until it has that rank."""
     for _ in range(rank - len(mask.shape or ())):
         mask = ops.expand_dims(mask, axis)
     return mask

@@ -175,7 +175,7 @@ def _projection(free: int, bound: int, sizes: Sequence[int | None]) -> tuple[str
 
 
 def _attention_equations(rank: int, axes: tuple[int, ...]) -> tuple[str, str]:
-    """Equations of the scores from key and query, and of the outputs from scores and value.
+    """Return equations of the scores from key and query, and of the outputs from scores and value.
 
     Args:
         rank: of the projected tensors, ``(batch, ..., heads, size)``.

@@ -242,11 +242,11 @@ class TransformerDecoder(TransformerBlock):
         self._build_feedforward(shape)
 
     def initial_cache(self, batch_size: DimLike | None, capacity: DimLike) -> Cache:
-        """An empty `self_attention_cache` for so many places."""
+        """Return an empty `self_attention_cache` for so many places."""
         return self.self_attention_layer.initial_cache(batch_size, capacity)
 
     def project_encoder_sequence(self, encoder_sequence: TensorLike) -> Cache:
-        """The keys and values of an encoder's outputs, to be computed once: a `cross_attention_cache`."""
+        """Return the keys and values of an encoder's outputs, to be computed once: a `cross_attention_cache`."""
         return self.cross_attention_layer.project(encoder_sequence)
 
     def call(
@@ -389,7 +389,7 @@ class TransformerDecoderCell(Layer):
         memory: Memory | None = None,
         training: bool | None = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Several places at once, such as the beginning of a text that is to be continued.
+        """Return several places at once, such as the beginning of a text that is to be continued.
 
         Args:
             sequence: ``(batch, steps, features)``.
@@ -431,5 +431,5 @@ class TransformerDecoderCell(Layer):
 
 
 def _seen(padding_mask: TensorLike | None, attention_mask: TensorLike | None) -> Tensor | None:
-    """``(batch, targets, sources)``, or what broadcasts to it; None for no mask."""
+    """Compute ``(batch, targets, sources)``, or what broadcasts to it; None for no mask."""
     return both(as_mask(padding_mask, -2), as_mask(attention_mask))

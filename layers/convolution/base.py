@@ -73,14 +73,14 @@ class Convolution(Layer):
         }
 
     def _finished(self, outputs: Tensor) -> Tensor:
-        """A convolution's result with bias and activation."""
+        """Return a convolution's result with bias and activation."""
         if self.bias is not None:
             outputs = outputs + per_channel(self.bias, self.rank, self.data_format)
         return outputs if self.activation is None else self.activation(outputs)
 
 
 def per_channel(vector: Tensor | Variable, rank: int, data_format: str) -> Tensor | Variable:
-    """A number for each channel, in a shape that broadcasts to a batch."""
+    """Return a number for each channel, in a shape that broadcasts to a batch."""
     return vector if data_format == "channels_last" else ops.reshape(vector, (-1, *[1] * rank))
 
 

@@ -97,7 +97,7 @@ class _Conv(Convolution, AdaptableLayer):
         return (*sizes, rank), (rank, filters)
 
     def convolution_op(self, inputs: TensorLike, kernel: TensorLike) -> Tensor:
-        """The convolution alone, without bias and activation; what subclasses may override.
+        """Return the convolution alone, without bias and activation; what subclasses may override.
 
         Args:
             inputs: ``(batch, ..., channels)``.

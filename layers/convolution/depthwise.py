@@ -182,7 +182,7 @@ class _SeparableConv(Convolution):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """A layer from its config. Keras 2 writes options of a kernel, too, which there is none of."""
+        """Return a layer from its config. Keras 2 writes options of a kernel, too, which there is none of."""
         unused = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
         return super().from_config({name: value for name, value in config.items() if name not in unused})
 

@@ -11,7 +11,7 @@ from ..core.layer import Layer
 
 
 def axis_sizes(layer: str, name: str, value: TensorLike, rank: int, least: int = 1) -> tuple[int, ...]:
-    """An int, or one for each of `rank` axes, as a tuple.
+    """Return an int, or one for each of `rank` axes, as a tuple.
 
     Args:
         layer: the layer's class, for the message.
@@ -34,7 +34,7 @@ def axis_sizes(layer: str, name: str, value: TensorLike, rank: int, least: int =
 
 
 def _integers(value: object) -> tuple[int, ...] | None:
-    """The integers of a sequence, or an integer alone; None if there is anything else."""
+    """Return the integers of a sequence, or an integer alone; None if there is anything else."""
     items: list[Any] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if any(isinstance(item, bool) for item in items):
         return None
@@ -65,7 +65,7 @@ def axis_pairs(layer: str, name: str, value: TensorLike, rank: int) -> tuple[tup
 
 
 def one_of(layer: str, name: str, value: str, allowed: Sequence[str]) -> str:
-    """`value` in lower case.
+    """Return `value` in lower case.
 
     Raises:
         ValueError: it is none of `allowed`.
@@ -77,7 +77,7 @@ def one_of(layer: str, name: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def spatial_axes(rank: int, data_format: str) -> tuple[int, ...]:
-    """The spatial axes of a batch.
+    """Return the spatial axes of a batch.
 
     >>> spatial_axes(2, "channels_last"), spatial_axes(2, "channels_first")
     ((1, 2), (2, 3))
@@ -87,12 +87,12 @@ def spatial_axes(rank: int, data_format: str) -> tuple[int, ...]:
 
 
 def channels_axis(data_format: str) -> int:
-    """The axis of the channels: the last one, or axis 1."""
+    """Return the axis of the channels: the last one, or axis 1."""
     return -1 if data_format == "channels_last" else 1
 
 
 def known_channels(layer: Layer, input_shape: Sequence[int | None], rank: int, data_format: str) -> int:
-    """The number of channels of an input.
+    """Return the number of channels of an input.
 
     Args:
         layer: for the message.

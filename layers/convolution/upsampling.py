@@ -139,7 +139,7 @@ def _repeated(x: Tensor, axes: tuple[int, ...], factors: tuple[int, ...]) -> Ten
 
 
 def _interpolated(x: Tensor, axis: int, factor: int, interpolation: str) -> Tensor:
-    """`x` made `factor` times as long along an axis of unknown size.
+    """Return `x` made `factor` times as long along an axis of unknown size.
 
     Far from the ends the weights repeat from cell to cell, so that a convolution with a filter for each new cell gives
     them all. Near the ends, what is outside does not count: the sum is divided by that of the weights inside.
@@ -156,7 +156,7 @@ def _interpolated(x: Tensor, axis: int, factor: int, interpolation: str) -> Tens
 
 
 def _stencil(factor: int, interpolation: str) -> Tensor:
-    """The weights of the cells around one for the new cells in its place, (cells, 1, factor)."""
+    """Return the weights of the cells around one for the new cells in its place, (cells, 1, factor)."""
     radius = _RADIUS[interpolation]
     cells = 4 * radius + 1  # so many that the ends are out of reach
     units = np.eye(cells, dtype="float64").reshape(cells, 1, cells, 1)

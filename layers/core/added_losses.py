@@ -71,7 +71,7 @@ def note_lost_losses(layers: Iterable[Layer]) -> None:
 
 
 def losses_within(graph: Graph, layers: Iterable[Layer]) -> list[TensorLike | LostLoss]:
-    """The losses that the latest call of each layer added, as `graph` has them.
+    """Return the losses that the latest call of each layer added, as `graph` has them.
 
     What was added inside loops and branches of `graph` counts as often as it was computed: it is summed over
     iterations, and 0 where another branch was taken. Losses of other graphs, and of traces that were thrown away, do

@@ -134,7 +134,7 @@ class Lambda(Layer):
     def from_config(
         cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None, safe_mode: bool | None = None
     ) -> Lambda:
-        """The layer of a config.
+        """Return the layer of a config.
 
         Raises:
             ValueError: it holds a Python lambda, which is code, and `safe_mode` is not False, here or around.

@@ -49,7 +49,7 @@ class CallSignature:
         return [n for n in self.names if self.signature.parameters[n].default is inspect.Parameter.empty]
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
-        """The arguments by name; those of *args under ``*0``, ``*1``, and those of **kwargs under their names.
+        """Return the arguments by name; those of *args under ``*0``, ``*1``, and those of **kwargs under their names.
 
         Required parameters `training` and `mask` that are not among them are None.
 
@@ -87,7 +87,7 @@ class CallSignature:
 
 @cache
 def signature_of(function: Callable[..., object]) -> CallSignature:
-    """The signature of a method, without self."""
+    """Return the signature of a method, without self."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1:]
     return CallSignature(signature.replace(parameters=parameters))
@@ -179,7 +179,7 @@ def is_outermost() -> bool:
 
 
 def calling_layer() -> Layer | None:
-    """The layer whose call is running, and not its `build`; None outside of all calls."""
+    """Return the layer whose call is running, and not its `build`; None outside of all calls."""
     layer = _calls.stack[-1].layer if _calls.stack else None
     return None if layer is None or layer._is_building else layer
 
@@ -190,12 +190,12 @@ def is_within_call_of(layer: object) -> bool:
 
 
 def enclosing_path() -> str:
-    """The path of the layer that is being called or built, with a slash; empty if there is none."""
+    """Return the path of the layer that is being called or built, with a slash; empty if there is none."""
     return _calls.stack[-1].path + "/" if _calls.stack else _calls.path
 
 
 def autocast_dtype() -> str | None:
-    """The dtype in which the layer that is being called reads its weights; None for their own."""
+    """Return the dtype in which the layer that is being called reads its weights; None for their own."""
     return _calls.stack[-1].autocast if _calls.stack else None
 
 
@@ -211,7 +211,7 @@ def without_autocast() -> Generator[None]:
 
 
 def enclosing_training() -> bool | None:
-    """The `training` argument of the calls around this one; None if none has one."""
+    """Return the `training` argument of the calls around this one; None if none has one."""
     for active in reversed(_calls.stack):
         if active.training is not None:
             return active.training
@@ -272,7 +272,7 @@ def numbers_to_arrays(structure: object) -> Any:
 
 
 def to_tensors(arguments: Mapping[str, object], dtype: str | None) -> dict[str, object]:
-    """The arguments with arrays and variables made tensors, and floating values of the layer's `dtype`.
+    """Return the arguments with arrays and variables made tensors, and floating values of the layer's `dtype`.
 
     Args:
         arguments: by name of the parameter.
@@ -290,11 +290,11 @@ def to_tensors(arguments: Mapping[str, object], dtype: str | None) -> dict[str, 
 
 
 def shapes_of(value: object) -> Any:
-    """The shapes of the tensors in a structure, in that structure."""
+    """Return the shapes of the tensors in a structure, in that structure."""
     return map_leaves(lambda leaf: leaf.shape if isinstance(leaf, Tensor) else None, value)
 
 
 def masks_of(value: object) -> Any:
-    """The masks that the tensors of a structure carry, in that structure; None if none carries one."""
+    """Return the masks that the tensors of a structure carry, in that structure; None if none carries one."""
     masks = map_leaves(lambda leaf: leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None, value)
     return masks if any(mask is not None for mask in flatten(masks)) else None

@@ -137,7 +137,7 @@ def positive_int(layer: str, name: str, value: SupportsIndex) -> int:
 
 
 def known_features(layer: Layer, input_shape: Sequence[int | None]) -> int:
-    """The size of the last axis.
+    """Return the size of the last axis.
 
     Raises:
         ValueError: it is not known.

@@ -183,7 +183,7 @@ class _Equation:
 
 
 def _parse(equation: str) -> _Equation:
-    """The parts of an equation.
+    """Return the parts of an equation.
 
     Raises:
         ValueError: it has none of the three forms.
@@ -200,7 +200,7 @@ def _parse(equation: str) -> _Equation:
 
 
 def _without_ellipsis(equation: str, rank: int) -> str:
-    """The equation for inputs of that rank, with letters in the place of the ellipsis."""
+    """Return the equation for inputs of that rank, with letters in the place of the ellipsis."""
     parts = _parse(equation)
     taken = {*parts.inputs, *parts.kernel, *parts.outputs}
     free = [letter for letter in string.ascii_letters if letter not in taken]
@@ -220,7 +220,7 @@ class _WeightShapes:
 
     @classmethod
     def of(cls, equation: str, bias_axes: str | None, input_shape: Sizes, output_shape: Sizes) -> _WeightShapes:
-        """The shapes.
+        """Return the shapes.
 
         Raises:
             ValueError: equation, input and output do not fit together.
@@ -248,7 +248,7 @@ class _WeightShapes:
         )
 
     def kernel_initializer(self, initializer: InitializerLike) -> InitializerLike:
-        """`initializer`, with the numbers of inputs and outputs that this kernel has."""
+        """Return `initializer`, with the numbers of inputs and outputs that this kernel has."""
         if not isinstance(initializer, initializers.VarianceScaling) or initializer.input_axes is not None:
             return initializer
         order = (*self.input_axes, *self.output_axes)
@@ -264,7 +264,7 @@ class _WeightShapes:
 def _output_sizes(
     parts: _Equation, equation: str, inputs: dict[str, int | None], input_shape: Sizes, output_shape: Sizes, elided: int
 ) -> dict[str, int | None]:
-    """The size of each subscript of the outputs."""
+    """Return the size of each subscript of the outputs."""
     given = output_shape if parts.left and elided > 0 else (input_shape[0], *output_shape)
     if len(given) != len(parts.outputs):
         raise ValueError(

@@ -114,7 +114,7 @@ def Input(  # noqa: N802 - Keras's name
     tensor: None = None,
     optional: bool = False,
 ) -> Tensor:
-    """A symbolic tensor from which a functional model is built.
+    """Return a symbolic tensor from which a functional model is built.
 
     Args:
         shape: its shape without the batch; None for sizes that vary.

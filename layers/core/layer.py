@@ -132,7 +132,7 @@ class Layer(StatelessCalls):
             self._build_shapes, self.built = {"input_shape": input_shape}, True
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The computation, built of ops and other layers."""
+        """Return the computation, built of ops and other layers."""
         rename = " Rename its forward." if defines_forward(self) else ""
         raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define call().{rename}")
 
@@ -172,7 +172,7 @@ class Layer(StatelessCalls):
             return self._called(graph, args, kwargs)
 
     def _called(self, graph: Graph | None, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """The outputs, built into `graph`, or computed at once if there is none."""
+        """Return the outputs, built into `graph`, or computed at once if there is none."""
         outermost = is_outermost()
         if outermost:
             self._clear_losses()
@@ -226,7 +226,7 @@ class Layer(StatelessCalls):
         return self._remat.call(self.name, hasattr(self, "activation"), call, tensors_in(list(converted.values())))
 
     def _weights_dtype(self) -> str | None:
-        """The dtype in which `call` reads weights; None for their own."""
+        """Return the dtype in which `call` reads weights; None for their own."""
         mixes = self.autocast and self.compute_dtype != self.variable_dtype
         return self.compute_dtype if mixes else None
 
@@ -235,7 +235,7 @@ class Layer(StatelessCalls):
         return signature_of(type(self).call)
 
     def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, Any], bool | None]:
-        """The arguments by parameter name, and the value of `training`: given, from around, or by default."""
+        """Return the arguments by parameter name, and the value of `training`: given, from around, or by default."""
         signature = self._call_signature
         takes_training = signature.takes("training")
         given = kwargs
@@ -268,7 +268,7 @@ class Layer(StatelessCalls):
                     converted[parameter] = mask
 
     def _output_masks(self, inputs: object, outputs: object, previous: object) -> list[Tensor | None]:
-        """A mask (or None) for each output tensor; an empty list where the layer has nothing to say."""
+        """Return a mask (or None) for each output tensor; an empty list where the layer has nothing to say."""
         if not (self.supports_masking or type(self).compute_mask is not Layer.compute_mask):
             if previous is not None and type(self).call is not Layer.call:
                 self._warn_of_lost_mask(previous)
@@ -369,7 +369,7 @@ class Layer(StatelessCalls):
                 self.build(**shapes)
 
     def _shapes_for_build(self, arguments: dict[str, object]) -> dict[str, object]:
-        """The shapes that `build` asks for, by its parameters."""
+        """Return the shapes that `build` asks for, by its parameters."""
         parameters = signature_of(type(self).build)
         first = shapes_of(next(iter(arguments.values()), None))
         if len(parameters.names) == 1:
@@ -384,7 +384,7 @@ class Layer(StatelessCalls):
         return {name: shape for name, shape in shapes.items() if parameters.takes(name) or parameters.takes_anything}
 
     def _trace(self, *shapes: object, **named_shapes: object) -> Any:
-        """The outputs of a call on symbols of the given shapes, in a graph made for it."""
+        """Return the outputs of a call on symbols of the given shapes, in a graph made for it."""
         with Graph().as_default(), self._losses_kept():
             args = [_symbols(shape, self.compute_dtype) for shape in shapes]
             kwargs = {
@@ -436,7 +436,7 @@ def _build_by_specs(self: Layer, input_shape: object) -> None:
 
 
 def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:
-    """A class's own `build`, which from now on also notes that the layer is built, and for which shapes."""
+    """Return a class's own `build`, which from now on also notes that the layer is built, and for which shapes."""
 
     @functools.wraps(build)
     def recorded(self: Layer, *args: object, **kwargs: object) -> None:
@@ -474,7 +474,7 @@ def _scope_of(layer: Layer) -> Generator[None]:
 
 
 def _symbols(shape: Any, dtype: str) -> Any:
-    """Placeholders of a shape, or of a structure of shapes."""
+    """Return placeholders of a shape, or of a structure of shapes."""
     if shape is None:
         return None
     if isinstance(shape, dict):
@@ -537,7 +537,7 @@ def _apart_from(outputs: object, inputs: list[Tensor]) -> Any:
 
 
 def _mask_leaves(masks: object) -> list[Any]:
-    """The masks of a structure in flat order, with None for those that there are not."""
+    """Return the masks of a structure in flat order, with None for those that there are not."""
     if isinstance(masks, dict):
         return [leaf for key in sorted(masks) for leaf in _mask_leaves(masks[key])]
     if isinstance(masks, (list, tuple)):

@@ -91,7 +91,7 @@ class LayerConfig(LayerState):
         return instance
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, for JSON.
+        """Return the constructor's arguments, for JSON.
 
         A class that does not override it gets the arguments that its instance was made with.
 
@@ -107,7 +107,7 @@ class LayerConfig(LayerState):
         return {**config, **self._constructor_config()}
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """The shapes that the layer was built for; None if it is not built."""
+        """Return the shapes that the layer was built for; None if it is not built."""
         if self._build_shapes is None:
             return None
         if len(self._build_shapes) == 1:
@@ -140,13 +140,13 @@ class LayerConfig(LayerState):
             self._freeze_inside(config["frozen"])
 
     def _frozen_inside(self) -> dict[str, list[str]]:
-        """The names of weights that were frozen one by one, by the place of their layer among those inside."""
+        """Return the names of weights that were frozen one by one, by the place of their layer among those inside."""
         return {
             str(place): names for place, layer in enumerate(self._flatten_layers()) if (names := layer._frozen_names())
         }
 
     def _frozen_names(self) -> list[str]:
-        """The names of the layer's own weights that were frozen one by one."""
+        """Return the names of the layer's own weights that were frozen one by one."""
         return [v.name for v in self.own_variables() if v.was_made_trainable and not v.trainable]
 
     def _freeze_inside(self, frozen: Mapping[str, Sequence[str]]) -> None:
@@ -162,7 +162,7 @@ class LayerConfig(LayerState):
         return policy.name if has_name else serialize_keras_object(policy)
 
     def _policy_with_inner(self) -> policies.DTypePolicy:
-        """The dtype policy, with those of quantised layers inside."""
+        """Return the dtype policy, with those of quantised layers inside."""
         policy = self._dtype_policy
         is_plain = not isinstance(policy, policies.DTypePolicyMap) and policy.quantization_mode is None
         if not is_plain or all(inner.quantization_mode is None for inner in self._flatten_layers(include_self=False)):
@@ -172,7 +172,7 @@ class LayerConfig(LayerState):
         return policy_map(self, policy)
 
     def _constructor_config(self) -> dict[str, Any]:
-        """The constructor's arguments, serialised."""
+        """Return the constructor's arguments, serialised."""
         args, kwargs = self._constructor_call
         signature = inspect.signature(type(self).__init__)
         bound = signature.bind(self, *args, **kwargs)
@@ -205,7 +205,7 @@ class LayerConfig(LayerState):
 
     @classmethod
     def from_config(cls: type[C], config: dict[str, Any]) -> C:
-        """A layer (without weights) from what `get_config` gave.
+        """Return a layer (without weights) from what `get_config` gave.
 
         Raises:
             TypeError: the constructor does not take the config.
@@ -247,7 +247,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _deserialized(value: object) -> Any:
-    """A config value with the objects in it made again."""
+    """Return a config value with the objects in it made again."""
     if is_serialized(value):
         return deserialize_keras_object(value)
     if isinstance(value, list) and any(is_serialized(item) for item in value):
@@ -256,7 +256,7 @@ def _deserialized(value: object) -> Any:
 
 
 def _as_shape(shape: object) -> object:
-    """A shape read from JSON as tuples again."""
+    """Return a shape read from JSON as tuples again."""
     if isinstance(shape, dict):
         return {name: _as_shape(item) for name, item in shape.items()}
     if isinstance(shape, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in shape):

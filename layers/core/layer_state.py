@@ -274,7 +274,7 @@ class LayerState:
     # --- weights --------------------------------------------------------------------------------------------
 
     def sublayers(self) -> list[Any]:
-        """The layers that are attributes of this one, also inside lists, tuples and dicts."""
+        """Return the layers that are attributes of this one, also inside lists, tuples and dicts."""
         return [layer for layer in held_by_attributes(self, LayerState, self.untracked) if layer is not self]
 
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
@@ -289,7 +289,7 @@ class LayerState:
         return list(found.values())[0 if include_self else 1 :]
 
     def own_variables(self) -> list[Variable]:
-        """The variables of this layer itself, without those of layers inside it: those made trainable first.
+        """Return the variables of this layer itself, without those of layers inside it: those made trainable first.
 
         Freezing some changes no order, by which files and `set_weights` assign.
         """
@@ -347,7 +347,7 @@ class LayerState:
             layer._trainable = bool(value)
 
     def get_weights(self) -> list[np.ndarray[Any, Any]]:
-        """The values of `weights`, as arrays; those of a weight in shards are joined."""
+        """Return the values of `weights`, as arrays; those of a weight in shards are joined."""
         return [variable.numpy() for variable in grouped(self.weights)]
 
     def set_weights(self, weights: Sequence[ArrayLike]) -> None:
@@ -367,7 +367,7 @@ class LayerState:
         assign_values(self.name, variables, weights)
 
     def count_params(self) -> int:
-        """The number of elements of all weights.
+        """Return the number of elements of all weights.
 
         Raises:
             ValueError: the layer is not built.
@@ -561,7 +561,7 @@ class LayerState:
         return self._path
 
     def _path_here(self) -> str:
-        """The path, or, while that is not fixed, what it would be if the layer were called here."""
+        """Return the path, or, while that is not fixed, what it would be if the layer were called here."""
         if self._path is not None:
             return self._path
         around = enclosing_path()

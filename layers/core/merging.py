@@ -33,7 +33,7 @@ class Merge(Layer):
         self.supports_masking = True
 
     def merge(self, inputs: list[Tensor]) -> Tensor:
-        """One tensor from several."""
+        """Return one tensor from several."""
         raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define merge().")
 
     def build(self, input_shape: Sequence[Shape]) -> None:
@@ -78,7 +78,7 @@ class Merge(Layer):
         return functools.reduce(ops.logical_or, [each for each in _aligned(inputs, masks) if each is not None])
 
     def _masks(self, inputs: Sequence[Tensor], mask: Sequence[Tensor | None] | None) -> list[Tensor | None]:
-        """The masks of the inputs, None for one without."""
+        """Return the masks of the inputs, None for one without."""
         if mask is None:
             return [None] * len(inputs)
         if not isinstance(mask, (list, tuple)) or len(mask) != len(inputs):
@@ -94,7 +94,7 @@ class MaskedMerge(Merge):
     """The base of layers in whose result a masked position of one input leaves the values of the others alone."""
 
     def merge_masked(self, inputs: list[Tensor], masks: list[Tensor | None]) -> Tensor:
-        """One tensor from several, given the mask of each, of its rank, or None."""
+        """Return one tensor from several, given the mask of each, of its rank, or None."""
         raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define merge_masked().")
 
     def call(self, inputs: Sequence[Tensor], mask: Sequence[Tensor | None] | None = None) -> Tensor:
@@ -115,7 +115,7 @@ class Extremum(MaskedMerge):
 
     @staticmethod
     def pick(x: Tensor, y: Tensor) -> Tensor:
-        """The larger (or smaller) one, element by element."""
+        """Return the larger (or smaller) one, element by element."""
         raise NotImplementedError
 
     def merge(self, inputs: list[Tensor]) -> Tensor:
@@ -131,7 +131,7 @@ class Extremum(MaskedMerge):
 
 
 def _aligned(inputs: Sequence[Tensor], masks: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The masks with axes of size 1 where `_expanded` gives them to their inputs."""
+    """Return the masks with axes of size 1 where `_expanded` gives them to their inputs."""
     ranks = [len(x.shape) for x in inputs if x.shape is not None]
     if len(ranks) < len(inputs):
         return list(masks)
@@ -254,7 +254,7 @@ class Concatenate(Merge):
         return ops.concatenate(inputs, axis=self.axis)
 
     def compute_mask(self, inputs: Sequence[Any], mask: Sequence[Any] | None = None) -> Tensor | None:
-        """The masks concatenated; an input without one counts as True everywhere."""
+        """Return the masks concatenated; an input without one counts as True everywhere."""
         masks = self._masks(inputs, mask)
         if not flatten(masks):
             return None
@@ -325,17 +325,17 @@ class Dot(Merge):
 
 
 def add(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
-    """The sum of the inputs: ``Add(**kwargs)(inputs)``."""
+    """Return the sum of the inputs: ``Add(**kwargs)(inputs)``."""
     return Add(**kwargs)(inputs)
 
 
 def subtract(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
-    """The first input minus the second: ``Subtract(**kwargs)(inputs)``."""
+    """Return the first input minus the second: ``Subtract(**kwargs)(inputs)``."""
     return Subtract(**kwargs)(inputs)
 
 
 def multiply(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
-    """The product of the inputs: ``Multiply(**kwargs)(inputs)``."""
+    """Return the product of the inputs: ``Multiply(**kwargs)(inputs)``."""
     return Multiply(**kwargs)(inputs)
 
 
@@ -345,17 +345,17 @@ def average(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Ten
 
 
 def maximum(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
-    """The largest of the inputs: ``Maximum(**kwargs)(inputs)``."""
+    """Return the largest of the inputs: ``Maximum(**kwargs)(inputs)``."""
     return Maximum(**kwargs)(inputs)
 
 
 def minimum(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
-    """The smallest of the inputs: ``Minimum(**kwargs)(inputs)``."""
+    """Return the smallest of the inputs: ``Minimum(**kwargs)(inputs)``."""
     return Minimum(**kwargs)(inputs)
 
 
 def concatenate(inputs: Sequence[TensorLike], axis: int = -1, **kwargs: Unpack[LayerOptions]) -> Tensor:
-    """The inputs one after the other: ``Concatenate(axis, **kwargs)(inputs)``."""
+    """Return the inputs one after the other: ``Concatenate(axis, **kwargs)(inputs)``."""
     return Concatenate(axis, **kwargs)(inputs)
 
 

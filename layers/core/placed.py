@@ -33,7 +33,7 @@ def placed_layers(places: Mapping[int, str]) -> Generator[None]:
 
 
 def place_of_call(layer: object) -> AbstractContextManager[None]:
-    """The scope of the device on which a call of a layer is to be built."""
+    """Return the scope of the device on which a call of a layer is to be built."""
     place = _active.places.get(id(layer)) if _active.places else None
     return nullcontext() if place is None else device(place)
 

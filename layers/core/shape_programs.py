@@ -43,7 +43,7 @@ class ShapePrograms:
         self._relaxed_specs: Specs = []
 
     def find(self, specs: Specs) -> Callable[..., Any]:
-        """The program for arrays of these specs, made if there is none that serves them.
+        """Return the program for arrays of these specs, made if there is none that serves them.
 
         Raises:
             ValueError, TypeError: what is computed does not take arrays of these shapes.
@@ -109,7 +109,7 @@ class ArrayFunction:
         self._recorded: dict[_Key, tuple[Any, Recording]] = {}
 
     def __call__(self, *given: TensorLike) -> Any:
-        """The function's result, of values; None where tapes record and its gradient can't be computed later."""
+        """Return the function's result, of values; None where tapes record and its gradient can't be computed later."""
         if self._devices != devices_version():  # other devices have been declared
             self._devices = devices_version()
             self._families.clear()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _product(sizes: Sequence[Any]) -> Any:
-    """The product of sizes: an int where all are known, otherwise an int32 tensor."""
+    """Return the product of sizes: an int where all are known, otherwise an int32 tensor."""
     result = 1
     for size in sizes:
         result = result * size

@@ -86,7 +86,7 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
             )
 
     def symbolic_call(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of a call as symbols: their shapes and dtypes, without anything being computed.
+        """Return the outputs of a call as symbols: their shapes and dtypes, without anything being computed.
 
         Args:
             *args, **kwargs: as for a call; of arrays and tensors nothing but shape and dtype is used.
@@ -112,7 +112,7 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
             return self._call_on_tensors((*first, *rest), {name: map_leaves(symbol, v) for name, v in kwargs.items()})
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of a call as symbols, as `symbolic_call` gives them."""
+        """Return the outputs of a call as symbols, as `symbolic_call` gives them."""
         return self.symbolic_call(*args, **kwargs)
 
     def add_variable(
@@ -153,5 +153,5 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
 
 
 def _graph_of(symbols: list[Symbol]) -> AbstractContextManager[object]:
-    """The block in which symbols can be used; none is needed for values."""
+    """Return the block in which symbols can be used; none is needed for values."""
     return graph_for(symbols).entered() if symbols else nullcontext()

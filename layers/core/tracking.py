@@ -16,7 +16,7 @@ class TrackedMetric:
 
 
 def optional_metric(layer: str, argument: str, metric: object) -> Any:
-    """The metric (or None) that an argument of a layer is.
+    """Return the metric (or None) that an argument of a layer is.
 
     Raises:
         TypeError: it is something else.
@@ -34,7 +34,7 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 def held(value: object, kinds: tuple[type[_Kind], ...] | type[_Kind], around: tuple[int, ...] = ()) -> Iterator[_Kind]:
-    """The instances of `kinds` that `value` is or holds, in order. `around` are the containers that hold it."""
+    """Yield the instances of `kinds` that `value` is or holds, in order. `around` are the containers that hold it."""
     if isinstance(value, kinds):
         yield value
     elif isinstance(value, _CONTAINERS) and id(value) not in around:

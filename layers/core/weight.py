@@ -58,7 +58,7 @@ class Weight(Variable):
         self._autocast = autocast and is_floating(self.spec.dtype)
 
     def _read_dtype(self) -> str | None:
-        """The dtype in which the layer that is being called reads the weight; None for its own."""
+        """Return the dtype in which the layer that is being called reads the weight; None for its own."""
         return autocast_dtype() if self._autocast else None
 
     @property

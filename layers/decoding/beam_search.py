@@ -61,7 +61,7 @@ def beam_search(
     length_penalty: float = 0.0,
     early_stop: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The most probable sequences that a step function gives, as far as a beam of hypotheses finds them.
+    """Return the most probable sequences that a step function gives, as far as a beam of hypotheses finds them.
 
     Every step extends each live beam by each token, and takes the `beam_width` best candidates. Those that end are
     finished: they are kept apart, at no further cost, if they are among the best `top_paths`; the beam is filled up
@@ -240,7 +240,7 @@ class _Search:
     def _parted(
         self, length: int, logs: Tensor, tokens: Tensor, first: Tensor, best: _Best
     ) -> tuple[Tensor, Tensor, _Best]:
-        """The best candidates that go on and their places, and the best sequences, with the candidates that end.
+        """Return the best candidates that go on and their places, and the best sequences, with the candidates that end.
 
         `first` is where the candidates of each row begin in the history.
         """
@@ -261,7 +261,7 @@ class _Search:
         return cond(any_ends, finished, lambda: (top, places, best), name="finish")
 
     def _scores(self, logs: Tensor, divisors: Tensor, length: int) -> Tensor:
-        """The scores of sequences that are longer than `length` by one token."""
+        """Return the scores of sequences that are longer than `length` by one token."""
         return logs / divisors[length + 1] if self.is_penalised else logs
 
     def _sequences(self, best: _Best, history: _History, steps: DimLike) -> tuple[Tensor, Tensor, Tensor]:
@@ -305,7 +305,7 @@ class _Search:
     def _moved(
         self, states: Nest[Tensor | None], new_states: Nest[Tensor | None], untouched: list[Tensor], sources: Tensor
     ) -> Any:
-        """The states of the beams `sources`; what is untouched is there already."""
+        """Return the states of the beams `sources`; what is untouched is there already."""
         remaining = iter(untouched)
 
         def moved(old: Tensor, new: Tensor) -> Tensor:
@@ -315,6 +315,6 @@ class _Search:
 
 
 def _put(all: _Best, some: _Best, rows: Tensor) -> _Best:
-    """The results of all rows, with those of some in their places."""
+    """Return the results of all rows, with those of some in their places."""
     lines = ops.expand_dims(rows, 1)
     return _Best(*[ops.scatter_update(whole, lines, part) for whole, part in zip(all, some, strict=True)])

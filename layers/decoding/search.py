@@ -134,12 +134,12 @@ def sample(
 
 
 def _units(batch: DimLike, generator: random.SeedGenerator) -> Tensor:
-    """A number from 0 to 1 for each row."""
+    """Return a number from 0 to 1 for each row."""
     return random.uniform((batch,), dtype="float64", seed=generator)
 
 
 def _draw(logits: Tensor, unit: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """A token a row, of those that are left; each row has a number of its own, from 0 to 1, that decides."""
+    """Return a token a row, of those that are left; each row has a number of its own, from 0 to 1, that decides."""
     if top_k is None and top_p is None:
         return pointed_at(logits, unit)
     _, vocabulary = logits.shape or (None, None)

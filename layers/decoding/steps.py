@@ -124,7 +124,7 @@ class CheckedStep:
     def of_some_rows(
         self, tokens: Tensor, states: Nest[Tensor | None], totals: Sequence[Tensor], rows: Tensor
     ) -> tuple[Tensor, Any, list[Tensor]]:
-        """The same in a search that leaves out the rows that are done.
+        """Return the same in a search that leaves out the rows that are done.
 
         Raises:
             ValueError: the step returns as many rows as the whole batch has.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def given_axes(layer: str, axis: int | Sequence[int]) -> int | list[int]:
-    """`axis` of a layer's constructor, an int or a list of ints.
+    """Return `axis` of a layer's constructor, an int or a list of ints.
 
     Raises:
         TypeError: it is neither.
@@ -26,12 +26,12 @@ def given_axes(layer: str, axis: int | Sequence[int]) -> int | list[int]:
 
 
 def sizes_along(axis: int | Sequence[int], shape: Sequence[int | None]) -> InputSpec:
-    """The sizes of `shape` along the axes of a layer, whose inputs may have any number of other axes."""
+    """Return the sizes of `shape` along the axes of a layer, whose inputs may have any number of other axes."""
     return InputSpec(axes={each: shape[each] for each in (axis if isinstance(axis, Sequence) else [axis])})
 
 
 def axes_of(layer: Layer, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """`axis` counted from the front, in ascending order, for inputs of a rank.
+    """Return `axis` counted from the front, in ascending order, for inputs of a rank.
 
     Raises:
         ValueError: an axis is out of range or is named twice.

@@ -284,7 +284,7 @@ class BatchNormalization(Layer):
         return mean, masked_mean(ops.square(inputs - ops.reshape(mean, along))), counts
 
     def _kept(self, inputs: Tensor, mask: TensorLike) -> Tensor:
-        """The mask in the shape of the inputs."""
+        """Return the mask in the shape of the inputs."""
         kept = ops.cast(mask, "bool")
         for _ in range(len(inputs.shape or ()) - len(kept.shape or ())):
             kept = ops.expand_dims(kept, -1)

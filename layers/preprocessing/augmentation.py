@@ -67,7 +67,7 @@ class RandomWarp(RandomImageLayer):
 
 
 def _matrix(a0: Tensor, a1: Tensor, a2: Tensor, b0: Tensor, b1: Tensor, b2: Tensor) -> Tensor:
-    """The matrices ``[batch, 8]`` that `affine_transform` takes, from six vectors."""
+    """Return the matrices ``[batch, 8]`` that `affine_transform` takes, from six vectors."""
     zeros = ops.zeros_like(a0)
     return ops.stack([a0, a1, a2, b0, b1, b2, zeros, zeros], axis=1)
 

@@ -77,7 +77,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         return ops.cast(spread if first else ops.transpose(spread, (0, 2, 3, 1)), images.dtype)
 
     def _equalized(self, pixels: Tensor, height: int, width: int) -> Tensor:
-        """Planes ``(batch, channels, height, width)`` of values from 0 to 255, equalized."""
+        """Return planes ``(batch, channels, height, width)`` of values from 0 to 255, equalized."""
         rows, columns = self.tile_grid_size
         high, wide = -(-height // rows), -(-width // columns)  # the size of a tile
         fill = [[0, 0], [0, 0], [0, rows * high - height], [0, columns * wide - width]]

@@ -28,7 +28,7 @@ class _Mixing(RandomImageLayer):
 
 
 def _mixed(values: Tensor, transformation: Transformation) -> Tensor:
-    """`weight` of each row, and the rest of its partner."""
+    """Return `weight` of each row, and the rest of its partner."""
     weight = ops.cast(transformation["weight"], values.dtype)
     weight = ops.reshape(weight, (-1, *[1] * (len(values.shape or ()) - 1)))
     return weight * values + (1.0 - weight) * ops.take(values, transformation["partners"], axis=0)

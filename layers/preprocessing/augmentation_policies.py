@@ -75,7 +75,7 @@ class _Policy(RandomImageLayer):
         return self._augmented(data, training)
 
     def _augmented(self, data: dict[str, Any], training: bool | None) -> dict[str, Any]:
-        """The images, and the masks with them, of a dict of data."""
+        """Return the images, and the masks with them, of a dict of data."""
         names = [name for name in ("images", "segmentation_masks") if name in data]
         given = {name: self._cast(ops.convert_to_tensor(data[name])) for name in names}
         if given["images"].ndim not in (3, 4):
@@ -98,7 +98,7 @@ class _Policy(RandomImageLayer):
         return done
 
     def augment(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A batch of images, and the masks and boxes that go with them, transformed."""
+        """Return a batch of images, and the masks and boxes that go with them, transformed."""
         raise NotImplementedError(f"{type(self).__name__} does not define augment().")
 
     def _by_number(self, number: object, batch: dict[str, Tensor], nothing: int = 0) -> dict[str, Tensor]:
@@ -290,7 +290,7 @@ class Pipeline(Layer):
         return inputs
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
-        """The masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
+        """Return the masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
         return None
 
     def get_config(self) -> dict[str, Any]:
@@ -298,6 +298,6 @@ class Pipeline(Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Pipeline:
-        """A pipeline from what `get_config` gave."""
+        """Return a pipeline from what `get_config` gave."""
         layers = [deserialize_keras_object(layer) for layer in config["layers"]]
         return cls(layers, config.get("name"))

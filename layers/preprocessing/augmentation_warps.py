@@ -77,7 +77,7 @@ class RandomShear(RandomWarp):
 
 
 def shear_matrix(across: Tensor, down: Tensor) -> Tensor:
-    """The matrices ``[batch, 8]`` that `affine_transform` takes."""
+    """Return the matrices ``[batch, 8]`` that `affine_transform` takes."""
     ones, zeros = ops.ones_like(across), ops.zeros_like(across)
     return ops.stack([ones, across, zeros, down, ones, zeros, zeros, zeros], axis=1)
 

@@ -67,7 +67,7 @@ def _holds_arrays(values: Sequence[object]) -> bool:
 
 
 def batches_of(data: object, steps: int | None, layer: Layer) -> Iterator[np.ndarray[Any, Any]]:
-    """The arrays that `adapt` was given: one, or one a batch, without labels.
+    """Yield the arrays that `adapt` was given: one, or one a batch, without labels.
 
     Args:
         data: an array or a list of values; or batches: a list of arrays, a generator, or anything that can be iterated
@@ -104,7 +104,7 @@ def _iterated(data: Any, layer: Layer) -> Iterable[Any]:
 
 
 def check_mode(layer: Layer, output_mode: str, allowed: Sequence[str], sparse: bool = False) -> str:
-    """The output mode by its present name.
+    """Return the output mode by its present name.
 
     Raises:
         ValueError: it is none of those allowed, or sparse outputs are asked for.
@@ -121,7 +121,7 @@ def check_mode(layer: Layer, output_mode: str, allowed: Sequence[str], sparse: b
 
 
 def encode(indices: Tensor, output_mode: str, depth: int, dtype: DTypeLike, weights: Tensor | None = None) -> Tensor:
-    """Indices in an output mode.
+    """Return indices in an output mode.
 
     Args:
         indices: integers ``[...]``; those that are negative or not below `depth` are left out of encodings.
@@ -159,7 +159,7 @@ def _counts(indices: Tensor, depth: int, dtype: DTypeLike, weights: Tensor | Non
 
 
 def encoded_shape(input_shape: Sequence[int | None], output_mode: str, depth: int | None) -> tuple[int | None, ...]:
-    """The shape that `encode` gives."""
+    """Return the shape that `encode` gives."""
     shape = tuple(input_shape)
     if output_mode == "int":
         return shape
@@ -171,6 +171,6 @@ def encoded_shape(input_shape: Sequence[int | None], output_mode: str, depth: in
 
 
 def strings_of(values: object) -> np.ndarray[Any, Any]:
-    """Texts of any kind as an array of dtype string."""
+    """Return texts of any kind as an array of dtype string."""
     array = np.asarray(as_array(values))
     return array if array.dtype == string else array.astype(string)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def salt_pair(salt: int | Sequence[int] | None, layer_name: str) -> list[int] | None:
-    """A salt as two integers.
+    """Return a salt as two integers.
 
     Raises:
         ValueError: it is neither one integer nor two.
@@ -44,7 +44,7 @@ def hash_buckets(values: Tensor, buckets: int, salt: Sequence[int] | None) -> Te
 
 
 def as_text(values: Tensor) -> Tensor:
-    """Strings as they are, integers as decimals, floats as their integer parts."""
+    """Return strings as they are, integers as decimals, floats as their integer parts."""
     if values.dtype == string:
         return values
     return ops.strings.as_string(ops.cast(values, "int64") if is_floating(values.dtype) else values)

@@ -70,11 +70,11 @@ class ImageLayer(Layer):
         return {}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        """A batch of images, transformed."""
+        """Return a batch of images, transformed."""
         raise NotImplementedError(f"{type(self).__name__} does not define transform().")
 
     def transform_labels(self, labels: Tensor, transformation: Transformation) -> Tensor:
-        """The labels of a batch of transformed images; the same ones unless a layer mixes images."""
+        """Return the labels of a batch of transformed images; the same ones unless a layer mixes images."""
         return labels
 
     def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:
@@ -243,7 +243,7 @@ class ImageLayer(Layer):
 
 
 def value_pair(layer: Layer, value_range: Sequence[float]) -> tuple[float, float]:
-    """The lowest and the highest value of a pixel.
+    """Return the lowest and the highest value of a pixel.
 
     Raises:
         ValueError: they are not two.
@@ -255,7 +255,7 @@ def value_pair(layer: Layer, value_range: Sequence[float]) -> tuple[float, float
 
 
 def rescaled(images: Tensor, old: Sequence[float], new: Sequence[float]) -> Tensor:
-    """Pixels of one range of values in another."""
+    """Return pixels of one range of values in another."""
     if tuple(old) == tuple(new):
         return images
     return (images - old[0]) / (old[1] - old[0]) * (new[1] - new[0]) + new[0]
@@ -431,7 +431,7 @@ class RandomImageLayer(ImageLayer):
         self.generator = random.SeedGenerator(seed)
 
     def _uniform(self, images: Tensor, low: float, high: float, ones: int = 3) -> Tensor:
-        """A number for each image, ``(batch, 1, 1, 1)`` with three further axes."""
+        """Return a number for each image, ``(batch, 1, 1, 1)`` with three further axes."""
         shape = (ops.shape(images)[0], *(1,) * ones)
         return random.uniform(shape, low, high, seed=self.generator)
 
@@ -563,7 +563,7 @@ class RandomCrop(RandomImageLayer):
 
 
 def factor_pair(layer: Layer, factor: object, name: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    """A factor, one number or two, as a range.
+    """Return a factor, one number or two, as a range.
 
     Raises:
         ValueError: it is none, or is outside of the bounds.

@@ -72,7 +72,7 @@ class _Table:
         self.places.write_value(places)
 
     def lookup(self, values: Tensor) -> Tensor:
-        """The place of each value, -1 for unknown ones."""
+        """Return the place of each value, -1 for unknown ones."""
         keys = self.keys.value
         found = ops.minimum(ops.searchsorted(keys, values), ops.shape(keys)[0] - 1)
         is_key = ops.equal(ops.take(keys, found), values)
@@ -206,7 +206,7 @@ class IndexLookup(PreprocessingLayer):
         return [self.mask_token] * self._oov_start() + [self.oov_token] * self.num_oov_indices
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
-        """The vocabulary by index.
+        """Return the vocabulary by index.
 
         Args:
             include_special_tokens: whether the mask token and the out-of-vocabulary tokens come first.
@@ -217,7 +217,7 @@ class IndexLookup(PreprocessingLayer):
         return [*self._special_tokens(), *learnt] if include_special_tokens else learnt
 
     def vocabulary_size(self) -> int:
-        """The number of terms, with the mask token and the out-of-vocabulary tokens."""
+        """Return the number of terms, with the mask token and the out-of-vocabulary tokens."""
         return len(self._learnt) + self._token_start()
 
     def _write_tokens(self, tokens: Array) -> None:
@@ -457,7 +457,7 @@ class IndexLookup(PreprocessingLayer):
 
 
 def _listed(layer: str, name: str, values: object) -> list[Any] | None:
-    """A vocabulary or weights as a list of Python values."""
+    """Return a vocabulary or weights as a list of Python values."""
     if values is None:
         return None
     items: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else listed(layer, name, values, "a list")

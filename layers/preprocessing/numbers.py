@@ -319,7 +319,7 @@ class Discretization(PreprocessingLayer):
 
 
 def _compressed(summary: Array, epsilon: float) -> Array:
-    """A summary, rows of values and weights, with one value for each part `epsilon` of the weight."""
+    """Return a summary, rows of values and weights, with one value for each part `epsilon` of the weight."""
     if summary.shape[1] * epsilon < 1:
         return summary
     parts = epsilon + np.arange(0.0, 1.0, epsilon)

@@ -132,7 +132,7 @@ class STFTSpectrogram(Layer):
         return self._arranged(self._spectrum(inputs))
 
     def _spectrum(self, inputs: Tensor) -> Tensor:
-        """``(batch, channels, frames, frequencies)``."""
+        """Compute ``(batch, channels, frames, frequencies)``."""
         if self.mode == "real":
             return self._transformed(inputs, self.real_kernel)
         imag = self._transformed(inputs, self.imag_kernel)

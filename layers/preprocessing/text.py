@@ -173,11 +173,11 @@ class TextVectorization(PreprocessingLayer):
         self._lookup_layer.reset_state()
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[str]:
-        """The words by index, with or without the padding and the unknown token in front."""
+        """Return the words by index, with or without the padding and the unknown token in front."""
         return self._lookup_layer.get_vocabulary(include_special_tokens)
 
     def vocabulary_size(self) -> int:
-        """The number of words, with the padding and the unknown token."""
+        """Return the number of words, with the padding and the unknown token."""
         return self._lookup_layer.vocabulary_size()
 
     def set_vocabulary(self, vocabulary: VocabularyLike, idf_weights: TensorLike | None = None) -> None:
@@ -302,7 +302,7 @@ def _is_length(value: object) -> bool:
 
 
 def _ngrams(tokens: _Tokens, widths: tuple[int, ...]) -> _Tokens:
-    """The n-grams of each row, those of the first width first, with spaces between their tokens."""
+    """Return the n-grams of each row, those of the first width first, with spaces between their tokens."""
     values, lengths = tokens
     longest = ops.shape(values)[-1]
     parts: list[Tensor] = []

@@ -49,7 +49,7 @@ class AdaptableLayer(Layer):
     # --- what classes define --------------------------------------------------------------------------------
 
     def _lora_shapes(self, rank: int) -> tuple[Sequence[int], Sequence[int]]:
-        """The shapes of the two factors, whose product has the shape of the weight."""
+        """Return the shapes of the two factors, whose product has the shape of the weight."""
         raise NotImplementedError
 
     def _saved_names(self, mode: str | None) -> list[str]:
@@ -57,7 +57,7 @@ class AdaptableLayer(Layer):
         return [f"_{self.main_weight}", "bias"]
 
     def _float_weight(self) -> Array:
-        """The main weight as floating-point numbers, without adapters."""
+        """Return the main weight as floating-point numbers, without adapters."""
         return getattr(self, f"_{self.main_weight}").numpy()
 
     def _check_adaptable(self) -> None:
@@ -165,7 +165,7 @@ class AdaptableLayer(Layer):
         self._weights_changed()
 
     def _merged_values(self) -> dict[str, Array]:
-        """The values of the saved weights that adapters change, with these added."""
+        """Return the values of the saved weights that adapters change, with these added."""
         return {f"_{self.main_weight}": self._float_weight() + self._lora_delta()}
 
     # --- files ----------------------------------------------------------------------------------------------

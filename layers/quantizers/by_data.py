@@ -75,7 +75,7 @@ def _first(outputs: object) -> Any:
 
 
 def windows(config: GPTQConfig | AWQConfig) -> Array:
-    """Sequences of tokens out of the data, evenly taken from all of it, (samples, length).
+    """Return sequences of tokens out of the data, evenly taken from all of it, (samples, length).
 
     Raises:
         TypeError: the data is no iterable of texts or tokens, or texts without a tokenizer.
@@ -150,7 +150,7 @@ def _quantise(layer: QuantizableKernel, config: GPTQConfig | AWQConfig, seen: _S
 
 
 def scales_of(weight: Array, bits: int, symmetric: bool = False, per_channel: bool = True) -> tuple[Array, Array]:
-    """The scale and the zero point of each row of a matrix, (rows, 1); 0 is one of the integers."""
+    """Return the scale and the zero point of each row of a matrix, (rows, 1); 0 is one of the integers."""
     low, high = weight.min(axis=1, initial=0), weight.max(axis=1, initial=0)
     if not per_channel:
         low, high = np.full_like(low, low.min()), np.full_like(high, high.max())

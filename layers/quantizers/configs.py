@@ -184,7 +184,7 @@ def _check_int8(config: str, quantizer: Quantizer | None) -> None:
 
 
 def resolved_config(mode: str | None, config: QuantizationConfig | str | None) -> QuantizationConfig:
-    """The config of a call of `quantize`, which may name the mode, the config, or both.
+    """Return the config of a call of `quantize`, which may name the mode, the config, or both.
 
     Raises:
         ValueError: neither is given, they contradict each other, or there is no such mode.

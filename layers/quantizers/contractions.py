@@ -32,7 +32,7 @@ class Subscripts:
 
     @classmethod
     def of(cls, equation: str) -> Subscripts:
-        """The subscripts of ``"abc,cd->abd"``."""
+        """Return the subscripts of ``"abc,cd->abd"``."""
         operands, outputs = equation.split("->")
         inputs, kernel = operands.split(",")
         return cls(inputs, kernel, outputs)
@@ -54,12 +54,12 @@ class Subscripts:
         return set(self.terms) == set(self.kernel) - set(self.columns) and not rows & set(self.kernel)
 
     def scale_shape(self, kernel_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the kernel's scales beside the outputs, with 1 for axes that the kernel lacks."""
+        """Return the shape of the kernel's scales beside the outputs, with 1 for axes that the kernel lacks."""
         sizes = dict(zip(self.kernel, kernel_shape, strict=True))
         return tuple(sizes.get(label, 1) for label in self.outputs)
 
     def scale_order(self) -> list[int]:
-        """The kernel's axes that are in the outputs, in their order."""
+        """Return the kernel's axes that are in the outputs, in their order."""
         return [self.kernel.index(label) for label in self.columns]
 
     def scales_along_kernel(self, scale: Tensor | Variable) -> Tensor:
@@ -103,14 +103,14 @@ def int8_contraction(
 
 
 def _ordered(tensor: Tensor | Variable, labels: str, wanted: str, shape: tuple[int, ...] | None = None) -> Any:
-    """A tensor with its axes in another order, and then in another shape."""
+    """Return a tensor with its axes in another order, and then in another shape."""
     if labels != wanted:
         tensor = ops.transpose(tensor, [labels.index(label) for label in wanted])
     return tensor if shape is None or tensor.shape == shape else ops.reshape(tensor, shape)
 
 
 def _sizes(tensor: Tensor | Variable, count: int) -> list[Any]:
-    """The first sizes, as tensors where they are not known."""
+    """Return the first sizes, as tensors where they are not known."""
     shape = ops.shape(tensor)
     return [shape[axis] for axis in range(count)]
 

@@ -41,15 +41,15 @@ class QuantizableKernel(QuantizableLayer):
     # --- what classes define --------------------------------------------------------------------------------
 
     def _reduced_axes(self) -> tuple[int, ...]:
-        """The axes of the kernel that are summed over."""
+        """Return the axes of the kernel that are summed over."""
         raise NotImplementedError
 
     def _scale_shape(self) -> tuple[int, ...]:
-        """The shape in which files hold the scales of an int8 kernel, which has one for each output."""
+        """Return the shape in which files hold the scales of an int8 kernel, which has one for each output."""
         raise NotImplementedError
 
     def _product(self, inputs: Tensor, kernel: TensorLike) -> Tensor:
-        """The product of floats."""
+        """Return the product of floats."""
         raise NotImplementedError
 
     def _kernel_axes(self, rank: int) -> list[tuple[int | None, int | None]]:
@@ -60,11 +60,11 @@ class QuantizableKernel(QuantizableLayer):
         raise NotImplementedError
 
     def _int8_product(self, inputs: Tensor) -> Tensor:
-        """The product of the inputs, rounded, and the int8 kernel, divided by its scales."""
+        """Return the product of the inputs, rounded, and the int8 kernel, divided by its scales."""
         raise NotImplementedError
 
     def _scales_along_kernel(self, scale: Tensor | Variable) -> Tensor | Variable:
-        """The scales of an int8 kernel in the order of its axes, with 1 for those that are summed over."""
+        """Return the scales of an int8 kernel in the order of its axes, with 1 for those that are summed over."""
         raise NotImplementedError
 
     @property
@@ -103,7 +103,7 @@ class QuantizableKernel(QuantizableLayer):
         return self._kernel
 
     def _matrix_sizes(self) -> tuple[int, int]:
-        """The kernel as a matrix: how many terms, and how many outputs."""
+        """Return the kernel as a matrix: how many terms, and how many outputs."""
         reduced = self._reduced_axes()
         terms = math.prod(self.kernel_shape[axis] for axis in reduced)
         return terms, math.prod(self.kernel_shape) // terms if terms else 0
@@ -187,7 +187,7 @@ class QuantizableKernel(QuantizableLayer):
         return {"_kernel": packed_array(kernel), "kernel_scale": scale, "kernel_zero": zero}
 
     def _scales_as_saved(self, scale: Array) -> Array:
-        """The scales of an int8 kernel, from the order of its axes."""
+        """Return the scales of an int8 kernel, from the order of its axes."""
         return scale.reshape(self._scale_shape())
 
     def _float_weight(self) -> Array:
@@ -202,13 +202,13 @@ class QuantizableKernel(QuantizableLayer):
     # --- computing ------------------------------------------------------------------------------------------
 
     def _unpacked(self) -> Tensor:
-        """The integers of an int4 kernel, as a matrix."""
+        """Return the integers of an int4 kernel, as a matrix."""
         from .packing import unpack_int4
 
         return unpack_int4(self._kernel, self._matrix_sizes()[1], axis=-1)
 
     def _dequantized(self) -> Tensor:
-        """The quantised kernel as floats."""
+        """Return the quantised kernel as floats."""
         mode, dtype = self.quantization_mode, self.compute_dtype
         if mode == "int8":
             return ops.cast(self._kernel, dtype) / ops.cast(self._scales_along_kernel(self.kernel_scale), dtype)
@@ -246,7 +246,7 @@ class QuantizableKernel(QuantizableLayer):
         return found
 
     def _adapted(self, inputs: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """The product of the inputs and the product of two factors."""
+        """Return the product of the inputs and the product of two factors."""
         return ops.matmul(self._product(inputs, a), b)
 
     def _biased(self, inputs: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ class QuantizableKernel(QuantizableLayer):
         return outputs if layer.bias is None else outputs + layer.bias
 
     def _weighted(self, inputs: Tensor) -> Tensor:
-        """The product of the inputs and the kernel, and what adapters add to it."""
+        """Return the product of the inputs and the kernel, and what adapters add to it."""
         mode = self.quantization_mode
         if mode is None:
             outputs = self._product(inputs, self._kernel)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def quantized_inside(layer: LayerState) -> list[QuantizableLayer]:
-    """The quantised layers inside of a layer."""
+    """Return the quantised layers inside of a layer."""
     inner = layer._flatten_layers(include_self=False)
     return [one for one in inner if isinstance(one, QuantizableLayer) and one.quantization_mode is not None]
 
 
 def policy_map(layer: LayerState, own: policies.DTypePolicy) -> policies.DTypePolicy:
-    """The dtype policy of a layer and of those inside of it: a map, if some of these are quantised."""
+    """Return the dtype policy of a layer and of those inside of it: a map, if some of these are quantised."""
     found = quantized_inside(layer)
     if not found:
         return own
@@ -125,7 +125,7 @@ def become_like_file(layer: Any, stored: Mapping[str, Any]) -> None:
 
 
 def _block_size(layer: Any, scales: tuple[int, ...]) -> int:
-    """A number of terms in a group that makes so many groups; which they are, the file says for each term."""
+    """Return a number of terms in a group that makes so many groups; which they are, the file says for each term."""
     if layer.main_weight == "kernel":
         terms, groups = layer._matrix_sizes()[0], scales[0]
     else:

@@ -138,7 +138,7 @@ class _Kept:
             self._parts = [np.concatenate(self._parts)[::2]]
 
     def limit(self, method: str, percentile: float) -> float:
-        """The value that becomes 127."""
+        """Return the value that becomes 127."""
         if method == "minmax" or not self.largest:
             return self.largest
         values = np.concatenate(self._parts)

@@ -47,7 +47,7 @@ def pack_int4(arr: TensorLike, axis: int = 0, dtype: str = "int8") -> tuple[Tens
 
 
 def packed_array(array: np.ndarray[Any, Any], axis: int = -1) -> np.ndarray[Any, Any]:
-    """`pack_int4` of an array."""
+    """Return `pack_int4` of an array."""
     numbers = np.moveaxis(array, axis, 0)
     if len(numbers) % 2:
         numbers = np.concatenate([numbers, np.zeros_like(numbers[:1])])
@@ -93,7 +93,7 @@ def unpack_int4(packed: TensorLike, orig_len: int, axis: int = 0, dtype: str = "
 
 
 def unpacked_array(packed: np.ndarray[Any, Any], orig_len: int, axis: int = -1) -> np.ndarray[Any, Any]:
-    """`unpack_int4` of an array, in its dtype."""
+    """Return `unpack_int4` of an array, in its dtype."""
     halves = np.moveaxis(packed.view(np.uint8), axis, 0)
     found = np.empty((2 * len(halves), *halves.shape[1:]), np.uint8)
     found[::2], found[1::2] = halves & 15, halves >> 4
@@ -109,7 +109,7 @@ def _check_dtype(dtype: str) -> None:
 
 
 def unpack_last(packed: Any, size: int) -> Tensor:
-    """The integers of int8 bytes that were packed along the last axis; sizes of other axes may be unknown."""
+    """Return the integers of int8 bytes that were packed along the last axis; sizes of other axes may be unknown."""
     halves = ops.stack([ops.left_shift(packed, 4), packed], axis=-1)
     integers = ops.right_shift(halves, 4)  # which keeps the sign
     width = int(packed.shape[-1])

@@ -24,7 +24,7 @@ def int8_product(
     transpose: bool = False,
     dtype: DTypeLike = None,
 ) -> Tensor:
-    """The product of `inputs` (..., terms) and a kernel (terms, columns).
+    """Return the product of `inputs` (..., terms) and a kernel (terms, columns).
 
     Args:
         layer: its `inputs_quantizer` rounds the inputs, by a scale for each row, or by its fixed `inputs_scale`.
@@ -57,7 +57,7 @@ def rounds_by_rows(quantizer: object) -> TypeGuard[AbsMaxQuantizer]:
 
 
 def _product_by(quantizer: Any, x: Tensor, kernel: TensorLike, scale: TensorLike, transpose: bool) -> Tensor:
-    """The product by any quantizer. Rounding passes cotangents on, as for the one that is known."""
+    """Return the product by any quantizer. Rounding passes cotangents on, as for the one that is known."""
 
     @custom_gradient
     def product(x: Tensor, kernel: Tensor, scale: Tensor) -> Any:

@@ -55,11 +55,11 @@ class QuantizableLayer(AdaptableLayer):
         raise NotImplementedError
 
     def _quantized_values(self, mode: str, config: QuantizationConfig) -> dict[str, Array]:
-        """The values of these weights, from those that there are now."""
+        """Return the values of these weights, from those that there are now."""
         raise NotImplementedError
 
     def _round(self, mode: str, weight: Array) -> dict[str, Array]:
-        """A float weight as the layer's quantised ones."""
+        """Return a float weight as the layer's quantised ones."""
         raise NotImplementedError
 
     # --- quantising -----------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class QuantizableLayer(AdaptableLayer):
         return config.dtype_policy_string() if hasattr(config, "dtype_policy_string") else mode
 
     def _block_size(self) -> int | None:
-        """The terms that share a scale, of a layer of int4; None where all do."""
+        """Return the terms that share a scale, of a layer of int4; None where all do."""
         found = getattr(self.quantization_config, "block_size", None)
         found = getattr(self._own_policy, "block_size", found) if found is None else found
         return _terms_of(found)
@@ -221,7 +221,7 @@ class QuantizableLayer(AdaptableLayer):
             raise NotImplementedError("lora is not currently supported with GPTQ quantization.")
 
     def _merged_values(self) -> dict[str, Array]:
-        """The values of the saved weights that adapters change, with these added, and rounded again."""
+        """Return the values of the saved weights that adapters change, with these added, and rounded again."""
         mode = self.quantization_mode
         return (
             super()._merged_values() if mode is None else self._round(mode, self._float_weight() + self._lora_delta())

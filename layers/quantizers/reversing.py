@@ -34,7 +34,7 @@ def build_reverse(layer: ReversibleEmbedding, mode: str) -> None:
 
 
 def reverse_values(layer: ReversibleEmbedding, mode: str, config: QuantizationConfig) -> dict[str, Any]:
-    """The values of these weights, from the float table."""
+    """Return the values of these weights, from the float table."""
     if layer.tie_weights:
         return {}
     weight, quantizer = layer.reverse_embeddings.numpy(), getattr(config, "weight_quantizer", None)
@@ -54,7 +54,7 @@ def reverse_values(layer: ReversibleEmbedding, mode: str, config: QuantizationCo
 
 
 def reverse_product(layer: ReversibleEmbedding, inputs: TensorLike) -> Tensor:
-    """The logits, without the cap.
+    """Return the logits, without the cap.
 
     Where groups of an int4 table have scales of their own, inputs are not rounded: Keras rounds them and multiplies
     floats, which loses precision and no time.
@@ -70,7 +70,7 @@ def reverse_product(layer: ReversibleEmbedding, inputs: TensorLike) -> Tensor:
 
 
 def _reverse_table(layer: ReversibleEmbedding) -> Tensor:
-    """The table of the way back as floats, (output_dim, input_dim)."""
+    """Return the table of the way back as floats, (output_dim, input_dim)."""
     if layer.tie_weights:
         return ops.transpose(layer._dequantized())
     integers = layer.reverse_embeddings

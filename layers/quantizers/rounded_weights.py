@@ -102,7 +102,7 @@ class _Observed(Readable):
 
 
 def _outputs_axis(transposed: bool) -> tuple[int, ...]:
-    """The axis of a matrix along which the outputs of a product with it are."""
+    """Return the axis of a matrix along which the outputs of a product with it are."""
     return (-2,) if transposed else (-1,)
 
 

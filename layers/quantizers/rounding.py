@@ -64,7 +64,7 @@ def abs_max_arrays(
     dtype: str = "int8",
     epsilon: float = EPSILON,
 ) -> tuple[Array, Array]:
-    """`abs_max_quantize` of arrays."""
+    """Return `abs_max_quantize` of arrays."""
     numbers = _computable(inputs)
     scale = value_range[1] / (np.max(np.abs(numbers), axis=axis, keepdims=True) + numbers.dtype.type(epsilon))
     rounded = np.clip(np.round(numbers * scale), *value_range)
@@ -115,7 +115,7 @@ def grouped_arrays(
     dtype: str = "int8",
     epsilon: float = EPSILON,
 ) -> tuple[Array, Array, Array]:
-    """`abs_max_quantize_grouped_with_zero_point` of arrays."""
+    """Return `abs_max_quantize_grouped_with_zero_point` of arrays."""
     if inputs.ndim != 2:
         raise ValueError(f"Groups of rows are those of a matrix; got inputs of shape {inputs.shape}.")
     numbers = _computable(inputs)
@@ -139,5 +139,5 @@ def grouped_arrays(
 
 
 def _computable(inputs: Array) -> Array:
-    """The numbers in a dtype in which NumPy computes."""
+    """Return the numbers in a dtype in which NumPy computes."""
     return inputs if inputs.dtype in (np.float32, np.float64) else inputs.astype(np.float32)

@@ -109,11 +109,11 @@ class QuantizableTable(QuantizableLayer):
     # --- computing ------------------------------------------------------------------------------------------
 
     def _dequantized(self) -> Tensor:
-        """The whole quantised table as floats."""
+        """Return the whole quantised table as floats."""
         return self._float_rows(self._embeddings, self.embeddings_scale, getattr(self, "embeddings_zero", None))
 
     def _float_rows(self, packed: TensorLike, scale: TensorLike, zero: TensorLike | None) -> Tensor:
-        """Rows of a quantised table as floats; any axes may come before the last."""
+        """Return rows of a quantised table as floats; any axes may come before the last."""
         dtype = self.compute_dtype
         integers = packed
         if self.quantization_mode == "int4":
@@ -129,7 +129,7 @@ class QuantizableTable(QuantizableLayer):
         return ops.cast(shifted * ops.take(scale, groups, axis=-1), dtype)
 
     def _rows(self, places: Tensor) -> Tensor:
-        """The rows at `places`, whole numbers."""
+        """Return the rows at `places`, whole numbers."""
         if self.quantization_mode is None:
             cut = cut_of(self._embeddings)
             table = self._embeddings

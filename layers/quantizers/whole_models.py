@@ -72,7 +72,7 @@ def quantize_layers(
 
 
 def path_in(model: Layer, layer: Layer) -> str:
-    """The path of a layer inside of a model, without the model's own name, in which copies differ."""
+    """Return the path of a layer inside of a model, without the model's own name, in which copies differ."""
     return layer.path.removeprefix(f"{model.name}/")
 
 

@@ -111,7 +111,7 @@ class AdaptiveComputationTime(Layer):
         return output_size_of(self.cell)
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
-        """The cell's first states."""
+        """Return the cell's first states."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
     def build(self, input_shape: Sequence[int | None]) -> None:
@@ -206,7 +206,7 @@ class _Pondering:
     def _advance(
         self, call: DimLike, states: Sequence[Tensor], halted: Tensor, so_far: Sequence[Any] | None
     ) -> tuple[Any, ...]:
-        """One call: the states after it, what is halted, and the means, remainders and counts so far."""
+        """Return one call: the states after it, what is halted, and the means, remainders and counts so far."""
         inputs = self.first_inputs if so_far is None else self.later_inputs
         output, new = call_cell(self.layer.cell, inputs, states, self.training)
         leaves = flatten([new])
@@ -227,7 +227,7 @@ class _Pondering:
 
 
 def _number(name: str, value: object, is_right: Callable[[float], bool], wanted: str) -> float:
-    """An argument as a float.
+    """Return an argument as a float.
 
     Raises:
         ValueError: it is no number, or not a right one.
@@ -238,11 +238,11 @@ def _number(name: str, value: object, is_right: Callable[[float], bool], wanted:
 
 
 def _joined(states: list[Any]) -> Tensor:
-    """All states as one matrix, ``(batch, length)``."""
+    """Return all states as one matrix, ``(batch, length)``."""
     flat = [ops.reshape(state, (-1, math.prod(state.shape[1:]))) for state in states]
     return flat[0] if len(flat) == 1 else ops.concatenate(flat, axis=-1)
 
 
 def _like(rows: Tensor, value: Tensor) -> Tensor:
-    """``(batch, 1)``, with as many axes as `value`."""
+    """Compute ``(batch, 1)``, with as many axes as `value`."""
     return ops.reshape(rows, (-1, *[1] * (len(known_shape(value.shape)) - 1)))

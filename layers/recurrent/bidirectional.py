@@ -141,7 +141,7 @@ class Bidirectional(Layer):
         return layer(sequences, **known)
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
-        """The steps' mask where all outputs are returned, else None."""
+        """Return the steps' mask where all outputs are returned, else None."""
         mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         outputs = [mask, mask] if self.merge_mode is None else [mask]
         if not self.return_state:
@@ -156,7 +156,7 @@ class Bidirectional(Layer):
 
 
 def _copy(layer: Layer, prefix: str, **changes: object) -> Any:
-    """A layer like `layer`, without its weights."""
+    """Return a layer like `layer`, without its weights."""
     config = serialize_keras_object(layer)
     name = layer.name if layer.name.startswith(prefix) else prefix + layer.name
     config = {**config, "config": {**config["config"], "name": name, **changes}}

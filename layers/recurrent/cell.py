@@ -47,7 +47,7 @@ class Cell(Protocol):
         ...
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The output and the new states, from the input of a step and the states."""
+        """Return the output and the new states, from the input of a step and the states."""
         ...
 
 
@@ -63,7 +63,7 @@ class StateSize:
 
 
 def state_form(cell: Cell) -> list[Any]:
-    """The form of a cell's states: a list with a `StateSize` for each, nested for cells made of cells.
+    """Return the form of a cell's states: a list with a `StateSize` for each, nested for cells made of cells.
 
     Within these, a cell whose `state_size` is an int and that does not say how its states begin has no list, as in
     Keras: its state comes back from ``RNN(return_state=True)`` as it is.
@@ -91,7 +91,7 @@ def has_bare_state(cell: Cell) -> bool:
 
 
 def initial_states(cell: Cell, batch_size: DimLike | None, dtype: DTypeLike) -> list[Any]:
-    """The states of a cell before the first step: what its `get_initial_state` gives, or zeros."""
+    """Return the states of a cell before the first step: what its `get_initial_state` gives, or zeros."""
     getter = getattr(cell, "get_initial_state", None)
     if getter is None:
         dtype = cell.compute_dtype if isinstance(cell, Layer) else dtype
@@ -113,7 +113,7 @@ def build_cell(cell: Cell, input_shape: Sequence[int | None] | Sequence[Sequence
 
 
 def output_size_of(cell: Cell) -> Any:
-    """The length of a cell's output: its `output_size`, or else the first state's."""
+    """Return the length of a cell's output: its `output_size`, or else the first state's."""
     size = getattr(cell, "output_size", None)
     if size is not None:
         return size
@@ -131,12 +131,12 @@ class DrawsMasks(Protocol):
 
 
 def dropout_scope(cell: Cell, batch_size: DimLike | None, training: bool | None) -> AbstractContextManager[None]:
-    """The block in which a cell keeps to one draw of its masks; one that does nothing for other cells."""
+    """Return the block in which a cell keeps to one draw of its masks; one that does nothing for other cells."""
     return cell.dropout_masks(batch_size, training) if isinstance(cell, DrawsMasks) else nullcontext()
 
 
 def call_cell(cell: Cell, x: Nest[TensorLike | None], states: Nest[TensorLike | None], training: bool | None) -> Any:
-    """One step of a cell that is a `Layer`, or any object with a `call`."""
+    """Return one step of a cell that is a `Layer`, or any object with a `call`."""
     function = cell if isinstance(cell, Layer) else cell.call
     takes_training = signature_of(type(cell).call).takes("training")
     return function(x, states, training=training) if takes_training else function(x, states)
@@ -285,7 +285,7 @@ class RecurrentCell(Layer):
         return ops.concatenate(products, axis=1)
 
     def dropped(self, inputs: Tensor, hidden: Tensor, training: bool | None) -> tuple[Tensor, Tensor]:
-        """The inputs and the previous output, with what dropout leaves of them; for cells with one gate."""
+        """Return the inputs and the previous output, with what dropout leaves of them; for cells with one gate."""
         input_mask, hidden_mask = self.current_masks(inputs, training)
         assert not isinstance(input_mask, list)  # one gate has one mask
         assert not isinstance(hidden_mask, list)
@@ -306,6 +306,6 @@ def forget_gate_of_ones(initializer: Callable[..., object], units: int) -> Calla
 
 
 def _within_one(cell: str, name: str, rate: Rate) -> Rate:
-    """A rate as a number from 0 to 1, as Keras cuts it off; of a tensor the value is not known yet."""
+    """Return a rate as a number from 0 to 1, as Keras cuts it off; of a tensor the value is not known yet."""
     check_numbers(cell, **{name: rate})
     return rate if isinstance(rate, (Tensor, Variable)) else min(1.0, max(0.0, rate))

@@ -64,7 +64,7 @@ class CellWrapper(Layer):
         return output_size_of(self.cell)
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
-        """The cell's first states."""
+        """Return the cell's first states."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
     @contextmanager
@@ -81,7 +81,7 @@ class CellWrapper(Layer):
         return output, new
 
     def _advance(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None) -> tuple[Tensor, Any, Any]:
-        """One step of the cell: the output, and new and old states in one structure."""
+        """Return one step of the cell: the output, and new and old states in one structure."""
         old = pack_as(state_form(self.cell), flatten(states))
         output, new = call_cell(self.cell, inputs, old, training)
         return output, pack_as(old, flatten([new])), old
@@ -205,7 +205,7 @@ class DropoutCell(CellWrapper):
             self._masks = before
 
     def _draw(self, batch: DimLike | None) -> _Masks:
-        """Masks of inputs, output and states; None where nothing is dropped."""
+        """Return masks of inputs, output and states; None where nothing is dropped."""
         size = self.output_size
         rates = _rates(self, "state_rate", self.state_rate)
         sizes = [form.dims for form in flatten(state_form(self.cell))]
@@ -303,7 +303,7 @@ def _rate(cell: str, name: str, value: Rate | Sequence[Rate]) -> Any:
 
 
 def _rates(layer: CellWrapper, name: str, value: Rate | list[Rate]) -> list[Rate]:
-    """A rate for each state.
+    """Return a rate for each state.
 
     Raises:
         ValueError: there are not as many as states.

@@ -118,7 +118,7 @@ class ConvLSTMCell(RecurrentCell):
         self.build_weights(specs)
 
     def _state_shape_for(self, input_shape: Sequence[int | None]) -> tuple[int, ...]:
-        """The shape of a state without the batch."""
+        """Return the shape of a state without the batch."""
         last = self.data_format == "channels_last"
         sizes = input_shape[1:-1] if last else input_shape[2:]
         if None in sizes:
@@ -174,7 +174,7 @@ class ConvLSTMCell(RecurrentCell):
         return hidden, [hidden, memory]
 
     def _convolved(self, x: Tensor, kernel: TensorLike, masks: Masks, windows: dict[str, Any]) -> Tensor:
-        """The convolutions for all gates, behind each other along the channels."""
+        """Return the convolutions for all gates, behind each other along the channels."""
         if masks is None:
             return ops.conv(x, kernel, data_format=self.data_format, **windows)
         parts = [

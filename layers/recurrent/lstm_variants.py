@@ -76,7 +76,7 @@ class PeepholeLSTMCell(LSTMCell):
         return hidden, [hidden, memory]
 
     def advance(self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None) -> tuple[Tensor, Tensor]:
-        """``o * activation(c')`` and ``c'``."""
+        """Compute ``o * activation(c')`` and ``c'``."""
         hidden, memory = states
         masks = self.current_masks(inputs, training)
         gates = self.product(inputs, self.kernel, masks[0]) + self.product(hidden, self.recurrent_kernel, masks[1])
@@ -245,7 +245,7 @@ def _clipped(x: Tensor, limit: float | None) -> Tensor:
 
 
 def _limit(cell: str, name: str, value: float | None) -> float | None:
-    """`value` if it is a limit.
+    """Return `value` if it is a limit.
 
     Raises:
         ValueError: it is not positive.

@@ -196,7 +196,7 @@ class RNN(Layer):
             variable.write_value(array)
 
     def get_initial_state(self, batch_size: DimLike | None) -> list[Any]:
-        """The states before the first step."""
+        """Return the states before the first step."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
     # --- calling --------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class RNN(Layer):
         return outputs
 
     def _sizes(self, sequences: Nest[Tensor | None]) -> tuple[DimLike, DimLike]:
-        """The sizes of batch and steps."""
+        """Return the sizes of batch and steps."""
         first, second = ops.shape(flatten(sequences)[0])[:2]
         return (second, first) if self.time_major else (first, second)
 
@@ -245,7 +245,7 @@ class RNN(Layer):
         return ops.cast(self._of_each_row("sequence_length", lengths, batch), "int32")
 
     def _of_each_row(self, argument: str, given: Tensor, batch: DimLike) -> Tensor:
-        """`given`, which has to be ``(batch,)``: a single entry would be spread over all rows in silence.
+        """Return `given`, which has to be ``(batch,)``: a single entry would be spread over all rows in silence.
 
         Raises:
             ValueError: it is not, at once where both sizes are known; otherwise `InvalidArgumentError` when it runs.
@@ -262,7 +262,7 @@ class RNN(Layer):
         return given
 
     def _begun_anew(self, reset: TensorLike, states: Nest[Tensor | None], batch: DimLike) -> Any:
-        """The states, with first ones for the rows of `reset`."""
+        """Return the states, with first ones for the rows of `reset`."""
         rows = ops.convert_to_tensor(reset)
         if not self.stateful:
             raise ValueError(
@@ -298,7 +298,7 @@ class RNN(Layer):
         return pack_as(form, [ops.convert_to_tensor(state, self.compute_dtype) for state in given])
 
     def step(self, x: Nest[Tensor | None], states: Nest[Tensor | None], training: bool | None) -> tuple[Tensor, Any]:
-        """One step of the cell; the new states come back in the form of the old ones.
+        """Return one step of the cell; the new states come back in the form of the old ones.
 
         Raises:
             TypeError, ValueError: the cell does not return a pair of an output and as many states as it was given.
@@ -322,7 +322,7 @@ class RNN(Layer):
     # --- facts ----------------------------------------------------------------------------------------------
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
-        """The steps' mask where all outputs are returned, else None."""
+        """Return the steps' mask where all outputs are returned, else None."""
         mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         return [mask] + [None] * len(flatten(state_form(self.cell))) if self.return_state else mask
 
@@ -366,7 +366,7 @@ class _Loop:
         self.output, self.state_position, self.sums = self._probe()
 
     def run(self, batch: DimLike) -> tuple[Tensor, Any]:
-        """The output (the last one, or all) and the final states."""
+        """Return the output (the last one, or all) and the final states."""
         rnn, shape = self.rnn, self.output.shape
         carried: dict[str, Any] = {}
         if rnn.return_sequences:
@@ -388,7 +388,7 @@ class _Loop:
         return carried["last"] if self._carries_last else flatten(final)[self.state_position or 0], final
 
     def _step_major(self, x: Tensor) -> Tensor:
-        """``(steps, batch, ...)``."""
+        """Compute ``(steps, batch, ...)``."""
         return x if self.rnn.time_major else _batch_major(x)
 
     def _zero_past_end(self, outputs: Tensor, within: Tensor, batch: DimLike) -> Tensor:
@@ -474,18 +474,18 @@ def _packed_like(sequences: Nest[Tensor | None], read: Sequence[Tensor]) -> Any:
 
 
 def _batch_major(x: Tensor) -> Tensor:
-    """The first two axes exchanged."""
+    """Return the first two axes exchanged."""
     return ops.transpose(x, (1, 0, *range(2, len(x.shape or ()))))
 
 
 def _choose(keep: Tensor, new: TensorLike, old: TensorLike) -> Tensor:
-    """`new` for the samples of which `keep`, ``(batch,)`` or ``(batch, 1)``, holds; otherwise `old`."""
+    """Return `new` for the samples of which `keep`, ``(batch,)`` or ``(batch, 1)``, holds; otherwise `old`."""
     new = ops.convert_to_tensor(new)
     return ops.where(_like_rank(keep, new), new, old)
 
 
 def _like_rank(keep: Tensor, x: Tensor) -> Tensor:
-    """`keep` with as many axes as `x`, of size 1 behind its own."""
+    """Return `keep` with as many axes as `x`, of size 1 behind its own."""
     for _ in range(len(x.shape or ()) - len(keep.shape or ())):
         keep = ops.expand_dims(keep, -1)
     return keep

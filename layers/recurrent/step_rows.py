@@ -47,7 +47,7 @@ def rows_live(live: Tensor | None, other_rows: bool = False) -> Generator[None]:
 
 
 def live_rows() -> Tensor | None:
-    """The rows of the batch that take the step that is being built, bools ``(batch,)``; None if all do.
+    """Return the rows of the batch that take the step that is being built, bools ``(batch,)``; None if all do.
 
     What a cell computes for other rows is thrown away. Loops around cells, such as `RNN` with a mask or a
     `sequence_length`, say which these are.

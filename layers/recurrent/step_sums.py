@@ -36,7 +36,7 @@ class StepSums:
     summands: list[_Summand] = field(default_factory=list[_Summand])
 
     def values(self, live: Tensor | None = None) -> list[Tensor]:
-        """The values of this step.
+        """Return the values of this step.
 
         Args:
             live: ``(batch,)`` or ``(batch, 1)``, the rows that take this step: the others' values by row become 0.
@@ -50,7 +50,7 @@ class StepSums:
         return found
 
     def added(self, totals: Sequence[Tensor], rows: Tensor | None = None) -> list[Tensor]:
-        """The totals with the values of this step.
+        """Return the totals with the values of this step.
 
         Args:
             totals: so far, in the order of `values`.

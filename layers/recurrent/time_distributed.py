@@ -72,6 +72,6 @@ class TimeDistributed(Wrapper):
 
 
 def _merged(x: Tensor) -> Tensor:
-    """``(batch, steps, ...)`` as ``(batch * steps, ...)``."""
+    """Compute ``(batch, steps, ...)`` as ``(batch * steps, ...)``."""
     batch, steps, *rest = ops.shape(x)
     return ops.reshape(x, (batch * steps, *rest))

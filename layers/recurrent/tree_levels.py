@@ -53,7 +53,7 @@ class Levels(NamedTuple):
 
 
 def trees_of(children: Tensor, mask: TensorLike | None, name: str) -> Trees:
-    """Trees from the numbers of children within each row of the batch.
+    """Return trees from the numbers of children within each row of the batch.
 
     Args:
         children: ``(batch, nodes, width)``, integers; -1 for none.

@@ -175,7 +175,7 @@ class TreeLSTM(Layer):
         return ops.take(_with_zeros(hidden, self.units), ops.take(places, trees.roots), axis=0)
 
     def _by_levels(self, rows: Tensor, trees: Trees) -> tuple[Tensor, Tensor]:
-        """Numbers of nodes, and their h: a loop over depths, from the deepest up.
+        """Return numbers of nodes, and their h: a loop over depths, from the deepest up.
 
         All children of the nodes of one depth have the next depth. So the loop carries one level's states, and leaves,
         which wait for nothing, are computed before it, together.
@@ -231,17 +231,17 @@ class TreeLSTM(Layer):
     # --- cells ----------------------------------------------------------------------------------------------
 
     def _from_inputs(self, rows: Tensor) -> Tensor:
-        """The inputs' part of the gates, ``(rows, 4 * units)``."""
+        """Return the inputs' part of the gates, ``(rows, 4 * units)``."""
         gates = ops.matmul(rows, self.kernel)
         return gates if self.bias is None else gates + self.bias
 
     def _leaf_states(self, gates: Tensor) -> Tensor:
-        """States h and c of nodes without children, side by side."""
+        """Return states h and c of nodes without children, side by side."""
         i, _, candidate, o = ops.split(gates, 4, axis=1)
         return self._opened(self.recurrent_activation(i) * self.activation(candidate), o)
 
     def _inner_states(self, gates: Tensor, below: Tensor, width: int) -> Tensor:
-        """States of nodes from the inputs' part of their gates and the states of their children.
+        """Return states of nodes from the inputs' part of their gates and the states of their children.
 
         Args:
             gates: ``(rows, 4 * units)``.
@@ -256,7 +256,7 @@ class TreeLSTM(Layer):
         return self._opened(added + ops.sum(forgets * memory, axis=1), o + from_o)
 
     def _from_children(self, hidden: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The children's part of i, of each child's f ``(rows, width, units)``, of candidate and o."""
+        """Return the children's part of i, of each child's f ``(rows, width, units)``, of candidate and o."""
         units = self.units
         if self.arity is not None:
             product = ops.matmul(ops.reshape(hidden, (-1, width * units)), self.recurrent_kernel)
@@ -276,10 +276,10 @@ class TreeLSTM(Layer):
     # --- what it says of itself -----------------------------------------------------------------------------
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> TensorLike | None:
-        """The nodes' mask if all nodes are returned."""
+        """Return the nodes' mask if all nodes are returned."""
         return mask if self.return_nodes else None
 
 
 def _with_zeros(rows: Tensor, columns: int) -> Tensor:
-    """The rows, and one of zeros behind them."""
+    """Return the rows, and one of zeros behind them."""
     return ops.concatenate([rows, ops.zeros((1, columns), rows.dtype)])

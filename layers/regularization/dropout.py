@@ -29,7 +29,7 @@ def acts(rate: object) -> bool:
 
 
 def checked_noise_shape(layer: str, noise_shape: object) -> tuple[int | None, ...] | None:
-    """The shape of a random mask, None for that of the inputs.
+    """Return the shape of a random mask, None for that of the inputs.
 
     Raises:
         ValueError: it is no list of positive ints and Nones.

@@ -187,7 +187,7 @@ def fixed_unigram_candidate_sampler(
 def _checked(
     name: str, true_classes: TensorLike, num_true: int, num_sampled: int, unique: bool, range_max: int
 ) -> Tensor:
-    """The true classes as int64 ``(batch, num_true)``."""
+    """Return the true classes as int64 ``(batch, num_true)``."""
     for argument, value in (("num_true", num_true), ("num_sampled", num_sampled), ("range_max", range_max)):
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name}: {argument} must be a positive integer, got {value!r}.")

@@ -195,7 +195,7 @@ def _of_candidates(
 
 
 def _checked(name: str, labels: TensorLike, inputs: TensorLike, num_true: int) -> tuple[Tensor, Tensor]:
-    """Labels as int64 ``(batch, num_true)``, and the inputs."""
+    """Return labels as int64 ``(batch, num_true)``, and the inputs."""
     labels, inputs = ops.convert_to_tensor(labels), ops.convert_to_tensor(inputs)
     if labels.dtype.kind not in "iu":
         raise TypeError(f"{name}: labels must be integers, got {labels!r}. Cast them with ops.cast(labels, 'int64').")

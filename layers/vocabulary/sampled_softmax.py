@@ -134,7 +134,7 @@ class SampledSoftmax(Layer):
         return self.bias.shards
 
     def _add_bias(self) -> Any:
-        """A bias for each class, where its row of the weights is."""
+        """Return a bias for each class, where its row of the weights is."""
         rows = rows_of_shards(self.num_classes, len(self.tables), self._layout)
         return self.add_sharded_weight(
             rows,
@@ -166,7 +166,7 @@ class SampledSoftmax(Layer):
         return tuple(ops.reshape(each, (*dims, self.top_k)) for each in best)
 
     def _losses(self, flat: Tensor, labels: Tensor, training: bool | None, partition: str) -> Tensor:
-        """The loss of each position."""
+        """Return the loss of each position."""
         if training:
             losses = sampled_softmax_loss(
                 self.tables,
@@ -183,7 +183,7 @@ class SampledSoftmax(Layer):
         return ops.cast(losses, self.variable_dtype)
 
     def _flat(self, given: TensorLike, inputs: Tensor, argument: str) -> Tensor:
-        """Labels or mask as ``(positions,)``."""
+        """Return labels or mask as ``(positions,)``."""
         tensor = ops.convert_to_tensor(given)
         if tensor.shape is not None and inputs.shape is not None and len(tensor.shape) != len(inputs.shape) - 1:
             raise ValueError(
@@ -195,7 +195,7 @@ class SampledSoftmax(Layer):
         return ops.reshape(tensor, (-1,))
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
-        """The inputs' mask, for each output."""
+        """Return the inputs' mask, for each output."""
         return mask if self.top_k is None or mask is None else [mask] * 2
 
     def get_config(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def sharded_softmax_loss(
     inputs: TensorLike,
     partition_strategy: str = "mod",
 ) -> Tensor:
-    """The cross-entropy of the softmax over all classes, exactly, with weights in shards.
+    """Return the cross-entropy of the softmax over all classes, exactly, with weights in shards.
 
     Args:
         weights: ``(classes, dim)``, a `ShardedVariable`, or a list of shards of it (see `ops.embedding_lookup`).
@@ -92,7 +92,7 @@ def sharded_logits(weights: Table, biases: Table, inputs: TensorLike, partition_
 def sharded_top_k(
     weights: Table, biases: Table, inputs: TensorLike, k: int, partition_strategy: str = "mod"
 ) -> tuple[Tensor, Tensor]:
-    """The `k` largest logits and their classes, the best of each shard's best; see `sharded_softmax_loss`.
+    """Return the `k` largest logits and their classes, the best of each shard's best; see `sharded_softmax_loss`.
 
     Returns:
         ``(batch, k)``: logits, largest first, and int32 numbers of classes.
@@ -126,7 +126,7 @@ def sharded_top_k(
 def _checked(
     name: str, weights: Sequence[TensorLike], biases: Table, inputs: TensorLike
 ) -> tuple[list[Tensor | Variable], list[Tensor | Variable], Tensor]:
-    """The shards of weights and biases, as variables or tensors, and the inputs."""
+    """Return the shards of weights and biases, as variables or tensors, and the inputs."""
     tables, offsets = [
         [each if isinstance(each, Variable) else ops.convert_to_tensor(each) for each in given]
         for given in (weights, shards_of(biases, "")[0])

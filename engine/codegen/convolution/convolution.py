@@ -43,7 +43,7 @@ _PIXELS = 8  # of a tile where each channel is by itself
 
 
 def bind_convolution(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `Conv`."""
+    """Return the kernel of a `Conv`."""
     op = operation.op
     x, kernel = _static_shapes(operation, (0, 1))
     assert isinstance(op, Conv)
@@ -64,7 +64,7 @@ def bind_convolution(operation: Operation) -> BoundKernel | None:
 
 
 def bind_input_gradient(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `ConvInputGrad`."""
+    """Return the kernel of a `ConvInputGrad`."""
     op = operation.op
     dy, kernel = _static_shapes(operation, (0, 1))
     (x,) = _static_results(operation)
@@ -97,7 +97,7 @@ def _transposed_phase(windows: Windows, kernel: Shape, depth: int, place: Sequen
 
 
 def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `ConvFilterGrad`."""
+    """Return the kernel of a `ConvFilterGrad`."""
     op = operation.op
     x, dy = _static_shapes(operation, (0, 1))
     (kernel,) = _static_results(operation)
@@ -127,7 +127,7 @@ def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
 
 
 def _static_shapes(operation: Operation, positions: Sequence[int]) -> list[Shape]:
-    """The shapes of inputs; an empty one for what is not known."""
+    """Return the shapes of inputs; an empty one for what is not known."""
     return [_static(operation.inputs[position].spec) for position in positions]
 
 
@@ -149,7 +149,7 @@ def _has_kernels(operation: Operation, x: Shape, kernel: Shape) -> bool:
 
 
 def _three_axes(windows: Sequence[Window], images: int) -> tuple[Windows, int]:
-    """Windows along depth, height and width, and the images: what there is none of is one cell.
+    """Return windows along depth, height and width, and the images: what there is none of is one cell.
 
     Where each cell is a window, those of all images are one row.
     """
@@ -172,14 +172,14 @@ def _is_small_product(windows: Windows, kernel: Shape) -> bool:
 
 
 def _tap_steps(windows: Windows, kernel: Shape) -> tuple[int, int, int]:
-    """The elements of a kernel from a tap to the next along each axis."""
+    """Return the elements of a kernel from a tap to the next along each axis."""
     _, down, across = windows
     weights = kernel[-2] * kernel[-1]
     return down.kernel * across.kernel * weights, across.kernel * weights, weights
 
 
 def _pixel_steps(counts: Sequence[int], channels: int) -> tuple[int, int, int, int]:
-    """The elements of images from one to the next, and from a plane, a row and a pixel to the next."""
+    """Return the elements of images from one to the next, and from a plane, a row and a pixel to the next."""
     planes, rows, columns = counts
     return planes * rows * columns * channels, rows * columns * channels, columns * channels, channels
 
@@ -198,7 +198,7 @@ def _registers(operation: Operation) -> Registers:
 
 
 def _narrowed(registers: Registers, filters: int) -> Registers:
-    """Vectors no wider than a group's filters need."""
+    """Return vectors no wider than a group's filters need."""
     return replace(registers, lanes=min(registers.lanes, 1 << (filters - 1).bit_length()))
 
 
@@ -230,7 +230,7 @@ def _bound(operation: Operation, phases: Sequence[Phase], sizes: Sizes) -> Bound
 
 
 def operands_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[Operand, ...]:
-    """The operands of a kernel that takes whole arrays."""
+    """Return the operands of a kernel that takes whole arrays."""
     specs = [*inputs, *outputs]
     return tuple(
         Operand(llvm_type(spec.dtype), len(spec.shape or ()) or None, (), position >= len(inputs))
@@ -239,7 +239,7 @@ def operands_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
 
 
 def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:
-    """Pixels and vectors of a tile: those with which a row takes the fewest cycles."""
+    """Return pixels and vectors of a tile: those with which a row takes the fewest cycles."""
     best: tuple[float, int, int] | None = None
     for vectors in range(1, 9):
         most = registers.most_rows(vectors)
@@ -255,7 +255,7 @@ def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:
 
 
 def _filter_tile(cells: int, channels: int, filters: int, registers: Registers) -> tuple[int, int, bool]:
-    """Cells and vectors of a tile of a filter's gradient, and whether its cells are channels side by side."""
+    """Return cells and vectors of a tile of a filter's gradient, and whether its cells are channels side by side."""
     best: tuple[float, int, int, bool] | None = None
     for vectors in range(1, 5):
         if vectors > 1 and (vectors - 1) * registers.lanes >= filters:
@@ -283,7 +283,7 @@ def _is_depthwise(operation: Operation, groups: int, kernel: Shape) -> bool:
 
 
 def _channels_at_once(operation: Operation, groups: int, multiplier: int) -> int:
-    """A power of two: so many channels there are, and so many filters has a vector for each."""
+    """Return a power of two: so many channels there are, and so many filters has a vector for each."""
     most = min(groups, max(1, _registers(operation).lanes // multiplier))
     return 1 << (most.bit_length() - 1)
 

@@ -79,7 +79,7 @@ class CorrelationKernel:
 
 
 def _print_tile(kernel: CorrelationKernel, name: str) -> str:
-    """One tile: some pixels of x, one step apart, and the filters of a panel."""
+    """Return one tile: some pixels of x, one step apart, and the filters of a panel."""
     kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
     taps = [f"taps_{axis}" for axis in AXES]
@@ -167,21 +167,21 @@ def _print_pack(kernel: CorrelationKernel, name: str) -> str:
 
 
 def _place_of_panel(code: Builder, fields: Fields, panel: Size, width: int) -> tuple[Size, Size]:
-    """The group to which a panel belongs, and its first filter there."""
+    """Return the group to which a panel belongs, and its first filter there."""
     panels = code.div(code.add(fields["filters"], width - 1), width)
     group = code.div(panel, panels)
     return group, code.mul(code.sub(panel, code.mul(group, panels)), width)
 
 
 def print_task_context(code: Builder, kind: str) -> tuple[str, str, str, str]:
-    """The pointers that a task finds in its context: three arrays, and the numbers."""
+    """Return the pointers that a task finds in its context: three arrays, and the numbers."""
     numbers = [code.load("i64", "%context", position) for position in range(4)]
     x, weights, out = (code.let(f"inttoptr i64 {number} to ptr") for number in numbers[:3])
     return x, weights, out, code.let(f"inttoptr i64 {numbers[3]} to ptr")
 
 
 def _print_task(kernel: CorrelationKernel, name: str) -> str:
-    """A part: some blocks of rows of the result."""
+    """Return a part: some blocks of rows of the result."""
     kind, width = kernel.element, kernel.lanes * kernel.vectors
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, _, out, numbers = print_task_context(code, kind)
@@ -224,7 +224,7 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
 
 
 def print_unit(code: Builder, fields: Fields, unit: Size) -> tuple[Size, Size, Size, Size]:
-    """The image, plane, block of rows and block of columns that a unit of work is."""
+    """Return the image, plane, block of rows and block of columns that a unit of work is."""
     found: list[Size] = []
     for name in ("column_blocks", "blocks", "planes"):
         rest = code.div(unit, fields[name])
@@ -244,7 +244,7 @@ def print_source(
     window: tuple[Size, Size, Size, Size],
     rows: Size,
 ) -> tuple[str, tuple[Size, Size]]:
-    """The cells of x under `rows` rows of windows; where windows reach out of x, they are copied with padding.
+    """Return the cells of x under `rows` rows of windows; where windows reach out of x, they are copied with padding.
 
     Args:
         window: image, plane, row and column of the first window.
@@ -294,7 +294,7 @@ def _print_padded_source(
 
 
 def print_padded_copy(kind: str, name: str) -> str:
-    """A function that copies rows with padding. Rows and columns that are outside the image are zero.
+    """Return a function that copies rows with padding. Rows and columns that are outside the image are zero.
 
     Its sizes: the first row, how many rows, those of the image, elements of a row of the image, elements of a row of
     the copy, and how many of these are before the image.
@@ -336,7 +336,7 @@ def _print_run(kernel: CorrelationKernel, name: str) -> str:
 
 
 def print_context(code: Builder, kind: str, arrays: list[str]) -> str:
-    """A context for tasks, with the addresses of three arrays; the numbers are still to be put behind them."""
+    """Return a context for tasks, with the addresses of three arrays; the numbers are still to be put behind them."""
     slot = code.slot("[4 x i64]")
     context = slot
     for position, array in enumerate(arrays):

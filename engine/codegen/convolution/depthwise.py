@@ -65,7 +65,7 @@ class DepthwiseKernel:
 
 
 def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
-    """All channels of some pixels side by side, which have the same taps."""
+    """Return all channels of some pixels side by side, which have the same taps."""
     kind, multiplier, lanes = kernel.element, kernel.multiplier, kernel.lanes
     vector = f"<{lanes * multiplier} x {kind}>"
     parameters = ["ptr %x", "ptr %weights", "ptr %out"]
@@ -126,7 +126,7 @@ def _print_result(code: Builder, kernel: DepthwiseKernel, total: str, vector: st
 
 
 def _print_task(kernel: DepthwiseKernel, name: str) -> str:
-    """A part: some rows of the result, or parts of them."""
+    """Return a part: some rows of the result, or parts of them."""
     kind = kernel.element
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, weights, out, numbers = print_task_context(code, kind)

@@ -131,7 +131,7 @@ def correlation_numbers(kernel: CorrelationKernel, phase: Phase, sizes: Sizes) -
 
 
 def _blocks_of_rows(windows: Windows, sizes: Sizes, products: int, pixels: int) -> Blocks:
-    """Blocks of which the input fits into the cache, so many that there are some for all parts."""
+    """Return blocks of which the input fits into the cache, so many that there are some for all parts."""
     deep, down, across = windows
     row = max(1, deep.kernel * max(across.extent, 1) * sizes.groups * sizes.channels)
     room = 2 * _ROWS_ELEMENTS if _weights(windows, sizes) > machine_profile().weight_elements else _ROWS_ELEMENTS
@@ -156,7 +156,7 @@ def _even(columns: int, most: int) -> int:
 
 
 def aligned(count: int) -> int:
-    """A number of elements of which vectors behind it begin at a full cache line."""
+    """Return a number of elements of which vectors behind it begin at a full cache line."""
     return -(-count // 16) * 16
 
 
@@ -202,7 +202,7 @@ def filter_numbers(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> list
 
 
 def _places(sizes: Sequence[int]) -> list[int]:
-    """The addresses of pieces of memory of so many bytes."""
+    """Return the addresses of pieces of memory of so many bytes."""
     address = scratch(sum(sizes))
     return [address + sum(sizes[:number]) for number in range(len(sizes))]
 
@@ -238,7 +238,7 @@ def depthwise_numbers(kernel: DepthwiseKernel, phase: Phase, sizes: Sizes) -> li
 
 
 def _lines(windows: Windows, sizes: Sizes) -> Blocks:
-    """Blocks of one row, or if there are not enough of them, of a part of a row."""
+    """Return blocks of one row, or if there are not enough of them, of a part of a row."""
     deep, down, across = windows
     lines = sizes.images * deep.out * down.out
     wanted = across.out if lines >= PARTS else -(-across.out * lines // PARTS)
@@ -246,7 +246,7 @@ def _lines(windows: Windows, sizes: Sizes) -> Blocks:
 
 
 def inner_columns(across: Window) -> tuple[int, int]:
-    """The first column whose window is inside the input, and the first behind the last."""
+    """Return the first column whose window is inside the input, and the first behind the last."""
     begin = min(across.out, max(0, -(-across.before // across.stride)))
     last = (across.size + across.before - _reach(across)) // across.stride
     return begin, max(begin, min(across.out, last + 1))

@@ -73,7 +73,7 @@ class PoolingKernel:
 
 
 def bind_pooling(operation: Operation) -> BoundKernel | None:
-    """The kernel of an operation that pools, or that takes a gradient through that."""
+    """Return the kernel of an operation that pools, or that takes a gradient through that."""
     op = operation.op
     assert isinstance(op, (MaxPool, MaxPoolPlaces, MaxPoolGrad, AveragePool, AveragePoolGrad))
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
@@ -160,13 +160,13 @@ class _Body:
         return f"<{', '.join([f'{kind} {value}'] * self.lanes)}>"
 
     def kept(self, vector: str, start: str) -> str:
-        """A place for a value that changes from cell to cell."""
+        """Return a place for a value that changes from cell to cell."""
         slot = self.code.slot(vector)
         self.code.line(f"store {vector} {start}, ptr {slot}")
         return slot
 
     def number(self, number: Size) -> str:
-        """The number of a cell in all lanes."""
+        """Return the number of a cell in all lanes."""
         return self.code.broadcast(self.lanes, "i8", self.code.let(f"trunc i64 {number} to i8"))
 
 
@@ -276,7 +276,7 @@ _BODIES: dict[str, tuple[Callable[[_Body, _Each, Size], None], str]] = {
 
 
 def _print_task(kernel: PoolingKernel, name: str) -> str:
-    """A part: some rows of the result, or some images."""
+    """Return a part: some rows of the result, or some images."""
     operands = kernel.operands
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     addresses = [code.load("i64", "%context", position) for position in range(len(operands) + 1)]
@@ -363,7 +363,7 @@ def _print_channels(
 
 
 def _cells_inside(code: Builder, kernel: PoolingKernel, axis: int, start: Size, size: Size) -> tuple[Size, Size]:
-    """The first cell of a window that is inside the input, and the first behind the last."""
+    """Return the first cell of a window that is inside the input, and the first behind the last."""
     if kernel.is_inside:
         return 0, kernel.taps[axis]
     return code.greatest(0, code.sub(0, start)), code.least(kernel.taps[axis], code.sub(size, start))

@@ -71,7 +71,7 @@ def _transforms(*points: Fraction) -> Transforms:
 
 
 def _product_of(roots: Sequence[Fraction]) -> list[Fraction]:
-    """The coefficients of the polynomial with these roots, from that of x**0 on."""
+    """Return the coefficients of the polynomial with these roots, from that of x**0 on."""
     found = [Fraction(1)]
     for root in roots:
         found = [high - root * low for high, low in zip([Fraction(), *found], [*found, Fraction()], strict=True)]
@@ -175,6 +175,6 @@ class _Vector:
 
 
 def literal(number: Fraction) -> str:
-    """A number as a float32 constant of LLVM."""
+    """Return a number as a float32 constant of LLVM."""
     (rounded,) = struct.unpack("f", struct.pack("f", float(number)))
     return f"0x{struct.pack('>d', rounded).hex().upper()}"

@@ -200,7 +200,7 @@ class PanelFunctions:
 
 
 def _print_weights(kernel: PanelFunctions) -> str:
-    """A part: transform the weights of some vectors of channels for some panels.
+    """Return a part: transform the weights of some vectors of channels for some panels.
 
     The last vector of channels ends with the last channel: weights of channels that the one before it has are zero.
     """
@@ -276,13 +276,13 @@ def print_outer_product(
 
 
 def print_task_head(code: Builder, names: tuple[str, ...]) -> tuple[list[str], Fields]:
-    """The arrays and the numbers that a task finds in its context."""
+    """Return the arrays and the numbers that a task finds in its context."""
     *arrays, numbers = (code.load("ptr", "%context", position) for position in range(_NUMBERS + 1))
     return arrays, Fields(code, numbers, names)
 
 
 def print_counter(code: Builder) -> str:
-    """The counter of units that threads share."""
+    """Return the counter of units that threads share."""
     return code.at("i64", "%context", _COUNTER)
 
 
@@ -304,7 +304,7 @@ class TileReader:
         self._zeros = fields["zeros_address"]
 
     def place(self, tile: Size) -> tuple[Size, Size, Size]:
-        """The image of a tile, and the row and the column of its first result."""
+        """Return the image of a tile, and the row and the column of its first result."""
         code, across = self._code, self._of["tile_columns"]
         image = code.div(tile, self._image)
         inside = code.sub(tile, code.mul(image, self._image))
@@ -312,7 +312,7 @@ class TileReader:
         return image, code.mul(row, self._tile), code.mul(code.sub(inside, code.mul(row, across)), self._tile)
 
     def input_table(self) -> str:
-        """The table of a tile that is inside the image."""
+        """Return the table of a tile that is inside the image."""
         return self._table(self._cells, ("height", "width"), "channels")
 
     def output_table(self) -> str:
@@ -325,7 +325,7 @@ class TileReader:
         return table
 
     def _steps(self, columns: str, channels: str) -> tuple[Size, Size]:
-        """The bytes from a row to the next, and from a pixel to the next."""
+        """Return the bytes from a row to the next, and from a pixel to the next."""
         pixel = self._code.mul(self._of[channels], BYTES[self._kind])
         return self._code.mul(self._of[columns], pixel), pixel
 
@@ -333,7 +333,7 @@ class TileReader:
         return self._code.slot(f"[{cells * cells} x i64]")
 
     def input(self, x: str, place: tuple[Size, Size, Size], inner: str, edge: str) -> tuple[str, str]:
-        """The first cell of the input under a tile, as bytes, and the table of its cells.
+        """Return the first cell of the input under a tile, as bytes, and the table of its cells.
 
         Args:
             x: the images.
@@ -386,7 +386,7 @@ class TileReader:
 
 
 def _print_task(kernel: PanelFunctions) -> str:
-    """A part: blocks of tiles, for as long as there are any."""
+    """Return a part: blocks of tiles, for as long as there are any."""
     kind, functions = kernel.element, kernel.functions
     code = FunctionBuilder(kernel.name("task"), ["ptr %context", "i64 %part"], linkage="")
     (x, _, out), fields = print_task_head(code, WINOGRAD_FIELDS)

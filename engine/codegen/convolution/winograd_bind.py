@@ -60,7 +60,7 @@ class Images(NamedTuple):
 
 
 def tile_of(operation: Operation) -> int:
-    """The tile, in results along each axis, by which a convolution or a gradient of one is computed; 0 for none.
+    """Return the tile, in results along each axis, by which a convolution or a gradient of one is computed; 0 for none.
 
     That is the tile with the least work, if the direct way has clearly more. Large tiles take fewer products, but more
     of a small image's last ones is outside; transforms weigh less the more channels and filters there are.
@@ -76,14 +76,14 @@ def tile_of(operation: Operation) -> int:
 
 
 def _work(images: Images, tile: int) -> float:
-    """The products for each channel and filter, and what transforms add to them."""
+    """Return the products for each channel and filter, and what transforms add to them."""
     tiles = images.batch * -(-images.down.out // tile) * -(-images.across.out // tile)
     transforms = _TRANSFORM / images.channels + _TRANSFORM / images.filters
     return TRANSFORMS[tile].cells ** 2 * (tiles * (1 + transforms) + _WEIGHTS)
 
 
 def bind_winograd(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `Winograd`."""
+    """Return the kernel of a `Winograd`."""
     op = operation.op
     assert isinstance(op, Winograd)
     images = images_of(operation, op.convolution)
@@ -135,7 +135,7 @@ def bind_winograd_then(operation: Operation) -> BoundKernel | None:
 def _ranked(
     body: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], op: WinogradThen
 ) -> list[tuple[Operand, TensorSpec]]:
-    """The operands behind those of the convolution, with the specs of the arrays that they are."""
+    """Return the operands behind those of the convolution, with the specs of the arrays that they are."""
     kept = [(Operand(llvm_type(spec.dtype), 4, (), True), spec) for spec in outputs[: op.keeps]]
     made = zip([operand for operand, _ in body.outputs], outputs[op.keeps :], strict=True)
     return [*zip(body.inputs[1:], inputs[op.taken :], strict=True), *kept, *made]
@@ -182,7 +182,7 @@ def images_of(operation: Operation, op: object) -> Images | None:
 
 
 def _images_of_shapes(shapes: Sequence[Shape], spec: object, op: object) -> Images | None:
-    """The convolution of arrays of these shapes: the first two operands, and the result, which has a spec."""
+    """Return the convolution of arrays of these shapes: the first two operands, and the result, which has a spec."""
     if len(shapes) != 3 or not all(len(shape) == 4 and 0 not in shape for shape in shapes):
         return None
     first, second, result = shapes
@@ -209,7 +209,7 @@ def _images_of_shapes(shapes: Sequence[Shape], spec: object, op: object) -> Imag
 
 
 def _turned(window: Window) -> Window:
-    """The window of the cotangent, for the gradient in the input."""
+    """Return the window of the cotangent, for the gradient in the input."""
     return window._replace(size=window.out, out=window.size, before=TAPS - 1 - window.before)
 
 
@@ -232,7 +232,7 @@ def _register_tile(filters: int, registers: Registers) -> tuple[int, int]:
 
 
 def _weight_steps(images: Images, is_turned: bool) -> dict[str, int]:
-    """The first weight, and the steps to the next tap along each axis, to the next channel and filter."""
+    """Return the first weight, and the steps to the next tap along each axis, to the next channel and filter."""
     weights = images.channels * images.filters
     across, down = weights, TAPS * weights
     if not is_turned:
@@ -242,7 +242,7 @@ def _weight_steps(images: Images, is_turned: bool) -> dict[str, int]:
 
 
 def tile_numbers(images: Images, tile: int, lanes: int) -> dict[str, int]:
-    """The numbers of tiles that all kernels read."""
+    """Return the numbers of tiles that all kernels read."""
     tile_rows, tile_columns = -(-images.down.out // tile), -(-images.across.out // tile)
     return {
         "channels": images.channels,
@@ -262,7 +262,7 @@ def tile_numbers(images: Images, tile: int, lanes: int) -> dict[str, int]:
 
 
 def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> list[int]:
-    """The numbers that the code of a kernel reads."""
+    """Return the numbers that the code of a kernel reads."""
     size, places = BYTES[kernel.element], kernel.functions.transforms.cells**2
     numbers = tile_numbers(images, kernel.tile, kernel.lanes)
     panels = -(-images.filters // kernel.width)
@@ -303,7 +303,7 @@ def _apart(count: int) -> int:
 
 
 def _filter_tile(filters: int, registers: Registers) -> tuple[int, int]:
-    """The channels and vectors of filters that are summed at once. The channels go into a vector."""
+    """Return the channels and vectors of filters that are summed at once. The channels go into a vector."""
 
     def cycles(choice: tuple[int, int]) -> float:
         rows, vectors = choice
@@ -314,7 +314,7 @@ def _filter_tile(filters: int, registers: Registers) -> tuple[int, int]:
 
 
 def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
-    """The numbers that the code of a kernel of a filter's gradient reads."""
+    """Return the numbers that the code of a kernel of a filter's gradient reads."""
     size, places, lanes = BYTES[kernel.element], kernel.functions.transforms.cells**2, kernel.lanes
     numbers = tile_numbers(images, kernel.tile, lanes)
     tiles, channel_vectors, filter_vectors = numbers["tiles"], numbers["channel_vectors"], -(-images.filters // lanes)
@@ -359,7 +359,7 @@ def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
 
 
 def _in_blocks(vectors: int, most: int, step: int) -> tuple[int, int]:
-    """The vectors of a block, a multiple of `step` and about `most` at most, and how many blocks there are."""
+    """Return the vectors of a block, a multiple of `step` and about `most` at most, and how many blocks there are."""
     blocks = -(-vectors // max(most, step))
     size = -(-vectors // (blocks * step)) * step
     return size, -(-vectors // size)

@@ -113,7 +113,7 @@ def _print_product(kernel: WinogradFilterKernel, name: str) -> str:
 
 
 def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
-    """A part: units, for as long as there are any."""
+    """Return a part: units, for as long as there are any."""
     kind, lanes = kernel.element, kernel.lanes
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     (x, dy, _), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
@@ -215,7 +215,7 @@ def _print_products(
 
 
 def _panels(code: Builder, kernel: WinogradFilterKernel, fields: Fields) -> Size:
-    """The panels of a block of filters."""
+    """Return the panels of a block of filters."""
     return code.div(fields["filter_block"], kernel.vectors)
 
 

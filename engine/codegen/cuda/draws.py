@@ -77,7 +77,7 @@ class DrawLaunch:
     numbers: tuple[Any, ...]
 
     def grid(self, count: int) -> tuple[int, int]:
-        """The blocks that are launched for so many elements."""
+        """Return the blocks that are launched for so many elements."""
         threads = -(-count // self.elements)
         return min(-(-threads // BLOCK), _MOST_BLOCKS), 1
 
@@ -103,7 +103,7 @@ def draw_launch(op: Op) -> DrawLaunch:
 
 
 def _blockwise(name: str, per_block: int, parameters: str, lines: list[str], helpers: str = "") -> str:
-    """A kernel of which each thread makes the numbers of one block after another.
+    """Return a kernel of which each thread makes the numbers of one block after another.
 
     Args:
         name: the dtype.
@@ -163,7 +163,7 @@ def _uniform(op: RandomUniform, name: str) -> DrawLaunch:
 
 
 def _bounds(op: RandomUniform) -> tuple[Any, Any]:
-    """The upper bound in the dtype, and the number to which what reaches it goes."""
+    """Return the upper bound in the dtype, and the number to which what reaches it goes."""
     least, limit = (np.asarray(bound).astype(op.dtype) for bound in (op.low, op.high))
     return limit, np.maximum(np.nextafter(limit, op.dtype.type(-np.inf)), least)
 

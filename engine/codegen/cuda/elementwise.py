@@ -32,7 +32,7 @@ _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": 
 
 
 def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), index: str = "int") -> str:
-    """The source of a kernel.
+    """Return the source of a kernel.
 
     Its parameters are the operands, how many elements there are, the extents of all loops but the outermost, and the
     strides of operands in outer loops (`KernelSpec.strides_of`).
@@ -73,7 +73,7 @@ def headers_of(operands: Iterable[Operand], nodes: Iterable[Node]) -> str:
 
 
 def loaded_text(k: int, operand: Operand, offset: str, by_value: bool) -> str:
-    """An element of operand `k` in the type in which it is computed."""
+    """Return an element of operand `k` in the type in which it is computed."""
     value = f"v{k}" if by_value else f"p{k}[{offset}]"
     if operand.type not in HALVES:
         return value
@@ -81,12 +81,12 @@ def loaded_text(k: int, operand: Operand, offset: str, by_value: bool) -> str:
 
 
 def stored_text(operand: Operand, value: str) -> str:
-    """A value in the type of an output."""
+    """Return a value in the type of an output."""
     return f"{ROUNDED[operand.type]}({value})" if operand.type in HALVES else value
 
 
 def parameter_text(k: int, operand: Operand, by_value: bool) -> str:
-    """The parameter of operand `k`: a pointer ``p0``, or a number ``v0``."""
+    """Return the parameter of operand `k`: a pointer ``p0``, or a number ``v0``."""
     kind = (TYPES | HALVES)[operand.type]
     if by_value:
         return f"{'unsigned short' if operand.type in HALVES else kind} v{k}"
@@ -101,7 +101,7 @@ def _offset(k: int, operand: Operand, loops: int) -> str:
 
 
 def _print_body(lines: list[str], spec: KernelSpec, by_value: Collection[int]) -> list[str]:
-    """The statements of one element; gives the name or literal of each node's value."""
+    """Return the statements of one element; gives the name or literal of each node's value."""
     values: list[str] = []
     for position, node in enumerate(spec.nodes):
         if node.kind == "constant":
@@ -121,7 +121,7 @@ def _print_body(lines: list[str], spec: KernelSpec, by_value: Collection[int]) -
 
 
 def expression_text(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
-    """The value of a node over arguments of these names and types."""
+    """Return the value of a node over arguments of these names and types."""
     kind = node.kind
     if kind in _COMPARISONS:
         return f"{arguments[0]} {_COMPARISONS[kind]} {arguments[1]}"
@@ -148,14 +148,14 @@ def expression_text(node: Node, arguments: Sequence[str], types: Sequence[str]) 
 
 
 def arithmetic_text(kind: str, operator: str, x: str, y: str) -> str:
-    """Integers wrap around, which in C++ only those without a sign may."""
+    """Return integers wrap around, which in C++ only those without a sign may."""
     if kind not in UNSIGNED:
         return f"{x} {operator} {y}"
     return f"({TYPES[kind]})(({UNSIGNED[kind]}){x} {operator} ({UNSIGNED[kind]}){y})"
 
 
 def literal_text(node: Node) -> str:
-    """A constant as CUDA reads it."""
+    """Return a constant as CUDA reads it."""
     if node.type not in ("float", "double"):
         return _integer(node) if node.type in UNSIGNED else str(bool(node.value)).lower()
     (number,) = struct.unpack(">d", bytes.fromhex(node.value))

@@ -106,7 +106,7 @@ def launches_of(
 
 
 def _index_of(most: int) -> Any:
-    """The type of indices, for loops that run so often."""
+    """Return the type of indices, for loops that run so often."""
     return np.int32 if most < 1 << 31 else np.int64
 
 
@@ -147,14 +147,14 @@ def _of_rows(
 
 
 def _team(rows: int, length: int) -> int:
-    """The number of threads that compute a row."""
+    """Return the number of threads that compute a row."""
     if length <= _SHORT:
         return 1
     return WARP if length <= _WARP_ROW and rows >= _FEW_ROWS else BLOCK
 
 
 def _main(spec: RowKernel, form: RowForm, rows: int, size: int) -> Launch:
-    """The launch of what is not gathered."""
+    """Return the launch of what is not gathered."""
     if not has_row_reductions(spec):
         return Launch("elements", (min(-(-size // THREADS), _MOST_BLOCKS), 1), THREADS)
     threads = max(form.team, BLOCK)
@@ -176,7 +176,7 @@ def _extent(loops: Sequence[int], extents: Sequence[int]) -> int:
 
 
 def _width(spec: RowKernel, gathering: Gathering, extents: Sequence[int]) -> int:
-    """The number of sums beside each other that a block computes: as many as let all its threads find terms.
+    """Return the number of sums beside each other that a block computes: as many as let all its threads find terms.
 
     Along memory at least a warp's, so that neighbours read from one place.
     """
@@ -186,5 +186,5 @@ def _width(spec: RowKernel, gathering: Gathering, extents: Sequence[int]) -> int
 
 
 def _power(number: int) -> int:
-    """The least power of two that is no less."""
+    """Return the least power of two that is no less."""
     return 1 << max(0, number - 1).bit_length()

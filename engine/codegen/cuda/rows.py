@@ -77,7 +77,7 @@ class RowForm:
 
 
 def gatherings(spec: RowKernel) -> list[Gathering]:
-    """The gathered sums of a row kernel, those that go together together."""
+    """Return the gathered sums of a row kernel, those that go together together."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int, int, int]]] = {}
     divisors = {(o, c): n for o, c, n in spec.stores if n in spec.analysis.finishes}
     for output, component, reduction in spec.analysis.gathering():
@@ -90,7 +90,7 @@ def gatherings(spec: RowKernel) -> list[Gathering]:
 
 
 def row_values(spec: RowKernel) -> list[int]:
-    """The nodes, one value a row, that gathered sums take from memory, where `rows` puts them."""
+    """Return the nodes, one value a row, that gathered sums take from memory, where `rows` puts them."""
     found: set[int] = set()
     pending = [spec.nodes[reduction].arguments[0] for _, _, reduction in spec.analysis.gathering()]
     seen: set[int] = set()
@@ -117,7 +117,7 @@ def has_rows(spec: RowKernel) -> bool:
 
 
 def print_rows(spec: RowKernel, form: RowForm) -> str:
-    """The source of all functions: ``rows`` or ``elements``, ``gather0``, ``finish0``, ...
+    """Return the source of all functions: ``rows`` or ``elements``, ``gather0``, ``finish0``, ...
 
     All take the operands, ``scratch`` and where row values are in it, extents, strides, and numbers of their own.
     """
@@ -133,7 +133,7 @@ def print_rows(spec: RowKernel, form: RowForm) -> str:
 
 
 def _helpers(spec: RowKernel, text: str, team: int) -> Iterable[str]:
-    """The functions that put two terms of reductions together, and those of a team's threads."""
+    """Yield the functions that put two terms of reductions together, and those of a team's threads."""
     reductions = {(node.value[0], node.type) for node in spec.nodes if node.kind == "reduce"}
     for operation, kind in sorted(reductions | {("add", "double")}):
         name = f"{operation}_{kind}"
@@ -150,7 +150,7 @@ def _helpers(spec: RowKernel, text: str, team: int) -> Iterable[str]:
 
 
 def _team(name: str, kind: str, team: int) -> str:
-    """The function by which all threads of a team get what they have together."""
+    """Return the function by which all threads of a team get what they have together."""
     lines = [
         f"static __device__ __forceinline__ {kind} team_{name}({kind} x) {{",
         f"  for (int apart = {WARP // 2}; apart; apart /= 2) x = {name}(x, __shfl_xor_sync(0xffffffffu, x, apart));",
@@ -193,7 +193,7 @@ class _Function:
             self._indent += "  "
 
     def text(self, name: str) -> str:
-        """The whole function, of the lines so far."""
+        """Return the whole function, of the lines so far."""
         spec, index = self.spec, self.form.index
         parameters = [parameter_text(k, o, k in self.form.by_value) for k, o in enumerate(spec.operands)]
         parameters.append("unsigned char* __restrict__ scratch")
@@ -217,7 +217,7 @@ class _Function:
         return " * ".join(f"extent{loop}" for loop in loops) or "1"
 
     def offset(self, k: int, component: int, fixed: Collection[int] = ()) -> str:
-        """The place of an element of an operand, by the counters.
+        """Return the place of an element of an operand, by the counters.
 
         Args:
             fixed: loops that stay at their first iteration.
@@ -268,7 +268,7 @@ class _Function:
         self.line(f"p{k}[{place}] = {stored_text(self.spec.outputs[output], value)};")
 
     def needed(self, sinks: Iterable[int], known: Collection[int]) -> list[int]:
-        """The nodes that have to be computed for others, in order."""
+        """Return the nodes that have to be computed for others, in order."""
         found: set[int] = set()
         pending = list(sinks)
         while pending:
@@ -417,7 +417,7 @@ class _Gather(_Function):
         return self.text(f"gather{self.number}")
 
     def pieces(self, position: int, splits: str) -> str:
-        """The place of the pieces of a sum, the `position`-th of a gathering."""
+        """Return the place of the pieces of a sum, the `position`-th of a gathering."""
         return f"(scratch + pieces + {position * PIECE}LL * {splits} * count)" if position else "(scratch + pieces)"
 
     def begin(self, width: int) -> None:

@@ -71,7 +71,7 @@ def _copies(dtype: Any) -> KernelsApart:
 
 
 def copied_by_rows(value: Any, dtype: Any) -> Any:
-    """A contiguous copy of an array whose rows are equally far apart, which threads share; None of any other.
+    """Return a contiguous copy of an array whose rows are equally far apart, which threads share; None of any other.
 
     Args:
         value: an array of that very dtype.

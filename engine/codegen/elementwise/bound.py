@@ -59,7 +59,7 @@ class BoundKernel:
         self.entry: Any = None
 
     def resized(self, shapes: Sequence[Shape], numbers: Sequence[int]) -> BoundKernel:
-        """The same kernel for operands of other sizes, all of them contiguous.
+        """Return the same kernel for operands of other sizes, all of them contiguous.
 
         Args:
             shapes: of the inputs, then of the outputs; of the same ranks.
@@ -118,7 +118,7 @@ class BoundKernel:
 
 
 def misfit(values: Sequence[Any]) -> RuntimeError:
-    """The error of operands that a kernel still refuses when they are laid out as it wants them."""
+    """Return the error of operands that a kernel still refuses when they are laid out as it wants them."""
     shapes = ", ".join(map(describe_value, values))
     return RuntimeError(
         f"This is a bug in anabranch: an op's inferred shape or dtype differs from its result ({shapes}). "
@@ -138,7 +138,7 @@ def fits(value: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
-    """An array as kernels take it."""
+    """Return an array as kernels take it."""
     if fits(value, dtype):
         return value
     if is_plain_array(value) and value.dtype is dtype and value.size >= machine_profile().parallel_elements:
@@ -159,7 +159,7 @@ def kernel_spec(
     has_loop_for_each_axis: bool = False,
     apart: Collection[int] = (),
 ) -> KernelSpec:
-    """The kernel of a fused op.
+    """Return the kernel of a fused op.
 
     Args:
         op: elementwise, without layouts.
@@ -210,7 +210,7 @@ def loop_extents(
 
 
 def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expression]) -> Expression:
-    """An elementwise op as an expression.
+    """Return an elementwise op as an expression.
 
     Raises:
         UnsupportedError: it can't be expressed.
@@ -235,7 +235,7 @@ def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
 
 
 def static_shape(spec: TensorSpec) -> Shape:
-    """A shape in which -1 stands for what is not known."""
+    """Return a shape in which -1 stands for what is not known."""
     assert spec.shape is not None
     return tuple(-1 if dim is None else dim for dim in spec.shape)
 
@@ -245,7 +245,7 @@ def _aligned(shape: Shape, rank: int) -> Shape:
 
 
 def _loops(space: Shape, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
-    """The axes of the iteration space in groups, each one loop: neighbours that all operands treat alike."""
+    """Return the axes of the iteration space in groups, each one loop: neighbours that all operands treat alike."""
     rank = len(space)
     patterns = [tuple(_aligned(shape, rank)[axis] != 1 for shape in shapes) for axis in range(rank)]
     loops: list[list[int]] = []
@@ -272,7 +272,7 @@ def loop_numbers(
     outputs: Sequence[TensorSpec],
     has_loop_for_each_axis: bool = False,
 ) -> list[int]:
-    """The numbers of a loop nest for operands of these shapes: extents, strides, parts and the size of one."""
+    """Return the numbers of a loop nest for operands of these shapes: extents, strides, parts and the size of one."""
     extents = loop_extents(inputs, outputs, has_loop_for_each_axis)
     granule = _GRANULE if len(extents) == 1 else 1
     return [*extents, *spec.strides_of(extents), *divide(spec.work * math.prod(extents), extents[0], granule)]

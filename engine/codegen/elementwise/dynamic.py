@@ -98,7 +98,7 @@ class OpenKernels:
         self._of_patterns.expect()
 
     def run(self, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The results; None where they are to be computed otherwise."""
+        """Return the results; None where they are to be computed otherwise."""
         shapes: Shapes = tuple([value.shape for value in values])
         kernel, made = self._bound[shapes]
         if kernel is None:

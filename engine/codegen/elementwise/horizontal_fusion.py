@@ -121,7 +121,7 @@ class BoundTogether(BoundKernel):
 
 
 def bind_horizontally_fused(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `HorizontallyFused`."""
+    """Return the kernel of a `HorizontallyFused`."""
     op = operation.op
     assert isinstance(op, HorizontallyFused)
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
@@ -140,7 +140,7 @@ def bind_horizontally_fused(operation: Operation) -> BoundKernel | None:
 
 
 def _as_vector(spec: TensorSpec) -> TensorSpec:
-    """A spec that all members' operands have in common: of an array, a vector's."""
+    """Return a spec that all members' operands have in common: of an array, a vector's."""
     return replace(spec, shape=(2,)) if spec.shape else spec
 
 
@@ -225,7 +225,7 @@ def _print_count(code: Builder, good: str) -> None:
 
 
 def _field(code: Builder, item: str, offset: int, kind: str = "i64") -> str:
-    """A field of an object."""
+    """Return a field of an object."""
     return code.load(kind, code.let(f"inttoptr i64 {code.add(item, offset)} to ptr"))
 
 
@@ -256,7 +256,7 @@ def _print_part(kernel: TogetherKernel, name: str) -> str:
 
 
 def _print_entry(kernel: TogetherKernel, name: str) -> str:
-    """The function that is called: it finds the data, checks what is shared, and has all parts computed."""
+    """Return the function that is called: it finds the data, checks what is shared, and has all parts computed."""
     shared = range(len(kernel.shared))
     parameters = ", ".join(["i64 %table", "i64 %tuple", *[f"i64 %o{k}" for k in shared]])
     lines = [f"define i32 @{name}({parameters}) {{", "  %t = inttoptr i64 %table to ptr"]

@@ -15,7 +15,7 @@ from ...ops.internal.fused import Fused
 
 
 def on_numpy(op: Fused) -> Callable[..., tuple[Any, ...]]:
-    """A function that computes what `op.run` does, from the text that its steps are printed as."""
+    """Return a function that computes what `op.run` does, from the text that its steps are printed as."""
     names = [f"v{k}" for k in range(op.input_count)]
     lines = [f"def run({', '.join(names)}):"]
     namespace: dict[str, Any] = {"np": np}

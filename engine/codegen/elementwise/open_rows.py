@@ -47,7 +47,7 @@ def bind_open_rows(operation: Operation) -> OpenRunner | None:
 
 
 def _kernel(op: Softmax | LogSoftmax | LogSumExp, shape: Shape, dtype: Any) -> ResizedRows | None:
-    """The kernel for shapes that have one element where this one does; None if there is none."""
+    """Return the kernel for shapes that have one element where this one does; None if there is none."""
     shape = tuple([1 if size == 1 else stand_in(axis) for axis, size in enumerate(shape)])
     result_shape = op.infer(TensorSpec(shape, dtype)).shape or ()
     if not result_shape:

@@ -44,7 +44,7 @@ def pattern_of(shapes: Sequence[Sequence[int | None]]) -> tuple[tuple[bool, ...]
 
 
 def read_sizes(names: Sequence[Names], shapes: Sequence[Shape], count: int) -> list[int] | None:
-    """The sizes by their numbers; None if axes that have the same name differ, or are empty.
+    """Return the sizes by their numbers; None if axes that have the same name differ, or are empty.
 
     Args:
         names: of the axes of each operand.
@@ -65,12 +65,12 @@ def read_sizes(names: Sequence[Names], shapes: Sequence[Shape], count: int) -> l
 
 
 def named_like(names: Names, shape: Shape) -> Names | None:
-    """The names of the axes of an operand that is broadcast to those of `names`; None if it has more axes."""
+    """Return the names of the axes of an operand that is broadcast to those of `names`; None if it has more axes."""
     if len(shape) > len(names):
         return None
     return tuple([-1 if dim == 1 else name for dim, name in zip(shape, names[len(names) - len(shape) :], strict=True)])
 
 
 def shape_of(names: Names, sizes: Sequence[int]) -> Shape:
-    """The shape of an array whose axes have these names."""
+    """Return the shape of an array whose axes have these names."""
     return tuple([-name if name < 0 else sizes[name] for name in names])

@@ -86,7 +86,7 @@ def _product(factors: tuple[int, list[int]], sizes: Sequence[int]) -> int:
 
 
 def laid_out_for(op: Fused, shapes: Shapes) -> Fused:
-    """A fused op that is laid out with stand-ins, for operands that have one element where these shapes do."""
+    """Return a fused op that is laid out with stand-ins, for operands that have one element where these shapes do."""
     operands = op.layouts[: op.input_count]
     long = {
         axis[1] // axis[0]

@@ -40,13 +40,13 @@ class _Builder(ExpressionBuilder):
         return self.node("load", register_type(dtype), value=(operand, component))
 
     def reduce(self, operation: str, x: Expression, mask: Mask) -> Expression:
-        """The sum, maximum or minimum over loops."""
+        """Return the sum, maximum or minimum over loops."""
         if x.type == "i1":
             raise UnsupportedError(f"{operation} of bools")
         return self.node("reduce", x.type, x, value=(operation, mask)) if any(mask) else x
 
     def count(self, mask: Mask, factor: int, type: str) -> Expression:
-        """The number of elements over which a reduction goes."""
+        """Return the number of elements over which a reduction goes."""
         return self.node("count", type, value=(mask, factor))
 
     def combine(self, operation: str, x: Expression, y: Expression) -> Expression:
@@ -103,7 +103,7 @@ class _Nest:
         return self.parts is not None and any(_within(self.parts, axis) for axis in _covered(layout))
 
     def strides(self, layout: Layout) -> dict[int, int]:
-        """The strides of a dense operand, for loops and, as -1, for the parts."""
+        """Return the strides of a dense operand, for loops and, as -1, for the parts."""
         steps = {loop: number for number, loop in enumerate(self.loops) if self.mask(_covered(layout))[number]}
         if self.covers_parts(layout):
             assert self.parts is not None
@@ -126,7 +126,7 @@ def _within(inner: Interval, outer: Interval | None) -> bool:
 
 
 def _reduced_axes(op: Any, layout: Layout) -> list[Interval]:
-    """The intervals of the space over which a reduction goes."""
+    """Return the intervals of the space over which a reduction goes."""
     rank = len(layout)
     axes = range(rank) if op.axes is None else [axis % rank for axis in op.axes]
     return [axis for axis in (layout[position] for position in axes) if axis is not None]
@@ -135,7 +135,7 @@ def _reduced_axes(op: Any, layout: Layout) -> list[Interval]:
 def bind_rows(
     op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], unrolls: bool = False
 ) -> BoundKernel:
-    """The kernel of a fused op that has layouts.
+    """Return the kernel of a fused op that has layouts.
 
     Args:
         op: what is computed.
@@ -155,7 +155,7 @@ def bind_rows(
 def row_kernel_of(
     op: Fused, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], unrolls: bool = False
 ) -> tuple[RowKernel, list[int], list[int]]:
-    """The row kernel of a fused op that has layouts, the extents of its loops and the strides that it names.
+    """Return the row kernel of a fused op that has layouts, the extents of its loops and the strides that it names.
 
     Args:
         op: what is computed.
@@ -219,7 +219,7 @@ def _operand_layouts(op: Fused) -> list[Layout]:
 
 
 def _reductions(op: Fused) -> list[list[Interval]]:
-    """The intervals of the space over which each reduction goes."""
+    """Return the intervals of the space over which each reduction goes."""
     return [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if step.kernel_role in REDUCING]
 
 
@@ -300,7 +300,7 @@ class _Halves:
         self._round = Rounding(builder)
 
     def loaded(self, x: Expression, dtype: Any) -> Expression:
-        """An operand of `dtype`, as it is."""
+        """Return an operand of `dtype`, as it is."""
         return self._round.loaded(x, dtype)
 
     def __call__(self, value: _Value, dtype: Any) -> _Value:
@@ -349,7 +349,7 @@ def _keeps_rest(spec: RowKernel, reduction: int, output: int) -> bool:
 def _step(
     op: Any, builder: _Builder, nest: _Nest, given: list[_Value], layouts: Sequence[Layout], parts: int
 ) -> _Value:
-    """The value of one step.
+    """Return the value of one step.
 
     Raises:
         UnsupportedError: it has no expression.

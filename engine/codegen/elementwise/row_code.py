@@ -28,7 +28,7 @@ _INTEGERS = ("i32", "i64")
 
 
 def register_of(kind: str) -> str:
-    """The type in which elements of a type are computed."""
+    """Return the type in which elements of a type are computed."""
     return "float" if kind in ("half", "bfloat") else kind
 
 
@@ -53,7 +53,7 @@ class _Function(FunctionBuilder):
         self.analysis = analysis
 
     def combined(self, operation: str, kind: str, x: str, y: str, reassociates: bool = False) -> str:
-        """Two partial results of a reduction put together."""
+        """Return two partial results of a reduction put together."""
         if operation == "add":
             adding = f"add {kind}" if kind in _INTEGERS else f"fadd {'reassoc ' * reassociates}{kind}"
             return self.let(f"{adding} {x}, {y}")
@@ -80,11 +80,11 @@ class _Function(FunctionBuilder):
         return "%parts" if self.spec.nodes[reduction].value[1][0] else "1"
 
     def gathered_outputs(self) -> dict[int, int]:
-        """The outputs that are gathered, with one of the reductions of each."""
+        """Return the outputs that are gathered, with one of the reductions of each."""
         return {output: reduction for output, _, reduction in self.analysis.gathering()}
 
     def gathered_type(self, output: int) -> str:
-        """The type in which an output is gathered: single numbers in double precision."""
+        """Return the type in which an output is gathered: single numbers in double precision."""
         operand = self.spec.outputs[output]
         kind = register_of(operand.type)
         return "double" if kind == "float" and not any(operand.steps) else kind
@@ -111,7 +111,7 @@ class _Function(FunctionBuilder):
             position = self.let(f"add i64 {position}, {self.let(f'add i64 {bytes}, 64')}")
 
     def size_of(self, k: int) -> Size:
-        """The number of elements of an operand that has components."""
+        """Return the number of elements of an operand that has components."""
         steps = self.spec.operands[k].steps
         return self.mul(self.spec.unrolled, *[f"%extent_{loop}" for loop, is_step in enumerate(steps) if is_step])
 
@@ -125,7 +125,7 @@ class _Function(FunctionBuilder):
                 yield str(own), str(self.add(first, self.mul(component, extent), index))
 
     def count_of(self, mask: Sequence[bool], factor: int, kind: str) -> str:
-        """The number of elements over which a reduction goes."""
+        """Return the number of elements over which a reduction goes."""
         count = str(factor)
         for loop, is_reduced in enumerate(mask):
             if is_reduced:
@@ -165,7 +165,7 @@ class _Run(_Function):
         return self.text() + self._task()
 
     def _task(self) -> str:
-        """The function of one part: it takes the pointers out of the context."""
+        """Return the function of one part: it takes the pointers out of the context."""
         code = FunctionBuilder(f"{self._name}_part", ["ptr %context", "i64 %part"], attributes="")
         pointers = [("ptr", code.load("ptr", "%context", k)) for k in range(len(self._pointers))]
         code.call(f"{self._name}_body", [*pointers, ("i64", "%part")])
@@ -270,7 +270,7 @@ class _Body(_Function):
                 self._gather_once(output, component, reduction)
 
     def _base(self, k: int, counters: Sequence[str], pointer: str = "", kind: str = "") -> str:
-        """The address of the first element of an operand in this row."""
+        """Return the address of the first element of an operand in this row."""
         operand = self.spec.operands[k]
         offset = ""
         for loop, counter in enumerate(counters):
@@ -281,7 +281,7 @@ class _Body(_Function):
         return self.element(kind or operand.memory, pointer, offset or "0")
 
     def _element(self, k: int, component: int, index: str | None, base: str = "", kind: str = "") -> str:
-        """The address of an element of a row; of what is gathered there, if its base is given."""
+        """Return the address of an element of a row; of what is gathered there, if its base is given."""
         operand = self.spec.operands[k]
         address, kind = base or self._bases[k], kind or operand.memory
         if k in self.spec.parted:
@@ -292,7 +292,7 @@ class _Body(_Function):
         return address if index is None or not operand.steps[-1] else self.element(kind, address, index)
 
     def _unrolled(self, k: int, component: int, index: str | None, is_gathered: bool) -> Size:
-        """The place of an element of an operand that has the innermost axis, which is written out."""
+        """Return the place of an element of an operand that has the innermost axis, which is written out."""
         if index is None or not self.spec.operands[k].steps[-1]:
             return component
         if is_gathered or k in self.spec.transposed:
@@ -351,7 +351,7 @@ class _Body(_Function):
             self.values[reduction] = total.result()
 
     def _elements(self, stage: int, index: str) -> dict[int, str]:
-        """One element of each node that a pass needs, and what is stored of it."""
+        """Return one element of each node that a pass needs, and what is stored of it."""
         analysis, spec = self.analysis, self.spec
         values: dict[int, str] = {}
         for position in sorted(analysis.needed(stage, analysis.kept)):

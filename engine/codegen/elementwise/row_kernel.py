@@ -154,7 +154,7 @@ class Analysis:
         return self.spec.outputs[output].steps[-1]
 
     def row_reductions(self, stage: int) -> list[int]:
-        """The reductions along the row that a pass computes: of those over more axes, their share of one row."""
+        """Return the reductions along the row that a pass computes: of those over more axes, their share of one row."""
         return [
             position
             for position, node in enumerate(self.spec.nodes)
@@ -181,7 +181,7 @@ class Analysis:
         return not self.spec.nodes[reduction].value[1][-1] and self.is_along_output(output)
 
     def sinks(self, stage: int) -> list[int]:
-        """The nodes that a pass has to compute, but for those that are kept."""
+        """Return the nodes that a pass has to compute, but for those that are kept."""
         found = [self.spec.nodes[r].arguments[0] for r in self.row_reductions(stage)]
         if stage == self.last:
             found += [node for _, _, node in self.row_stores()]
@@ -249,7 +249,7 @@ class Division:
 
 
 def division_of(spec: RowKernel, extents: Sequence[int], sizes: Sequence[int]) -> Division:
-    """The division for loops of these extents, and outputs of these sizes."""
+    """Return the division for loops of these extents, and outputs of these sizes."""
     analysis = spec.analysis
     gathered = sum(sizes[output] * 8 + 64 for output in {output for output, _, _ in analysis.gathering()})
     kept = len(analysis.kept) * (extents[-1] * 8 + 64)
@@ -263,5 +263,5 @@ def division_of(spec: RowKernel, extents: Sequence[int], sizes: Sequence[int]) -
 
 
 def _size(operand: Operand, extents: Sequence[int]) -> int:
-    """The number of elements of an operand, but for its components."""
+    """Return the number of elements of an operand, but for its components."""
     return math.prod(extent for extent, is_step in zip(extents, operand.steps, strict=True) if is_step)

@@ -133,7 +133,7 @@ def _signed(word: int) -> int:
 
 
 def _limb(e: ExpressionBuilder, words: list[Expression], offset: int) -> Expression:
-    """The bits from `offset` on of what `words` hold."""
+    """Return the bits from `offset` on of what `words` hold."""
     word, end = words[offset // 64], offset % 64 + _LIMB
     if end <= 64:
         return e.shift_right(word, 64 - end) & _MASK
@@ -142,7 +142,7 @@ def _limb(e: ExpressionBuilder, words: list[Expression], offset: int) -> Express
 
 
 def _product(e: ExpressionBuilder, mantissa: Expression, limbs: list[Expression]) -> list[Expression]:
-    """The limbs of the product, modulo a turn, but for the last two."""
+    """Return the limbs of the product, modulo a turn, but for the last two."""
     low, high = mantissa & _MASK, e.shift_right(mantissa, _LIMB)
     digits: list[Expression] = []
     carry: Any = 0
@@ -154,7 +154,7 @@ def _product(e: ExpressionBuilder, mantissa: Expression, limbs: list[Expression]
 
 
 def _fraction(e: ExpressionBuilder, digits: list[Expression]) -> tuple[Expression, Expression]:
-    """Quarters of a turn: how many, and what is over, from -1/2 to 1/2."""
+    """Return quarters of a turn: how many, and what is over, from -1/2 to 1/2."""
     first, second, third, fourth, fifth = digits
     quadrant = e.shift_right(first + 2**24, 25) & 3
     signed = e.shift_right(e.shift_left(first, 39), 39)  # the bits of the fraction, the first of them as the sign

@@ -58,7 +58,7 @@ class Node(NamedTuple):
 
 
 def llvm_type(dtype: Any) -> str:
-    """The LLVM type of an element.
+    """Return the LLVM type of an element.
 
     Raises:
         UnsupportedError: kernels have no such type.
@@ -70,7 +70,7 @@ def llvm_type(dtype: Any) -> str:
 
 
 def register_type(dtype: Any) -> str:
-    """The LLVM type in which an element of an expression is computed: half types are widened.
+    """Return the LLVM type in which an element of an expression is computed: half types are widened.
 
     Raises:
         UnsupportedError: kernels have no such type.
@@ -80,7 +80,7 @@ def register_type(dtype: Any) -> str:
 
 
 def memory_type(dtype: Any) -> str:
-    """The type of an element of an operand of an expression, `HALVES` and int64 among them.
+    """Return the type of an element of an operand of an expression, `HALVES` and int64 among them.
 
     Raises:
         UnsupportedError: kernels have no such type.
@@ -195,7 +195,7 @@ class ExpressionBuilder:
         return self.node("input", register_type(dtype), value=position)
 
     def constant(self, value: Any, type: str) -> Expression:
-        """A number as a value of an LLVM type."""
+        """Return a number as a value of an LLVM type."""
         if type in ("float", "double"):
             number = float(np.float32(value)) if type == "float" else float(value)
             return self.node("constant", type, value=struct.pack(">d", number).hex())
@@ -328,7 +328,7 @@ class ExpressionBuilder:
         return self.where(is_inside, self.node(kind, x.type, x, count & last), 0)
 
     def floor_divide(self, x: Any, y: Any) -> Expression:
-        """The quotient rounded down; 0 by 0. In float64 that of two int32 is never rounded to an integer."""
+        """Return the quotient rounded down; 0 by 0. In float64 that of two int32 is never rounded to an integer."""
         x, y = self._same(x, y)
         if x.type != "i32":
             raise UnsupportedError(f"floor_divide of {x.type}")
@@ -338,7 +338,7 @@ class ExpressionBuilder:
         return self.where(self.equal(y, 0), 0, whole)
 
     def remainder(self, x: Any, y: Any) -> Expression:
-        """The remainder with the sign of the divisor; 0 by 0."""
+        """Return the remainder with the sign of the divisor; 0 by 0."""
         x, y = self._same(x, y)
         whole = self.floor_divide(x, y)
         return self.where(self.equal(y, 0), 0, x - whole * y)
@@ -370,7 +370,7 @@ class ExpressionBuilder:
         return (x if x.type in _INTEGERS else self.bits(x)) < 0
 
     def nextafter(self, x: Any, y: Any) -> Expression:
-        """The next number after x in the direction of y."""
+        """Return the next number after x in the direction of y."""
         x, y = self._same(x, y)
         if x.type not in _INTEGER_OF or self._halves:
             raise UnsupportedError("nextafter of integers or half types")
@@ -401,17 +401,17 @@ class ExpressionBuilder:
         return x if x.type not in _INTEGER_OF else self._intrinsic(name, x)
 
     def fma(self, x: Expression, y: Any, z: Any) -> Expression:
-        """``x * y + z``, rounded once where the hardware can."""
+        """Compute ``x * y + z``, rounded once where the hardware can."""
         x, y = self._same(x, y)
         x, z = self._same(x, z)
         return self.node("fma", x.type, x, y, z)
 
     def bits(self, x: Expression) -> Expression:
-        """The bits of a float as an integer of its size."""
+        """Return the bits of a float as an integer of its size."""
         return self.node("bitcast", _INTEGER_OF[x.type], x)
 
     def from_bits(self, x: Expression) -> Expression:
-        """The float with these bits."""
+        """Return the float with these bits."""
         return self.node("bitcast", "float" if x.type == "i32" else "double", x)
 
     def shift_left(self, x: Expression, count: int | Expression) -> Expression:
@@ -424,7 +424,7 @@ class ExpressionBuilder:
         return self.node("ashr", x.type, x, count)
 
     def copysign(self, size: Any, x: Expression) -> Expression:
-        """`size` with the sign of `x`, which may be that of a zero."""
+        """Return `size` with the sign of `x`, which may be that of a zero."""
         size, x = self._same(size, x)
         if x.type not in _INTEGER_OF:
             raise UnsupportedError(f"copysign of {x.type}")
@@ -432,17 +432,17 @@ class ExpressionBuilder:
         return self.from_bits((self.bits(size) & ~sign) | (self.bits(x) & sign))
 
     def widen(self, x: Expression) -> Expression:
-        """A float32 as a float64."""
+        """Return a float32 as a float64."""
         return self.node("cast", "double", x)
 
     def narrow(self, x: Expression) -> Expression:
-        """A float64 rounded to float32."""
+        """Return a float64 rounded to float32."""
         return self.node("cast", "float", x)
 
     # --- functions made of those ----------------------------------------------------------------------------
 
     def _function(self, name: str, *inputs: Expression) -> Expression:
-        """A function that `functions` or `functions64` has, by the type of the inputs."""
+        """Return a function that `functions` or `functions64` has, by the type of the inputs."""
         from . import angles, functions, functions64, inverses, powers
 
         places = {"float": (functions,), "double": (functions64, angles, inverses, powers)}.get(inputs[0].type, ())

@@ -39,13 +39,13 @@ def exp(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def _shifted_exp(e: ExpressionBuilder, x: Expression, shift: int) -> Expression:
-    """``e**x * 2**shift``, which does not overflow on the way."""
+    """Compute ``e**x * 2**shift``, which does not overflow on the way."""
     r, exponent = _reduced(e, _clamped(e, x, -104.0, 90.0), 2 * _BIAS + shift)
     return _scaled_exp(e, r, exponent)
 
 
 def _clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Expression:
-    """`x` within bounds; NaN stays."""
+    """Return `x` within bounds; NaN stays."""
     return e.where(x < low, e.constant(low, "float"), e.where(x > high, e.constant(high, "float"), x))
 
 
@@ -62,12 +62,12 @@ def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
 
 
 def _small_expm1(e: ExpressionBuilder, r: Expression) -> Expression:
-    """``e**r - 1`` for what `_reduced` leaves."""
+    """Compute ``e**r - 1`` for what `_reduced` leaves."""
     return e.fma(r * r, polynomial(e, r, _EXP), r)
 
 
 def _scaled_exp(e: ExpressionBuilder, r: Expression, exponent: Expression) -> Expression:
-    """``e**r * 2**n`` for a small r, and an exponent whose low nine bits are n + 2 `_BIAS`."""
+    """Compute ``e**r * 2**n`` for a small r, and an exponent whose low nine bits are n + 2 `_BIAS`."""
     half = e.shift_right(exponent, 1)
     return (_small_expm1(e, r) + 1) * _power_of_two(e, half) * _power_of_two(e, exponent - half)
 
@@ -99,7 +99,7 @@ def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """A polynomial near 0; h - 1 / 4h elsewhere, where h = e**|x| / 2."""
+    """Return a polynomial near 0; h - 1 / 4h elsewhere, where h = e**|x| / 2."""
     size, z = e.absolute(x), x * x
     half = _shifted_exp(e, size, -1)
     near = e.fma(size * z, polynomial(e, z, _SINH), size)
@@ -137,7 +137,7 @@ def _log_parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Express
 
 
 def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """A logarithm `y` of `x`, with what is special."""
+    """Return a logarithm `y` of `x`, with what is special."""
     infinity = float("inf")
     y = e.where(x < infinity, y, x)  # infinity and NaN
     y = e.where(x < 0.0, e.constant(float("nan"), "float"), y)
@@ -151,19 +151,19 @@ def log(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def _scaled_log(e: ExpressionBuilder, x: Expression, scale: float, one: float) -> Expression:
-    """`scale` times log x, where log 2 becomes `one`; the parts are put together in float64."""
+    """Return `scale` times log x, where log 2 becomes `one`; the parts are put together in float64."""
     k, f, rest = _log_parts(e, x)
     y = e.fma(e.widen(k), one, (e.widen(f) + e.widen(rest)) * scale)
     return _guarded(e, x, e.narrow(y))
 
 
 def log2(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The logarithm to base 2: exact for powers of 2."""
+    """Return the logarithm to base 2: exact for powers of 2."""
     return _scaled_log(e, x, 1.4426950408889634, 1.0)
 
 
 def log10(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The logarithm to base 10."""
+    """Return the logarithm to base 10."""
     return _scaled_log(e, x, 0.4342944819032518, 0.3010299956639812)
 
 
@@ -177,7 +177,7 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def erf(e: ExpressionBuilder, x: Expression) -> Expression:
-    """A polynomial near 0; 1 - e**-g(|x|) elsewhere, where g is at most 18: the exponential needs one scale."""
+    """Return a polynomial near 0; 1 - e**-g(|x|) elsewhere, where g is at most 18: the exponential needs one scale."""
     size = e.absolute(x)
     near = e.fma(size, polynomial(e, x * x, ERF_NEAR), size)
     inside = e.where(size > 4.0, e.constant(4.0, "float"), size)
@@ -211,47 +211,47 @@ def tan(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def arcsin(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse sine, by way of float64."""
+    """Return the inverse sine, by way of float64."""
     return e.narrow(inverses.arcsin(e, e.widen(x), is_single=True))
 
 
 def arccos(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse cosine, by way of float64."""
+    """Return the inverse cosine, by way of float64."""
     return e.narrow(inverses.arccos(e, e.widen(x), is_single=True))
 
 
 def arctan(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse tangent, by way of float64."""
+    """Return the inverse tangent, by way of float64."""
     return e.narrow(inverses.arctan(e, e.widen(x), is_single=True))
 
 
 def arctan2(e: ExpressionBuilder, y: Expression, x: Expression) -> Expression:
-    """The angle of the point (x, y), by way of float64."""
+    """Return the angle of the point (x, y), by way of float64."""
     return e.narrow(inverses.arctan2(e, e.widen(y), e.widen(x), is_single=True))
 
 
 def arcsinh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse hyperbolic sine, by way of float64."""
+    """Return the inverse hyperbolic sine, by way of float64."""
     return e.narrow(inverses.single_arcsinh(e, e.widen(x)))
 
 
 def arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse hyperbolic cosine, by way of float64."""
+    """Return the inverse hyperbolic cosine, by way of float64."""
     return e.narrow(inverses.single_arccosh(e, e.widen(x)))
 
 
 def arctanh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse hyperbolic tangent, by way of float64."""
+    """Return the inverse hyperbolic tangent, by way of float64."""
     return e.narrow(inverses.single_arctanh(e, e.widen(x)))
 
 
 def cbrt(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The cube root, by way of float64."""
+    """Return the cube root, by way of float64."""
     return e.narrow(powers.cbrt(e, e.widen(x), is_single=True))
 
 
 def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """The length of the vector (x, y), by way of float64, in which the squares are exact and do not overflow."""
+    """Return the length of the vector (x, y), by way of float64, in which the squares are exact and do not overflow."""
     wide = [e.widen(x), e.widen(y)]
     length = e.sqrt(wide[0] * wide[0] + wide[1] * wide[1])
     return e.narrow(powers.length_of(e, wide[0], wide[1], length))
@@ -268,12 +268,12 @@ def logaddexp2(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression
 
 
 def erfinv(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse error function, by way of float64."""
+    """Return the inverse error function, by way of float64."""
     return e.narrow(powers.erfinv(e, e.widen(x)))
 
 
 def ldexp(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
-    """``x * 2**exponent``, by way of float64, in which it is exact."""
+    """Compute ``x * 2**exponent``, by way of float64, in which it is exact."""
     return e.narrow(powers.scaled_by_two(e, e.widen(x), exponent, 400))
 
 

@@ -63,7 +63,7 @@ def polynomial(e: ExpressionBuilder, x: Expression, coefficients: tuple[float, .
 
 
 def number_of(e: ExpressionBuilder, integer: Expression) -> Expression:
-    """An int64 of at most 2**51 in size as a float64: few processors have an instruction for it."""
+    """Return an int64 of at most 2**51 in size as a float64: few processors have an instruction for it."""
     return e.from_bits(integer + ROUNDING_BITS) - ROUNDING
 
 
@@ -73,7 +73,7 @@ def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
 
 
 def clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Expression:
-    """`x` within bounds; NaN stays."""
+    """Return `x` within bounds; NaN stays."""
     return e.where(x < low, e.constant(low, "double"), e.where(x > high, e.constant(high, "double"), x))
 
 
@@ -87,7 +87,7 @@ def _reduced(e: ExpressionBuilder, x: Expression, rest: Expression | None = None
 
 
 def scaled(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
-    """``x * 2**exponent``, in two steps (for subnormals)."""
+    """Compute ``x * 2**exponent``, in two steps (for subnormals)."""
     half = e.shift_right(exponent, 1)
     return x * _power_of_two(e, half) * _power_of_two(e, exponent - half)
 
@@ -158,7 +158,7 @@ def _parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression,
 
 
 def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """A logarithm `y` of `x`, with what is special."""
+    """Return a logarithm `y` of `x`, with what is special."""
     infinity = float("inf")
     y = e.where(x < infinity, y, x)  # infinity and NaN
     y = e.where(x < 0.0, e.constant(float("nan"), "double"), y)
@@ -193,12 +193,12 @@ def _scaled_log(e: ExpressionBuilder, x: Expression, scale: _Pair, one: _Pair) -
 
 
 def log2(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The logarithm to base 2: exact for powers of 2."""
+    """Return the logarithm to base 2: exact for powers of 2."""
     return _scaled_log(e, x, _INVERSE_LN2, (1.0, 0.0))
 
 
 def log10(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The logarithm to base 10."""
+    """Return the logarithm to base 10."""
     return _scaled_log(e, x, _INVERSE_LN10, _LOG10_2)
 
 
@@ -206,7 +206,7 @@ def log10(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def _quotient(e: ExpressionBuilder, x: Expression, rational: tuple[tuple[float, ...], tuple[float, ...]]) -> Expression:
-    """A rational function of `x`, whose coefficients come from the highest power to the lowest."""
+    """Return a rational function of `x`, whose coefficients come from the highest power to the lowest."""
     top, bottom = rational
     return polynomial(e, x, top[::-1]) / polynomial(e, x, bottom[::-1])
 
@@ -219,7 +219,7 @@ def _decay(e: ExpressionBuilder, size: Expression) -> Expression:
 
 
 def erf(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The error function: x P(x**2) / Q(x**2) near 0, 1 - e**-x**2 P(x) / Q(x) elsewhere (see `ops.special`)."""
+    """Return the error function: x P(x**2) / Q(x**2) near 0, 1 - e**-x**2 P(x) / Q(x) elsewhere (see `ops.special`)."""
     size = clamped(e, e.absolute(x), 0.0, 6.0)
     near = x * _quotient(e, x * x, ERF_NEAR)
     far = 1 - _decay(e, size) * _quotient(e, size, ERF_FAR)
@@ -227,7 +227,7 @@ def erf(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def erfc(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The complementary error function, by the same functions and one more where x is large."""
+    """Return the complementary error function, by the same functions and one more where x is large."""
     size = clamped(e, e.absolute(x), 0.0, 30.0)
     near = 1 - x * _quotient(e, x * x, ERF_NEAR)
     outside = e.maximum(size, 4.0)

@@ -27,11 +27,11 @@ class Rounding:
         self._rounded: dict[str, set[int]] = {name: set() for name in HALVES}
 
     def loaded(self, x: Expression, dtype: Any) -> Expression:
-        """An operand of `dtype`, as it is."""
+        """Return an operand of `dtype`, as it is."""
         return self._known(x, name_of(dtype))
 
     def __call__(self, x: Expression, dtype: Any) -> Expression:
-        """`x` rounded to `dtype`, if that is a half type: to nearest, halves to even; NaN stays."""
+        """Return `x` rounded to `dtype`, if that is a half type: to nearest, halves to even; NaN stays."""
         name = name_of(dtype)
         if name not in HALVES or self._is_rounded(x.index, name):
             return x
@@ -62,7 +62,7 @@ class Rounding:
 
 
 def _rounded_to_bfloat16(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The upper half of the bits, one more where the lower half says so."""
+    """Return the upper half of the bits, one more where the lower half says so."""
     bits = e.bits(x)
     is_odd = e.shift_right(bits, 16) & 1
     upper = (bits + (is_odd + 0x7FFF)) & -0x10000

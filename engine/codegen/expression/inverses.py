@@ -60,7 +60,7 @@ _HUGE = 1e100
 
 
 def _constants(e: ExpressionBuilder, number: Expression, values: tuple[float, ...]) -> Expression:
-    """The value of that number."""
+    """Return the value of that number."""
     chosen = e.constant(values[-1], "double")
     for position in reversed(range(len(values) - 1)):
         chosen = e.where(e.equal(number, float(position)), e.constant(values[position], "double"), chosen)
@@ -75,7 +75,7 @@ def _flag(e: ExpressionBuilder, condition: Expression) -> Expression:
 
 
 def arctan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
-    """The inverse tangent."""
+    """Return the inverse tangent."""
     size, one = e.absolute(x), e.constant(1.0, "double")
     is_steep = size > 1.0
     small, large = e.where(is_steep, one, size), e.where(is_steep, size, one)
@@ -87,7 +87,7 @@ def arctan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expr
 
 
 def arctan2(e: ExpressionBuilder, y: Expression, x: Expression, is_single: bool = False) -> Expression:
-    """The angle of the point (x, y): of the smaller coordinate over the larger one, and that of the octant."""
+    """Return the angle of the point (x, y): of the smaller coordinate over the larger one, and that of the octant."""
     first, second = e.absolute(x), e.absolute(y)
     is_steep = second > first
     large, small = e.where(is_steep, second, first), e.where(is_steep, first, second)
@@ -145,14 +145,14 @@ class _Arc:
 
 
 def arcsin(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
-    """The inverse sine; pi / 2 - 2 asin(sqrt((1 - |x|) / 2)) far from 0."""
+    """Return the inverse sine; pi / 2 - 2 asin(sqrt((1 - |x|) / 2)) far from 0."""
     arc = _Arc(e, x, is_single)
     far = (_ANGLES[2] - 2 * arc.leading) - (2 * arc.rest - _RESTS[2])
     return e.copysign(e.where(arc.is_far, far, arc.leading + arc.rest), x)
 
 
 def arccos(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
-    """The inverse cosine; 2 asin(sqrt((1 - |x|) / 2)), or pi minus that, far from 0."""
+    """Return the inverse cosine; 2 asin(sqrt((1 - |x|) / 2)), or pi minus that, far from 0."""
     arc = _Arc(e, x, is_single)
     is_negative = x < 0.0
     right = 2 * (arc.leading + arc.rest)
@@ -198,14 +198,14 @@ def _series(e: ExpressionBuilder, size: Expression, y: Expression, terms: tuple[
 
 
 def single_arcsinh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse hyperbolic sine of a float32, as a float64."""
+    """Return the inverse hyperbolic sine of a float32, as a float64."""
     size = e.absolute(x)
     y = log(e, size + e.sqrt(size * size + 1))
     return e.copysign(_series(e, size, y, (-1 / 6, 3 / 40)), x)
 
 
 def single_arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse hyperbolic cosine of a float32, as a float64; the square is exact."""
+    """Return the inverse hyperbolic cosine of a float32, as a float64; the square is exact."""
     y = log(e, x + e.sqrt(x * x - 1))
     return e.where(x < 1.0, e.constant(math.nan, "double"), y)
 

@@ -98,7 +98,7 @@ def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
 
 
 def divide(work: float, outer: int, granule: int = 1) -> tuple[int, int]:
-    """The number of parts for so much work (nanoseconds), and how much of the outermost loop each takes."""
+    """Return the number of parts for so much work (nanoseconds), and how much of the outermost loop each takes."""
     parts = max(1, min(_MOST_PARTS, int(work / machine_profile().part_nanoseconds), -(-outer // granule)))
     rows = -(-outer // parts)
     rows = max(1, -(-rows // granule) * granule)
@@ -167,7 +167,7 @@ def may_be_shared(operand: Operand) -> bool:
 
 
 def _print_nodes(code: Builder, spec: KernelSpec, address: Callable[[int], str]) -> list[str]:
-    """The instructions of one element; returns each node's value."""
+    """Return the instructions of one element; returns each node's value."""
     values: list[str] = []
     for node in spec.nodes:
         if node.kind == "constant":
@@ -183,7 +183,7 @@ def _print_nodes(code: Builder, spec: KernelSpec, address: Callable[[int], str])
 
 
 def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
-    """The instruction of a node over values of these names and types.
+    """Return the instruction of a node over values of these names and types.
 
     Raises:
         UnsupportedError: the node is no single instruction.
@@ -216,7 +216,7 @@ def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
 
 
 def conversion(source: str, target: str, value: str) -> str:
-    """The instruction that makes a value of one type one of another."""
+    """Return the instruction that makes a value of one type one of another."""
     if target in _WIDTHS and source in _WIDTHS:
         return f"{'fpext' if _WIDTHS[target] > _WIDTHS[source] else 'fptrunc'} {source} {value} to {target}"
     if target in _WIDTHS:
@@ -229,7 +229,7 @@ def conversion(source: str, target: str, value: str) -> str:
 
 
 def literal(node: Node) -> str:
-    """A constant as LLVM reads it."""
+    """Return a constant as LLVM reads it."""
     if node.type in ("float", "double"):
         return f"0x{node.value.upper()}"
     if node.type == "i1":
@@ -238,7 +238,7 @@ def literal(node: Node) -> str:
 
 
 def declarations() -> str:
-    """Declarations of the intrinsics that kernels call, and what is known of their loops."""
+    """Return declarations of the intrinsics that kernels call, and what is known of their loops."""
     lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}', "!2 = distinct !{!2, !1}"]
     lines += ["!3 = distinct !{!3, !1, !4}", '!4 = !{!"llvm.loop.interleave.count", i32 1}']
     lines.append("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")

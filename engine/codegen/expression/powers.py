@@ -80,12 +80,12 @@ def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
 
 
 def _high(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The leading bits, so few that products of two are exact."""
+    """Return the leading bits, so few that products of two are exact."""
     return e.from_bits(e.bits(x) & LOW_WORD)
 
 
 def _log2(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expression]:
-    """The leading bits of the logarithm to base 2, and the rest; for positive numbers, normal or not."""
+    """Return the leading bits of the logarithm to base 2, and the rest; for positive numbers, normal or not."""
     is_tiny = size < LEAST_NORMAL
     bits = e.bits(e.where(is_tiny, size * 2.0**54, size))
     k = e.shift_right(bits - SQRT_HALF_BITS, 52)
@@ -140,7 +140,7 @@ def with_cases(e: ExpressionBuilder, x: Expression, y: Expression, raised: Expre
 
 
 def cbrt(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
-    """The cube root: a polynomial, and Halley's steps, of which the last divides exactly by a short square."""
+    """Return the cube root: a polynomial, and Halley's steps, of which the last divides exactly by a short square."""
     size = e.absolute(x)
     is_tiny = size < LEAST_NORMAL
     number = size if is_single else e.where(is_tiny, size * 2.0**54, size)
@@ -167,7 +167,7 @@ def cbrt(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expres
 
 
 def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """The length of the vector (x, y), scaled lest squares overflow or vanish."""
+    """Return the length of the vector (x, y), scaled lest squares overflow or vanish."""
     one = e.constant(1.0, "double")
     largest = e.maximum(e.absolute(x), e.absolute(y))
     is_large, is_small = largest > 1e150, largest < 1e-140
@@ -192,14 +192,14 @@ def logaddexp(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
 
 
 def logaddexp2(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """The same to base 2."""
+    """Return the same to base 2."""
     gap = e.where(e.equal(x, y), e.constant(0.0, "double"), e.absolute(x - y))
     more = log1p(e, exp2(e, -gap)) * _LOG2_E
     return e.maximum(x, y) + e.where(e.equal(gap, 0.0), e.constant(1.0, "double"), more)
 
 
 def erfinv(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse error function by the quotients of `ops.special`, of which a leading part is taken off first.
+    """Return the inverse error function by the quotients of `ops.special`, of which a leading part is taken off first.
 
     Near 0 that is the slope, elsewhere ``sqrt(-log((1 - |x|) / 2))``: so that only a small share has their errors.
     """
@@ -222,12 +222,12 @@ def _below(
 
 
 def ldexp(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
-    """``x * 2**exponent``, rounded once: only the last of the factors may make a subnormal number."""
+    """Compute ``x * 2**exponent``, rounded once: only the last of the factors may make a subnormal number."""
     return scaled_by_two(e, x, exponent, 2200)
 
 
 def scaled_by_two(e: ExpressionBuilder, x: Expression, exponent: Expression, most: int) -> Expression:
-    """``x * 2**exponent`` for exponents up to `most` in size, and as with that for others."""
+    """Compute ``x * 2**exponent`` for exponents up to `most` in size, and as with that for others."""
     inside = e.where(exponent > most, most, e.where(exponent < -most, -most, exponent))
     n = inside if inside.type == "i64" else e.node("cast", "i64", inside)
     if most < 1000:

@@ -52,7 +52,7 @@ def is_left(run: LaterFunction, fields: Sequence[int]) -> bool:
 
 
 def cell(code: Builder, row: Size, column: Size) -> Size:
-    """The place of an element in a block whose rows are `BLOCK` elements apart."""
+    """Return the place of an element in a block whose rows are `BLOCK` elements apart."""
     return code.add(code.mul(row, BLOCK), column)
 
 

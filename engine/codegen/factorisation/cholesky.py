@@ -64,7 +64,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
 
 
 def _print_all(element: str, lanes: int) -> str:
-    """``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if one has no factor."""
+    """Compute ``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if one has no factor."""
     code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     size = fields["size"]

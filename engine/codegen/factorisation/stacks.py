@@ -152,7 +152,7 @@ class Group:
         self.code.store_vector(self.vector, self.element, value, matrix, self.code.mul(place, self.lanes))
 
     def place(self, row: Size, column: Size) -> Size:
-        """The place of an element in square matrices."""
+        """Return the place of an element in square matrices."""
         return self.code.add(self.code.mul(row, self.size), column)
 
     def apply(self, operation: str, *values: str) -> str:
@@ -228,7 +228,7 @@ class Solution:
         group.write(x, columns)
 
     def _row(self, group: Group, number: Size) -> Size:
-        """The unknown that is found as the one of that number."""
+        """Return the unknown that is found as the one of that number."""
         return number if self.is_forward else group.code.sub(group.size - 1, number)
 
     def _divide(self, group: Group, i: Size) -> None:

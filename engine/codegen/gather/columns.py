@@ -26,7 +26,7 @@ _WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
 
 
 def column_taker(dtype: Any) -> Callable[[Any, Any], Any]:
-    """The function that gives the elements of each row of an array at positions [n] counted from the front."""
+    """Return the function that gives the elements of each row of an array at positions [n] counted from the front."""
     native = native_dtype(dtype)
     run = _function("taken", _WORDS[native.itemsize])
 
@@ -39,7 +39,7 @@ def column_taker(dtype: Any) -> Callable[[Any, Any], Any]:
 
 
 def column_putter(dtype: Any) -> Callable[[Any, Any, int], Any]:
-    """The function that adds the elements of each row at positions [n] into a row of so many zeros."""
+    """Return the function that adds the elements of each row at positions [n] into a row of so many zeros."""
     native = native_dtype(dtype)
     run = _function("put", {"float32": "float", "float64": "double"}[native.name])
 
@@ -77,7 +77,7 @@ def _run(run: LaterFunction, source: Any, positions: Any, out: Any, work: int) -
 
 @cache
 def _function(kind: str, element: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
+    """Return a compiled function of the address of its numbers."""
     name, printer = f"columns_{kind}", {"taken": _print_taken, "put": _print_put}[kind]
 
     def text() -> str:

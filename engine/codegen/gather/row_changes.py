@@ -79,7 +79,7 @@ def update_runner(operation: Operation) -> Callable[..., Any] | None:
 
 @cache
 def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
-    """A compiled function of the address of its numbers.
+    """Return a compiled function of the address of its numbers.
 
     Args:
         spec: what is computed of one row; the first `count` operands are the rows of variables, as are the results.
@@ -94,7 +94,7 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
 
 
 def _print_entry(index: str) -> str:
-    """The function that is called: it looks at the positions, and then has all parts computed."""
+    """Return the function that is called: it looks at the positions, and then has all parts computed."""
     code = FunctionBuilder("row_changes", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _HEAD)
     positions, size, outside = fields.address("positions", index), fields["size"], code.slot("i64")
@@ -115,7 +115,7 @@ def _either(code: Builder, condition: str, slot: str) -> str:
 
 
 def _print_task(spec: KernelSpec, count: int, index: str) -> str:
-    """A part of the rows."""
+    """Return a part of the rows."""
     code = FunctionBuilder("row_changes_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _HEAD)
     total, parts, width = fields["count"], fields["parts"], fields["width"]

@@ -128,7 +128,7 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
 
 @cache
 def _function(element: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
+    """Return a compiled function of the address of its numbers."""
 
     def text() -> str:
         return _print_task(element) + print_entry("row_sums", _FIELDS)
@@ -186,7 +186,7 @@ def _print_row(code: Builder, element: str, source: str, target: str, width: Siz
 
 @cache
 def _taken_function(element: str, index: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
+    """Return a compiled function of the address of its numbers."""
 
     def text() -> str:
         return _print_taken_task(element, index) + print_entry("sum_of_rows", _TAKEN_FIELDS)

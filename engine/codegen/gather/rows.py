@@ -185,13 +185,13 @@ def put_runner(operation: Operation) -> Runner | None:
 
 
 def _numbered(positions: Any, outer: int, size: int) -> Any:
-    """The numbers of rows among those of `outer` tables of `size` rows, of each of which the same are meant."""
+    """Return the numbers of rows among those of `outer` tables of `size` rows, of each of which the same are meant."""
     flat = np.ascontiguousarray(positions.reshape(-1), np.int64)
     return flat if outer == 1 else (np.arange(0, outer * size, size)[:, None] + flat).reshape(-1)
 
 
 def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
-    """An array of `shape` whose rows are the sums of the `rows` that have their number."""
+    """Return an array of `shape` whose rows are the sums of the `rows` that have their number."""
     width = math.prod(shape[1:])
     if width >= machine_profile().segment_width:
         return added_rows([rows], ids, shape)
@@ -222,7 +222,7 @@ def is_plain(array: Any) -> bool:
 
 @cache
 def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
-    """A compiled function of the address of its numbers."""
+    """Return a compiled function of the address of its numbers."""
     printers = {"write": _print_write, "sum": _print_sum}
 
     def text() -> str:
@@ -258,7 +258,7 @@ class TakeKernel(KernelOfAnySizes):
         return _print_take(self.index, "i32", name) + self._print_call(name)
 
     def _print_call(self, name: str) -> str:
-        """The function that is called: it writes down sizes, and runs all parts."""
+        """Return the function that is called: it writes down sizes, and runs all parts."""
         code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %sizes"])
         numbers = f"[{len(_FIELDS)} x i64]"
         fields = code.slot(numbers)
@@ -326,7 +326,7 @@ def _positions(code: Builder, fields: Fields, numbers: str, index: str, element:
 
 
 def print_position(code: Builder, ids: str, index: str, number: Size, size: Size) -> str:
-    """A position, counted from the front."""
+    """Return a position, counted from the front."""
     found = code.load(index, ids, number)
     if index != "i64":
         found = code.let(f"sext {index} {found} to i64")

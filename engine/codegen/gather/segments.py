@@ -38,7 +38,7 @@ _ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 def added_rows(parts: Sequence[Any], ids: Any, shape: tuple[int, ...]) -> Any:
-    """An array of `shape` whose rows are the sums of the rows that have their number.
+    """Return an array of `shape` whose rows are the sums of the rows that have their number.
 
     Args:
         parts: contiguous arrays of one dtype, float32 or float64, with at least one element in a row.
@@ -112,7 +112,7 @@ def gather_runner(operation: Operation) -> Runner | None:
 
 
 def _width(spec: Any) -> int:
-    """The elements of a row; 0 if that is not known."""
+    """Return the elements of a row; 0 if that is not known."""
     if not isinstance(spec, TensorSpec) or not spec.shape:
         return 0
     return math.prod([dim or 0 for dim in spec.shape[1:]])
@@ -123,7 +123,7 @@ def _width(spec: Any) -> int:
 
 @cache
 def _function(kind: str, index: str, element: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
+    """Return a compiled function of the address of its numbers."""
 
     def text() -> str:
         return (_print_sum if kind == "sum" else _print_gather)(index, element)
@@ -137,7 +137,7 @@ def _index_at(code: Builder, ids: str, index: str, number: Size) -> str:
 
 
 def _print_sum(index: str, element: str) -> str:
-    """The function that is called: it puts the rows in order, and lets threads sum segments."""
+    """Return the function that is called: it puts the rows in order, and lets threads sum segments."""
     code = FunctionBuilder("segments_sum", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     order, starts = fields.address("order", "i64"), fields.address("starts", "i64")
@@ -173,7 +173,7 @@ def _print_sum(index: str, element: str) -> str:
 
 
 def _print_sum_task(element: str) -> str:
-    """A part of the segments."""
+    """Return a part of the segments."""
     code = FunctionBuilder("segments_sum_task", ["ptr %context", "i64 %task"])
     fields = Fields(code, "%context", _FIELDS)
     lanes = registers_of(library.host, element).lanes

@@ -56,7 +56,7 @@ class TopKKernel:
 
 
 def bind_top_k(operation: Operation) -> BoundKernel | OpenRunner | None:
-    """The kernel of a `TopK`."""
+    """Return the kernel of a `TopK`."""
     op, spec = operation.op, operation.inputs[0].spec
     assert isinstance(op, TopK)
     if not isinstance(spec, TensorSpec) or spec.shape is None:
@@ -89,7 +89,7 @@ def _bound(op: TopK, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
 
 
 def _print_run(kernel: TopKKernel, name: str) -> str:
-    """The function that is called: it runs all parts."""
+    """Return the function that is called: it runs all parts."""
     code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %numbers"])
     numbers = f"[{len(_FIELDS)} x i64]"
     fields = code.slot(numbers)
@@ -186,13 +186,13 @@ class _Row:
         code.line(f"store {element} {self._highest(lanes, peaks)}, ptr {self.bound}")
 
     def _greater(self, lanes: int, x: str, others: str) -> str:
-        """The greater of each lane; never NaN, if there is none among the `others`."""
+        """Return the greater of each lane; never NaN, if there is none among the `others`."""
         vector = f"<{lanes} x {self.element}>"
         is_greater = self.code.let(f"fcmp ogt {vector} {x}, {others}")
         return self.code.let(f"select <{lanes} x i1> {is_greater}, {vector} {x}, {vector} {others}")
 
     def _halved(self, lanes: int, peaks: str) -> str:
-        """The greater of each two lanes."""
+        """Return the greater of each two lanes."""
         vector, half, parts = f"<{lanes} x {self.element}>", lanes // 2, list[str]()
         for first in (0, half):
             places = ", ".join(f"i32 {first + lane}" for lane in range(half))
@@ -201,7 +201,7 @@ class _Row:
         return self._greater(half, parts[0], parts[1])
 
     def _highest(self, lanes: int, peaks: str) -> str:
-        """The largest element of a vector."""
+        """Return the largest element of a vector."""
         while lanes > 1:
             lanes, peaks = lanes // 2, self._halved(lanes, peaks)
         return self.code.let(f"extractelement <1 x {self.element}> {peaks}, i32 0")

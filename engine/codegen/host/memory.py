@@ -66,7 +66,7 @@ class _Allocator:
         return self._set(handler)
 
     def capsule(self) -> Any:
-        """The handler; None where there is none."""
+        """Return the handler; None where there is none."""
         if not self._is_ready and library.usable:
             with self._lock:
                 if not self._is_ready:
@@ -145,7 +145,7 @@ def release_memory() -> None:
 
 
 def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
-    """A function of NumPy's C interface."""
+    """Return a function of NumPy's C interface."""
     from numpy._core import multiarray
 
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer

@@ -127,7 +127,7 @@ def repeats_within(seconds: float, repeat: Callable[[int], object], clock: Calla
 
 
 def _with_pause(text: str, host: str) -> str:
-    """The module, with the instruction that signals to a processor that it waits."""
+    """Return the module, with the instruction that signals to a processor that it waits."""
     if host.startswith(("x86_64", "i686", "amd64")):
         return text.replace("PAUSE", "call void @llvm.x86.sse2.pause()") + "declare void @llvm.x86.sse2.pause()\n"
     if host.startswith(("aarch64", "arm64")):

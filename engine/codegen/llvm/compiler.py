@@ -85,7 +85,7 @@ class Compiler:
         self.host = f"{triple} {self._processor} {self._features} {self.binding.llvm_version_info}"
 
     def machine(self, level: int = 3, **options: Any) -> Any:
-        """A new target machine; an engine takes over the one that it is given, and a thread needs its own."""
+        """Return a new target machine; an engine takes over the one that it is given, and a thread needs its own."""
         target = self.binding.Target.from_default_triple()
         host = {"cpu": self._processor, "features": self._features}
         return target.create_target_machine(**host, opt=level, jit=True, **options)
@@ -136,7 +136,7 @@ class Compiler:
             library.LLVMPY_DisposeMemoryBuffer(buffer)
 
     def _past_lock(self, name: str, parameters: int) -> Any:
-        """One of LLVM's long functions, without the lock that llvmlite holds over all its calls.
+        """Return one of LLVM's long functions, without the lock that llvmlite holds over all its calls.
 
         LLVM itself needs none where each thread has its own context and target machine. None where llvmlite is not as
         known here: then its own method is called, and modules are compiled one after the other.

@@ -105,7 +105,7 @@ class Library:
         return self._loaded[self.quick]
 
     def _named(self, key: str) -> str:
-        """The name of the file with the object code of a module."""
+        """Return the name of the file with the object code of a module."""
         return self._files.name(f"{self.host} quick" if self.quick else self.host, key)
 
     def get(self, specs: Sequence[Kernel]) -> list[Any]:
@@ -130,7 +130,7 @@ class Library:
             self._prepare(groups)
 
     def printed(self, entries: Mapping[str, Any]) -> dict[str, str]:
-        """The LLVM IR of those of `entries`, by name, that are compiled kernels."""
+        """Return the LLVM IR of those of `entries`, by name, that are compiled kernels."""
         known = {id(function): spec for spec, function in self._functions.items()}
         found = {name: known.get(id(value)) for name, value in entries.items()}
         return {name: entry.print_kernel(spec, name) for name, spec in found.items() if spec is not None}
@@ -148,7 +148,7 @@ class Library:
             self.prepare(repr(group), lambda group=group: _print_all(group), entry.effort_of(group[0]))
 
     def load(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> Any:
-        """The engine that holds the machine code of a module of LLVM IR; `get_function_address` is its method.
+        """Return the engine that holds the machine code of a module of LLVM IR; `get_function_address` is its method.
 
         The module may call ``anabranch_parallel`` (see `threads`) and what was offered, and uses the intrinsics of
         `llvm.declarations`, which it does not declare itself.
@@ -187,7 +187,7 @@ class Library:
         self._coming[name] = self._workers.submit(self._emit, name, text(), self._at_most(effort))
 
     def later(self, key: str, text: Callable[[], str], name: str) -> LaterFunction:
-        """The function called `name` of a module, which takes an address; it need not be compiled yet.
+        """Return the function called `name` of a module, which takes an address; it need not be compiled yet.
 
         Args:
             key, text: as for `load`.

@@ -73,7 +73,7 @@ class ObjectFiles:
 
     @staticmethod
     def name(host: str, key: str) -> str:
-        """The name of the file for what `key` stands for.
+        """Return the name of the file for what `key` stands for.
 
         Args:
             host: stands for the processor and the version of LLVM.
@@ -87,7 +87,7 @@ class ObjectFiles:
         return self._folder is not None and os.path.exists(self._path(self._folder, name))
 
     def read(self, name: str) -> bytes | None:
-        """The object code of that name; None where there is none, or it is damaged or may be another's."""
+        """Return the object code of that name; None where there is none, or it is damaged or may be another's."""
         if self._folder is None:
             return None
         try:
@@ -164,7 +164,7 @@ def cache_folder() -> Path:
 
 @functools.cache
 def sources_digest() -> str | None:
-    """A digest of the modules that print code, so that what other versions of them printed is not taken.
+    """Return a digest of the modules that print code, so that what other versions of them printed is not taken.
 
     None where their sources are not there.
     """

@@ -25,7 +25,7 @@ class Registers:
 
 
 def registers_of(host: str, element: str) -> Registers:
-    """The registers of a host (`Library.host`) for an LLVM type."""
+    """Return the registers of a host (`Library.host`) for an LLVM type."""
     size = 8 if element == "double" else 4
     width = vector_bytes(host)
     if width == 64:
@@ -44,7 +44,7 @@ def tile_cycles(rows: int, vectors: int) -> float:
 
 
 def vector_bytes(host: str) -> int:
-    """The bytes of the vectors of a host (`Library.host`)."""
+    """Return the bytes of the vectors of a host (`Library.host`)."""
     if "+avx512f" in host:
         return 64
     return 32 if "+avx2" in host else 16

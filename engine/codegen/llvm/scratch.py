@@ -19,7 +19,7 @@ _pieces: list[np.ndarray[Any, Any]] = []  # the last is the largest; earlier one
 
 
 def scratch(size: int) -> int:
-    """The address of at least `size` bytes, aligned for vectors. Other kernels overwrite what is left there."""
+    """Return the address of at least `size` bytes, aligned for vectors. Other kernels overwrite what is left there."""
     with _lock:
         if not _pieces or _pieces[-1].size < size + _ALIGNMENT:
             largest = _pieces[-1].size if _pieces else 0
@@ -28,7 +28,7 @@ def scratch(size: int) -> int:
 
 
 def scratch_pieces(sizes: Sequence[int]) -> list[int]:
-    """The addresses of pieces of at least so many bytes, one behind the other, each aligned for vectors."""
+    """Return the addresses of pieces of at least so many bytes, one behind the other, each aligned for vectors."""
     *starts, size = accumulate([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes], initial=0)
     address = scratch(size)
     return [address + start for start in starts]

@@ -139,7 +139,7 @@ def _in_order(code: Builder, sums: list[str], lanes: int) -> str:
 
 
 def _prepared(code: Builder, dot: DotProduct, weights: str, is_raw: bool) -> str:
-    """Weights as the instruction takes them: of 16 bits, or unsigned where they were not yet (`is_raw`)."""
+    """Return weights as the instruction takes them: of 16 bits, or unsigned where they were not yet (`is_raw`)."""
     size = dot.terms * dot.lanes
     if dot.terms == 2:
         return code.let(f"sext <{size} x i8> {weights} to <{size} x i16>")
@@ -190,7 +190,7 @@ def _slots(code: Builder, dot: DotProduct, count: int) -> list[str]:
 
 
 def terms_of(code: Builder, dot: DotProduct, q: str, group: Size) -> str:
-    """The terms of a group of a row, once for each sum of a vector."""
+    """Return the terms of a group of a row, once for each sum of a vector."""
     address = code.at(dot.element, q, code.mul(group, dot.terms))
     return code.broadcast(dot.lanes, "i32", code.let(f"load i32, ptr {address}, align {4 // dot.terms}"))
 
@@ -199,7 +199,7 @@ def terms_of(code: Builder, dot: DotProduct, q: str, group: Size) -> str:
 
 
 def print_packing(dot: DotProduct, name: str, transpose: bool, four_bits: bool = False) -> str:
-    """A block of terms of 16 columns as groups; what is beyond the columns and the terms stays as it was.
+    """Return a block of terms of 16 columns as groups; what is beyond the columns and the terms stays as it was.
 
     Args:
         dot: the instruction.
@@ -239,7 +239,7 @@ def _print_groups(code: Builder, dot: DotProduct, print_group: Callable[[Size, S
 
 
 def _rows_of(code: Builder, dot: DotProduct, group: Size, last: Size | None, start: Size, size: int) -> list[str]:
-    """`size` bytes of each row of the matrix in a group; of row `last` in place of those behind it."""
+    """Return `size` bytes of each row of the matrix in a group; of row `last` in place of those behind it."""
     rows: list[str] = []
     for number in range(dot.terms):
         term = code.add(code.mul(group, dot.terms), number)
@@ -323,7 +323,7 @@ def print_direct(dot: DotProduct, name: str) -> str:
 
 
 def print_tiles(dot: DotProduct, name: str) -> str:
-    """The same as a tile, by AMX: two tiles of 16 rows times two of 16 columns."""
+    """Return the same as a tile, by AMX: two tiles of 16 rows times two of 16 columns."""
     sizes = [f"i64 {size}" for size in TILE_SIZES]
     code = FunctionBuilder(f"{name}_tile{TILE_ROWS}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes])
     places = [(row, column) for row in range(2) for column in range(TILE_SUBS)]
@@ -350,7 +350,7 @@ def print_tiles(dot: DotProduct, name: str) -> str:
 
 
 def print_tile_shapes(name: str) -> str:
-    """The memory from which a thread configures its tiles: palette 1, all eight of 16 rows of 64 bytes."""
+    """Return the memory from which a thread configures its tiles: palette 1, all eight of 16 rows of 64 bytes."""
     content = bytes([1, *[0] * 15, *[_TILE_BYTES, 0] * 8, *[0] * 16, *[SUB] * 8, *[0] * 8])
     text = "".join(f"\\{byte:02x}" for byte in content)
     return f'@{name}_shapes = internal constant [{len(content)} x i8] c"{text}", align 64\n'

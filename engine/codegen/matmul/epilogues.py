@@ -78,7 +78,7 @@ class EpilogueKernel:
         return f"{{{', '.join([*['ptr'] * len(self.body.operands), 'i64'])}}}"
 
     def _print_block(self, name: str) -> str:
-        """A function that computes what follows on one block, or asks for what that will take."""
+        """Return a function that computes what follows on one block, or asks for what that will take."""
         body, record, count = self.body, self._record, len(self.body.operands)
         place = "i64 %row, i64 %row_end, i64 %column, i64 %column_end"
         lines = [f"define internal void @{name}_block(ptr %context, {place}, i64 %is_early) noinline {{"]
@@ -181,7 +181,7 @@ def pays(operation: Operation) -> bool:
 
 
 def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] | None:
-    """The kernel of a `ProductThen`."""
+    """Return the kernel of a `ProductThen`."""
     op, specs = operation.op, _specs(operation)
     assert isinstance(op, ProductThen)
     if isinstance(op.product, QuantizedMatMul):
@@ -195,7 +195,7 @@ def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] 
 
 
 def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]] | None:
-    """Those of the inputs and of the outputs, if all are tensors."""
+    """Return those of the inputs and of the outputs, if all are tensors."""
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     is_whole = len(inputs) == len(operation.inputs) and len(outputs) == len(operation.outputs)
@@ -203,7 +203,7 @@ def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]] | 
 
 
 def _kernel(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel | None:
-    """The kernel for these sizes, if it pays."""
+    """Return the kernel for these sizes, if it pays."""
     code = _code(op, inputs, outputs) if _is_worthwhile(op, inputs) else None
     return None if code is None else BoundKernel(code, inputs, outputs, _numbers(op, inputs))
 
@@ -225,7 +225,7 @@ def _are_worthwhile(op: ProductThen, dtype: str, sizes: tuple[int, int, int]) ->
 
 
 def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:
-    """The numbers of a kernel for operands of these sizes."""
+    """Return the numbers of a kernel for operands of these sizes."""
     rows, columns, terms = _sizes(op, inputs)
     counts = [int(addend.shape == (rows, columns)) for addend in inputs[2 : op.taken]]
     return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, _block(op), *counts]
@@ -253,7 +253,7 @@ def _code(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
 
 
 def _sizes(op: ProductThen, inputs: Sequence[TensorSpec]) -> tuple[int, int, int]:
-    """The rows and columns of the product, and how many terms a sum has."""
+    """Return the rows and columns of the product, and how many terms a sum has."""
     product, first = op.product, inputs[0].shape or (0, 0)
     result = product.infer(*inputs[: op.taken])
     rows, columns = (int(dim or 0) for dim in result.shape or (0, 0))
@@ -312,7 +312,7 @@ class OpenProductThen:
         self._expect(inputs, [product, result] if op.keeps else [result])
 
     def __call__(self, *values: Any) -> Any:
-        """The result for some arrays; where the product is kept, both."""
+        """Return the result for some arrays; where the product is kept, both."""
         begun = self.begin(*values)
         if begun is None:
             return self._one_after_the_other(values)
@@ -346,7 +346,7 @@ class OpenProductThen:
         return (product, result) if self._op.keeps else result
 
     def _bind(self, shapes: Shapes) -> tuple[BoundKernel | None, Shape]:
-        """The kernel for these shapes, if it pays, and the shape of the result."""
+        """Return the kernel for these shapes, if it pays, and the shape of the result."""
         pattern = pattern_of(shapes)
         names = self._names(shapes)
         sizes = None if names is None else self._sizes(names, shapes)
@@ -380,7 +380,7 @@ class OpenProductThen:
         return names
 
     def _sizes(self, names: Sequence[Names], shapes: Shapes) -> tuple[int, int, int] | None:
-        """The product's rows and columns and the terms of a sum; None if operands do not fit, or are empty."""
+        """Return the product's rows and columns and the terms of a sum; None if operands do not fit, or are empty."""
         found = read_sizes(names, shapes, 3)
         if found is None:
             return None

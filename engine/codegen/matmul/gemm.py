@@ -40,12 +40,12 @@ PACKED = gemm_driver.PACKED
 
 
 def tiles(dtype: str) -> Tiles:
-    """The tiles of this host for "float32" or "float64"."""
+    """Return the tiles of this host for "float32" or "float64"."""
     return tiles_of(library.host, ELEMENTS[dtype])
 
 
 def packed_size(k: int, n: int, panel: int) -> int:
-    """The elements of a packed matrix of `k` rows and `n` columns, in panels of `panel` columns."""
+    """Return the elements of a packed matrix of `k` rows and `n` columns, in panels of `panel` columns."""
     return k * (-(-n // panel) * panel)
 
 

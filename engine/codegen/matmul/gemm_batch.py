@@ -100,7 +100,7 @@ class BatchForm:
 
 
 def best_tile(rows: int, vectors: int, registers: Registers) -> tuple[int, int]:
-    """The rows and vectors of tiles with which a product of that many of both takes the fewest steps.
+    """Return the rows and vectors of tiles with which a product of that many of both takes the fewest steps.
 
     >>> best_tile(64, 4, Registers(16, 26))
     (6, 4)
@@ -134,7 +134,7 @@ def _pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def print_batch(form: BatchForm, name: str) -> str:
-    """The module with ``void @name(a, b, c, ptr numbers)``; numbers are `FIELDS`, then those of the axes."""
+    """Return the module with ``void @name(a, b, c, ptr numbers)``; numbers are `FIELDS`, then those of the axes."""
     tiles = form.tiles
     packing = (
         "" if form.has_dots or not form.has_panels else print_packing(tiles).replace(f"@gemm_{tiles.suffix}_", "@")
@@ -147,7 +147,7 @@ def print_batch(form: BatchForm, name: str) -> str:
 
 
 def print_start(element: str, parts_field: int, name: str) -> str:
-    """The function ``name(a, b, c, numbers)``, which deals out the parts of a function ``task``."""
+    """Return the function ``name(a, b, c, numbers)``, which deals out the parts of a function ``task``."""
     code = ProductBuilder(name, ["ptr %a", "ptr %b", "ptr %c", "ptr %numbers"], linkage="")
     context = code.slot("[4 x i64]", alignment=8)
     for k, pointer in enumerate(("%a", "%b", "%c", "%numbers")):
@@ -178,7 +178,7 @@ def print_places(
 
 
 def _print_task(form: BatchForm) -> str:
-    """The products of one part."""
+    """Return the products of one part."""
     e = form.element
     code = ProductBuilder("task", ["ptr %context", "i64 %part"])
     places, numbers, get = print_task_head(code, e, FIELDS)
@@ -199,7 +199,7 @@ def _print_task(form: BatchForm) -> str:
 
 
 def _print_product(form: BatchForm) -> str:
-    """Rows from `row` to before `row_end` of one product."""
+    """Return rows from `row` to before `row_end` of one product."""
     tiles, e = form.tiles, form.element
     texts: dict[str, str] = {}
     code = ProductBuilder("product", ["ptr noalias %a", "ptr noalias %b", "ptr noalias %c", "i64 %row", "i64 %row_end"])
@@ -241,7 +241,7 @@ def _print_panel(code: Builder, form: BatchForm, panel: str, column: str, width:
 
 
 def _print_tile(form: BatchForm, name: str, height: int, width: int) -> str:
-    """``(a, b, c)``: a tile of that many rows and columns."""
+    """Compute ``(a, b, c)``: a tile of that many rows and columns."""
     tiles, e = form.tiles, form.element
     v, lanes = tiles.vector, tiles.lanes
     vectors = -(-width // lanes)
@@ -301,7 +301,7 @@ def _repeated(code: Builder, tiles: Tiles, value: str) -> str:
 
 
 def _load(code: Builder, tiles: Tiles, place: str, mask: str) -> str:
-    """A vector, or the lanes of a mask of it, with zeros in the others."""
+    """Return a vector, or the lanes of a mask of it, with zeros in the others."""
     if not mask:
         return code.load_vector(tiles.vector, tiles.element, place)
     address = place
@@ -324,7 +324,7 @@ def _store(code: Builder, tiles: Tiles, value: str, place: str, mask: str) -> No
 
 
 def _print_dots(form: BatchForm) -> str:
-    """Rows of a product whose elements are computed a few at a time, in lanes that are added at the end."""
+    """Return rows of a product whose elements are computed a few at a time, in lanes that are added at the end."""
     e = form.element
     code = ProductBuilder("product", ["ptr noalias %a", "ptr noalias %b", "ptr noalias %c", "i64 %row", "i64 %row_end"])
     whole = form.columns // _DOTS_TOGETHER * _DOTS_TOGETHER

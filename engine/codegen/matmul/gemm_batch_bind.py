@@ -57,7 +57,7 @@ class BoundBatch(BoundKernel):
             super().refit(operands, outputs)
 
     def _bind_apart(self, strides: tuple[Shape, ...]) -> BoundKernel | None:
-        """The kernel for operands of some strides; None where they are read better as contiguous copies."""
+        """Return the kernel for operands of some strides; None where they are read better as contiguous copies."""
         size = int(self._specs[0].dtype.itemsize)
         if len(strides) < 2 or any(step <= 0 or step % size for each in strides for step in each):
             return None
@@ -90,7 +90,7 @@ class _Plan:
 
 
 def bind_batch(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `BatchMatMul` or `Contraction`, where it is not slower than NumPy."""
+    """Return the kernel of a `BatchMatMul` or `Contraction`, where it is not slower than NumPy."""
     op = operation.op
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
@@ -101,7 +101,7 @@ def bind_batch(operation: Operation) -> BoundKernel | None:
 
 
 def _plan(op: Op, specs: Sequence[TensorSpec], steps: Sequence[Sequence[int]] = ()) -> _Plan | None:
-    """The way to compute an operation with inputs and output of these specs; None where NumPy is as fast."""
+    """Return the way to compute an operation with inputs and output of these specs; None where NumPy is as fast."""
     product = product_of(op, specs, steps)
     if product is None or len(product.axes) > _MOST_AXES or product.count * product.work < machine_profile().batch_work:
         return None
@@ -150,7 +150,7 @@ def _axes(product: StridedProduct) -> list[int]:
 
 
 def _small(product: StridedProduct, dtype: str) -> list[int] | None:
-    """The address of the function for a product, and its numbers."""
+    """Return the address of the function for a product, and its numbers."""
     if not _fits(product, dtype):
         return None
     registers = registers_of(library.host, gemm.ELEMENTS[dtype])
@@ -192,7 +192,7 @@ def _address(form: BatchForm) -> int:
 def _kernel(
     element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers: int, lies_apart: bool
 ) -> PrintedKernel:
-    """A kernel that calls the function whose address is its first number."""
+    """Return a kernel that calls the function whose address is its first number."""
     first, second = ("%d1", "%d0") if is_swapped else ("%d0", "%d1")
     text = (
         f"define internal void @NAME_run(ptr %d0, ptr %d1, ptr %d2, ptr %numbers) noinline {{\n"
@@ -208,7 +208,7 @@ def _kernel(
 
 
 def _large(product: StridedProduct, dtype: str) -> list[int] | None:
-    """The address of the function that computes each product by `gemm`, and its numbers."""
+    """Return the address of the function that computes each product by `gemm`, and its numbers."""
     rows, columns, terms = product.rows, product.columns, product.terms
     is_row_wise = terms.a == 1 or terms.size == 1
     if not is_row_wise and rows.a != 1 and rows.size > 1:

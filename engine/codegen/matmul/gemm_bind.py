@@ -69,7 +69,7 @@ class OpenProduct:
         self._known = BoundedCache[Shapes, tuple[BoundKernel, Shape] | None](self._bind)
 
     def __call__(self, a: Any, b: Any) -> Any:
-        """The product of two arrays."""
+        """Return the product of two arrays."""
         begun = self.begin(a, b)
         if begun is None:
             return self._op.run(np, a, b)
@@ -84,7 +84,7 @@ class OpenProduct:
         return None if found is None else Begun(found[0], (np.empty(found[1], self._dtype),))
 
     def _bind(self, shapes: Shapes) -> tuple[BoundKernel, Shape] | None:
-        """The kernel for these shapes and the shape of the result, where it is to be used."""
+        """Return the kernel for these shapes and the shape of the result, where it is to be used."""
         sizes = read_sizes(self._names, shapes, 3)
         if sizes is None:
             self._op.infer(*[TensorSpec(shape, self._dtype) for shape in shapes])  # whose error says what does not fit
@@ -110,7 +110,7 @@ def product_names(transpose_a: bool, transpose_b: bool) -> tuple[Names, Names]:
 
 
 def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
-    """The kernel of a `MatMul`, where it is not slower than BLAS."""
+    """Return the kernel of a `MatMul`, where it is not slower than BLAS."""
     op = operation.op
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     assert isinstance(op, MatMul)
@@ -155,7 +155,7 @@ def may_be_large(a: TensorSpec, b: TensorSpec) -> bool:
 
 
 def bind_pack(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `Pack`."""
+    """Return the kernel of a `Pack`."""
     op = operation.op
     specs = _specs(operation)
     if not isinstance(op, Pack) or specs is None:
@@ -184,7 +184,7 @@ class OpenPackedProduct:
         self._known = BoundedCache[Shapes, BoundKernel](self._bind)  # by the shapes of the matrix and of what is added
 
     def __call__(self, a: Any, *others: Any) -> Any:
-        """The product of a matrix and the packed one, and what is added to it."""
+        """Return the product of a matrix and the packed one, and what is added to it."""
         kernel, (result,) = self.begin(a, *others)
         if kernel.entry(kernel.table, id(a), *map(id, others), id(result)):
             kernel.refit((a, *others), (result,))
@@ -208,7 +208,7 @@ class OpenPackedProduct:
 
 
 def bind_packed(operation: Operation) -> BoundKernel | OpenPackedProduct | None:
-    """The kernel of a `PackedMatMul`."""
+    """Return the kernel of a `PackedMatMul`."""
     op = operation.op
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs) if isinstance(tensor.spec, TensorSpec)]
     if not isinstance(op, PackedMatMul) or not gemm.is_available():
@@ -276,7 +276,7 @@ def is_ours(layout: Layout, dtype: str) -> bool:
 
 
 def _specs(operation: Operation) -> list[TensorSpec] | None:
-    """The specs of the inputs and outputs; None where they are not known, or no products of ours."""
+    """Return the specs of the inputs and outputs; None where they are not known, or no products of ours."""
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
     usable = len(known) == len(specs) and name_of(known[0].dtype) in gemm.ELEMENTS and gemm.is_available()
@@ -296,7 +296,7 @@ def _matrix(element: str, is_written: bool = False, rank: int = 2) -> Operand:
 
 
 def _rows(element: str, rank: int = 2) -> Operand:
-    """An operand; a matrix may be some columns of a wider one."""
+    """Return an operand; a matrix may be some columns of a wider one."""
     return Operand(element, rank, has_step=rank == 2)
 
 
@@ -330,7 +330,7 @@ def _product_kernel(
     ranks: tuple[int, int, int] = (2, 2, 2),
     unread: tuple[Operand, ...] = (),
 ) -> PrintedKernel:
-    """The kernel of a product; between its operands and its result there may be others that it does not read."""
+    """Return the kernel of a product; between its operands and its result there may be others that it does not read."""
     e = gemm.ELEMENTS[dtype]
     a, b, c = [_rows(e, ranks[0]), _rows(e, ranks[1]), _matrix(e, True, ranks[2])]
     a_step = "%r0" if a.has_step else "%m" if transpose_a else "%k"

@@ -374,7 +374,7 @@ def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
 
 
 def _print_pack(tiles: Tiles) -> str:
-    """All panels of B; see `PACKED`. A part of the work is some panels, in all blocks of k."""
+    """Return all panels of B; see `PACKED`. A part of the work is some panels, in all blocks of k."""
     names = ("n", "k", "block", "b", "b_step", "transposed", "out", "panels")
     parameters = ["i64 %n", "i64 %k", "i64 %block", "ptr %b", "i64 %b_step", "i64 %transposed", "ptr %out"]
     code = ProductBuilder(packing_name(tiles), parameters, linkage="")

@@ -17,12 +17,12 @@ _PACK_A = ("ptr noalias %a", "i64 %step", "i64 %k", "i64 %m", "ptr noalias %out"
 
 
 def print_packing(tiles: Tiles) -> str:
-    """The functions that lay out a panel of B from rows or columns, and panels of A from its transpose."""
+    """Return the functions that lay out a panel of B from rows or columns, and panels of A from its transpose."""
     return _print_pack_rows(tiles) + _print_pack_columns(tiles) + _print_pack_a(tiles)
 
 
 def _print_pack_rows(tiles: Tiles) -> str:
-    """``(b, step, k, n, out)``: a panel of B from `k` rows of `n` elements, `step` apart."""
+    """Compute ``(b, step, k, n, out)``: a panel of B from `k` rows of `n` elements, `step` apart."""
     e, v, lanes = tiles.element, tiles.vector, tiles.lanes
     code = ProductBuilder(f"gemm_{tiles.suffix}_pack_rows", _PACK_B, "noinline")
     is_full = code.compare("eq", "%n", tiles.columns)
@@ -108,7 +108,7 @@ def _print_transpose(code: Builder, tiles: Tiles, source: str, target: str) -> N
 
 
 def _print_pack_a(tiles: Tiles) -> str:
-    """``(a, step, k, m, out)``: panels of A from its transpose, `k` rows of `m` elements, `step` apart."""
+    """Compute ``(a, step, k, m, out)``: panels of A from its transpose, `k` rows of `m` elements, `step` apart."""
     e, rows = tiles.element, tiles.rows
     v = f"<{rows} x {e}>"
     code = ProductBuilder(f"gemm_{tiles.suffix}_pack_a", _PACK_A, "noinline")

@@ -112,7 +112,7 @@ def print_shared(tiles: Tiles) -> str:
 
 
 def _unit_of_a(tiles: Tiles) -> int:
-    """The columns of a transposed A that are laid out in one go: as wide as a panel of B, or nearly."""
+    """Return the columns of a transposed A that are laid out in one go: as wide as a panel of B, or nearly."""
     return max(1, tiles.columns // tiles.rows) * tiles.rows
 
 

@@ -54,7 +54,7 @@ class StridedProduct:
 
 
 def labels_of_matmul(rank_a: int, rank_b: int, transpose_a: bool, transpose_b: bool) -> tuple[str, str, str]:
-    """The labels of a product of stacks of matrices.
+    """Return the labels of a product of stacks of matrices.
 
     >>> labels_of_matmul(3, 2, False, True)
     ('aBD', 'CD', 'aBC')
@@ -70,7 +70,7 @@ def strided_product(
     shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
     steps: Sequence[Sequence[int]] = (),
 ) -> StridedProduct | None:
-    """The products that give ``einsum("a,b->out")``; None where there are none so.
+    """Return the products that give ``einsum("a,b->out")``; None where there are none so.
 
     Args:
         labels: of the axes of the operands and of the result.
@@ -104,7 +104,7 @@ def strided_product(
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:
-    """The steps along the axes of a contiguous array."""
+    """Return the steps along the axes of a contiguous array."""
     steps: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -116,7 +116,7 @@ def _contiguous(shape: Sequence[int]) -> list[int]:
 def _labelled(
     labels: tuple[str, str, str], shapes: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]
 ) -> dict[str, Axis]:
-    """The axes by their labels, without those of size 1."""
+    """Return the axes by their labels, without those of size 1."""
     sizes: dict[str, int] = {}
     by_label: list[dict[str, int]] = []
     for own_labels, shape, along in zip(labels, shapes, steps, strict=True):
@@ -134,7 +134,7 @@ def _swapped(axis: Axis) -> Axis:
 
 
 def _joined(axes: Sequence[Axis]) -> list[Axis]:
-    """The axes, the longest steps first, neighbours as one where all operands step through them as one."""
+    """Return the axes, the longest steps first, neighbours as one where all operands step through them as one."""
     joined: list[Axis] = []
     for axis in sorted(axes, key=lambda axis: (axis.c, axis.a, axis.b), reverse=True):
         if joined and _follows(joined[-1], axis):

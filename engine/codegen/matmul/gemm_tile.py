@@ -91,7 +91,7 @@ _AT_A_TIME = 2  # steps of k in one go, of which each takes instructions beside 
 
 
 def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
-    """The kernel of one tile: C = A @ B + D + E, where D may be C; D and E may be nothing.
+    """Return the kernel of one tile: C = A @ B + D + E, where D may be C; D and E may be nothing.
 
     ``(a, row_step, k_step, b, b_step, c, c_step, d, d_step, e, e_step, k, last, next,
     next_step)``: `last` is how many lanes of the last vector C has; what B holds in the others is multiplied too, and
@@ -250,7 +250,7 @@ def _load(tiles: Tiles, name: str, address: str, is_cut: bool) -> str:
 
 
 def masked_load(tiles: Tiles, address: str, mask: str, otherwise: str) -> str:
-    """The lanes of `mask` of a vector of memory; the others from a vector `otherwise`."""
+    """Return the lanes of `mask` of a vector of memory; the others from a vector `otherwise`."""
     v = tiles.vector
     return (
         f"call {v} @llvm.masked.load.{_masked(tiles)}(ptr {address}, i32 {tiles.bytes}, "
@@ -269,7 +269,7 @@ def _store(tiles: Tiles, value: str, address: str, is_cut: bool) -> str:
 
 
 def print_declarations(tiles: Tiles) -> str:
-    """The intrinsics that kernels of tiles call."""
+    """Return the intrinsics that kernels of tiles call."""
     v, lanes = tiles.vector, tiles.lanes
     return (
         f"declare {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v}, {v}, {v})\n"

@@ -100,7 +100,7 @@ class OpenInt4Product:
         library.expect(self._spec)
 
     def __call__(self, x: Any, packed: Any, scale: Any, zero: Any, group: Any) -> Any:
-        """The product."""
+        """Return the product."""
         rows, most = len(x), self._most_rows
         may_be_many = self._spec.is_laid_out and most >= _LARGE_GROUP  # floats of a layout take longer to make
         block = self._block_of(group) if rows > 0 and (rows <= most or may_be_many) else 0
@@ -144,7 +144,7 @@ class OpenInt4Product:
 
 
 def bind_int4(operation: Operation) -> OpenInt4Product | None:
-    """The kernel of an `Int4MatMul`."""
+    """Return the kernel of an `Int4MatMul`."""
     op = operation.op
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     assert isinstance(op, Int4MatMul)
@@ -170,7 +170,7 @@ def can_multiply(inputs: list[TensorSpec]) -> bool:
 
 
 def most_rows(dot: DotProduct, inputs: list[TensorSpec]) -> int:
-    """The rows up to which a kernel takes less time than a product of floats, that of making floats included.
+    """Return the rows up to which a kernel takes less time than a product of floats, that of making floats included.
 
     For more rows than a group has terms, scaling its sums takes longer than making floats of its integers.
     """
@@ -182,17 +182,17 @@ def most_rows(dot: DotProduct, inputs: list[TensorSpec]) -> int:
 
 
 def _element(dot: DotProduct) -> str:
-    """The type of a digit in memory."""
+    """Return the type of a digit in memory."""
     return "i8" if keeps_nibbles(dot) else dot.element
 
 
 def _panel(dot: DotProduct) -> int:
-    """The columns of a panel."""
+    """Return the columns of a panel."""
     return 2 * line_of(dot) if keeps_nibbles(dot) else PANEL
 
 
 def _tiles(dot: DotProduct) -> list[int]:
-    """The rows whose sums are made at once: as many as registers hold, then one by one."""
+    """Return the rows whose sums are made at once: as many as registers hold, then one by one."""
     return [rows_of(dot), 1] if keeps_nibbles(dot) and rows_of(dot) > 1 else [1]
 
 
@@ -200,7 +200,7 @@ def _tiles(dot: DotProduct) -> list[int]:
 
 
 def _print_run(dot: DotProduct, name: str) -> str:
-    """The function that is called: it takes the rows apart, and has all parts computed."""
+    """Return the function that is called: it takes the rows apart, and has all parts computed."""
     pointers = [f"%d{k}" for k in range(len(_POINTERS))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
     fields, values = stored_fields(code, pointers, _FIELDS)

@@ -31,12 +31,12 @@ _ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 def bind_product(operation: Operation) -> BoundKernel | OpenProduct | None:
-    """The kernel of a `MatMul`."""
+    """Return the kernel of a `MatMul`."""
     return bind_narrow(operation) or bind_matmul(operation)
 
 
 def bind_narrow(operation: Operation) -> BoundKernel | None:
-    """The kernel of ``a.T @ b`` where `a` is large and `b` has few columns; None for others."""
+    """Return the kernel of ``a.T @ b`` where `a` is large and `b` has few columns; None for others."""
     op = operation.op
     assert isinstance(op, MatMul)
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs) if isinstance(tensor.spec, TensorSpec)]
@@ -60,7 +60,7 @@ def bind_narrow(operation: Operation) -> BoundKernel | None:
 
 @lru_cache(maxsize=64)
 def _kernel(element: str, columns: int, lanes: int, vectors: int) -> PrintedKernel:
-    """The code for a number of columns."""
+    """Return the code for a number of columns."""
     operand, result = Operand(element, 2, (True, True)), Operand(element, 2, (True, True), True)
     text = _print_task(element, columns, lanes, vectors) + _print_run(element, columns)
     return PrintedKernel((operand, operand, result), 4, text)

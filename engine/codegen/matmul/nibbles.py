@@ -26,22 +26,22 @@ def keeps_nibbles(dot: DotProduct) -> bool:
 
 
 def line_of(dot: DotProduct) -> int:
-    """The bytes of a vector, which is what a panel has of each term."""
+    """Return the bytes of a vector, which is what a panel has of each term."""
     return 4 * dot.lanes
 
 
 def panels_of(dot: DotProduct) -> int:
-    """The panels that are written at once."""
+    """Return the panels that are written at once."""
     return _AHEAD // line_of(dot)
 
 
 def panel_bytes(dot: DotProduct) -> int:
-    """The distance between panels."""
+    """Return the distance between panels."""
     return BLOCK * line_of(dot)
 
 
 def rows_of(dot: DotProduct) -> int:
-    """The rows whose sums registers hold at once, for a quarter of a panel: of AVX2 there are 16 registers."""
+    """Return the rows whose sums registers hold at once, for a quarter of a panel: of AVX2 there are 16 registers."""
     if dot == PAIRS:
         return 1
     return 4 if dot.lanes == 16 else 2
@@ -123,7 +123,7 @@ def _print_fetch(code: Builder, term: Size) -> None:
 
 
 def _halves(code: Builder, dot: DotProduct, term: Size, quarter: int) -> tuple[str, str]:
-    """The integers of a quarter of four terms: those of even columns, and of odd ones."""
+    """Return the integers of a quarter of four terms: those of even columns, and of odd ones."""
     line = line_of(dot)
     kind = f"<{line} x i8>"
     four = code.load_vector(kind, "i8", "%panel", code.add(code.mul(term, line), quarter * line))

@@ -120,7 +120,7 @@ def _function() -> Any:
 
 
 def _text() -> str:
-    """``void @run_products(calls, count)``: each call is a part."""
+    """Compute ``void @run_products(calls, count)``: each call is a part."""
     code = ProductBuilder("run_call", ["ptr %context", "i64 %part"])
     first = code.mul("%part", _WIDTH)
     values = [code.load("i64", "%context", code.add(first, k)) for k in range(_WIDTH)]

@@ -128,7 +128,7 @@ class OpenQuantizedProduct:
         self._known = BoundedCache[tuple[int | Shape, ...], BoundKernel | None](self._bind)
 
     def __call__(self, x: Any, *others: Any) -> Any:
-        """The result."""
+        """Return the result."""
         kernel = self._known[(len(x), *[other.shape for other in others[self._taken - 1 :]])]
         if kernel is None:
             return self._op.run(np, x, *others)
@@ -138,7 +138,7 @@ class OpenQuantizedProduct:
         return result
 
     def _bind(self, sizes: tuple[Any, ...]) -> BoundKernel | None:
-        """The kernel for a number of rows, and the shapes of what the operations that follow take."""
+        """Return the kernel for a number of rows, and the shapes of what the operations that follow take."""
         (rows, *shapes), x = sizes, self._inputs[0]
         assert x.shape is not None
         others = [
@@ -152,7 +152,7 @@ class OpenQuantizedProduct:
 
 
 def bind_quantized(operation: Operation) -> BoundKernel | OpenQuantizedProduct | None:
-    """The kernel of a `QuantizedMatMul`, or of one in a `ProductThen` that has one result of float32."""
+    """Return the kernel of a `QuantizedMatMul`, or of one in a `ProductThen` that has one result of float32."""
     op: Op = operation.op
     assert isinstance(op, (QuantizedMatMul, ProductThen))
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
@@ -247,12 +247,12 @@ def _bound(op: QuantizedMatMul | ProductThen, inputs: list[TensorSpec]) -> Bound
 
 
 def bytes_of_row(size: int) -> int:
-    """The distance between rows of `size` bytes: they do not fall on the same lines of the cache."""
+    """Return the distance between rows of `size` bytes: they do not fall on the same lines of the cache."""
     return -(-size // 64) * 64 + 64
 
 
 def parts_of(rows: int, terms: int, columns: int) -> int:
-    """The number of parts, of some panels each, for a product of such sizes."""
+    """Return the number of parts, of some panels each, for a product of such sizes."""
     is_small = rows * terms * columns < machine_profile().quantized_work
     return 1 if is_small else min(_PARTS, -(-columns // PANEL))
 
@@ -261,7 +261,7 @@ def parts_of(rows: int, terms: int, columns: int) -> int:
 
 
 def _print_run(kernel: QuantizedKernel, name: str) -> str:
-    """The function that is called: it rounds the rows, and has all parts computed."""
+    """Return the function that is called: it rounds the rows, and has all parts computed."""
     pointers = [f"%d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
     fields, values = stored_fields(code, [*pointers[:3], *pointers[3 + kernel.is_fixed :]], kernel.fields)
@@ -310,23 +310,23 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
 
 
 def lanes_of(dot: DotProduct) -> int:
-    """The numbers of 32 bits that a vector has where rows are rounded."""
+    """Return the numbers of 32 bits that a vector has where rows are rounded."""
     return 16 if dot.lanes == 16 else 8
 
 
 def total_of(code: Builder, slot: str, lanes: int) -> str:
-    """The sum of a vector of integers in a slot."""
+    """Return the sum of a vector of integers in a slot."""
     value = code.let(f"load <{lanes} x i32>, ptr {slot}")
     return code.let(f"call i32 @llvm.vector.reduce.add.v{lanes}i32(<{lanes} x i32> {value})")
 
 
 def float_text(value: float) -> str:
-    """A float32 as LLVM writes it: the bits of the double that it equals."""
+    """Return a float32 as LLVM writes it: the bits of the double that it equals."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', float(np.float32(value))))[0]:016X}"
 
 
 def largest_of(code: Builder, x: str, whole: Size, lanes: int) -> str:
-    """The bits of a row's largest absolute value: those of NaN are larger than all numbers'.
+    """Return the bits of a row's largest absolute value: those of NaN are larger than all numbers'.
 
     Args:
         whole: how many of `%terms` are taken by vectors of `lanes`.
@@ -364,7 +364,7 @@ def rounded(code: Builder, lanes: int, value: str, scale: str, limits: tuple[tup
 
 
 def _print_scaling(kernel: QuantizedKernel, name: str) -> str:
-    """Sums of a row and some columns as floats, divided by both scales."""
+    """Return sums of a row and some columns as floats, divided by both scales."""
     pointers = ["ptr %sums", "ptr %scale", "ptr %out"]
     code = FunctionBuilder(f"{name}_scale", [*pointers, "i64 %width", "float %own", "i32 %offset"])
     whole = code.mul(code.div("%width", 8), 8)
@@ -498,7 +498,7 @@ def _print_in_place(
     place: tuple[Size, Size, Size],
     panel_memory: str,
 ) -> Size:
-    """A panel of the matrix as it is stored: the products of few rows, or a copy that is laid out in the cache.
+    """Return a panel of the matrix as it is stored: the products of few rows, or a copy that is laid out in the cache.
 
     Returns:
         How many groups of 16 columns are laid out.

@@ -83,7 +83,7 @@ def _drawn(run: LaterFunction, key: Any, count: int, least: int = 0, scale: int 
 
 @cache
 def _function(kind: str) -> LaterFunction:
-    """A compiled function of the address of its numbers."""
+    """Return a compiled function of the address of its numbers."""
     name = f"random_{kind}"
 
     def text() -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _slots(value: Value) -> State:
-    """The state of an array that may be changed.
+    """Return the state of an array that may be changed.
 
     Raises:
         UnsupportedError: it is none, or its memory holds a later value already.
@@ -52,14 +52,14 @@ def _changed(state: State) -> Slots:
 
 
 def as_index(function: Function, index: Value) -> str:
-    """An integer as an i64."""
+    """Return an integer as an i64."""
     if not isinstance(index, Scalar) or index.kind not in ("i32", "i64"):
         raise UnsupportedError("an index of another kind")
     return index.name if index.kind == "i64" else function.let(f"sext i32 {index.name} to i64")
 
 
 def as_array(value: Value) -> Array:
-    """An array of known size.
+    """Return an array of known size.
 
     Raises:
         UnsupportedError: it is none.
@@ -93,7 +93,7 @@ def _size(function: Function, state: State) -> str:
 
 
 def _row(function: Function, state: State, index: str) -> str:
-    """The address of an element."""
+    """Return the address of an element."""
     count = math.prod(state.shape)
     offset = index if count == 1 else function.let(f"mul nsw i64 {index}, {count}")
     return function.element(state.kind, state.rows, offset)
@@ -180,7 +180,7 @@ def _clear(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
 
 
 def _taken(function: Function, state: State, place: str) -> Value:
-    """A copy of an element."""
+    """Return a copy of an element."""
     if not state.shape:
         return Scalar(function.load(state.kind, place), state.kind)
     target = function.allocate(state.kind, state.shape)
@@ -206,7 +206,7 @@ def _read(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
 
 
 def element_at(function: Function, array: Elements, index: str) -> Value:
-    """An element, in place."""
+    """Return an element, in place."""
     size = math.prod(array.shape)
     offset = index if size == 1 else function.let(f"mul nsw i64 {index}, {size}")
     pointer = function.element(array.kind, array.pointer, offset)
@@ -216,7 +216,7 @@ def element_at(function: Function, array: Elements, index: str) -> Value:
 
 
 def array_at(function: Function, array: Ragged, index: str) -> Elements:
-    """An array of an array of arrays, in place."""
+    """Return an array of an array of arrays, in place."""
     place = function.element("i64", array.offsets, index)
     start = function.load("i64", place)
     end = function.load("i64", function.element("i64", place, "1"))
@@ -290,7 +290,7 @@ def _empty(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
 
 
 def _begun(function: Function, state: State, size: str) -> Slots:
-    """A state without elements."""
+    """Return a state without elements."""
     function.line(f"store i64 {size}, ptr {state.size}")
     function.clear_bytes(state.flags, state.capacity)
     return _changed(state)

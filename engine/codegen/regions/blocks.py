@@ -23,7 +23,7 @@ from .variables import check_in_use
 
 
 def taken_inputs(operation: Operation) -> Sequence[Symbol]:
-    """The inputs whose values native code needs: shapes are known."""
+    """Return the inputs whose values native code needs: shapes are known."""
     return operation.inputs[: count_inputs(operation.op)]
 
 
@@ -179,7 +179,7 @@ class _Variable:
             self.buffers |= place.buffers
 
     def load(self) -> Value:
-        """The value that it has now."""
+        """Return the value that it has now."""
         if self.state is not None:
             return Slots(self.state, self.state.version)
         register = self.function.let(f"load {self.kind}, ptr {self.slot}")
@@ -188,7 +188,7 @@ class _Variable:
         return Array(register, self.element, self.shape, frozenset(self.buffers))
 
     def target(self, current: Value) -> Array | None:
-        """The place that does not hold the current value."""
+        """Return the place that does not hold the current value."""
         if self.places is None:
             return None
         assert isinstance(current, Array)
@@ -316,7 +316,7 @@ def _print_iteration(
 
 
 def _states(values: Sequence[Value | None]) -> dict[State, int]:
-    """The states of TensorArrays among a loop's inputs, with their versions.
+    """Return the states of TensorArrays among a loop's inputs, with their versions.
 
     Raises:
         UnsupportedError: one comes in two ways, so that it would change under the other's hands.
@@ -338,7 +338,7 @@ def _known(value: Value | None) -> Value:
 
 
 def _bound(region: Region, parameters: Sequence[Value], captured: Sequence[Value | None]) -> dict[Symbol, Value]:
-    """The values of a region's parameters and captures."""
+    """Return the values of a region's parameters and captures."""
     values = dict(zip(region.parameters, parameters, strict=True))
     for (_, parameter), value in zip(region.captures, captured, strict=True):
         if value is None:

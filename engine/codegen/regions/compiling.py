@@ -121,7 +121,7 @@ class Plan:
 
 
 def plan_loop(operation: Operation, users: Sequence[Operation], host: str) -> Plan:
-    """A loop as a native region.
+    """Return a loop as a native region.
 
     Raises:
         UnsupportedError, TooLargeError: it can't be one, or should not.
@@ -145,7 +145,7 @@ def plan_alike(plan: Plan, operation: Operation) -> Plan:
 
 
 def plan_block(operations: Sequence[Operation], outputs: Sequence[Symbol], host: str, is_whole: bool = False) -> Plan:
-    """Operations in a row as a native region.
+    """Return operations in a row as a native region.
 
     Args:
         operations: which, in order.
@@ -172,7 +172,7 @@ def _planned(
     body: Callable[[Block], list[Value]],
     is_whole: bool = False,
 ) -> Plan:
-    """A plan; reads of a variable copy where an earlier value of it is used after a write."""
+    """Return a plan; reads of a variable copy where an earlier value of it is used after a write."""
     copied: set[object] = set()
     while True:
         try:
@@ -344,7 +344,7 @@ class _Planner:
         function.line(f"ret i32 {code}")
 
     def _new_state(self, tensor: Symbol) -> State:
-        """Two more operands: the elements, and what says which are there."""
+        """Return two more operands: the elements, and what says which are there."""
         spec = tensor.spec
         assert isinstance(spec, ArraySpec)
         shape, kind = _element_shape(spec), type_of(tensor.dtype)
@@ -359,7 +359,7 @@ class _Planner:
         return State(number, kind, shape, f"%d{position}", f"%d{position + 1}", size, f"%rows{position}")
 
     def _new_record(self, tensor: Symbol) -> Record:
-        """One more operand: the values, or where those of each inner loop end."""
+        """Return one more operand: the values, or where those of each inner loop end."""
         inner = recorded_inside(tensor)
         of = None if inner is None else self.context.record_of(inner)
         if of is not None and of.of is not None:
@@ -374,7 +374,7 @@ class _Planner:
         return Record(number, type_of(dtype), shape, f"%d{position}", f"%rows{position}", count, of)
 
     def _first_state(self, tensor: Symbol) -> Slots:
-        """A state that starts with the elements of an input."""
+        """Return a state that starts with the elements of an input."""
         state = self._new_state(tensor)
         self.rooms[-1].source = place_among(tensor, self.inputs)
         place = self.function.element("i64", self.counts, str(FIRST_SIZE + state.number))
@@ -407,7 +407,7 @@ class _Planner:
         return Array(f"%d{position}", kind, shape)
 
     def _with_ends(self, checks: Checks, rows: Value) -> Ragged:
-        """The rows of a TensorArray of TensorArrays as that: one more operand says where each ends."""
+        """Return the rows of a TensorArray of TensorArrays as that: one more operand says where each ends."""
         assert isinstance(rows, Elements)
         position = len(self.operands)
         self.operands.append(Operand(np.dtype("int64"), (None,)))
@@ -449,7 +449,7 @@ class _Planner:
         return "\n".join(lines)
 
     def _with_frame(self, lines: Sequence[str]) -> list[str]:
-        """Lines that name operands; those that pieces take are put into the frame at once."""
+        """Return lines that name operands; those that pieces take are put into the frame at once."""
         if not self.context.pieces.given:
             return list(lines)
         found: list[str] = []
@@ -475,13 +475,13 @@ def _inputs_of(operations: Sequence[Operation]) -> list[Symbol]:
 
 
 def _written(operations: Sequence[Operation]) -> set[Symbol]:
-    """The TensorArrays from outside that loop variables start as."""
+    """Return the TensorArrays from outside that loop variables start as."""
     loops = [operation for operation in operations if isinstance(operation.op, While)]
     return {tensor for operation in loops for tensor in operation.own_inputs if isinstance(tensor.spec, ArraySpec)}
 
 
 def _constants_inside(operations: Sequence[Operation], known: Sequence[Symbol]) -> list[Symbol]:
-    """The constant arrays whose values are needed, or recorded, in regions too."""
+    """Return the constant arrays whose values are needed, or recorded, in regions too."""
     found: dict[Symbol, None] = {}
     for operation in all_operations(operations):
         results = [tensor for region in operation.op.regions for tensor in (*region.results, *region.demanded)]
@@ -523,7 +523,7 @@ def _dtype(tensor: Symbol) -> np.dtype[np.generic]:
 
 
 def module_text(plans: Iterable[tuple[str, str]]) -> str:
-    """One module of several regions, given as (name, text)."""
+    """Return one module of several regions, given as (name, text)."""
     printed = "".join(text.replace("@NAME", f"@{name}") for name, text in plans)
     known = declarations().splitlines()
     wanted = [line for line in _declarations() if line not in known]

@@ -146,7 +146,7 @@ def _load(function: Function, value: Scalar | Array, address: Callable[[Array], 
 
 
 def _print_nodes(function: Function, builder: NativeBuilder, inputs: Sequence[str]) -> list[str]:
-    """The instructions of an expression; returns what holds the value of each node."""
+    """Return the instructions of an expression; returns what holds the value of each node."""
     registers: list[str] = []
     for node in builder.nodes:
         if node.kind == "constant":
@@ -221,7 +221,7 @@ def print_reduction(
 
 
 def print_sum_of_rows(function: Function, source: Elements, shape: tuple[int, ...]) -> Value:
-    """The sum over all rows, down to `shape`, from which a row may be broadcast."""
+    """Return the sum over all rows, down to `shape`, from which a row may be broadcast."""
     if source.kind == "i1" or len(shape) > len(source.shape) or 0 in source.shape:
         raise UnsupportedError("a sum of another kind")
     kept = (1,) * (len(source.shape) - len(shape)) + shape
@@ -259,7 +259,7 @@ def _identity(function: Function, kind: str, source: Array) -> str:
 
 
 def _combine(function: Function, kind: str, element: str, a: str, b: str, loose: bool) -> str:
-    """One step of a reduction."""
+    """Return one step of a reduction."""
     floating = element in FLOATS
     if kind in ("sum", "mean", "prod"):
         name = "mul" if kind == "prod" else "add"

@@ -192,7 +192,7 @@ class Context:
 
 
 def shape_of(tensor: Symbol) -> tuple[int, ...]:
-    """The static shape of a tensor.
+    """Return the static shape of a tensor.
 
     Raises:
         UnsupportedError: it is not known.
@@ -252,7 +252,7 @@ def _flatten_rows(context: Context, operation: Operation, inputs: Sequence[Value
 
 
 def reshaped(function: Function, value: Value, shape: tuple[int, ...]) -> Value:
-    """The same elements in another shape."""
+    """Return the same elements in another shape."""
     if not isinstance(value, (Scalar, Array)):
         raise UnsupportedError("a TensorArray")
     if isinstance(value, Scalar):
@@ -468,7 +468,7 @@ def _get_item(context: Context, operation: Operation, inputs: Sequence[Value]) -
 
 
 def _slice(item: SliceItem, dim: int) -> tuple[int, int]:
-    """The first position and the step of a slice whose bounds are known."""
+    """Return the first position and the step of a slice whose bounds are known."""
     bounds = (item.start, item.stop, item.step)
     if any(bound is not None and not is_integer(bound) for bound in bounds):
         raise UnsupportedError("a slice with computed bounds")
@@ -477,7 +477,7 @@ def _slice(item: SliceItem, dim: int) -> tuple[int, int]:
 
 
 def _picked(context: Context, index: Scalar | Array, dim: int, step: int) -> str:
-    """The offset of a computed index, which may count from the end."""
+    """Return the offset of a computed index, which may count from the end."""
     if isinstance(index, Array) or index.kind == "i1":
         raise UnsupportedError("an index that is an array")
     wide = as_index(context.function, index)
@@ -540,7 +540,7 @@ _BY_ROLE: dict[KernelRole, Form] = {
 
 
 def _form_of(operation: Operation) -> Form | None:
-    """The form of an op, by its class or its role; that of its steps where it says of which it is made."""
+    """Return the form of an op, by its class or its role; that of its steps where it says of which it is made."""
     op = operation.op
     known = FORMS.get(type(op))
     if known is not None:

@@ -196,7 +196,7 @@ class Function(Builder):
             yield number
 
     def offset_of(self, indices: Sequence[str], strides: Sequence[int]) -> str:
-        """The sum of indices times strides."""
+        """Return the sum of indices times strides."""
         total = "0"
         for index, stride in zip(indices, strides, strict=True):
             if stride == 0 or index == "0":
@@ -230,15 +230,15 @@ class Function(Builder):
         self.clear_bytes(target.pointer, target.bytes)
 
     def helper(self, text: str) -> str:
-        """The name of a function whose text calls it ``@HELPER``."""
+        """Return the name of a function whose text calls it ``@HELPER``."""
         return self.helpers.setdefault(text, f"@NAME_helper_{len(self.helpers)}")
 
     def helpers_text(self) -> list[str]:
-        """The functions that are called."""
+        """Return the functions that are called."""
         return [text.replace("@HELPER", name) for text, name in self.helpers.items()]
 
     def turned(self, matrix: Array, shape: tuple[int, int]) -> Array:
-        """The transpose of a matrix; of one that comes from outside, made once, before anything else."""
+        """Return the transpose of a matrix; of one that comes from outside, made once, before anything else."""
         from .products import print_transposed
 
         if matrix.pointer not in self.outside:
@@ -276,7 +276,7 @@ class Function(Builder):
     # --- the arena ------------------------------------------------------------------------------------------
 
     def allocate(self, kind: str, shape: tuple[int, ...]) -> Array:
-        """A new array, whose place is given back when its last user is gone."""
+        """Return a new array, whose place is given back when its last user is gone."""
         size = max(1, math.prod(shape) * size_of(kind))
         size = -(-size // _ALIGNMENT) * _ALIGNMENT
         buffer = Buffer(self._take(size), size)
@@ -284,7 +284,7 @@ class Function(Builder):
         return Array(pointer, kind, shape, frozenset([buffer]))
 
     def copy_of(self, array: Array) -> Array:
-        """A new array with the elements of another one."""
+        """Return a new array with the elements of another one."""
         target = self.allocate(array.kind, array.shape)
         self.copy_bytes(target.pointer, array.pointer, target.bytes)
         return target
@@ -330,7 +330,7 @@ class Function(Builder):
 
 
 def buffers_of(value: Value) -> Iterable[Buffer]:
-    """The places in the arena that a value refers to."""
+    """Return the places in the arena that a value refers to."""
     return value.buffers if isinstance(value, Array) else ()
 
 

@@ -89,7 +89,7 @@ class _Steps:
         return results
 
     def _value_of(self, number: int) -> int:
-        """The number of the value that a step makes."""
+        """Return the number of the value that a step makes."""
         return self.op.input_count + number
 
     def _shape(self, number: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_position(context: Context, position: str, size: int | str, wrap: bool = True) -> str:
-    """A position that may count from the end, if that is allowed; the region fails where it is out of bounds."""
+    """Return a position that may count from the end, if that is allowed; the region fails where it is out of bounds."""
     function = context.function
     if wrap:
         negative = function.let(f"icmp slt i64 {position}, 0")
@@ -37,7 +37,7 @@ def print_position(context: Context, position: str, size: int | str, wrap: bool 
 
 
 def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Rows of a table, or parts along another axis."""
+    """Return rows of a table, or parts along another axis."""
     op, function = operation.op, context.function
     assert isinstance(op, Take)
     source, positions = inputs[0], as_integers(inputs[1])
@@ -139,7 +139,7 @@ def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) ->
 
 
 def _horizontally_fused(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Each member by itself."""
+    """Return each member by itself."""
     op: Any = operation.op
     made: list[Value] = []
     tensors, values = op.members(operation.inputs), op.members(inputs)

@@ -46,14 +46,14 @@ class _Normalised:
         return self._keep(print_reduction(self.function, kind, value, self.axes, self.reduced))
 
     def compute(self, steps: Sequence[tuple[Op, tuple[int, ...]]], inputs: Sequence[_Plain], shape: Any) -> _Plain:
-        """The last of elementwise steps."""
+        """Return the last of elementwise steps."""
         last = len(inputs) + len(steps) - 1
         kind = self.value.kind
         (found,) = print_elementwise(self.function, list(steps), [last], inputs, [shape], [kind], [None])
         return self._keep(found)
 
     def done(self, result: _Plain) -> list[Value]:
-        """The result, when all else has given back its memory."""
+        """Return the result, when all else has given back its memory."""
         for value in self._made:
             if value is not result:
                 self.function.release(value)

@@ -29,7 +29,7 @@ Run = tuple[bool, list[Operation]]  # whether it is cut into pieces
 
 
 def runs_of(operations: Sequence[Operation], values: Mapping[Symbol, Value]) -> list[Run]:
-    """The operations of a block, with those apart that are to be pieces.
+    """Return the operations of a block, with those apart that are to be pieces.
 
     Args:
         operations: in order.
@@ -79,7 +79,7 @@ class Pieces:
         self._taken: list[tuple[str, str, int]] = []  # what is to be stored before it is called: type, register, place
 
     def slots(self) -> list[str]:
-        """The frame, as a variable on the stack."""
+        """Return the frame, as a variable on the stack."""
         return [f"  %frame = alloca [{self._size} x i64]"] if self._size else []
 
     def given_lines(self, register: str) -> list[str]:
@@ -94,7 +94,7 @@ class Pieces:
         ]
 
     def reach(self, value: Value) -> Value:
-        """A value as it is called where code is printed now."""
+        """Return a value as it is called where code is printed now."""
         if isinstance(value, Scalar):
             name = self.register(value.name, value.kind)
             return value if name == value.name else Scalar(name, value.kind)
@@ -104,7 +104,7 @@ class Pieces:
         return value
 
     def register(self, name: str, kind: str) -> str:
-        """A register as it is called where code is printed now; numbers are called the same everywhere."""
+        """Return a register as it is called where code is printed now; numbers are called the same everywhere."""
         if not name.startswith("%") or name in self._own:
             return name
         if not self._is_inside:

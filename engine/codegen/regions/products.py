@@ -29,7 +29,7 @@ def print_matmul(
     host: str,
     target: Array | None = None,
 ) -> Array:
-    """``a @ b`` of matrices, either transposed first.
+    """Compute ``a @ b`` of matrices, either transposed first.
 
     Args:
         host: the processor (`Library.host`).
@@ -67,7 +67,7 @@ def print_matmul(
 
 
 def print_sum_of_products(function: Function, a: Elements, b: Elements, host: str) -> Array:
-    """``a.T @ b`` of as many rows each, a number known only at run time."""
+    """Compute ``a.T @ b`` of as many rows each, a number known only at run time."""
     kind, rows, columns = a.kind, math.prod(a.shape), math.prod(b.shape)
     if kind not in FLOATS or len(a.shape) != 1 or len(b.shape) != 1:
         raise UnsupportedError(f"matmul of {kind}")
@@ -99,7 +99,7 @@ def print_products(
     host: str,
     target: Array | None = None,
 ) -> Array:
-    """``einsum("a,b->out")`` of small arrays: a loop over products of matrices, of operands laid out for it.
+    """Compute ``einsum("a,b->out")`` of small arrays: a loop over products of matrices, of operands laid out for it.
 
     Args:
         labels: of the axes of the operands and of the result. Those that all have count products; of these operands
@@ -148,7 +148,7 @@ def print_products(
 
 
 def _in_order(function: Function, product: Array, order: Sequence[str], out: str, target: Array | None) -> Array:
-    """A result whose axes are in another order than is wanted."""
+    """Return a result whose axes are in another order than is wanted."""
     result = _laid_out(function, product, "".join(order), list(out), target)
     function.hold(product)
     function.release(product)
@@ -171,7 +171,7 @@ def _laid_out(
 def _product_text(
     kind: str, rows: int, columns: int, depth: int | None, strides: tuple[int, int], registers: Registers
 ) -> str:
-    """A function of three pointers: a, b (row by row) and the result; and of the depth, where that is None."""
+    """Return a function of three pointers: a, b (row by row) and the result; and of the depth, where that is None."""
     inner = Function()
     if columns == 1 and depth is not None:
         _print_dots(inner, kind, rows, depth)
@@ -221,7 +221,7 @@ def _most_rows(rows: int, vectors: int, registers: Registers) -> int:
 
 
 def _tile_rows(rows: int, vectors: int, most: int) -> int:
-    """The rows of a tile: with as little left over as can be, and enough sums in flight."""
+    """Return the rows of a tile: with as little left over as can be, and enough sums in flight."""
     return min(range(1, most + 1), key=lambda tile: (-(-rows // tile) * max(tile * vectors, 10), -tile))
 
 
@@ -289,14 +289,14 @@ def _print_sum(
 
 
 def _repeated(function: Function, kind: str, width: int, value: str) -> str:
-    """A vector that has a value in all its elements."""
+    """Return a vector that has a value in all its elements."""
     lane = f"<{width} x {kind}>"
     one = function.let(f"insertelement {lane} poison, {kind} {value}, i32 0")
     return function.let(f"shufflevector {lane} {one}, {lane} poison, <{width} x i32> zeroinitializer")
 
 
 def _sum_of(lane: str, factor: str, value: str, total: str, width: int, size: int) -> str:
-    """The instruction that adds a product to a sum."""
+    """Return the instruction that adds a product to a sum."""
     function = f"@llvm.fmuladd.v{width}f{size * 8}"
     return f"call contract {lane} {function}({lane} {factor}, {lane} {value}, {lane} {total})"
 
@@ -404,7 +404,7 @@ def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
 
 
 def print_transposed(function: Function, source: Array, shape: tuple[int, int]) -> Array:
-    """The transpose of a matrix in memory of its own."""
+    """Return the transpose of a matrix in memory of its own."""
     target = function.allocate(source.kind, shape)
     print_strided_copy(function, source, target, [1, shape[0]])
     return target

@@ -56,7 +56,7 @@ def rows_and_ends(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any] | None:
 
 
 def rows_of(value: Any, shape: Any, dtype: Any) -> Any:
-    """The elements of a TensorArray as the rows of one array; None where some are missing or differ."""
+    """Return the elements of a TensorArray as the rows of one array; None where some are missing or differ."""
     try:
         rows = value.rows()
         if rows is None:

@@ -60,7 +60,7 @@ def _records_together(context: Context, tensors: Sequence[Symbol]) -> list[Symbo
 
 
 def recorded_inside(tensor: Symbol) -> Symbol | None:
-    """The tensor of a loop inside of which `tensor` is the record; None for an ordinary value.
+    """Return the tensor of a loop inside of which `tensor` is the record; None for an ordinary value.
 
     Raises:
         UnsupportedError: it is a TensorArray, but no record.

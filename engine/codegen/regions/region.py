@@ -157,7 +157,7 @@ class NativeRegion:
         return True
 
     def _values(self, places: _Places) -> list[Any]:
-        """Those of variables and generators."""
+        """Return those of variables and generators."""
         values: list[Any] = list(map(_current_value, self._plain))
         if self._copied:
             values += [np.array(variable._value, order="C") for variable in self._copied]
@@ -167,7 +167,7 @@ class NativeRegion:
         return values + places.keys
 
     def _given(self, values: Sequence[Any]) -> list[Any] | None:
-        """The operands that are read, TensorArrays as the rows of arrays; None where they can't be."""
+        """Return the operands that are read, TensorArrays as the rows of arrays; None where they can't be."""
         passed = values if not self._sources else [v for k, v in enumerate(values) if k not in self._sources]
         given = [*passed, *self.plan.constants]
         for position in self._arrays:
@@ -267,7 +267,7 @@ class _Places:
 
 
 def _refitted(plan: HeldValue, value: Any, operand: Operand) -> Any:
-    """A value as the region takes it; a variable whose own memory is written gets memory that can be."""
+    """Return a value as the region takes it; a variable whose own memory is written gets memory that can be."""
     if isinstance(plan.resource, SeedGenerator):
         return value
     if operand.shape is None:
@@ -303,14 +303,14 @@ def _fill(source: ArrayValue, rows: Any, flags: Any) -> bool:
 
 
 def _array_value(rows: Any, flags: Any, size: int) -> ArrayValue:
-    """A TensorArray of `size` elements of which those with a flag are there."""
+    """Return a TensorArray of `size` elements of which those with a flag are there."""
     if b"\0" not in flags[:size].tobytes():  # many times as quick as `all` for the few flags of a short loop
         return ArrayValue.from_stacked(rows[:size])
     return ArrayValue.from_written(size, {index: rows[index] for index in range(size) if flags[index]})
 
 
 def _fitted(value: Any, operand: Any) -> Any:
-    """A value as the region takes it: contiguous, and of the very dtype."""
+    """Return a value as the region takes it: contiguous, and of the very dtype."""
     if operand.shape is None:
         return operand.dtype.type(value)
     fitted = np.ascontiguousarray(value, operand.dtype)
@@ -322,7 +322,7 @@ _ENTRY = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
 
 
 def free_text(name: str) -> str:
-    """The entry of region `name` that lets go of Python's lock while it runs."""
+    """Return the entry of region `name` that lets go of Python's lock while it runs."""
     return f"""
 define i32 @{name}_free(i64 %table, i64 %operands) {{
   %thread = call ptr @PyEval_SaveThread()

@@ -88,7 +88,7 @@ def native_regions(
     compiles_whole: bool = False,
     runs_often: bool = False,
 ) -> dict[Operation, NativeRegion]:
-    """The native regions of a step: by the loop that each is, or by the first operation of a run.
+    """Return the native regions of a step: by the loop that each is, or by the first operation of a run.
 
     Args:
         operations: of the step.
@@ -342,7 +342,7 @@ def _is_worth_all(operations: Sequence[Operation]) -> bool:
 
 
 def _planned_step(operations: Sequence[Operation], fetches: Sequence[Symbol]) -> Plan | None:
-    """All of a step as one region."""
+    """Return all of a step as one region."""
     run = [operation for operation in operations if not isinstance(operation.op, (Constant, Placeholder))]
     made = {tensor for operation in run for tensor in operation.outputs}
     outputs = [tensor for tensor in dict.fromkeys(fetches) if tensor in made]

@@ -23,7 +23,7 @@ FLOATS = ("float", "double")
 
 
 def type_of(dtype: Any) -> str:
-    """The LLVM type of an element in a register.
+    """Return the LLVM type of an element in a register.
 
     Raises:
         UnsupportedError: native code has no such type.
@@ -35,12 +35,12 @@ def type_of(dtype: Any) -> str:
 
 
 def memory_type(kind: str) -> str:
-    """The LLVM type of an element in memory."""
+    """Return the LLVM type of an element in memory."""
     return "i8" if kind == "i1" else kind
 
 
 def size_of(kind: str) -> int:
-    """The bytes of an element in memory."""
+    """Return the bytes of an element in memory."""
     return _SIZES[kind]
 
 
@@ -73,7 +73,7 @@ class NativeBuilder(ExpressionBuilder):
         return self.where(self.equal(y, 0.0), x / y, down)
 
     def fmod(self, x: Any, y: Any) -> Expression:
-        """The remainder with the sign of the dividend."""
+        """Return the remainder with the sign of the dividend."""
         x, y = self._same(x, y)
         if x.type not in FLOATS:
             raise UnsupportedError(f"fmod of {x.type}")
@@ -84,7 +84,7 @@ class NativeBuilder(ExpressionBuilder):
 
 
 def expression_of(op: Op, builder: NativeBuilder, arguments: Sequence[Expression]) -> Expression:
-    """An elementwise op as an expression.
+    """Return an elementwise op as an expression.
 
     Raises:
         UnsupportedError: it can't be expressed.
@@ -113,7 +113,7 @@ def has_form(op: Op, dtypes: tuple[Any, ...], result: Any) -> bool:
 
 
 def literal(value: Any, kind: str) -> str:
-    """A number as an LLVM constant."""
+    """Return a number as an LLVM constant."""
     if kind in FLOATS:
         number = float(np.float32(value)) if kind == "float" else float(value)
         return f"0x{struct.pack('>d', number).hex().upper()}"

@@ -50,7 +50,7 @@ def _part(items: Sequence[Any], shape: Sequence[int]) -> _Part:
 
 
 def _taken(item: SliceItem, dim: int) -> range:
-    """The positions that a slice takes."""
+    """Return the positions that a slice takes."""
     bounds: list[int | None] = []
     for bound in (item.start, item.stop, item.step):
         if bound is not None and not isinstance(bound, int):
@@ -60,7 +60,7 @@ def _taken(item: SliceItem, dim: int) -> range:
 
 
 def _first(item: Any, dim: int) -> int:
-    """The first position that a slice or a number takes."""
+    """Return the first position that a slice or a number takes."""
     if isinstance(item, SliceItem):
         taken = _taken(item, dim)
         return taken.start if taken else 0

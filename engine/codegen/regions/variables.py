@@ -94,7 +94,7 @@ class Mark(Buffer):
 
 
 def touched(operations: Sequence[Operation]) -> dict[Variable | SeedGenerator, bool]:
-    """The variables and generators that operations use, and whether they write them.
+    """Return the variables and generators that operations use, and whether they write them.
 
     Raises:
         UnsupportedError: they have other effects.
@@ -152,7 +152,7 @@ class Variables:
             self.function.prologue.append(f"  store i64 0, ptr {self.written}")
 
     def versions(self) -> dict[Held, int]:
-        """Those that all have now."""
+        """Return those that all have now."""
         return {held: held.version for held in self.held.values()}
 
     # --- operations -----------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Variables:
         return self._shown(held)
 
     def _shown(self, held: Held) -> Array:
-        """The value now, in place."""
+        """Return the value now, in place."""
         return Array(held.pointer, held.kind, held.shape, frozenset([Mark(-1, 0, _ALWAYS, held, held.version)]))
 
     def _assign(self, held: Held, value: Value, is_used: bool) -> Value:

@@ -116,7 +116,7 @@ _containers: dict[str, Container] = {}
 
 
 def container(name: str) -> Container:
-    """The process's container called `name`, which is made when it is first asked for.
+    """Return the process's container called `name`, which is made when it is first asked for.
 
     >>> import anabranch as ab
     >>> with ab.container("example") as kept:
@@ -132,7 +132,7 @@ def container(name: str) -> Container:
 
 
 def name_of_container(resource: object) -> str:
-    """The name of the container that holds a variable, a queue or the like; "" for none."""
+    """Return the name of the container that holds a variable, a queue or the like; "" for none."""
     own = getattr(resource, "container", "")
     if own:
         return own
@@ -150,5 +150,5 @@ def clear_containers(names: Iterable[str] | None = None) -> None:
 
 
 def current_container() -> Container | None:
-    """The container in whose block variables are made now."""
+    """Return the container in whose block variables are made now."""
     return _entered.stack[-1] if _entered.stack else None

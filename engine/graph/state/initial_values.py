@@ -62,7 +62,7 @@ class Given(Later):
 
 
 def as_later(initial_value: Any, dtype: DTypeLike) -> Later | None:
-    """A first value that is to be computed later, if that is one of the dtype that is asked for."""
+    """Return a first value that is to be computed later, if that is one of the dtype that is asked for."""
     if not isinstance(initial_value, Later):
         return None
     return initial_value if dtype is None or as_dtype(dtype) == initial_value.dtype else None

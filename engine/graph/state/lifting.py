@@ -46,7 +46,7 @@ class Creations:
             _tracing.stack.pop()
 
     def take(self, create: Callable[[], Variable]) -> Variable:
-        """The next variable; `create` makes it if there was no earlier trace."""
+        """Return the next variable; `create` makes it if there was no earlier trace."""
         if self._next == len(self._made):
             self._made.append(create())
         self._next += 1
@@ -62,7 +62,7 @@ _tracing = _Tracing()
 
 
 def created(create: Callable[[], Variable]) -> Variable:
-    """A variable that is created now, or was in an earlier trace of the same function."""
+    """Return a variable that is created now, or was in an earlier trace of the same function."""
     for creations in list(_tracing.stack):  # the outermost is right: inner ones are new in each trace of the outer
         create = _taking(creations, create)
     return create()
@@ -73,7 +73,7 @@ def _taking(creations: Creations, create: Callable[[], Variable]) -> Callable[[]
 
 
 def outside(tensor: Symbol, name: str) -> Symbol:
-    """`tensor`, from which a variable takes its first value, in the outermost graph.
+    """Return `tensor`, from which a variable takes its first value, in the outermost graph.
 
     Raises:
         ValueError: it depends on what a loop carries, or is computed by a loop or branch inside another one.
@@ -84,7 +84,7 @@ def outside(tensor: Symbol, name: str) -> Symbol:
 
 
 def _copied(tensor: Symbol, region: Graph, around: Graph, name: str) -> Symbol:
-    """`tensor` of a region, computed once more in the graph around it."""
+    """Return `tensor` of a region, computed once more in the graph around it."""
     copies: dict[Symbol, Symbol] = {parameter: outer for outer, parameter in region.captures}
     pending = [tensor.operation]
     while pending:

@@ -280,7 +280,7 @@ class ShardedVariable(Readable):
         return operator_functions["join_shards"](self)
 
     def numpy(self) -> Array:
-        """A copy of the current value, joined."""
+        """Return a copy of the current value, joined."""
         shape: Any = self.spec.shape
         whole: Any = np.empty(shape, self.spec.dtype)
         for shard, region in zip(self.shards, self.regions, strict=True):
@@ -288,7 +288,7 @@ class ShardedVariable(Readable):
         return whole
 
     def stored_value(self) -> Array:
-        """The same, by the name that variables have for the runtime."""
+        """Return the same, by the name that variables have for the runtime."""
         return self.numpy()
 
     def write_value(self, value: Any) -> None:
@@ -376,7 +376,7 @@ def set_finder(find: Callable[[], Sequence[str]]) -> None:
 
 
 def part_of(whole: Any, rows: Rows) -> Any:
-    """The rows of a first value, which is an array, or what makes one later."""
+    """Return the rows of a first value, which is an array, or what makes one later."""
     return whole.at(rows) if hasattr(whole, "at") else np.array(whole[rows.slice], order="C")
 
 
@@ -415,7 +415,7 @@ def grouped(items: Sequence[Any]) -> list[Any]:
 
 
 def expanded(items: Sequence[Any]) -> list[Any]:
-    """The items, with shards in the place of each `ShardedVariable`."""
+    """Return the items, with shards in the place of each `ShardedVariable`."""
     return [part for item in items for part in (item.shards if isinstance(item, ShardedVariable) else [item])]
 
 

@@ -80,7 +80,7 @@ class StatelessScope:
         self.add_update((variable, value))
 
     def get_current_value(self, variable: Variable) -> Any:
-        """The tensor that a variable reads as; None where it has neither been given nor assigned a value."""
+        """Return the tensor that a variable reads as; None where it has neither been given nor assigned a value."""
         return self._values.get(variable)
 
     @property

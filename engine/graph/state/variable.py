@@ -277,7 +277,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
             return self._value  # which another thread has computed, or has taken to write in it
 
     def numpy(self) -> Any:
-        """A copy of the current value."""
+        """Return a copy of the current value."""
         return self._value.copy()
 
     @property
@@ -294,7 +294,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         return value
 
     def _lent(self) -> Any:
-        """The array of the value, into which nothing is written from now on."""
+        """Return the array of the value, into which nothing is written from now on."""
         array = self.stored_value()
         if type(array) is np.ndarray and self.home is None:
             self._is_lent = True
@@ -342,7 +342,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         return tensor
 
     def _converted(self, value: Any) -> Tensor:
-        """`value` in the variable's dtype; symbols are cast in their graph."""
+        """Return `value` in the variable's dtype; symbols are cast in their graph."""
         if isinstance(value, Symbol) and not in_explicit_graph():
             with graph_for([value]).entered():
                 return operator_functions["convert"](value, self.dtype)
@@ -485,11 +485,11 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         return own.__array_ufunc__(ufunc, method, *tensors, **options)
 
     def item(self, *index: Any) -> Any:
-        """The current value, of which there is one element (or the one at an index), as a Python number."""
+        """Return the current value, of which there is one element (or the one at an index), as a Python number."""
         return self.numpy().item(*index)
 
     def tolist(self) -> Any:
-        """The current value as nested lists of Python numbers, or as a number."""
+        """Return the current value as nested lists of Python numbers, or as a number."""
         return self.numpy().tolist()
 
     def __repr__(self) -> str:
@@ -543,7 +543,7 @@ class VariableRows(Readable):
         return self.assign(self - delta)
 
     def rows_of(self, other: Variable) -> VariableRows:
-        """The rows of another variable at the same positions."""
+        """Return the rows of another variable at the same positions."""
         return VariableRows(other, self.indices)
 
 
@@ -579,7 +579,7 @@ class Assign(Op):
 
 
 def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
-    """`shape` with unknown dimensions taken from `known`, where the ranks agree."""
+    """Return `shape` with unknown dimensions taken from `known`, where the ranks agree."""
     if known is None or len(known) != len(shape):
         return shape
     return tuple(k if dim is None else dim for dim, k in zip(shape, known, strict=True))

@@ -98,7 +98,7 @@ def write_in_memory(variables: Sequence[Variable], write: Callable[..., Any], *a
 
 
 def memory_of(variable: Variable) -> Any:
-    """The array of a variable in which this thread writes; None if it is in no call of `write_in_memory`."""
+    """Return the array of a variable in which this thread writes; None if it is in no call of `write_in_memory`."""
     held = vars(variable).get("_held")
     return held.array if held is not None and held.is_mine else None
 

@@ -75,7 +75,7 @@ def host_part(step: Step) -> list[Operation]:
 
 
 def _taken(operation: Operation, fed: set[Symbol]) -> list[Operation]:
-    """An operation and all that it is computed of, short of what is fed."""
+    """Return an operation and all that it is computed of, short of what is fed."""
     found: list[Operation] = []
     waiting = [operation]
     while waiting:

@@ -106,11 +106,11 @@ class GpuKernels:
         return self._functions.get(function.__code__) or self._function(function)
 
     def on_device(self, value: Any) -> Any:
-        """Arrays of the host, uploaded."""
+        """Return arrays of the host, uploaded."""
         return self._cupy.asarray(value) if is_array(value) else value
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
-        """The same function over globals of its own."""
+        """Return the same function over globals of its own."""
         given = function.__globals__
         own: dict[str, Any] = {"__builtins__": given.get("__builtins__")}
         copied = types.FunctionType(function.__code__, own, function.__name__)
@@ -149,7 +149,7 @@ class GpuKernels:
 
 
 def _op_of(value: Any) -> Op | None:
-    """The operation that a printed call runs: those that are bound are ``partial(op.run, np)``."""
+    """Return the operation that a printed call runs: those that are bound are ``partial(op.run, np)``."""
     call = value
     if not isinstance(value, functools.partial) or call.args != (np,):
         return None

@@ -237,7 +237,7 @@ class GpuProgram:
         return self._origin
 
     def listing(self, lines: bool = True) -> str:
-        """The source.
+        """Return the source.
 
         Args:
             lines: name behind each line which operation it computes, and which line of the user's built that.

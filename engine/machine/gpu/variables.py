@@ -79,7 +79,7 @@ class StepVariables:
         self.written = {}
 
     def read(self, variable: Variable) -> Any:
-        """The value as of now."""
+        """Return the value as of now."""
         return self.values[variable]
 
     def write(self, variable: Variable, value: Any) -> None:
@@ -133,7 +133,7 @@ class DeviceVariables:
             self._copies.clear()
 
     def read(self, variable: Variable) -> Any:
-        """The value on the device; a NumPy scalar where it is one."""
+        """Return the value on the device; a NumPy scalar where it is one."""
         copy = self._copies.get(variable)
         if copy is not None and copy.is_coming:
             return copy.device

@@ -127,7 +127,7 @@ class MoveAxis(Op):
 
 
 def _moved(rank: int, source: Sequence[int], destination: Sequence[int]) -> tuple[int, ...]:
-    """The permutation of `moveaxis`."""
+    """Return the permutation of `moveaxis`."""
     from_axes = [normalize_axis(axis, rank, "source") for axis in source]
     to_axes = [normalize_axis(axis, rank, "destination") for axis in destination]
     if len(from_axes) != len(to_axes) or len({*from_axes}) != len(from_axes) or len({*to_axes}) != len(to_axes):
@@ -139,7 +139,7 @@ def _moved(rank: int, source: Sequence[int], destination: Sequence[int]) -> tupl
 
 
 def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
-    """`x` with its axes in the order `axes`, or reversed.
+    """Return `x` with its axes in the order `axes`, or reversed.
 
     Raises:
         ValueError: `axes` is no permutation of the axes.
@@ -160,7 +160,7 @@ def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
 
 
 def moveaxis(x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """`x` with axes `source` moved to the places `destination`; the others keep their order."""
+    """Return `x` with axes `source` moved to the places `destination`; the others keep their order."""
     tensor = convert_to_tensor(x)
     from_axes, to_axes = tuple(axes_argument(source)), tuple(axes_argument(destination))
     if tensor.shape is None:
@@ -169,7 +169,7 @@ def moveaxis(x: TensorLike, source: int | Sequence[int], destination: int | Sequ
 
 
 def swapaxes(x: TensorLike, axis1: int, axis2: int) -> Tensor:
-    """`x` with two axes exchanged."""
+    """Return `x` with two axes exchanged."""
     tensor = convert_to_tensor(x)
     if tensor.shape is None:
         return tensor if axis1 == axis2 else apply(MoveAxis((axis1, axis2), (axis2, axis1)), tensor)
@@ -229,7 +229,7 @@ class Flip(Op):
 
 
 def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
-    """`x` with the order of its elements reversed along `axis`, or along every axis.
+    """Return `x` with the order of its elements reversed along `axis`, or along every axis.
 
     >>> import anabranch as ab
     >>> ab.ops.flip([1, 2, 3])
@@ -291,7 +291,7 @@ class Roll(Op):
 
 
 def roll(x: TensorLike, shift: Any, axis: int | Sequence[int] | None = None) -> Tensor:
-    """`x` with its elements moved by `shift` places, those that leave at the end coming back at the start.
+    """Return `x` with its elements moved by `shift` places, those that leave at the end coming back at the start.
 
     Args:
         x: a tensor.
@@ -318,7 +318,7 @@ def roll(x: TensorLike, shift: Any, axis: int | Sequence[int] | None = None) -> 
 
 
 def rot90(array: TensorLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tensor:
-    """`array` turned by `k` quarter turns in the plane of two axes, from the first toward the second.
+    """Return `array` turned by `k` quarter turns in the plane of two axes, from the first toward the second.
 
     Raises:
         ValueError: the two axes are one and the same.
@@ -352,12 +352,12 @@ def atleast_1d(x: TensorLike) -> Tensor:
 
 
 def atleast_2d(x: TensorLike) -> Tensor:
-    """`x` with axes of size 1 put before it until it has two."""
+    """Return `x` with axes of size 1 put before it until it has two."""
     return _at_least(x, 2, 0)
 
 
 def atleast_3d(x: TensorLike) -> Tensor:
-    """`x` with axes of size 1 added until it has three: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1)."""
+    """Return `x` with axes of size 1 added until it has three: (N,) becomes (1, N, 1) and (M, N) becomes (M, N, 1)."""
     tensor = convert_to_tensor(x)
     return expand_dims(tensor, 2) if tensor.ndim == 2 else _at_least(tensor, 3, 1)
 

@@ -77,7 +77,7 @@ class Fill(Op):
 
 
 def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """A tensor of `shape` (ints, scalar tensors, or one vector tensor) filled with `fill_value`.
+    """Return a tensor of `shape` (ints, scalar tensors, or one vector tensor) filled with `fill_value`.
 
     Args:
         shape: the shape of the result.
@@ -108,13 +108,13 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike = None) -> T
 
 
 def zeros(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
-    """Zeros of `shape`; of float32 unless `dtype` says otherwise. The zero of strings is ""."""
+    """Return zeros of `shape`; of float32 unless `dtype` says otherwise. The zero of strings is ""."""
     wanted = as_dtype(dtype or "float32")
     return full(shape, "" if dtypes.is_string(wanted) else 0, wanted)
 
 
 def ones(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
-    """Ones of `shape`; of float32 unless `dtype` says otherwise."""
+    """Return ones of `shape`; of float32 unless `dtype` says otherwise."""
     return full(shape, 1, as_dtype(dtype or "float32"))
 
 
@@ -284,7 +284,7 @@ def _matrix(N: Any, M: Any, k: int, dtype: DTypeLike, only: bool) -> Tensor:
 
 
 def eye(N: Any, M: Any = None, k: int = 0, dtype: DTypeLike = None) -> Tensor:
-    """An N x M matrix (square if M is None) with ones on diagonal `k` and zeros elsewhere.
+    """Return an N x M matrix (square if M is None) with ones on diagonal `k` and zeros elsewhere.
 
     >>> import anabranch as ab
     >>> ab.ops.eye(2)
@@ -295,12 +295,12 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: DTypeLike = None) -> Tensor:
 
 
 def identity(n: Any, dtype: DTypeLike = None) -> Tensor:
-    """The n x n identity matrix."""
+    """Return the n x n identity matrix."""
     return eye(n, dtype=dtype)
 
 
 def tri(N: Any, M: Any = None, k: int = 0, dtype: DTypeLike = None) -> Tensor:
-    """An N x M matrix (square if M is None) with ones at and below diagonal `k` and zeros above."""
+    """Return an N x M matrix (square if M is None) with ones at and below diagonal `k` and zeros above."""
     return _matrix(N, M, k, dtype, only=False)
 
 
@@ -341,12 +341,12 @@ class Triangle(Op):
 
 
 def tril(x: TensorLike, k: int = 0) -> Tensor:
-    """The matrices `x` (its last two axes) with zeros above diagonal `k`."""
+    """Return the matrices `x` (its last two axes) with zeros above diagonal `k`."""
     return apply(Triangle(k, upper=False), convert_to_tensor(x))
 
 
 def triu(x: TensorLike, k: int = 0) -> Tensor:
-    """The matrices `x` (its last two axes) with zeros below diagonal `k`."""
+    """Return the matrices `x` (its last two axes) with zeros below diagonal `k`."""
     return apply(Triangle(k, upper=True), convert_to_tensor(x))
 
 
@@ -358,7 +358,7 @@ def _diagonal_length(rows: int, columns: int, offset: int) -> int:
 
 
 def _plane(rank: int, axis1: int, axis2: int) -> tuple[int, int]:
-    """Two axes, counted from the front.
+    """Return two axes, counted from the front.
 
     Raises:
         ValueError: one is out of range, or they are one and the same.
@@ -509,7 +509,7 @@ def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
 
 
 def diag(x: TensorLike, k: int = 0) -> Tensor:
-    """A matrix with the vector `x` on diagonal `k`, or diagonal `k` of the matrix `x`.
+    """Return a matrix with the vector `x` on diagonal `k`, or diagonal `k` of the matrix `x`.
 
     Raises:
         ValueError: `x` is neither a vector nor a matrix.

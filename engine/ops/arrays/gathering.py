@@ -248,7 +248,7 @@ class AddRows(Op):
         return self.add_into(xp, xp.array(base, order="C"), *rest)
 
     def add_into(self, xp: Any, out: Any, *inputs: Any) -> Any:
-        """The same computed in place, in the contiguous `out`: for a first input that nothing else uses."""
+        """Return the same computed in place, in the contiguous `out`: for a first input that nothing else uses."""
         values, indices = inputs
         add_rows(xp, out, indices, values, self.axis % out.ndim, self.wrap)
         return out
@@ -270,7 +270,7 @@ class AddRows(Op):
 
 
 def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
-    """The parts of `x` at `indices` along `axis`; negative indices count from the end.
+    """Return the parts of `x` at `indices` along `axis`; negative indices count from the end.
 
     Args:
         x: a tensor of any shape.
@@ -339,7 +339,7 @@ def gather(params: TensorLike, indices: TensorLike, axis: int | None = None, bat
 
 
 def _along_axis(xp: Any, indices: Any, shape: Sequence[int], axis: int) -> tuple[Any, ...]:
-    """The key that `numpy.take_along_axis` forms."""
+    """Return the key that `numpy.take_along_axis` forms."""
     rank = len(shape)
     return tuple(
         indices if a == axis else xp.arange(size).reshape((1,) * a + (-1,) + (1,) * (rank - a - 1))

@@ -61,7 +61,7 @@ class SliceItem:
         return f"{start}:{stop}" + (f":{step}" if step else "")
 
     def length(self, size: int | None) -> int | None:
-        """The number of elements of an axis of `size` that the slice takes, if that is known."""
+        """Return the number of elements of an axis of `size` that the slice takes, if that is known."""
         if self == _WHOLE:
             return size
         if size is None or Place.INPUT in (self.start, self.stop, self.step):
@@ -97,7 +97,7 @@ def _key_text(items: Items, names: Sequence[str]) -> str:
 
 
 def _parse_key(key: Any) -> tuple[list[Item], list[Tensor]]:
-    """A key as items and the tensors that fill their places.
+    """Return a key as items and the tensors that fill their places.
 
     Raises:
         TypeError, IndexError: an entry is no index.
@@ -187,7 +187,7 @@ def _mask_ranks(specs: Iterable[TensorSpec]) -> list[int | None]:
 
 
 def _expand(items: Sequence[Item], specs: Sequence[TensorSpec], spec: TensorSpec) -> list[Item]:
-    """The items with the ellipsis written out, for a value of known rank.
+    """Return the items with the ellipsis written out, for a value of known rank.
 
     Raises:
         IndexError: there are more indices than axes.
@@ -204,7 +204,7 @@ def _expand(items: Sequence[Item], specs: Sequence[TensorSpec], spec: TensorSpec
 
 
 def _tidy(items: list[Item], specs: Sequence[TensorSpec], spec: TensorSpec) -> Items:
-    """The shortest items that mean the same: no ellipsis where the rank is known, no whole slices at the end."""
+    """Return the shortest items that mean the same: no ellipsis where the rank is known, no whole slices at the end."""
     if spec.shape is not None:
         items = _expand(items, specs, spec)
     while items and (items[-1] == _WHOLE or items[-1] is Ellipsis):
@@ -213,7 +213,7 @@ def _tidy(items: list[Item], specs: Sequence[TensorSpec], spec: TensorSpec) -> I
 
 
 def _indexed_shape(spec: TensorSpec, items: Items, specs: Sequence[TensorSpec]) -> Shape:
-    """The shape of ``x[...]`` by NumPy's rules, as far as it is known.
+    """Return the shape of ``x[...]`` by NumPy's rules, as far as it is known.
 
     Raises:
         IndexError: too many indices, or one that is out of range.
@@ -315,7 +315,7 @@ class _Indexing(Op):
         return as_scalar_or_array(inputs[0][_resolve(self.items, inputs[1:])])
 
     def text(self, names: Sequence[str]) -> str:
-        """The operation as it is written, by the names of its inputs: ``x[i, :]``."""
+        """Return the operation as it is written, by the names of its inputs: ``x[i, :]``."""
         return f"{names[0]}[{_key_text(self.items, names[1:])}]"
 
     def cannot_fail(self, *inputs: Tensor) -> bool:
@@ -513,7 +513,7 @@ class AddItem(Op):
         return as_scalar_or_array(self.add_into(xp, xp.array(base, order="C"), *rest))
 
     def add_into(self, xp: Any, out: Any, *inputs: Any) -> Any:
-        """The same computed in place, in the contiguous `out`: for a first input that nothing else uses."""
+        """Return the same computed in place, in the contiguous `out`: for a first input that nothing else uses."""
         values, *indices = inputs
         key = _resolve(self.items, indices)
         if self.repeats:
@@ -542,7 +542,7 @@ class AddItem(Op):
 
 
 def getitem(x: TensorLike, key: Any) -> Tensor:
-    """``x[key]`` as in NumPy: the operator over tensors.
+    """Return ``x[key]`` as in NumPy: the operator over tensors.
 
     Args:
         x: a tensor.

@@ -29,7 +29,7 @@ _INTEGERS: Any = (int, np.integer)  # untyped, so that a check leaves the static
 
 
 def together(values: Any, what: str) -> list[Tensor]:
-    """Several values as tensors of their common dtype.
+    """Return several values as tensors of their common dtype.
 
     Raises:
         ValueError: there are none.
@@ -176,7 +176,7 @@ class Split(Op):
         return [(*whole[:axis], part, *whole[axis + 1 :]) for part in parts]
 
     def _parts(self, size: int, given: Sequence[Any]) -> tuple[int, ...]:
-        """The sizes of the parts of an axis of `size`.
+        """Return the sizes of the parts of an axis of `size`.
 
         Raises:
             ValueError: they do not add up to it.
@@ -241,7 +241,7 @@ class Split(Op):
 
 
 def _complete(node: Operation, cotangents: Sequence[Tensor | None]) -> list[Tensor]:
-    """The cotangents of all outputs, with zeros where nothing flows back."""
+    """Return the cotangents of all outputs, with zeros where nothing flows back."""
     pairs = zip(node.outputs, cotangents, strict=True)
     return [zeros_of(output) if cotangent is None else cotangent for output, cotangent in pairs]
 
@@ -274,19 +274,19 @@ def concatenate(xs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
 
 
 def append(x1: TensorLike, x2: TensorLike, axis: int | None = None) -> Tensor:
-    """`x2` behind `x1` along `axis`; None joins their elements as vectors."""
+    """Return `x2` behind `x1` along `axis`; None joins their elements as vectors."""
     first, second = promote(x1, x2)
     return concatenate([ravel(first), ravel(second)]) if axis is None else concatenate([first, second], axis)
 
 
 def hstack(xs: Sequence[TensorLike]) -> Tensor:
-    """The tensors side by side: along axis 1, or along axis 0 if they are vectors."""
+    """Return the tensors side by side: along axis 1, or along axis 0 if they are vectors."""
     tensors = [atleast_1d(x) for x in together(xs, "hstack")]
     return concatenate(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
 def vstack(xs: Sequence[TensorLike]) -> Tensor:
-    """The tensors one above the other: along axis 0, vectors as rows."""
+    """Return the tensors one above the other: along axis 0, vectors as rows."""
     return concatenate([atleast_2d(x) for x in together(xs, "vstack")], 0)
 
 
@@ -443,7 +443,7 @@ class Unstack(Op):
 
 
 def stack(x: Sequence[TensorLike] | Tensor, axis: int = 0) -> Tensor:
-    """The tensors `x`, all of one shape, along a new axis.
+    """Return the tensors `x`, all of one shape, along a new axis.
 
     Raises:
         ValueError: there are none, or their shapes differ.
@@ -464,7 +464,7 @@ def stack(x: Sequence[TensorLike] | Tensor, axis: int = 0) -> Tensor:
 
 
 def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor]:
-    """The parts of `x` along `axis`, without that axis.
+    """Return the parts of `x` along `axis`, without that axis.
 
     Args:
         x: a tensor.

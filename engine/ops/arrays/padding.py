@@ -263,7 +263,7 @@ class RepeatPositions(Op):
 
 
 def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
-    """Each element of `x` several times, one behind the other, along `axis`.
+    """Return each element of `x` several times, one behind the other, along `axis`.
 
     Args:
         x: a tensor.
@@ -303,7 +303,7 @@ def _repeat_positions(size: DimLike, repeats: Tensor) -> Tensor:
 
 
 def tile(x: TensorLike, repeats: Any) -> Tensor:
-    """Copies of the whole of `x`, `repeats` of them along each axis.
+    """Return copies of the whole of `x`, `repeats` of them along each axis.
 
     Args:
         x: a tensor.
@@ -334,7 +334,7 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
 
 
 def _tiled_by_vectors(x: Tensor, repeats: Any) -> Tensor:
-    """`tile` where the run finds out how many axes there are: shapes are vectors then."""
+    """Return `tile` where the run finds out how many axes there are: shapes are vectors then."""
     counts, sizes = ravel(_as_vector(repeats)), runtime_shape(x)
     missing = size(counts) - size(sizes)
     counts = concatenate([ones((maximum(-missing, 0),), dtypes.int32), counts])

@@ -29,7 +29,7 @@ from .shaping import constant_value, expand_dims, ravel, reshape, shape, size
 
 
 def _order(xp: Any, partitions: Any, count: int) -> tuple[Any, Any]:
-    """The positions of the elements of `partitions`, part by part, and where each part ends.
+    """Return the positions of the elements of `partitions`, part by part, and where each part ends.
 
     Raises:
         ValueError: a number names no part.
@@ -173,7 +173,7 @@ class MergePartitions(Op):
 
 
 def dynamic_partition(data: TensorLike, partitions: TensorLike, num_partitions: int) -> list[Tensor]:
-    """The elements of `data` sorted into parts, in each of which they keep their order.
+    """Return the elements of `data` sorted into parts, in each of which they keep their order.
 
     Args:
         data: a tensor.
@@ -201,7 +201,7 @@ def dynamic_partition(data: TensorLike, partitions: TensorLike, num_partitions: 
 
 
 def dynamic_stitch(indices: Sequence[TensorLike], data: Sequence[TensorLike]) -> Tensor:
-    """One tensor with the rows of several at given places: row ``indices[m][i, ...]`` is ``data[m][i, ...]``.
+    """Return one tensor with the rows of several at given places: row ``indices[m][i, ...]`` is ``data[m][i, ...]``.
 
     Of rows that are named more than once the last one counts, and only it gets a gradient; rows that are never named
     are zeros (TensorFlow leaves them undefined).
@@ -241,7 +241,7 @@ def dynamic_stitch(indices: Sequence[TensorLike], data: Sequence[TensorLike]) ->
 
 
 def _rows(data: Tensor, indices: Tensor) -> Tensor:
-    """The data with one row for each index."""
+    """Return the data with one row for each index."""
     if indices.shape is None:
         return _rows_of_open_rank(data, indices)
     rank = len(indices.shape)
@@ -266,7 +266,7 @@ def _rows_of_open_rank(data: Tensor, indices: Tensor) -> Tensor:
 
 
 def _count(places: Sequence[Tensor], flat: Tensor) -> int | Tensor:
-    """One more than the largest index."""
+    """Return one more than the largest index."""
     known = [constant_value(place) for place in places]
     if all(value is not None for value in known):
         return 1 + max((int(np.max(value)) for value in known if value.size), default=-1)

@@ -47,7 +47,7 @@ def _window_count(what: str, length: DimLike, size: int, stride: int, dilation: 
 
 
 def _window_positions(count: DimLike, size: int, stride: int, dilation: int) -> Tensor:
-    """The positions of the elements of all windows, [size, count]."""
+    """Return the positions of the elements of all windows, [size, count]."""
     claim((size, count if isinstance(count, int) else 1), 8, "The places of patches")
     within = np.arange(size, dtype="int32")[:, None] * dilation
     if isinstance(count, int):
@@ -56,7 +56,7 @@ def _window_positions(count: DimLike, size: int, stride: int, dilation: int) -> 
 
 
 def _settings(what: str, name: str, value: Any, axes: int, least: int) -> tuple[int, ...]:
-    """An argument that is one integer for all axes or one for each."""
+    """Return an argument that is one integer for all axes or one for each."""
     values = tuple(value) if is_sequence(value) else (value,) * axes
     if len(values) != axes or not all(is_integer(entry) for entry in values):
         raise ValueError(f"{what}: {name} must be an integer or {axes} integers; got {value!r}.")
@@ -75,7 +75,7 @@ def unfold(
     padding: IntOrSequence = 0,
     stride: IntOrSequence = 1,
 ) -> Tensor:
-    """All windows of images, each as one column (im2col).
+    """Return all windows of images, each as one column (im2col).
 
     Args:
         x: images with channels first, [batch, channels, height, width].
@@ -182,7 +182,7 @@ def _folded_channels(tensor: Tensor, sizes: Sequence[int], windows: int) -> DimL
 
 
 def _added(x: Tensor, axis: int, length: int, positions: Tensor) -> Tensor:
-    """The two axes [size, windows] from `axis` on made one, with the values added at their positions."""
+    """Return the two axes [size, windows] from `axis` on made one, with the values added at their positions."""
     sizes: list[Any] = [dim(x, place) for place in range(rank_of(x))]
     sizes[axis : axis + 2] = [length]
     shape = tuple(size if isinstance(size, int) else None for size in sizes)
@@ -200,7 +200,7 @@ def extract_patches(
     padding: str = "valid",
     data_format: str | None = None,
 ) -> Tensor:
-    """The patches of images or volumes.
+    """Return the patches of images or volumes.
 
     Args:
         images: one image or a batch; volumes (see `extract_patches_3d`) where `size` has three entries.
@@ -238,7 +238,7 @@ def extract_patches_3d(
     padding: str = "valid",
     data_format: str | None = None,
 ) -> Tensor:
-    """The patches of volumes, [batch, depth, height, width, channels], or of one volume.
+    """Return the patches of volumes, [batch, depth, height, width, channels], or of one volume.
 
     The arguments are those of `extract_patches`, with three entries each: depth, height, width.
 
@@ -290,7 +290,7 @@ def _patches(
 
 
 def _padded_to_strides(x: Tensor, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Tensor:
-    """Images with as many zeros around them as make a patch at every stride; the odd one comes last."""
+    """Return images with as many zeros around them as make a patch at every stride; the odd one comes last."""
     widths: list[tuple[DimLike, DimLike]] = [(0, 0)] * rank_of(x)
     for axis, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True), start=1):
         length = dim(x, axis)
@@ -331,7 +331,7 @@ def depth_to_space(x: TensorLike, block_size: int, data_format: str | None = "ch
 
 
 def space_to_depth(x: TensorLike, block_size: int, data_format: str | None = "channels_last") -> Tensor:
-    """Blocks of pixels made the channels of one pixel each; the inverse of `depth_to_space`.
+    """Return blocks of pixels made the channels of one pixel each; the inverse of `depth_to_space`.
 
     Args:
         x: images, [batch, height, width, channels], or with channels first [batch, channels, height, width].
@@ -378,7 +378,7 @@ _Axes = list[list[str]]  # the names on each axis: several in a group
 
 
 def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
-    """The axes of a tensor taken apart, put in another order and put together.
+    """Return the axes of a tensor taken apart, put in another order and put together.
 
     Args:
         tensor: a tensor with as many axes as the left side of the pattern.
@@ -443,7 +443,7 @@ def _parse_side(pattern: str, side: str) -> _Axes:
 
 
 def _group_sizes(pattern: str, group: list[str], size: DimLike, given: dict[str, int]) -> dict[str, DimLike]:
-    """The sizes of the names that make up one axis."""
+    """Return the sizes of the names that make up one axis."""
     open_names = [name for name in group if name not in given]
     known = _product(given[name] for name in group if name in given)
     if len(open_names) > 1:

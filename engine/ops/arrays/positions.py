@@ -177,7 +177,7 @@ def argwhere(x: TensorLike) -> Tensor:
 
 
 def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int | None = None) -> Tensor:
-    """The parts of `tensor` where `mask` is true; the axes of the mask, from `axis` on, become one.
+    """Return the parts of `tensor` where `mask` is true; the axes of the mask, from `axis` on, become one.
 
     Args:
         tensor: a tensor.

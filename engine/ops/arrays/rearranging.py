@@ -87,7 +87,7 @@ def dsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
 
 
 def dstack(xs: Sequence[TensorLike]) -> Tensor:
-    """The tensors one behind the other: along axis 2; matrices and vectors as layers of depth 1.
+    """Return the tensors one behind the other: along axis 2; matrices and vectors as layers of depth 1.
 
     >>> import anabranch as ab
     >>> ab.ops.dstack([[1, 2], [3, 4]])
@@ -108,17 +108,17 @@ def _flip(name: str, x: TensorLike, axis: int) -> Tensor:
 
 
 def fliplr(x: TensorLike) -> Tensor:
-    """`x`, of at least two axes, in reverse order along axis 1."""
+    """Return `x`, of at least two axes, in reverse order along axis 1."""
     return _flip("fliplr", x, 1)
 
 
 def flipud(x: TensorLike) -> Tensor:
-    """`x`, of at least one axis, in reverse order along axis 0."""
+    """Return `x`, of at least one axis, in reverse order along axis 0."""
     return _flip("flipud", x, 0)
 
 
 def diagflat(x: TensorLike, k: int = 0) -> Tensor:
-    """A square matrix with all elements of `x` on diagonal `k`, and zeros elsewhere.
+    """Return a square matrix with all elements of `x` on diagonal `k`, and zeros elsewhere.
 
     >>> import anabranch as ab
     >>> ab.ops.diagflat([[1], [2]])
@@ -129,7 +129,7 @@ def diagflat(x: TensorLike, k: int = 0) -> Tensor:
 
 
 def get_item(x: TensorLike, key: Any) -> Tensor:
-    """``x[key]``: `key` holds integers, slices, None, Ellipsis, and tensors of integers or bools."""
+    """Return ``x[key]``: `key` holds integers, slices, None, Ellipsis, and tensors of integers or bools."""
     return convert_to_tensor(x)[key]
 
 
@@ -142,7 +142,7 @@ def copy(x: TensorLike) -> Tensor:
 
 
 def empty(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
-    """A tensor of `shape` whose values say nothing: zeros here. Of float32 unless `dtype` says otherwise."""
+    """Return a tensor of `shape` whose values say nothing: zeros here. Of float32 unless `dtype` says otherwise."""
     return zeros(shape, dtype)
 
 
@@ -173,7 +173,7 @@ def dtype(x: TensorLike) -> str:
 
 
 def convert_to_numpy(x: TensorLike) -> np.ndarray[Any, Any]:
-    """The value of `x` as a NumPy array: of arrays, numbers, lists, variables, and constant tensors.
+    """Return the value of `x` as a NumPy array: of arrays, numbers, lists, variables, and constant tensors.
 
     Raises:
         TypeError: `x` is a tensor whose value a run has to compute.

@@ -30,7 +30,7 @@ from .shaping import size as size_of
 
 
 def _depth(x: TensorSpec, indices: TensorSpec, what: str) -> int:
-    """The number of axes that each index names: the last dimension of `indices`.
+    """Return the number of axes that each index names: the last dimension of `indices`.
 
     Raises:
         ValueError: it is unknown, zero or too large.
@@ -44,7 +44,7 @@ def _depth(x: TensorSpec, indices: TensorSpec, what: str) -> int:
 
 
 def _flat_places(xp: Any, indices: Any, shape: Sequence[int]) -> Any:
-    """Indices of `len(shape)` axes each, as positions in row-major order.
+    """Return indices of `len(shape)` axes each, as positions in row-major order.
 
     Raises:
         IndexError: one of them is out of bounds.
@@ -56,7 +56,7 @@ def _flat_places(xp: Any, indices: Any, shape: Sequence[int]) -> Any:
 
 
 def _flat_rows(x: Any, depth: int) -> Any:
-    """`x` with its first `depth` axes as one, and the others as one."""
+    """Return `x` with its first `depth` axes as one, and the others as one."""
     return x.reshape((math.prod(x.shape[:depth]), math.prod(x.shape[depth:])))
 
 
@@ -280,7 +280,7 @@ class FlatPlaces(Op):
 
 
 def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0) -> Tensor:
-    """The parts of `params` that the last axis of `indices` names.
+    """Return the parts of `params` that the last axis of `indices` names.
 
     Args:
         params: a tensor of rank r.
@@ -303,7 +303,7 @@ def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0) -> T
 
 
 def _with_batches(x: Tensor, indices: Tensor, batch_dims: int, what: str) -> Tensor:
-    """Indices (..., k) of each element of a batch, with the element's own place put before them."""
+    """Return indices (..., k) of each element of a batch, with the element's own place put before them."""
     if batch_dims == 0:
         return indices
     if indices.shape is None:
@@ -325,7 +325,7 @@ def _with_batches(x: Tensor, indices: Tensor, batch_dims: int, what: str) -> Ten
 
 
 def gather_batches(params: Tensor, indices: Tensor, axis: int, batch_dims: int) -> Tensor:
-    """`gather` along `axis` for each element of a batch by indices of its own."""
+    """Return `gather` along `axis` for each element of a batch by indices of its own."""
     if indices.shape is None:
         raise ValueError(f"gather(batch_dims={batch_dims}) needs indices of known rank; got {indices!r}.")
     rank = len(indices.shape)
@@ -342,7 +342,7 @@ def gather_batches(params: Tensor, indices: Tensor, axis: int, batch_dims: int) 
 
 
 def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor:
-    """Zeros of `shape` with `values` added at `indices`; repeated indices add up.
+    """Return zeros of `shape` with `values` added at `indices`; repeated indices add up.
 
     Args:
         indices: integers of shape (..., k).
@@ -362,7 +362,7 @@ def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor
 
 
 def scatter_add(inputs: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    """`inputs` with `updates` added to the parts that the last axis of `indices` names; repeated ones add up."""
+    """Return `inputs` with `updates` added to the parts that the last axis of `indices` names; repeated ones add up."""
     tensor = convert_to_tensor(inputs)
     return apply(ScatterAdd(), tensor, integers(indices, "scatter_add"), convert_to_tensor(updates, tensor.dtype))
 
@@ -429,7 +429,7 @@ def tensor_scatter_nd_add(tensor: TensorLike, indices: TensorLike, updates: Tens
 
 
 def tensor_scatter_nd_sub(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    """`tensor` with `updates` taken away from the parts that the last axis of `indices` names."""
+    """Return `tensor` with `updates` taken away from the parts that the last axis of `indices` names."""
     target = convert_to_tensor(tensor)
     return scatter_add(target, indices, negative(convert_to_tensor(updates, target.dtype)))
 

@@ -57,7 +57,7 @@ class _SegmentReduction(LeavesOut, Op):
     ufunc: ClassVar[str] = ""
 
     def start(self, dtype: DType) -> Any:
-        """The result for a segment without rows."""
+        """Return the result for a segment without rows."""
         raise NotImplementedError
 
     def check_dtype(self, spec: TensorSpec) -> None:
@@ -312,7 +312,7 @@ def run_starts(x: Tensor) -> Tensor:
 
 
 def _rows_and_ids(what: str, data: TensorLike, segment_ids: TensorLike) -> tuple[Tensor, Tensor]:
-    """The data with one axis of rows, and a vector with the id of each.
+    """Return the data with one axis of rows, and a vector with the id of each.
 
     Raises:
         TypeError: the ids are no integers.
@@ -332,7 +332,7 @@ def _rows_and_ids(what: str, data: TensorLike, segment_ids: TensorLike) -> tuple
 
 
 def merge_axes(x: Tensor, rank: int, count: Any) -> Tensor:
-    """`x` with its first `rank` axes, which have `count` elements, as one."""
+    """Return `x` with its first `rank` axes, which have `count` elements, as one."""
     sizes = shape(x)
     if isinstance(sizes, Tensor):
         first = reshape(convert_to_tensor(count, "int32"), (1,))
@@ -354,7 +354,7 @@ def _reduced(
 
 
 def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: Any = None, sorted: bool = False) -> Tensor:
-    """The sum of the rows of each segment: row k of the result adds up the rows whose id is k.
+    """Return the sum of the rows of each segment: row k of the result adds up the rows whose id is k.
 
     Args:
         data: a tensor [n, ...]; bools count as 0 and 1.
@@ -388,7 +388,7 @@ def segment_prod(data: TensorLike, segment_ids: TensorLike, num_segments: Any = 
 
 
 def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: Any = None, sorted: bool = False) -> Tensor:
-    """The maximum of the rows of each segment. The arguments are those of `segment_sum`.
+    """Return the maximum of the rows of each segment. The arguments are those of `segment_sum`.
 
     Segments without rows hold the lowest value of the dtype, which is -inf for floats. The gradient is shared equally
     among the rows that attain the maximum.
@@ -401,7 +401,7 @@ def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: Any = N
 
 
 def segment_min(data: TensorLike, segment_ids: TensorLike, num_segments: Any = None, sorted: bool = False) -> Tensor:
-    """The minimum of the rows of each segment; the highest value of the dtype (inf) for segments without rows.
+    """Return the minimum of the rows of each segment; the highest value of the dtype (inf) for segments without rows.
 
     The arguments are those of `segment_sum`; the gradient is as that of `segment_max`.
     """
@@ -425,7 +425,7 @@ def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: Any = 
 
 
 def scale_rows(x: Tensor, factors: Tensor) -> Tensor:
-    """Each row of `x` [n, ...] times its factor [n]."""
+    """Return each row of `x` [n, ...] times its factor [n]."""
     if x.shape is None:
         return moveaxis(moveaxis(x, 0, -1) * factors, -1, 0)
     return x * expand_dims(factors, tuple(range(1, len(x.shape))))

@@ -89,7 +89,7 @@ class ReverseSequence(Op):
 
 
 def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_axis: int, batch_axis: int = 0) -> Tensor:
-    """`x` with the first elements of each sequence, as many as its length says, in reverse; the rest stays.
+    """Return `x` with the first elements of each sequence, as many as its length says, in reverse; the rest stays.
 
     Args:
         x: a tensor.
@@ -184,7 +184,7 @@ class InvertPermutation(Op):
 
 
 def invert_permutation(x: TensorLike) -> Tensor:
-    """The inverse of a permutation: ``y[x[i]] == i``.
+    """Return the inverse of a permutation: ``y[x[i]] == i``.
 
     Args:
         x: a vector that holds each of 0 to n - 1 once.
@@ -201,7 +201,7 @@ def invert_permutation(x: TensorLike) -> Tensor:
 
 
 def setdiff1d(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
-    """The elements of the vector `x` that are not in the vector `y`, in their order, and their int32 positions.
+    """Return the elements of the vector `x` that are not in the vector `y`, in their order, and their int32 positions.
 
     An element that `x` holds twice is there twice (unlike in NumPy's function of this name).
 
@@ -215,7 +215,7 @@ def setdiff1d(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def unique_with_counts(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct elements of a vector in the order in which they first come up, and how often each does.
+    """Return the distinct elements of a vector in the order in which they first come up, and how often each does.
 
     Returns:
         (values, int32 indices, int32 counts) with ``values[indices] == x``.

@@ -19,7 +19,7 @@ ShapeLike: TypeAlias = SizeLike | np.ndarray[Any, Any] | Sequence[SizeLike | Non
 
 
 def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]:
-    """A shape argument that may hold tensors, as (static dims with None, scalar int32 tensors for the Nones).
+    """Return a shape argument that may hold tensors, as (static dims with None, scalar int32 tensors for the Nones).
 
     Ops that take shapes keep the static part as an attribute and the tensors as further inputs. -1 is kept as it is.
 
@@ -45,7 +45,7 @@ def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]
 
 
 def _size(dim: Any, shape: ShapeLike) -> Tensor:
-    """A dimension that is known at run time, as a scalar of int32."""
+    """Return a dimension that is known at run time, as a scalar of int32."""
     if dim.shape:  # neither a scalar nor of unknown rank
         raise TypeError(f"Shape {shape!r}: {dim!r} has shape {dim.shape}, where the size of an axis is one integer.")
     if not is_integer_dtype(dim.dtype):

@@ -27,12 +27,12 @@ DimLike = int | Tensor  # a dimension: known now, or an int32 scalar
 
 
 def constant_value(tensor: Any) -> Any:
-    """The array of a value or of a constant, or None if `tensor` is anything else."""
+    """Return the array of a value or of a constant, or None if `tensor` is anything else."""
     return known_array(tensor)
 
 
 def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]:
-    """`split_shape` with the entries that are constant tensors made static.
+    """Return `split_shape` with the entries that are constant tensors made static.
 
     Raises:
         TypeError: an entry is neither an integer nor a scalar tensor.
@@ -62,7 +62,7 @@ def shape_from_vector(vector: Tensor) -> Shape:
 
 
 def elements(shape: Iterable[int]) -> int:
-    """The number of elements of a known shape."""
+    """Return the number of elements of a known shape."""
     return math.prod(shape)
 
 
@@ -132,12 +132,12 @@ class SizeOf(Op):
 
 
 def _once(x: Tensor, op: Op) -> Tensor:
-    """`op` over `x`, built once, beside `x`: a backward loop then saves the number and not the value of `x`."""
+    """Return `op` over `x`, built once, beside `x`: a backward loop then saves the number and not the value of `x`."""
     return x.operation.graph.add_shared((op, x), op, [x]) if isinstance(x, Symbol) else apply(op, x)
 
 
 def dim(x: Tensor, axis: int) -> DimLike:
-    """The size of one axis: an int where it is known now, otherwise an int32 scalar tensor."""
+    """Return the size of one axis: an int where it is known now, otherwise an int32 scalar tensor."""
     known = None if x.shape is None else x.shape[axis]
     if known is not None:
         return known
@@ -145,7 +145,7 @@ def dim(x: Tensor, axis: int) -> DimLike:
 
 
 def shape(x: TensorLike) -> Any:
-    """The shape of `x`: a tuple with an int for each known dimension and an int32 scalar tensor for each other.
+    """Return the shape of `x`: a tuple with an int for each known dimension and an int32 scalar tensor for each other.
 
     Where even the rank is unknown, the result is one int32 vector.
 
@@ -160,7 +160,7 @@ def shape(x: TensorLike) -> Any:
 
 
 def size(x: TensorLike) -> DimLike:
-    """The number of elements of `x`: an int where it is known now, otherwise an int32 scalar tensor.
+    """Return the number of elements of `x`: an int where it is known now, otherwise an int32 scalar tensor.
 
     Raises:
         OverflowError: when the graph runs, there are more elements than int32 can hold.
@@ -172,7 +172,7 @@ def size(x: TensorLike) -> DimLike:
 
 
 def ndim(x: TensorLike) -> DimLike:
-    """The number of axes of `x`: an int, or an int32 scalar tensor where the rank is unknown."""
+    """Return the number of axes of `x`: an int, or an int32 scalar tensor where the rank is unknown."""
     tensor = convert_to_tensor(x)
     if tensor.shape is not None:
         return len(tensor.shape)
@@ -238,7 +238,7 @@ class Reshape(Op):
 
 
 def _reshaped(spec: TensorSpec, target: tuple[int | None, ...]) -> Shape:
-    """The static shape that results, with what can be concluded of unknown dimensions."""
+    """Return the static shape that results, with what can be concluded of unknown dimensions."""
     if target.count(-1) > 1 or any(d is not None and d < -1 for d in target):
         raise ValueError(f"reshape to {target}: only one -1 may stand for what is left, and no other negative size.")
     open_axes = [axis for axis, d in enumerate(target) if d is None or d == -1]
@@ -271,7 +271,7 @@ def _reshaped(spec: TensorSpec, target: tuple[int | None, ...]) -> Shape:
 
 
 def _settle_remainder(x: Tensor, static: tuple[int | None, ...], dynamic: list[Tensor]) -> tuple[int | None, ...]:
-    """`static` with its -1 worked out, if the dynamic sizes are just the unknown dimensions of `x`.
+    """Return `static` with its -1 worked out, if the dynamic sizes are just the unknown dimensions of `x`.
 
     This is what makes ``reshape(x, (shape(x)[0], -1))`` keep its last dimension.
     """
@@ -290,7 +290,7 @@ def _settle_remainder(x: Tensor, static: tuple[int | None, ...], dynamic: list[T
 
 
 def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
-    """The elements of `x`, in row-major order, in another shape.
+    """Return the elements of `x`, in row-major order, in another shape.
 
     Args:
         x: a tensor of any shape.
@@ -324,7 +324,7 @@ def filling(x: Tensor, shape: Any) -> Tensor:
 
 
 def ravel(x: TensorLike) -> Tensor:
-    """The elements of `x` as a vector."""
+    """Return the elements of `x` as a vector."""
     tensor = convert_to_tensor(x)
     return unchanged(tensor) if tensor.ndim == 1 else apply(Reshape((-1,)), tensor)
 
@@ -400,12 +400,12 @@ class ExpandDims(Op):
 
 
 def axes_argument(axis: int | Sequence[int]) -> list[int]:
-    """An axis argument, one or several, as a list."""
+    """Return an axis argument, one or several, as a list."""
     return axis_numbers(axis)
 
 
 def expand_dims(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
-    """`x` with a new axis of size 1 at each place that `axis` (an int or several) names in the result.
+    """Return `x` with a new axis of size 1 at each place that `axis` (an int or several) names in the result.
 
     Raises:
         ValueError: an axis is out of range or given twice.
@@ -489,7 +489,7 @@ class Squeeze(Op):
 
 
 def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
-    """`x` without axes of size 1: those that `axis` names, or all of them.
+    """Return `x` without axes of size 1: those that `axis` names, or all of them.
 
     Raises:
         ValueError: a named axis has another size.

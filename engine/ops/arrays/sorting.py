@@ -200,7 +200,7 @@ class TopK(Op):
 
 
 def sort(x: TensorLike, axis: int | None = -1) -> Tensor:
-    """`x` in ascending order along `axis` (None: flattened); NaNs come last.
+    """Return `x` in ascending order along `axis` (None: flattened); NaNs come last.
 
     >>> import anabranch as ab
     >>> ab.ops.sort([3, 1, 2])
@@ -213,7 +213,7 @@ def sort(x: TensorLike, axis: int | None = -1) -> Tensor:
 
 
 def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
-    """The int32 positions that sort `x` along `axis` (None: flattened). Equal elements keep their order."""
+    """Return the int32 positions that sort `x` along `axis` (None: flattened). Equal elements keep their order."""
     tensor = convert_to_tensor(x)
     if axis is None or tensor.ndim == 0:  # a scalar becomes a vector of one, as in NumPy
         return apply(ArgSort(0), ravel(tensor))
@@ -221,7 +221,7 @@ def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
 
 
 def argpartition(x: TensorLike, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
-    """The int32 positions that bring element `kth` of `x` to its place in order, smaller ones before it.
+    """Return the int32 positions that bring element `kth` of `x` to its place in order, smaller ones before it.
 
     Args:
         x: a tensor.
@@ -242,7 +242,7 @@ def argpartition(x: TensorLike, kth: int | Sequence[int], axis: int | None = -1)
 
 
 def top_k(x: TensorLike, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """The `k` largest elements of the last axis and their positions, as (values, int32 indices).
+    """Return the `k` largest elements of the last axis and their positions, as (values, int32 indices).
 
     Args:
         sorted: whether they must be in descending order; they are in any case.
@@ -363,7 +363,7 @@ def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "l
 
 
 def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
-    """The bin of each element of `x`: how many of the sorted edges `bins` are not above it, as int32."""
+    """Return the bin of each element of `x`: how many of the sorted edges `bins` are not above it, as int32."""
     return searchsorted(bins, x, side="right")
 
 
@@ -455,7 +455,7 @@ def unique(
     size: int | None = None,
     fill_value: Any = None,
 ) -> Any:
-    """The distinct elements of `x`, or its distinct parts along an axis. NaNs all differ.
+    """Return the distinct elements of `x`, or its distinct parts along an axis. NaNs all differ.
 
     Args:
         x: a tensor.
@@ -497,7 +497,7 @@ def unique(
 
 
 def _sized(values: Tensor, size: int, filler: Any) -> Tensor:
-    """The first `size` of `values`, with `filler` behind them where there are fewer."""
+    """Return the first `size` of `values`, with `filler` behind them where there are fewer."""
     rest = broadcast_to(convert_to_tensor(filler, values.dtype), (size,))
     return reshape(concatenate([values, rest])[:size], (size,))
 

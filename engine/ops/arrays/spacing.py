@@ -90,7 +90,7 @@ def geomspace(
 
 
 def _with_ends(values: Tensor, first: Tensor, last: Tensor | None, num: int) -> Tensor:
-    """`values` with the first and the last along axis 0 replaced, where the rank is known."""
+    """Return `values` with the first and the last along axis 0 replaced, where the rank is known."""
     if values.ndim is None:
         return values
     place = np.arange(num).reshape((num,) + (1,) * (values.ndim - 1))

@@ -132,14 +132,14 @@ class ArrayValue:
 
     @classmethod
     def empty(cls, size: int) -> ArrayValue:
-        """An array of `size` unwritten slots."""
+        """Return an array of `size` unwritten slots."""
         if size < 0:
             raise ValueError(f"A TensorArray can't have {size} elements.")
         return cls(_Store(size), 0, size)
 
     @classmethod
     def from_list(cls, items: list[Any]) -> ArrayValue:
-        """An array whose slots are all written; it takes over `items`."""
+        """Return an array whose slots are all written; it takes over `items`."""
         store = _Store(0)
         store.items = items
         store.written_at = [0] * len(items)
@@ -148,7 +148,7 @@ class ArrayValue:
 
     @classmethod
     def from_written(cls, size: int, items: Mapping[int, Any]) -> ArrayValue:
-        """An array of `size` slots that holds `items` themselves, not copies."""
+        """Return an array of `size` slots that holds `items` themselves, not copies."""
         value = cls.from_list([items.get(index) for index in range(size)])
         for index in set(range(size)) - items.keys():
             value._store.written_at[index] = _NEVER
@@ -156,7 +156,7 @@ class ArrayValue:
 
     @classmethod
     def from_stacked(cls, stacked: Any) -> ArrayValue:
-        """The rows of an array as elements, without a copy."""
+        """Return the rows of an array as elements, without a copy."""
         if stacked.ndim == 0:
             raise ValueError("TensorArray.unstack needs a value with at least one axis; got a scalar.")
         size = len(stacked)
@@ -213,14 +213,14 @@ class ArrayValue:
         return store.written_at[index] <= self._version < store.cleared_at[index]
 
     def take(self, index: Any) -> Any:
-        """The element at `index`, which is let go: nothing reads it again."""
+        """Return the element at `index`, which is let go: nothing reads it again."""
         element = self.read(index)
         if self._store.items is not None:
             self._store.items[index] = None
         return element
 
     def read(self, index: Any) -> Any:
-        """The element at `index`.
+        """Return the element at `index`.
 
         Raises:
             IndexError: it is outside the array, or was never written.
@@ -234,12 +234,12 @@ class ArrayValue:
         return self._at(index) if self._store.changed else self._store.get(index)
 
     def read_or_none(self, index: Any) -> Any:
-        """The element at `index`, or None if it was never written."""
+        """Return the element at `index`, or None if it was never written."""
         index = int(index)
         return self._at(index) if index < self.size else None
 
     def write(self, index: Any, value: Any, dynamic_size: bool = False) -> ArrayValue:
-        """A new array with `value` at `index`.
+        """Return a new array with `value` at `index`.
 
         Raises:
             IndexError: it is outside the array, and the array does not grow.
@@ -257,7 +257,7 @@ class ArrayValue:
         return ArrayValue(store, store.latest, self.size)
 
     def _changed(self, index: int, value: Any) -> ArrayValue:
-        """The latest value with another element, or none, in a slot that was written before."""
+        """Return the latest value with another element, or none, in a slot that was written before."""
         store = self._store
         if store.changed >= len(store.written_at):
             copied = self._copy()
@@ -297,7 +297,7 @@ class ArrayValue:
         return self.write(index, value if before is None else add_values(before, value), dynamic_size=True)
 
     def clear(self, index: Any) -> ArrayValue:
-        """A new array in which slot `index` is unwritten."""
+        """Return a new array in which slot `index` is unwritten."""
         index = int(index)
         if not self.has(index):
             return self
@@ -310,7 +310,7 @@ class ArrayValue:
         return ArrayValue(store, store.latest, self.size)
 
     def sum(self, other: ArrayValue) -> ArrayValue:
-        """The elementwise sum of two arrays, in which unwritten slots count as zero."""
+        """Return the elementwise sum of two arrays, in which unwritten slots count as zero."""
         result = self
         for index in range(other.size):
             if other.has(index):
@@ -318,7 +318,7 @@ class ArrayValue:
         return result
 
     def stack(self, element_shape: Sequence[int | None] | None, dtype: DTypeLike) -> Any:
-        """All elements along a new first axis; a view where they are in one buffer.
+        """Return all elements along a new first axis; a view where they are in one buffer.
 
         Raises:
             IndexError: an element was never written.
@@ -359,7 +359,7 @@ class ArrayValue:
         return stacked
 
     def stack_like(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """All elements along a new first axis as an array of `shape`; zeros where nothing was written."""
+        """Return all elements along a new first axis as an array of `shape`; zeros where nothing was written."""
         store = self._store
         present = [index for index in range(min(self.size, shape[0])) if self.has(index)]
         if len(present) == shape[0] == self.size and store.items is None and not store.changed and self.size:
@@ -415,7 +415,7 @@ class ArrayValue:
         return sorted(set(store.log[before._version - logged : self._version - logged]))
 
     def grown(self, size: int) -> ArrayValue:
-        """The same elements, and slots that hold nothing behind them."""
+        """Return the same elements, and slots that hold nothing behind them."""
         return self if size == self.size else self._grown(size)
 
     def _grown(self, size: int) -> ArrayValue:
@@ -427,7 +427,7 @@ class ArrayValue:
         return ArrayValue(store, store.latest, size)
 
     def _copy(self) -> ArrayValue:
-        """The same elements in a store of its own."""
+        """Return the same elements in a store of its own."""
         store = _Store(self.size)
         source = self._store
         visible = [index for index in range(self.size) if self.has(index)]
@@ -452,7 +452,7 @@ def _is_array(value: Any) -> bool:
 
 
 def add_values(a: Any, b: Any) -> Any:
-    """The sum of two elements, which may be arrays of elements themselves."""
+    """Return the sum of two elements, which may be arrays of elements themselves."""
     return a.sum(b) if isinstance(a, ArrayValue) else a + b
 
 

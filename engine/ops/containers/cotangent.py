@@ -16,7 +16,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def add_to(self, current: Any) -> Any:
-        """The accumulated cotangent with this contribution added; `current` is None if this is the first."""
+        """Return the accumulated cotangent with this contribution added; `current` is None if this is the first."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class PartialSum(Contribution):
 
     @abstractmethod
     def put_together(self, sparse: bool) -> Any:
-        """The cotangent as a tensor; as `IndexedSlices` if it consists of rows and `sparse` holds."""
+        """Return the cotangent as a tensor; as `IndexedSlices` if it consists of rows and `sparse` holds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SlicesSum(PartialSum):
         return self.added_to(current)
 
     def added_to(self, dense: Tensor) -> Tensor:
-        """A dense cotangent with these rows added."""
+        """Return a dense cotangent with these rows added."""
         from ..arrays.gathering import AddRows
         from ..base import apply
 
@@ -66,7 +66,7 @@ class SlicesSum(PartialSum):
         return joined if sparse else joined.to_dense()
 
     def joined(self) -> IndexedSlices:
-        """All parts as one."""
+        """Return all parts as one."""
         if len(self.parts) == 1:
             return self.parts[0]
         from ..arrays.joining import concatenate
@@ -79,12 +79,12 @@ class SlicesSum(PartialSum):
 
 
 def resolved(cotangent: Any, sparse: bool = False) -> Any:
-    """An accumulated cotangent as a tensor; as `IndexedSlices` if it consists of rows and these are welcome."""
+    """Return an accumulated cotangent as a tensor; as `IndexedSlices` if it consists of rows and these are welcome."""
     return cotangent.put_together(sparse) if isinstance(cotangent, PartialSum) else cotangent
 
 
 def accumulate(current: Any, contribution: Any) -> Any:
-    """The sum of a cotangent (None: zero) and one more contribution."""
+    """Return the sum of a cotangent (None: zero) and one more contribution."""
     if isinstance(contribution, IndexedSlices):
         contribution = SlicesSum((contribution,))
     if isinstance(current, PartialSum):

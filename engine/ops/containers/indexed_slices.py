@@ -36,7 +36,7 @@ __all__ = ["IndexedSlices"]
 
 
 def slices_of(x: Tensor, indices: Tensor, values: Tensor) -> SlicesSum:
-    """The cotangent of `x`, of which the rows at `indices`, of any shape, have the cotangents `values`."""
+    """Return the cotangent of `x`, of which the rows at `indices`, of any shape, have the cotangents `values`."""
     if indices.shape == ():
         indices, values = expand_dims(indices, 0), expand_dims(values, 0)
     elif indices.shape is None or len(indices.shape) > 1:
@@ -74,13 +74,13 @@ class FrontPositions(Op):
 
 
 def to_dense(slices: IndexedSlices) -> Tensor:
-    """The whole tensor."""
+    """Return the whole tensor."""
     whole = convert_to_tensor(slices.whole_shape(), "int32")
     return apply(PutRows(0, True, slices.shape), slices.values, slices.indices, whole)
 
 
 def as_slices(cotangent: Any, like: Tensor) -> IndexedSlices:
-    """A cotangent of `like` as `IndexedSlices`: all rows, if it is dense."""
+    """Return a cotangent of `like` as `IndexedSlices`: all rows, if it is dense."""
     if isinstance(cotangent, SlicesSum):
         return cotangent.joined()
     if isinstance(cotangent, IndexedSlices):
@@ -89,18 +89,18 @@ def as_slices(cotangent: Any, like: Tensor) -> IndexedSlices:
 
 
 def deduplicated(slices: IndexedSlices) -> IndexedSlices:
-    """The same tensor with each row named once, by its position from the front; rows in ascending order."""
+    """Return the same tensor with each row named once, by its position from the front; rows in ascending order."""
     rows, places = unique(from_the_front(slices), return_inverse=True)
     return IndexedSlices(segment_sum(slices.values, places, size(rows)), rows, slices.dense_shape)
 
 
 def from_the_front(slices: IndexedSlices) -> Tensor:
-    """The indices counted from the front, int64. At run time, IndexError: one is out of bounds."""
+    """Return the indices counted from the front, int64. At run time, IndexError: one is out of bounds."""
     return apply(FrontPositions(), slices.indices, convert_to_tensor(slices.whole_shape(), "int32")[0])
 
 
 def parts_of_rows(slices: IndexedSlices, wholes: Sequence[Tensor]) -> list[SlicesSum]:
-    """Rows of tensors that are one after the other, as rows of each of them."""
+    """Return rows of tensors that are one after the other, as rows of each of them."""
     indices, start = from_the_front(slices), convert_to_tensor(0, "int64")
     found: list[SlicesSum] = []
     for whole in wholes:
@@ -164,7 +164,7 @@ class AssignRows(Op):
         return written
 
     def write_in_place(self, positions: Any, rows: Any, /) -> Any:
-        """The same in the memory of the variable, for programs that need no earlier value of it."""
+        """Return the same in the memory of the variable, for programs that need no earlier value of it."""
         whole = own_memory(self.variable)
         self._write(self.rows_of(whole), positions, rows)
         return whole
@@ -220,7 +220,7 @@ class AddToRows(AssignRows):
         return written
 
     def write_in_place(self, positions: Any, rows: Any, scale: Any = 1) -> Any:
-        """The same in the memory of the variable, for programs that need no earlier value of it."""
+        """Return the same in the memory of the variable, for programs that need no earlier value of it."""
         whole = own_memory(self.variable)
         self._add(whole, positions, rows, scale)
         return whole
@@ -237,7 +237,7 @@ class AddToRows(AssignRows):
 
 
 def own_memory(variable: Variable) -> Any:
-    """The current value of a variable, in memory that can be written row by row."""
+    """Return the current value of a variable, in memory that can be written row by row."""
     held = memory_of(variable)
     if held is not None:
         return held
@@ -250,7 +250,7 @@ def own_memory(variable: Variable) -> Any:
 
 
 def take_rows(variable: Variable, indices: Tensor) -> Tensor:
-    """The rows of a variable at `indices`."""
+    """Return the rows of a variable at `indices`."""
     return apply(Take(0), variable.value, indices)
 
 

@@ -158,22 +158,22 @@ class ArrayReadOrEmptyRecord(_RecordOp):
 
 
 def record_of(key: Tensor, value: Tensor) -> Tensor:
-    """A record that holds `value` under `key`."""
+    """Return a record that holds `value` under `key`."""
     return apply(RecordOf(key), value)
 
 
 def record_sum(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of two records."""
+    """Return the sum of two records."""
     return apply(RecordSum(), a, b)
 
 
 def empty_record() -> Tensor:
-    """A record that is zero throughout."""
+    """Return a record that is zero throughout."""
     return apply(RecordEmpty())
 
 
 def read_record(record: Tensor, key: Tensor, like: Tensor) -> Tensor:
-    """The cotangent under `key`, which belongs to a value of the kind and shape of `like`."""
+    """Return the cotangent under `key`, which belongs to a value of the kind and shape of `like`."""
     if isinstance(like.spec, RecordSpec):
         return apply(RecordRead(key, RecordSpec()), record)
     if isinstance(like.spec, ArraySpec):

@@ -97,7 +97,7 @@ class _Parts(NamedTuple):
         return [self.dense_shape[axis] if known is None else int(known[axis]) for axis in range(self.rank)]
 
     def places(self) -> Tensor:
-        """The places of the elements in row-major order."""
+        """Return the places of the elements in row-major order."""
         return apply(FlatPlaces(), self.indices, self.dense_shape)
 
 
@@ -107,7 +107,7 @@ def is_sparse(value: Any) -> TypeGuard[SparseTensor]:
 
 
 def _parts(x: object, what: str) -> _Parts:
-    """The parts of a sparse tensor, checked.
+    """Return the parts of a sparse tensor, checked.
 
     Raises:
         TypeError: it is none, or its indices or shape are no integers.
@@ -141,7 +141,7 @@ def _parts(x: object, what: str) -> _Parts:
 
 
 def _shape_vector(dims: Sequence[DimLike], dtype: DTypeLike) -> Tensor:
-    """A shape as a vector; a constant where all of it is known."""
+    """Return a shape as a vector; a constant where all of it is known."""
     return (
         convert_to_tensor([int(d) for d in dims if isinstance(d, int)], dtype)
         if all(isinstance(d, int) for d in dims)
@@ -153,7 +153,7 @@ def _shape_vector(dims: Sequence[DimLike], dtype: DTypeLike) -> Tensor:
 
 
 def from_dense(tensor: TensorLike) -> SparseTensor:
-    """The elements of a dense tensor that are not zero, in row-major order; differentiable.
+    """Return the elements of a dense tensor that are not zero, in row-major order; differentiable.
 
     Raises:
         ValueError: the number of axes is unknown or zero.
@@ -171,7 +171,7 @@ def from_dense(tensor: TensorLike) -> SparseTensor:
 
 
 def to_dense(sp_input: SparseTensor, default_value: TensorLike | None = None) -> Tensor:
-    """The whole tensor. Places that are named more than once hold the sum.
+    """Return the whole tensor. Places that are named more than once hold the sum.
 
     Args:
         sp_input: a sparse tensor.
@@ -197,13 +197,13 @@ def _at(x: _Parts, order: Tensor) -> SparseTensor:
 
 
 def reorder(sp_input: SparseTensor) -> SparseTensor:
-    """The same with its elements in row-major order."""
+    """Return the same with its elements in row-major order."""
     x = _parts(sp_input, "reorder")
     return _at(x, argsort(x.places()))
 
 
 def coalesce(sp_input: SparseTensor) -> SparseTensor:
-    """The same in row-major order, with each place named once: what was named more often is added up."""
+    """Return the same in row-major order, with each place named once: what was named more often is added up."""
     x = _parts(sp_input, "coalesce")
     places = x.places()
     order = argsort(places)
@@ -214,13 +214,13 @@ def coalesce(sp_input: SparseTensor) -> SparseTensor:
 
 
 def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
-    """The stored elements for which the vector of bools `to_retain` is true."""
+    """Return the stored elements for which the vector of bools `to_retain` is true."""
     x, mask = _parts(sp_input, "retain"), convert_to_tensor(to_retain)
     return SparseTensor(boolean_mask(x.indices, mask), boolean_mask(x.values, mask), x.dense_shape)
 
 
 def transpose(sp_input: SparseTensor, perm: Sequence[int] | None = None) -> SparseTensor:
-    """The axes in the order `perm`, or reversed; the elements in row-major order.
+    """Return the axes in the order `perm`, or reversed; the elements in row-major order.
 
     Raises:
         ValueError: `perm` is no permutation of the axes.
@@ -234,7 +234,7 @@ def transpose(sp_input: SparseTensor, perm: Sequence[int] | None = None) -> Spar
 
 
 def slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike) -> SparseTensor:
-    """The part that begins at `start` and has `size` elements along each axis, or as many as there are.
+    """Return the part that begins at `start` and has `size` elements along each axis, or as many as there are.
 
     Args:
         sp_input: a sparse tensor.
@@ -397,7 +397,7 @@ def sparse_product(rows: Tensor, columns: Tensor, values: Tensor, dense: Tensor,
 
 
 def add(a: SparseTensor | TensorLike, b: SparseTensor | TensorLike) -> Any:
-    """The sum: sparse (in row-major order, each place once) if both are, dense if one of them is a dense tensor.
+    """Return the sum: sparse (in row-major order, each place once) if both are, dense if one of them is a dense tensor.
 
     Raises:
         TypeError: neither is sparse.
@@ -430,7 +430,7 @@ def _static(x: _Parts) -> tuple[int | None, ...]:
 
 
 def reduce_sum(sp_input: SparseTensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The sum over `axis` (an int, several, or None for all), as a dense tensor.
+    """Return the sum over `axis` (an int, several, or None for all), as a dense tensor.
 
     Raises:
         ValueError: an axis is out of range or given twice.
@@ -482,7 +482,7 @@ def matmul(sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b
 
 
 def softmax(sp_input: SparseTensor) -> SparseTensor:
-    """The softmax along the last axis over the stored elements: what is not stored counts as minus infinity."""
+    """Return the softmax along the last axis over the stored elements: what is not stored counts as minus infinity."""
     x = _parts(sp_input, "softmax")
     rows = apply(FlatPlaces(), x.indices[:, :-1], x.dense_shape)
     count = math.prod(x.dims[:-1])

@@ -70,7 +70,7 @@ class StoreValue:
 
     @classmethod
     def empty(cls) -> StoreValue:
-        """A store that holds nothing."""
+        """Return a store that holds nothing."""
         return cls(_Table(), 0, 0)
 
     @property
@@ -79,7 +79,7 @@ class StoreValue:
         return sum(int(element.nbytes) for _, element in self.items() if not is_sequence(element))
 
     def items(self) -> Iterator[tuple[Key, Any]]:
-        """The keys and elements, in the order in which the keys were written first."""
+        """Yield the keys and elements, in the order in which the keys were written first."""
         for key in list(self._table.entries):
             element = self._table.at(key, self._version)
             if element is not _NOTHING:
@@ -90,7 +90,7 @@ class StoreValue:
         return self._table.at(as_key(key), self._version) is not _NOTHING
 
     def read(self, key: Any) -> Any:
-        """The element under `key`.
+        """Return the element under `key`.
 
         Raises:
             LookupError: there is none.
@@ -106,12 +106,12 @@ class StoreValue:
         return element
 
     def read_or_none(self, key: Any) -> Any:
-        """The element under `key`, or None if there is none."""
+        """Return the element under `key`, or None if there is none."""
         element = self._table.at(as_key(key), self._version)
         return None if element is _NOTHING else element
 
     def write(self, key: Any, value: Any) -> StoreValue:
-        """A new store with `value` under `key`.
+        """Return a new store with `value` under `key`.
 
         Raises:
             ValueError: the store has that key already.
@@ -126,7 +126,7 @@ class StoreValue:
         return self._with(key, value.copy() if is_array(value) else value, self.size + 1)
 
     def add_at(self, key: Any, value: Any) -> StoreValue:
-        """A new store with `value` added to the element under `key`; what is missing counts as zero."""
+        """Return a new store with `value` added to the element under `key`; what is missing counts as zero."""
         key = as_key(key)
         before = self._table.at(key, self._version)
         if before is _NOTHING:
@@ -134,14 +134,14 @@ class StoreValue:
         return self._with(key, add_values(before, value), self.size)
 
     def clear(self, key: Any) -> StoreValue:
-        """A new store without `key`."""
+        """Return a new store without `key`."""
         key = as_key(key)
         if self._table.at(key, self._version) is _NOTHING:
             return self
         return self._with(key, _NOTHING, self.size - 1)
 
     def sum(self, other: StoreValue) -> StoreValue:
-        """The sum of two stores, in which what is missing counts as zero."""
+        """Return the sum of two stores, in which what is missing counts as zero."""
         if other.size > self.size:
             return other.sum(self)
         result = self
@@ -165,7 +165,7 @@ class StoreValue:
         return list(dict.fromkeys(table.log[before._version - logged : self._version - logged]))
 
     def gather(self, keys: Any, element_shape: Sequence[int | None] | None, dtype: DTypeLike) -> Any:
-        """The elements under `keys`, along a new first axis.
+        """Return the elements under `keys`, along a new first axis.
 
         Raises:
             LookupError: there is none under one of them.
@@ -181,7 +181,7 @@ class StoreValue:
         return as_scalar_or_array(np.stack(elements))
 
     def map_rows(self, function: Callable[[Any], Any]) -> StoreValue:
-        """A new store with `function` applied to the rows of all elements at once."""
+        """Return a new store with `function` applied to the rows of all elements at once."""
         held = list(self.items())
         result = StoreValue.empty()
         if not held:
@@ -210,7 +210,7 @@ class StoreValue:
 
 
 def as_key(key: Any) -> Key:
-    """A run-time value as a key: an integer, a string, or a tuple of these for a vector."""
+    """Return a run-time value as a key: an integer, a string, or a tuple of these for a vector."""
     if isinstance(key, (int, str)):
         return key
     parts: Any = key if is_sequence(key) else key.tolist()
@@ -218,5 +218,5 @@ def as_key(key: Any) -> Key:
 
 
 def empty_value(spec: ArraySpec) -> Any:
-    """The value of an array or store that holds nothing: the zero among cotangents."""
+    """Return the value of an array or store that holds nothing: the zero among cotangents."""
     return StoreValue.empty() if isinstance(spec, StoreSpec) else ArrayValue.empty(0)

@@ -25,7 +25,7 @@ from .store_value import empty_value
 
 
 def array_spec(tensor: Tensor) -> ArraySpec:
-    """The spec of a tensor that holds a TensorArray."""
+    """Return the spec of a tensor that holds a TensorArray."""
     assert isinstance(tensor.spec, ArraySpec), f"{tensor!r} is no TensorArray"
     return tensor.spec
 
@@ -145,7 +145,7 @@ class ArrayRead(ArrayOp):
         return f"{arguments[0]}.read({arguments[1]})"
 
     def emit_last(self, arguments: Sequence[str]) -> str:
-        """The call where nothing reads the element again."""
+        """Return the call where nothing reads the element again."""
         return f"{arguments[0]}.take({arguments[1]})"
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -271,7 +271,7 @@ class ArrayStack(ArrayOp):
         return inputs[0].stack(self.element.shape, self.element.dtype)
 
     def emit_last(self, arguments: Sequence[str]) -> str:
-        """The call where nothing reads the elements again."""
+        """Return the call where nothing reads the elements again."""
         return f"{arguments[0]}.take_all({self.element.shape}, np.{self.element.dtype})"
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -519,7 +519,7 @@ class ArrayMatMul(ArrayOp):
 
 
 def read_or_zeros(array: Tensor, index: Tensor, like: Tensor) -> Tensor:
-    """The element of a cotangent array that belongs to `like`; zero (or what is empty) if there is none."""
+    """Return the element of a cotangent array that belongs to `like`; zero (or what is empty) if there is none."""
     if isinstance(like.spec, FrameSpec):
         from .records import ArrayReadOrEmptyRecord
 

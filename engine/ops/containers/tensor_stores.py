@@ -22,7 +22,7 @@ from .tensor_arrays import ArrayClear, ArrayEmpty, ArrayScatterAdd, ElementContr
 
 
 def store_spec(tensor: Tensor) -> StoreSpec:
-    """The spec of a tensor that holds a TensorStore."""
+    """Return the spec of a tensor that holds a TensorStore."""
     assert isinstance(tensor.spec, StoreSpec), f"{tensor!r} is no TensorStore"
     return tensor.spec
 

@@ -45,7 +45,7 @@ class Fused(Op):
         return tuple(values[k] for k in self.results)
 
     def run(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The meaning, step by step: what runs where no kernel can be compiled."""
+        """Return the meaning, step by step: what runs where no kernel can be compiled."""
         values: list[Any] = list(inputs)
         for op, arguments in self.steps:
             values.append(op.run(xp, *[values[k] for k in arguments]))
@@ -91,7 +91,7 @@ class HorizontallyFused(Op):
         return tuple(spec for given in self.members(inputs) for spec in self.op.infer(*given))
 
     def run(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The meaning, member by member: what runs where no kernel can be compiled."""
+        """Return the meaning, member by member: what runs where no kernel can be compiled."""
         return tuple(value for given in self.members(inputs) for value in self.op.run(xp, *given))
 
     def may_replace(self, result: int, operand: int) -> bool:

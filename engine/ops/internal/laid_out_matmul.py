@@ -157,7 +157,7 @@ class ReadLaidOut(Op):
         return form.content
 
     def _form(self, array: Any, known: Later | None) -> tuple[LaidOut, bool]:
-        """The layout of a matrix, which may be one that is there already, and whether the matrix is let go."""
+        """Return the layout of a matrix, which may be one that is there already, and whether the matrix is let go."""
         if not isinstance(known, LaidOut) or known.array is not array or known.panels != self.panels:
             return LaidOut(self.panels, array), True
         is_let_go = known.is_rarely_computed

@@ -59,7 +59,7 @@ class ProductThen(Op):
         return True
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        """The meaning, one after the other: what runs where no kernel can be compiled."""
+        """Return the meaning, one after the other: what runs where no kernel can be compiled."""
         result = self.product.run(xp, *inputs[: self.taken])
         results = self.then.run(xp, result, *inputs[self.taken :])
         if self.keeps:

@@ -179,7 +179,7 @@ def _not_taken(into: Symbol, data: Spec) -> TypeError:
 
 
 def switch(data: TensorLike, pred: TensorLike, name: str | None = None) -> SwitchOutputs:
-    """`data` on the side that `pred` chooses; the other side is dead, and so is what is computed from it.
+    """Return `data` on the side that `pred` chooses; the other side is dead, and so is what is computed from it.
 
     Args:
         data: any tensor.
@@ -203,7 +203,7 @@ def switch(data: TensorLike, pred: TensorLike, name: str | None = None) -> Switc
 
 
 def merge(inputs: Sequence[TensorLike], name: str | None = None) -> MergeOutputs:
-    """The first of `inputs` that is alive. It is dead if all of them are.
+    """Return the first of `inputs` that is alive. It is dead if all of them are.
 
     Args:
         inputs: tensors of one dtype. At the head of a loop, what `enter` gives, alone: `next_iteration` adds the other.
@@ -238,7 +238,7 @@ def enter(
     parallel_iterations: int = 10,
     name: str | None = None,
 ) -> Tensor:
-    """`data` inside a loop's frame, which is made when the first of its values is there.
+    """Return `data` inside a loop's frame, which is made when the first of its values is there.
 
     Args:
         data: any tensor of the frame around.
@@ -269,7 +269,7 @@ def enter(
 
 
 def exit(data: TensorLike, name: str | None = None) -> Tensor:
-    """`data` of a loop's frame, in the frame around it: the value that it has when it is not dead.
+    """Return `data` of a loop's frame, in the frame around it: the value that it has when it is not dead.
 
     Args:
         data: any tensor of the frame, alive in one iteration: the false side of a `switch`.
@@ -289,7 +289,7 @@ def exit(data: TensorLike, name: str | None = None) -> Tensor:
 
 
 def next_iteration(data: TensorLike, into: Tensor | None = None, name: str | None = None) -> Tensor:
-    """`data` in the next iteration, which is started by it.
+    """Return `data` in the next iteration, which is started by it.
 
     Args:
         data: any tensor of a loop's frame that is dead once the loop is over: computed from the true side of a

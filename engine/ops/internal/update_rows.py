@@ -53,7 +53,7 @@ class UpdateRows(AssignRows):
         return given
 
     def write_in_place(self, positions: Any, *others: Any) -> Any:
-        """The same in the memory of the variables, for programs that need no earlier values of them."""
+        """Return the same in the memory of the variables, for programs that need no earlier values of them."""
         return self._changed([own_memory(variable) for variable in self._all], positions, others)
 
     def _changed(self, wholes: Sequence[Any], positions: Any, others: Sequence[Any]) -> Any:

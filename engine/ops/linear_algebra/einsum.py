@@ -175,7 +175,7 @@ def _plan(a: str, b: str, out: str) -> _Plan:
 
 
 def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
-    """Sums of products by subscripts, as `numpy.einsum`: ``einsum("bij,bjk->bik", x, y)``.
+    """Compute sums of products by subscripts, as `numpy.einsum`: ``einsum("bij,bjk->bik", x, y)``.
 
     Several operands are contracted two at a time, those with the smallest result first. The ellipsis ``...`` stands
     for leading axes that broadcast; a subscript twice in one operand takes its diagonal. Operands that are all int8
@@ -224,7 +224,7 @@ _Term = tuple[Tensor, str]  # a tensor and the labels of its axes
 
 
 def _parse(subscripts: str, ranks: list[int | None]) -> tuple[list[str], str]:
-    """The labels of each operand and of the result; an ellipsis becomes letters that are not used otherwise."""
+    """Return the labels of each operand and of the result; an ellipsis becomes letters that are not used otherwise."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     parts = left.split(",")
@@ -264,7 +264,7 @@ def _ellipsis_width(subscripts: str, part: str, rank: int | None) -> int:
 
 
 def _simplify(tensor: Tensor, text: str, out: str, labels: list[str], place: int) -> _Term:
-    """One operand with its diagonals taken, and with labels summed away that nothing else names."""
+    """Return one operand with its diagonals taken, and with labels summed away that nothing else names."""
     for label in dict.fromkeys(text):
         while text.count(label) > 1:
             first = text.index(label)
@@ -293,7 +293,7 @@ def _sum_away(tensor: Tensor, text: str, wanted: str) -> _Term:
 
 
 def _cheapest_pair(terms: list[_Term], out: str) -> tuple[int, int]:
-    """The two terms whose product is smallest; sizes that are not known count as 64."""
+    """Return the two terms whose product is smallest; sizes that are not known count as 64."""
     if len(terms) == 2:
         return 0, 1
     sizes: dict[str, int] = {}
@@ -323,7 +323,7 @@ def _contract(left: _Term, right: _Term, others: list[_Term], out: str) -> _Term
 
 
 def tensordot(x1: TensorLike, x2: TensorLike, axes: Any = 2) -> Tensor:
-    """The sum of products over pairs of axes.
+    """Compute the sum of products over pairs of axes.
 
     Args:
         axes: a number n (the last n axes of `x1` with the first n of `x2`), or two sequences of axes.

@@ -55,7 +55,7 @@ from .triangular import SolveTriangular
 
 
 def _over_adjoint(x: Tensor, triangle: Tensor) -> Tensor:
-    """``X T^-H`` for upper triangular T."""
+    """Compute ``X T^-H`` for upper triangular T."""
     return adjoint(apply(SolveTriangular(), triangle, adjoint(x)))
 
 
@@ -135,7 +135,7 @@ def _smaller(rows: Dim, columns: Dim) -> Dim:
 
 
 def _qr_cotangent(q: Tensor, r: Tensor, dq: Tensor | None, dr: Tensor | None) -> Tensor:
-    """The cotangent of A = Q R where R is square."""
+    """Return the cotangent of A = Q R where R is square."""
     terms: list[Tensor] = []
     if dr is not None:
         terms.append(matrix_product(r, adjoint(dr)))
@@ -357,7 +357,7 @@ class SlogDet(Op):
 
 
 def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    """The factorisation A = Q R of the matrices in the last two axes, Q orthonormal, R upper triangular.
+    """Compute the factorisation A = Q R of the matrices in the last two axes, Q orthonormal, R upper triangular.
 
     Args:
         x: [..., m, n]; k is the smaller of m and n.
@@ -385,7 +385,7 @@ def qr(x: TensorLike, mode: str = "reduced") -> tuple[Tensor, Tensor]:
 
 
 def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The factorisation P A = L U of the matrices in the last two axes, by partial pivoting.
+    """Compute the factorisation P A = L U of the matrices in the last two axes, by partial pivoting.
 
     Args:
         x: [..., m, n]; the gradient exists for m = n.
@@ -409,7 +409,7 @@ def lu_factor(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def pinv(x: TensorLike, rcond: TensorLike | None = None) -> Tensor:
-    """The pseudo-inverses (Moore, Penrose) of the matrices in the last two axes.
+    """Compute the pseudo-inverses (Moore, Penrose) of the matrices in the last two axes.
 
     Args:
         x: [..., m, n].
@@ -434,7 +434,7 @@ def pinv(x: TensorLike, rcond: TensorLike | None = None) -> Tensor:
 
 
 def lstsq(a: TensorLike, b: TensorLike, rcond: TensorLike | None = None) -> Tensor:
-    """The X of least length among those with the least sum of squares of A X - B.
+    """Compute the X of least length among those with the least sum of squares of A X - B.
 
     Args:
         a: one matrix, [m, n].
@@ -496,12 +496,12 @@ def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def logdet(x: TensorLike) -> Tensor:
-    """The logarithm of the absolute value of the determinants: the second part of `slogdet`."""
+    """Compute the logarithm of the absolute value of the determinants: the second part of `slogdet`."""
     return slogdet(x)[1]
 
 
 def cholesky_inverse(x: TensorLike, upper: bool = False) -> Tensor:
-    """The inverses of Hermitian, positive definite matrices, from their Cholesky factors.
+    """Compute the inverses of Hermitian, positive definite matrices, from their Cholesky factors.
 
     Args:
         x: the factors, [..., m, m], as `cholesky` gives them; of which only the triangle counts.

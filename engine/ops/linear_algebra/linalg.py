@@ -59,7 +59,7 @@ class _Product(Op):
     transpose_b: bool = False
 
     def _matrix_dims(self, a: TensorSpec, b: TensorSpec) -> tuple[Dim, Dim]:
-        """The last two dimensions of the product.
+        """Return the last two dimensions of the product.
 
         Raises:
             ValueError: the inner dimensions differ.
@@ -89,7 +89,7 @@ class _Product(Op):
             raise TypeError("matmul: products are not computed in bfloat16; cast both operands to 'float32'.")
 
     def _gradients(self, build: Any, a: Tensor, b: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
-        """The cotangents of the operands as products: a transposed operand is one more flag, never a copy."""
+        """Return the cotangents of the operands as products: a transposed operand is one more flag, never a copy."""
         ta, tb = self.transpose_a, self.transpose_b
         da = apply(build(tb, True), b, dy) if ta else apply(build(False, not tb), dy, b)
         db = apply(build(True, ta), dy, a) if tb else apply(build(not ta, False), a, dy)
@@ -372,7 +372,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def dot(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """`numpy.dot`: the sum over the last axis of `x1` and the last but one (or only) axis of `x2`.
+    """Return `numpy.dot`: the sum over the last axis of `x1` and the last but one (or only) axis of `x2`.
 
     Raises:
         ValueError: these axes differ in size, or a rank is unknown.
@@ -388,13 +388,13 @@ def dot(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def vdot(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The dot product of the flattened inputs, of which the first is conjugated."""
+    """Compute the dot product of the flattened inputs, of which the first is conjugated."""
     a, b = promote(x1, x2)
     return _product(ravel(conjugated(a)), ravel(b))
 
 
 def inner(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The sum over the last axes of both; scalars are multiplied.
+    """Compute the sum over the last axes of both; scalars are multiplied.
 
     Raises:
         ValueError: the last axes differ in size.
@@ -406,18 +406,18 @@ def inner(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def outer(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Each element of `x1` times each element of `x2`, both flattened: [size of x1, size of x2]."""
+    """Compute each element of `x1` times each element of `x2`, both flattened: [size of x1, size of x2]."""
     a, b = promote(x1, x2)
     return multiply(expand_dims(ravel(a), 1), expand_dims(ravel(b), 0))
 
 
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The sum along a diagonal of the matrices in `axis1` and `axis2`."""
+    """Compute the sum along a diagonal of the matrices in `axis1` and `axis2`."""
     return sum(diagonal(x, offset=offset, axis1=axis1, axis2=axis2), axis=-1)
 
 
 def kron(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The Kronecker product: `x2` once for each element of `x1`, multiplied by it.
+    """Compute the Kronecker product: `x2` once for each element of `x1`, multiplied by it.
 
     Axes that one operand lacks at the front count as axes of size 1; the sizes of the axes multiply.
 
@@ -440,7 +440,7 @@ def kron(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def cdist(x: TensorLike, y: TensorLike) -> Tensor:
-    """The Euclidean distances between all pairs of rows.
+    """Compute the Euclidean distances between all pairs of rows.
 
     The gradient at distance 0 is 0.
 
@@ -505,7 +505,7 @@ def cross(
 
 
 def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The norm of vectors (one `axis`) or matrices (two), as `numpy.linalg.norm`.
+    """Compute the norm of vectors (one `axis`) or matrices (two), as `numpy.linalg.norm`.
 
     Args:
         ord: for vectors a number (None: 2, infinities allowed); for matrices None or "fro", "nuc" (the sum of the

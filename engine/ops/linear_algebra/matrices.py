@@ -89,12 +89,12 @@ def _is_factorised(dtype: DType) -> bool:
 
 
 def adjoint(x: Tensor) -> Tensor:
-    """The conjugate transposes of matrices."""
+    """Compute the conjugate transposes of matrices."""
     return conjugated(swapaxes(x, -1, -2))
 
 
 def matrix_product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """The products of the matrices in the last two axes, transposed first where that is said."""
+    """Compute the products of the matrices in the last two axes, transposed first where that is said."""
     from .linalg import BatchMatMul
 
     return apply(BatchMatMul(transpose_a, transpose_b), a, b)
@@ -299,7 +299,7 @@ def widened(*values: TensorLike) -> tuple[list[Tensor], DType]:
 
 
 def inv(x: TensorLike) -> Tensor:
-    """The inverses of the square matrices in the last two axes.
+    """Compute the inverses of the square matrices in the last two axes.
 
     Raises:
         ValueError: the matrices are not square.
@@ -310,7 +310,7 @@ def inv(x: TensorLike) -> Tensor:
 
 
 def det(x: TensorLike) -> Tensor:
-    """The determinants of the square matrices in the last two axes.
+    """Compute the determinants of the square matrices in the last two axes.
 
     Raises:
         ValueError: the matrices are not square.
@@ -335,7 +335,7 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
-    """The solution X of A X = B.
+    """Compute the solution X of A X = B.
 
     Args:
         a: square matrices, [..., m, m].
@@ -357,7 +357,7 @@ def _solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
-    """The solution X of A X = B where only the upper (or `lower`) triangle of A counts; see `solve`."""
+    """Compute the solution X of A X = B where only the upper (or `lower`) triangle of A counts; see `solve`."""
     from .triangular import SolveTriangular
 
     return _solved(SolveTriangular(lower), a, b)

@@ -52,23 +52,23 @@ from .matrices import (
 
 
 def _row(x: Tensor) -> Tensor:
-    """Vectors as matrices of one row."""
+    """Return vectors as matrices of one row."""
     return expand_dims(x, -2)
 
 
 def _column(x: Tensor) -> Tensor:
-    """Vectors as matrices of one column."""
+    """Return vectors as matrices of one column."""
     return expand_dims(x, -1)
 
 
 def _reciprocal(x: Tensor) -> Tensor:
-    """``1 / x``, and 0 where x is 0."""
+    """Compute ``1 / x``, and 0 where x is 0."""
     zero = equal(x, 0)
     return where(zero, zeros_like(x), 1 / where(zero, 1, x))
 
 
 def _differences(values: Tensor) -> Tensor:
-    """The matrix of ``1 / (values[j] - values[i])``, with zeros between equal values."""
+    """Return the matrix of ``1 / (values[j] - values[i])``, with zeros between equal values."""
     return _reciprocal(_row(values) - _column(values))
 
 
@@ -261,7 +261,7 @@ class Svd(Op):
 def _svd_cotangent(
     u: Tensor, s: Tensor, vh: Tensor, du: Tensor | None, ds: Tensor | None, dvh: Tensor | None
 ) -> Tensor:
-    """The cotangent of the matrix, from those of its thin decomposition."""
+    """Return the cotangent of the matrix, from those of its thin decomposition."""
     sizes, inverse = cast(s, u.dtype), cast(_reciprocal(s), u.dtype)
     shares = cast(_differences(s) * _reciprocal(_row(s) + _column(s)), u.dtype)
     inner: list[Tensor] = []
@@ -338,7 +338,7 @@ class SingularValues(Op):
 
 
 def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The eigenvalues and eigenvectors of the Hermitian (if real, symmetric) matrices in the last two axes.
+    """Compute the eigenvalues and eigenvectors of the Hermitian (if real, symmetric) matrices in the last two axes.
 
     Args:
         x: [..., m, m]; what is not Hermitian in it does not count.
@@ -360,7 +360,7 @@ def eigh(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def eig(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The eigenvalues and eigenvectors of the square matrices in the last two axes, as complex numbers.
+    """Compute the eigenvalues and eigenvectors of the square matrices in the last two axes, as complex numbers.
 
     Args:
         x: [..., m, m].
@@ -393,7 +393,7 @@ def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> A
 
 
 def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    """The singular value decomposition A = U diag(s) V^H of the matrices in the last two axes.
+    """Return the singular value decomposition A = U diag(s) V^H of the matrices in the last two axes.
 
     Args:
         x: [..., m, n]; k is the smaller of m and n.
@@ -421,7 +421,7 @@ def svd(x: TensorLike, full_matrices: bool = True, compute_uv: bool = True) -> A
 
 
 def matrix_rank(x: TensorLike, tol: TensorLike | None = None) -> Tensor:
-    """The ranks of the matrices in the last two axes: how many singular values exceed `tol`.
+    """Compute the ranks of the matrices in the last two axes: how many singular values exceed `tol`.
 
     Args:
         x: [..., m, n].

@@ -28,7 +28,7 @@ def raw_words(key: Any, count: int, start: int = 0) -> Any:
 
 
 def half_words(key: Any, count: int, start: int = 0) -> Any:
-    """`count` 32-bit words: the halves of 64-bit words, the lower one first."""
+    """Return `count` 32-bit words: the halves of 64-bit words, the lower one first."""
     first, before = divmod(start, 2)
     words = raw_words(key, (before + count + 1) // 2, first)
     return words.astype("<u8", copy=False).view("<u4")[before : before + count]
@@ -60,7 +60,7 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def floating_dtype(name: str, dtype: DTypeLike) -> DType:
-    """The dtype of what ``random.<name>`` draws: float32 by default.
+    """Return the dtype of what ``random.<name>`` draws: float32 by default.
 
     Raises:
         ValueError: it is not floating.

@@ -183,7 +183,7 @@ def _bit_samples(op: _Bitwise, reference: Any) -> Iterable[Sample]:
 
 
 def bitwise_and(x: TensorLike, y: TensorLike) -> Tensor:
-    """``x & y``: bit by bit for integers, by logic for bools.
+    """Compute ``x & y``: bit by bit for integers, by logic for bools.
 
     Raises:
         TypeError: an input is neither.
@@ -192,7 +192,7 @@ def bitwise_and(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def bitwise_or(x: TensorLike, y: TensorLike) -> Tensor:
-    """``x | y``: bit by bit for integers, by logic for bools.
+    """Compute ``x | y``: bit by bit for integers, by logic for bools.
 
     Raises:
         TypeError: an input is neither.
@@ -201,7 +201,7 @@ def bitwise_or(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
-    """``x ^ y``: bit by bit for integers, by logic for bools.
+    """Compute ``x ^ y``: bit by bit for integers, by logic for bools.
 
     Raises:
         TypeError: an input is neither.
@@ -210,7 +210,7 @@ def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def bitwise_not(x: TensorLike) -> Tensor:
-    """``~x``: every bit of an integer inverted, or the negation of bools.
+    """Compute ``~x``: every bit of an integer inverted, or the negation of bools.
 
     Raises:
         TypeError: the input is neither.
@@ -220,12 +220,12 @@ def bitwise_not(x: TensorLike) -> Tensor:
 
 
 def bitwise_invert(x: TensorLike) -> Tensor:
-    """``~x``: another name of `bitwise_not`."""
+    """Compute ``~x``: another name of `bitwise_not`."""
     return bitwise_not(x)
 
 
 def left_shift(x: TensorLike, y: TensorLike) -> Tensor:
-    """``x << y`` for integers; 0 where `y` is not less than their width.
+    """Compute ``x << y`` for integers; 0 where `y` is not less than their width.
 
     Raises:
         TypeError: an input is no integer.
@@ -234,7 +234,7 @@ def left_shift(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def right_shift(x: TensorLike, y: TensorLike) -> Tensor:
-    """``x >> y`` for integers; the sign is kept.
+    """Compute ``x >> y`` for integers; the sign is kept.
 
     Raises:
         TypeError: an input is no integer.
@@ -243,12 +243,12 @@ def right_shift(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def bitwise_left_shift(x: TensorLike, y: TensorLike) -> Tensor:
-    """``x << y``: another name of `left_shift`."""
+    """Compute ``x << y``: another name of `left_shift`."""
     return left_shift(x, y)
 
 
 def bitwise_right_shift(x: TensorLike, y: TensorLike) -> Tensor:
-    """``x >> y``: another name of `right_shift`."""
+    """Compute ``x >> y``: another name of `right_shift`."""
     return right_shift(x, y)
 
 

@@ -342,27 +342,27 @@ def equal(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def not_equal(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 != x2``, elementwise, as bools."""
+    """Compute ``x1 != x2``, elementwise, as bools."""
     return apply(NotEqual(), *promote(x1, x2))
 
 
 def less(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 < x2``, elementwise, as bools."""
+    """Compute ``x1 < x2``, elementwise, as bools."""
     return apply(Less(), *promote(x1, x2))
 
 
 def less_equal(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 <= x2``, elementwise, as bools."""
+    """Compute ``x1 <= x2``, elementwise, as bools."""
     return apply(LessEqual(), *promote(x1, x2))
 
 
 def greater(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 > x2``, elementwise, as bools."""
+    """Compute ``x1 > x2``, elementwise, as bools."""
     return apply(Greater(), *promote(x1, x2))
 
 
 def greater_equal(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 >= x2``, elementwise, as bools."""
+    """Compute ``x1 >= x2``, elementwise, as bools."""
     return apply(GreaterEqual(), *promote(x1, x2))
 
 
@@ -475,7 +475,7 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
 
 
 def maximum(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The greater of two values, elementwise; NaN where either is NaN.
+    """Compute the greater of two values, elementwise; NaN where either is NaN.
 
     Where both are equal each gets half of the gradient.
     """
@@ -483,7 +483,7 @@ def maximum(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def minimum(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The smaller of two values, elementwise; NaN where either is NaN.
+    """Compute the smaller of two values, elementwise; NaN where either is NaN.
 
     Where both are equal each gets half of the gradient.
     """
@@ -491,7 +491,7 @@ def minimum(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def clip(x: TensorLike, x_min: TensorLike | None, x_max: TensorLike | None) -> Tensor:
-    """``minimum(maximum(x, x_min), x_max)``; a bound that is None does not bound.
+    """Compute ``minimum(maximum(x, x_min), x_max)``; a bound that is None does not bound.
 
     >>> import anabranch as ab
     >>> ab.ops.clip([-1.0, 0.5, 2.0], 0, 1)
@@ -513,7 +513,7 @@ def heaviside(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """`x` with NaN and infinities replaced; no gradient flows to what is replaced.
+    """Return `x` with NaN and infinities replaced; no gradient flows to what is replaced.
 
     Args:
         posinf: for infinity; by default the greatest finite number of the dtype.
@@ -529,7 +529,7 @@ def nan_to_num(x: TensorLike, nan: float = 0.0, posinf: float | None = None, neg
 
 
 def divide_no_nan(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 / x2``, or 0 where `x2` is 0, where all gradients are 0 as well."""
+    """Compute ``x1 / x2``, or 0 where `x2` is 0, where all gradients are 0 as well."""
     x, y = promote(x1, x2, floating=True)
     zero = equal(y, 0)
     return where(zero, 0, divide(x, where(zero, 1, y)))

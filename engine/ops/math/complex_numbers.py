@@ -49,7 +49,7 @@ from .trigonometry import arctan2, cos, sin
 
 
 def part_type(dtype: DType) -> DType:
-    """The real dtype of the parts of a complex one; any other dtype itself.
+    """Return the real dtype of the parts of a complex one; any other dtype itself.
 
     >>> part_type(np.dtype("complex64")), part_type(np.dtype("int8"))
     (dtype('float32'), dtype('int8'))
@@ -58,7 +58,7 @@ def part_type(dtype: DType) -> DType:
 
 
 def complex_type(dtype: DType) -> DType:
-    """The complex dtype whose parts are of `dtype`; float32 stands in for types of less than 32 bits."""
+    """Return the complex dtype whose parts are of `dtype`; float32 stands in for types of less than 32 bits."""
     if dtype.kind == "c":
         return dtype
     return np.dtype("complex128" if dtype == dtypes.float64 else "complex64")
@@ -220,7 +220,7 @@ class Conjugate(Op):
 
 
 def conjugated(x: Tensor) -> Tensor:
-    """The conjugate of a complex tensor; any other tensor itself, for which nothing is built."""
+    """Compute the conjugate of a complex tensor; any other tensor itself, for which nothing is built."""
     return apply(Conjugate(), x) if x.dtype.kind == "c" else x
 
 
@@ -248,7 +248,7 @@ def complex(real: TensorLike, imag: TensorLike) -> Tensor:
 
 
 def real(x: TensorLike) -> Tensor:
-    """The real part of each element; real numbers stay what they are.
+    """Compute the real part of each element; real numbers stay what they are.
 
     >>> import anabranch as ab
     >>> ab.ops.real([1 + 2j, 3.0])
@@ -259,7 +259,7 @@ def real(x: TensorLike) -> Tensor:
 
 
 def imag(x: TensorLike) -> Tensor:
-    """The imaginary part of each element, which is 0 for real numbers.
+    """Compute the imaginary part of each element, which is 0 for real numbers.
 
     >>> import anabranch as ab
     >>> ab.ops.imag([1 + 2j, 3.0])
@@ -270,7 +270,7 @@ def imag(x: TensorLike) -> Tensor:
 
 
 def conjugate(x: TensorLike) -> Tensor:
-    """The complex conjugate of each element; real numbers stay what they are.
+    """Compute the complex conjugate of each element; real numbers stay what they are.
 
     >>> import anabranch as ab
     >>> ab.ops.conjugate([1 + 2j])
@@ -280,7 +280,7 @@ def conjugate(x: TensorLike) -> Tensor:
 
 
 def conj(x: TensorLike) -> Tensor:
-    """The complex conjugate: another name of `conjugate`."""
+    """Compute the complex conjugate: another name of `conjugate`."""
     return conjugate(x)
 
 
@@ -300,7 +300,7 @@ def angle(x: TensorLike) -> Tensor:
 
 
 def magnitude(x: Tensor) -> Tensor:
-    """The absolute values of complex numbers, with no overflow on the way. The gradient at 0 is 0."""
+    """Compute the absolute values of complex numbers, with no overflow on the way. The gradient at 0 is 0."""
     return hypot(apply(RealPart(), x), apply(ImaginaryPart(), x))
 
 
@@ -316,7 +316,7 @@ def isreal(x: TensorLike) -> Tensor:
 
 
 def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
-    """The complex numbers of the given absolute values and angles (``keras.ops.polar``).
+    """Compute the complex numbers of the given absolute values and angles (``keras.ops.polar``).
 
     Args:
         abs_: absolute values, real.
@@ -360,7 +360,7 @@ def view_as_complex(x: TensorLike) -> Tensor:
 
 
 def view_as_real(x: TensorLike) -> Tensor:
-    """The real and imaginary parts of complex numbers, in a new last axis of size 2.
+    """Compute the real and imaginary parts of complex numbers, in a new last axis of size 2.
 
     >>> import anabranch as ab
     >>> ab.ops.view_as_real([1 + 2j])

@@ -63,7 +63,7 @@ class ElementwiseOp(Op, abstract=True):
         return TensorSpec(self.broadcast(*inputs), inputs[0].dtype)
 
     def broadcast(self, *inputs: Any) -> Any:
-        """The common shape of `inputs`.
+        """Return the common shape of `inputs`.
 
         Raises:
             ValueError: they do not broadcast.
@@ -115,12 +115,12 @@ class ElementwiseFunction(ElementwiseOp, abstract=True):
         return (self.pullback(dy, node.inputs[0], node.outputs[0]),)
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Any:
-        """The cotangent of the input `x`, from that of the output `y`; None where nothing flows."""
+        """Return the cotangent of the input `x`, from that of the output `y`; None where nothing flows."""
         raise NotImplementedError(f"{type(self).__name__} must define pullback().")
 
 
 def promote_numbers(*values: TensorLike) -> list[Tensor]:
-    """`promote`, with bools counted as int32."""
+    """Return `promote`, with bools counted as int32."""
     tensors = promote(*values)
     if tensors[0].dtype == dtypes.bool_:
         return [cast(tensor, dtypes.int32) for tensor in tensors]
@@ -422,7 +422,7 @@ def _is_real_number(dtype: DType) -> bool:
 
 
 def add(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 + x2``, with broadcasting. The sum of two bools is their logical or.
+    """Compute ``x1 + x2``, with broadcasting. The sum of two bools is their logical or.
 
     >>> import anabranch as ab
     >>> ab.ops.add([1, 2], 3)
@@ -432,7 +432,7 @@ def add(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def subtract(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 - x2``, with broadcasting.
+    """Compute ``x1 - x2``, with broadcasting.
 
     Raises:
         TypeError: both are bools.
@@ -441,12 +441,12 @@ def subtract(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def multiply(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 * x2``, with broadcasting. The product of two bools is their logical and."""
+    """Compute ``x1 * x2``, with broadcasting. The product of two bools is their logical and."""
     return apply(Multiply(), *promote(x1, x2))
 
 
 def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 / x2``, with broadcasting; integers are divided as float32.
+    """Compute ``x1 / x2``, with broadcasting; integers are divided as float32.
 
     >>> import anabranch as ab
     >>> ab.ops.divide([1, 3], 2)
@@ -456,17 +456,17 @@ def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def true_divide(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 / x2``: another name of `divide`."""
+    """Compute ``x1 / x2``: another name of `divide`."""
     return divide(x1, x2)
 
 
 def floor_divide(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 // x2``: the quotient rounded down. An integer divided by zero gives 0."""
+    """Compute ``x1 // x2``: the quotient rounded down. An integer divided by zero gives 0."""
     return apply(FloorDivide(), *promote_numbers(x1, x2))
 
 
 def mod(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 % x2``: the remainder of `floor_divide`, with the sign of `x2`. An integer modulo zero gives 0.
+    """Compute ``x1 % x2``: the remainder of `floor_divide`, with the sign of `x2`. An integer modulo zero gives 0.
 
     >>> import anabranch as ab
     >>> ab.ops.mod([-7, 7], [3, -3])
@@ -476,7 +476,7 @@ def mod(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def negative(x: TensorLike) -> Tensor:
-    """``-x``.
+    """Compute ``-x``.
 
     Raises:
         TypeError: `x` holds bools.
@@ -485,7 +485,7 @@ def negative(x: TensorLike) -> Tensor:
 
 
 def absolute(x: TensorLike) -> Tensor:
-    """The absolute value. Its gradient at 0 is 0."""
+    """Compute the absolute value. Its gradient at 0 is 0."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.kind == "c":
         from .complex_numbers import magnitude
@@ -495,7 +495,7 @@ def absolute(x: TensorLike) -> Tensor:
 
 
 def abs(x: TensorLike) -> Tensor:
-    """The absolute value: another name of `absolute`."""
+    """Compute the absolute value: another name of `absolute`."""
     return absolute(x)
 
 
@@ -505,18 +505,18 @@ def sign(x: TensorLike) -> Tensor:
 
 
 def square(x: TensorLike) -> Tensor:
-    """``x * x``."""
+    """Compute ``x * x``."""
     (tensor,) = promote_numbers(x)
     return multiply(tensor, tensor)
 
 
 def squared_difference(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``(x1 - x2) ** 2``, with broadcasting."""
+    """Compute ``(x1 - x2) ** 2``, with broadcasting."""
     return square(subtract(x1, x2))
 
 
 def reciprocal(x: TensorLike) -> Tensor:
-    """``1 / x``; integers count as float32."""
+    """Compute ``1 / x``; integers count as float32."""
     return divide(1, x)
 
 
@@ -526,7 +526,7 @@ def identity(x: TensorLike) -> Tensor:
 
 
 def stop_gradient(variable: TensorLike) -> Tensor:
-    """`variable` unchanged, as a constant in the eyes of `gradients`.
+    """Return `variable` unchanged, as a constant in the eyes of `gradients`.
 
     >>> import anabranch as ab
     >>> x = ab.Variable(3.0)

@@ -50,7 +50,7 @@ def unary_samples(
     differentiable: Sequence[int] = (0,),
     dtype: str = "float32",
 ) -> Iterable[Sample]:
-    """A matrix, a scalar, an empty array."""
+    """Yield a matrix, a scalar, an empty array."""
     rng = np.random.default_rng(0)
     for label, shape in {"matrix": (2, 3), "0-d": (), "empty": (0, 2)}.items():
         x = _draw(rng, shape, low, high, dtype)

@@ -268,7 +268,7 @@ class View(Op):
 
 
 def cbrt(x: TensorLike) -> Tensor:
-    """The cube root; int64 counts as float64, other integers as float32. Its gradient at 0 is infinite.
+    """Compute the cube root; int64 counts as float64, other integers as float32. Its gradient at 0 is infinite.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.cbrt([-8, 27])).round(3)
@@ -278,12 +278,12 @@ def cbrt(x: TensorLike) -> Tensor:
 
 
 def logaddexp2(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``log2(2**x1 + 2**x2)`` with no overflow on the way."""
+    """Compute ``log2(2**x1 + 2**x2)`` with no overflow on the way."""
     return apply(Logaddexp2(), *promote(x1, x2, floating=True))
 
 
 def fmod(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The remainder of ``x1 / x2`` with the sign of `x1`, as in C. An integer modulo zero gives 0.
+    """Compute the remainder of ``x1 / x2`` with the sign of `x1`, as in C. An integer modulo zero gives 0.
 
     >>> import anabranch as ab
     >>> ab.ops.fmod([-7, 7], [3, -3])
@@ -293,7 +293,7 @@ def fmod(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def fabs(x: TensorLike) -> Tensor:
-    """The absolute value, as a float.
+    """Compute the absolute value, as a float.
 
     Raises:
         TypeError: `x` is complex.
@@ -302,7 +302,7 @@ def fabs(x: TensorLike) -> Tensor:
 
 
 def fmax(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The larger of two, elementwise; where one is NaN, the other.
+    """Compute the larger of two, elementwise; where one is NaN, the other.
 
     >>> import anabranch as ab
     >>> ab.ops.fmax([1.0, float("nan")], [2.0, 3.0])
@@ -313,23 +313,23 @@ def fmax(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def fmin(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The smaller of two, elementwise; where one is NaN, the other."""
+    """Compute the smaller of two, elementwise; where one is NaN, the other."""
     x, y = promote(x1, x2)
     return where(isnan(x), y, where(isnan(y), x, minimum(x, y))) if dtypes.is_floating(x.dtype) else minimum(x, y)
 
 
 def deg2rad(x: TensorLike) -> Tensor:
-    """Degrees as radians; int64 counts as float64."""
+    """Compute degrees as radians; int64 counts as float64."""
     return as_wide_floating(x) * (math.pi / 180)
 
 
 def rad2deg(x: TensorLike) -> Tensor:
-    """Radians as degrees; int64 counts as float64."""
+    """Compute radians as degrees; int64 counts as float64."""
     return as_wide_floating(x) * (180 / math.pi)
 
 
 def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 * 2**x2``, exact unless it overflows or underflows.
+    """Compute ``x1 * 2**x2``, exact unless it overflows or underflows.
 
     Args:
         x1: numbers; integers count as float32.
@@ -349,7 +349,7 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def nextafter(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The next floating-point number after `x1` in the direction of `x2`, elementwise."""
+    """Compute the next floating-point number after `x1` in the direction of `x2`, elementwise."""
     return apply(NextAfter(), *promote(x1, x2, floating=True))
 
 
@@ -377,7 +377,7 @@ def _is_infinity(x: TensorLike, infinity: float) -> Tensor:
 
 
 def view(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """The bytes of `x` read as numbers of `dtype`, without a copy where possible. No gradient flows through it.
+    """Compute the bytes of `x` read as numbers of `dtype`, without a copy where possible. No gradient flows through it.
 
     Args:
         x: a tensor; its last axis grows or shrinks where the elements of `dtype` are of another size.

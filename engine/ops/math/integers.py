@@ -81,7 +81,7 @@ class Lcm(_IntegerFunction):
 
 
 def gcd(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The greatest common divisor of two integers, elementwise; that with 0 is the other's size.
+    """Compute the greatest common divisor of two integers, elementwise; that with 0 is the other's size.
 
     Raises:
         TypeError: they are not integers.
@@ -94,7 +94,7 @@ def gcd(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def lcm(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The least common multiple of two integers, elementwise; 0 where one of them is 0.
+    """Compute the least common multiple of two integers, elementwise; 0 where one of them is 0.
 
     Raises:
         TypeError: they are not integers.
@@ -103,7 +103,7 @@ def lcm(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def unravel_index(indices: TensorLike, shape: ShapeLike) -> tuple[Tensor, ...]:
-    """Positions in a flattened array of `shape`, as coordinates along its axes.
+    """Compute positions in a flattened array of `shape`, as coordinates along its axes.
 
     Args:
         indices: integers; negative ones count from the end. They are not checked against the size of the array.

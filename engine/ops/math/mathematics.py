@@ -376,7 +376,7 @@ class Round(_Rounding):
 
 
 def power(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 ** x2``, with broadcasting. Integers to integer exponents stay integers.
+    """Compute ``x1 ** x2``, with broadcasting. Integers to integer exponents stay integers.
 
     Raises:
         ValueError: integers are raised to a negative exponent that is known while the graph is built.
@@ -406,7 +406,7 @@ def _check_exponent(x: Tensor, y: Tensor) -> None:
 
 
 def sqrt(x: TensorLike) -> Tensor:
-    """The square root; NaN where `x` is negative. Its gradient at 0 is infinite.
+    """Compute the square root; NaN where `x` is negative. Its gradient at 0 is infinite.
 
     >>> import anabranch as ab
     >>> ab.ops.sqrt([4, 9])
@@ -416,17 +416,17 @@ def sqrt(x: TensorLike) -> Tensor:
 
 
 def rsqrt(x: TensorLike) -> Tensor:
-    """``1 / sqrt(x)``."""
+    """Compute ``1 / sqrt(x)``."""
     return apply(Rsqrt(), as_floating(x))
 
 
 def hypot(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``sqrt(x1**2 + x2**2)`` with no overflow on the way. Its gradient at (0, 0) is 0."""
+    """Compute ``sqrt(x1**2 + x2**2)`` with no overflow on the way. Its gradient at (0, 0) is 0."""
     return apply(Hypot(), *promote(x1, x2, floating=True))
 
 
 def exp(x: TensorLike) -> Tensor:
-    """``e ** x``.
+    """Compute ``e ** x``.
 
     >>> import anabranch as ab
     >>> ab.ops.exp([-1000.0, 0.0])
@@ -436,58 +436,58 @@ def exp(x: TensorLike) -> Tensor:
 
 
 def expm1(x: TensorLike) -> Tensor:
-    """``e ** x - 1``, exact for small `x` as well."""
+    """Compute ``e ** x - 1``, exact for small `x` as well."""
     return apply(Expm1(), as_floating(x))
 
 
 def exp2(x: TensorLike) -> Tensor:
-    """``2 ** x``."""
+    """Compute ``2 ** x``."""
     return apply(Exp2(), as_floating(x))
 
 
 def log(x: TensorLike) -> Tensor:
-    """The natural logarithm: -inf at 0, NaN where `x` is negative."""
+    """Compute the natural logarithm: -inf at 0, NaN where `x` is negative."""
     return apply(Log(), as_floating(x))
 
 
 def log1p(x: TensorLike) -> Tensor:
-    """``log(1 + x)``, exact for small `x` as well."""
+    """Compute ``log(1 + x)``, exact for small `x` as well."""
     return apply(Log1p(), as_floating(x))
 
 
 def log2(x: TensorLike) -> Tensor:
-    """The logarithm to base 2."""
+    """Compute the logarithm to base 2."""
     return apply(Log2(), as_floating(x))
 
 
 def log10(x: TensorLike) -> Tensor:
-    """The logarithm to base 10."""
+    """Compute the logarithm to base 10."""
     return apply(Log10(), as_floating(x))
 
 
 def logaddexp(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``log(exp(x1) + exp(x2))`` with no overflow on the way."""
+    """Compute ``log(exp(x1) + exp(x2))`` with no overflow on the way."""
     return apply(Logaddexp(), *promote(x1, x2, floating=True))
 
 
 def floor(x: TensorLike) -> Tensor:
-    """The greatest integer not above `x`, as a float. Its gradient is zero."""
+    """Compute the greatest integer not above `x`, as a float. Its gradient is zero."""
     return apply(Floor(), as_floating(x))
 
 
 def ceil(x: TensorLike) -> Tensor:
-    """The smallest integer not below `x`, as a float. Its gradient is zero."""
+    """Compute the smallest integer not below `x`, as a float. Its gradient is zero."""
     return apply(Ceil(), as_floating(x))
 
 
 def trunc(x: TensorLike) -> Tensor:
-    """`x` rounded toward zero; integers stay what they are. Its gradient is zero."""
+    """Return `x` rounded toward zero; integers stay what they are. Its gradient is zero."""
     (tensor,) = promote_numbers(x)
     return tensor if dtypes.is_integer(tensor.dtype) else apply(Trunc(), tensor)
 
 
 def round(x: TensorLike, decimals: int = 0) -> Tensor:
-    """`x` rounded to `decimals` places, halves to the even digit. Its gradient is zero.
+    """Return `x` rounded to `decimals` places, halves to the even digit. Its gradient is zero.
 
     Args:
         decimals: places after the point; negative ones stand before it. Integers stay integers.

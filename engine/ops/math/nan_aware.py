@@ -25,7 +25,7 @@ def _without_nan(x: TensorLike, instead: float) -> Tensor:
 
 
 def nansum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The sum over `axis` of the elements that are not NaN. Bools and small integers are summed as int32.
+    """Compute the sum over `axis` of the elements that are not NaN. Bools and small integers are summed as int32.
 
     >>> import anabranch as ab
     >>> float(ab.Session().run(ab.ops.nansum([1.0, float("nan"), 2.0])))
@@ -35,22 +35,22 @@ def nansum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 
 
 def nanprod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The product over `axis` of the elements that are not NaN."""
+    """Compute the product over `axis` of the elements that are not NaN."""
     return prod(_without_nan(x, 1), axis, keepdims)
 
 
 def nancumsum(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
-    """The running sum along `axis` (None: of the flattened input), in which NaNs count as 0."""
+    """Compute the running sum along `axis` (None: of the flattened input), in which NaNs count as 0."""
     return cumsum(_without_nan(x, 0), axis, dtype)
 
 
 def nancumprod(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
-    """The running product along `axis` (None: of the flattened input), in which NaNs count as 1."""
+    """Compute the running product along `axis` (None: of the flattened input), in which NaNs count as 1."""
     return cumprod(_without_nan(x, 1), axis, dtype)
 
 
 def nanmax(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The maximum over `axis` of the elements that are not NaN; NaN where all are.
+    """Compute the maximum over `axis` of the elements that are not NaN; NaN where all are.
 
     Raises:
         ValueError: there are no elements.
@@ -61,7 +61,7 @@ def nanmax(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 
 
 def nanmin(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The minimum over `axis` of the elements that are not NaN; NaN where all are.
+    """Compute the minimum over `axis` of the elements that are not NaN; NaN where all are.
 
     Raises:
         ValueError: there are no elements.
@@ -72,7 +72,7 @@ def nanmin(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 
 
 def nanargmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The int32 position of the first maximum among the elements that are not NaN; -1 where all are.
+    """Compute the int32 position of the first maximum among the elements that are not NaN; -1 where all are.
 
     >>> import anabranch as ab
     >>> ab.ops.nanargmax([[float("nan"), 3.0], [float("nan")] * 2], axis=1)
@@ -84,7 +84,7 @@ def nanargmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) ->
 
 
 def nanargmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The int32 position of the first minimum among the elements that are not NaN; -1 where all are."""
+    """Compute the int32 position of the first minimum among the elements that are not NaN; -1 where all are."""
     tensor = convert_to_tensor(x)
     place = argmin(_without_nan(tensor, float("inf")), axis, keepdims)
     return _where_some(tensor, axis, keepdims, place, -1)
@@ -98,7 +98,7 @@ def _where_some(x: Tensor, axis: AxisLike, keepdims: bool, result: Tensor, other
 
 
 def _wide(x: TensorLike) -> tuple[Tensor, Any]:
-    """`x` in the dtype in which its statistics are computed, and that of the result."""
+    """Return `x` in the dtype in which its statistics are computed, and that of the result."""
     tensor = as_floating(x)
     return cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype), tensor.dtype
 
@@ -124,7 +124,7 @@ def nanvar(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 
 
 def nanstd(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The standard deviation over `axis` (divided by n) of the elements that are not NaN. See `nanvar`."""
+    """Compute the standard deviation over `axis` (divided by n) of the elements that are not NaN. See `nanvar`."""
     return sqrt(nanvar(x, axis, keepdims))
 
 

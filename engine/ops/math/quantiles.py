@@ -39,7 +39,7 @@ METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 def quantile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """The values below which the shares `q` of the elements are; NaN where an element is NaN.
+    """Compute the values below which the shares `q` of the elements are; NaN where an element is NaN.
 
     Args:
         x: numbers; integers count as float32.
@@ -65,7 +65,7 @@ def quantile(
 def percentile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """`quantile` with `q` in percent: from 0 to 100."""
+    """Return `quantile` with `q` in percent: from 0 to 100."""
     return _quantile("percentile", x, _shares("percentile", q, 100.0), axis, method, keepdims, skip_nan=False)
 
 
@@ -82,7 +82,7 @@ def median(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 def nanquantile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """`quantile` of the elements that are not NaN; NaN where all are.
+    """Return `quantile` of the elements that are not NaN; NaN where all are.
 
     >>> import anabranch as ab
     >>> float(ab.Session().run(ab.ops.nanquantile([1.0, float("nan"), 3.0], 0.5)))
@@ -94,12 +94,12 @@ def nanquantile(
 def nanpercentile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """`percentile` of the elements that are not NaN; NaN where all are."""
+    """Return `percentile` of the elements that are not NaN; NaN where all are."""
     return _quantile("nanpercentile", x, _shares("nanpercentile", q, 100.0), axis, method, keepdims, skip_nan=True)
 
 
 def nanmedian(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """`median` of the elements that are not NaN; NaN where all are."""
+    """Return `median` of the elements that are not NaN; NaN where all are."""
     return _quantile("nanmedian", x, _shares("nanmedian", 0.5, 1.0), axis, "linear", keepdims, skip_nan=True)
 
 
@@ -141,7 +141,7 @@ def _quantile(
 
 
 def _pick(ordered: Tensor, shares: Tensor, count: Any, method: str, per_row: bool) -> Tensor:
-    """The quantiles [..., shares] of ordered rows [..., elements], of which the first `count` matter."""
+    """Return the quantiles [..., shares] of ordered rows [..., elements], of which the first `count` matter."""
     last = convert_to_tensor(count, shares.dtype) - 1
     # A row of NaNs has no last element: its first one then is the NaN that is wanted.
     place = clip(shares * last, 0, where(last > 0, last, 0))
@@ -162,7 +162,7 @@ def _pick(ordered: Tensor, shares: Tensor, count: Any, method: str, per_row: boo
 
 
 def _rows(name: str, x: Tensor, axis: AxisLike) -> Tensor:
-    """`x` with the axes of a reduction as one, behind all others.
+    """Return `x` with the axes of a reduction as one, behind all others.
 
     Raises:
         ValueError: there are no elements over these axes, or several axes are named and the rank is unknown.
@@ -187,7 +187,7 @@ def _rows(name: str, x: Tensor, axis: AxisLike) -> Tensor:
 
 
 def _put_back(values: Tensor, share: Tensor, x: Tensor, axis: AxisLike, keepdims: bool) -> Tensor:
-    """Quantiles [..., shares] in the shape of the result.
+    """Return quantiles [..., shares] in the shape of the result.
 
     Raises:
         ValueError: all axes are to be kept, and how many there are is unknown.

@@ -40,7 +40,7 @@ def axes_attribute(axis: AxisLike, rank: int | None) -> Axes:
 
 
 def reduced_shape(shape: Shape, axes: Axes, keepdims: bool) -> Shape:
-    """The shape that is left of `shape` by a reduction over `axes`."""
+    """Return the shape that is left of `shape` by a reduction over `axes`."""
     if shape is None:
         return () if axes is None and not keepdims else None
     gone = normalize_axes(axes, len(shape)) or ()
@@ -50,14 +50,14 @@ def reduced_shape(shape: Shape, axes: Axes, keepdims: bool) -> Shape:
 
 
 def largest(xp: Any, x: Any, axes: Axes) -> Any:
-    """The maximum over `axes`, which are kept; -inf of no elements. (CuPy's reductions take no `initial`.)"""
+    """Return the maximum over `axes`, which are kept; -inf of no elements. (CuPy's reductions take no `initial`.)"""
     if not x.size:
         return xp.full(reduced_shape(x.shape, axes, keepdims=True), -np.inf, x.dtype)
     return xp.max(x, axis=axes, keepdims=True)
 
 
 def reduced_dims(shape: tuple[Dim, ...], axes: Axes) -> tuple[Dim, ...]:
-    """The sizes of the axes that are reduced."""
+    """Return the sizes of the axes that are reduced."""
     return tuple(shape[axis] for axis in normalize_axes(axes, len(shape)) or ())
 
 
@@ -88,7 +88,7 @@ class Reduction(Op, abstract=True):
 
 
 def accumulator_of(dtype: DType) -> DType | None:
-    """The wider dtype in which sums of `dtype` are accumulated, if not in `dtype` itself."""
+    """Return the wider dtype in which sums of `dtype` are accumulated, if not in `dtype` itself."""
     return dtypes.float32 if dtypes.name_of(dtype) in ("float16", "bfloat16") else None
 
 
@@ -130,7 +130,7 @@ class Sum(Reduction):
 
 
 def emit_reduce(ufunc: str, op: Reduction, x: str, out: str | None = None) -> str:
-    """A NumPy ufunc's reduction as source; into buffer `out` if that is given."""
+    """Return a NumPy ufunc's reduction as source; into buffer `out` if that is given."""
     into = "" if out is None else f", out={out}"
     return f"np.{ufunc}.reduce({x}, axis={op.axes}, dtype={x}.dtype, keepdims={op.keepdims}{into})"
 
@@ -196,12 +196,12 @@ class BroadcastReduced(Op):
 
 
 def broadcast_reduced(y: Tensor, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
-    """`y`, which came from a reduction of `x`, repeated to the shape of `x`."""
+    """Return `y`, which came from a reduction of `x`, repeated to the shape of `x`."""
     return apply(BroadcastReduced(axes, keepdims, x.shape), y, runtime_shape(x))
 
 
 def restore_axes(y: Tensor, x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
-    """`y`, which came from a reduction of `x`, in a shape that broadcasts against `x`."""
+    """Return `y`, which came from a reduction of `x`, in a shape that broadcasts against `x`."""
     if keepdims or y.shape == () or not axes:
         return y
     if x.ndim is None:

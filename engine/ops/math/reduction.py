@@ -86,7 +86,7 @@ def _product(dims: Iterable[Any]) -> int:
 
 
 def _count_of(x: Tensor, axes: Axes) -> Any:
-    """The number of elements behind each reduced value: a Python float where it is known, else a tensor."""
+    """Return the number of elements behind each reduced value: a Python float where it is known, else a tensor."""
     if x.shape is not None:
         dims = reduced_dims(x.shape, axes)
         if None not in dims:
@@ -445,7 +445,7 @@ class LogSumExp(Reduction):
 
 
 def _summable(x: TensorLike) -> Tensor:
-    """`x` in the dtype in which it is summed: bools and small integers become int32 (uint32 if unsigned)."""
+    """Return `x` in the dtype in which it is summed: bools and small integers become int32 (uint32 if unsigned)."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.kind in "bi" and tensor.dtype.itemsize < 4:
         return cast(tensor, dtypes.int32)
@@ -531,7 +531,7 @@ def any(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
 
 
 def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The position of the first maximum along `axis`, or in the flattened input, as int32.
+    """Compute the position of the first maximum along `axis`, or in the flattened input, as int32.
 
     >>> import anabranch as ab
     >>> ab.ops.argmax([[1.0, 5.0], [3.0, 2.0]], axis=-1)
@@ -542,13 +542,13 @@ def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Te
 
 
 def argmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The position of the first minimum along `axis`, or in the flattened input, as int32."""
+    """Compute the position of the first minimum along `axis`, or in the flattened input, as int32."""
     tensor = convert_to_tensor(x)
     return apply(ArgMin(None if axis is None else axes_attribute(axis, tensor.ndim), keepdims), tensor)
 
 
 def logsumexp(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """``log(sum(exp(x)))`` over `axis`, without overflow."""
+    """Compute ``log(sum(exp(x)))`` over `axis`, without overflow."""
     tensor = as_floating(x)
     return apply(LogSumExp(axes_attribute(axis, tensor.ndim), keepdims), tensor)
 
@@ -565,7 +565,7 @@ def var(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
 
 
 def std(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The standard deviation over `axis` (divided by n). Its gradient does not exist where it is 0."""
+    """Compute the standard deviation over `axis` (divided by n). Its gradient does not exist where it is 0."""
     return sqrt(var(x, axis, keepdims))
 
 

@@ -40,7 +40,7 @@ def _flip(x: Any, axis: int) -> Any:
 
 
 def _shift(xp: Any, x: Any, axis: int, first: float) -> Any:
-    """`x` moved by one along `axis`: `first` comes in, the last element falls out."""
+    """Return `x` moved by one along `axis`: `first` comes in, the last element falls out."""
     if x.shape[axis] == 0:
         return x.copy()
     moved = xp.empty_like(x)
@@ -224,7 +224,7 @@ def product_of_others(x: Tensor, axis: int) -> Tensor:
 
 
 def cumsum(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
-    """The running sum along `axis` (None: of the flattened input).
+    """Compute the running sum along `axis` (None: of the flattened input).
 
     >>> import anabranch as ab
     >>> ab.ops.cumsum([1, 2, 3])

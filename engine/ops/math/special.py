@@ -195,7 +195,7 @@ class Erfinv(_ErrorFunction):
 
 
 def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """The polynomial with `coefficients` from the highest power to the lowest, by Horner's rule."""
+    """Return the polynomial with `coefficients` from the highest power to the lowest, by Horner's rule."""
     total: Any = coefficients[0]
     for coefficient in coefficients[1:]:
         total = total * x + coefficient
@@ -241,7 +241,7 @@ ERF_FAR = (
 
 
 def erf_values(xp: Any, x: Any) -> Any:
-    """The error function of float64 values, to some 2 units in the last place."""
+    """Return the error function of float64 values, to some 2 units in the last place."""
     size = xp.minimum(xp.absolute(x), 6.0)  # from here on it is 1 in float64
     squared = size * size
     near = x * (_polynomial(ERF_NEAR[0], squared) / _polynomial(ERF_NEAR[1], squared))
@@ -271,7 +271,7 @@ ERF_TAIL = (
 
 
 def erfc_values(xp: Any, x: Any) -> Any:
-    """The complementary error function of float64 values, to some 4 units in the last place."""
+    """Return the complementary error function of float64 values, to some 4 units in the last place."""
     size = xp.minimum(xp.absolute(x), 30.0)  # from 27 on it is 0 in float64
     squared = size * size
     near = 1 - x * (_polynomial(ERF_NEAR[0], squared) / _polynomial(ERF_NEAR[1], squared))
@@ -357,7 +357,7 @@ QUANTILE_FAR = (
 
 
 def erfinv_values(xp: Any, x: Any) -> Any:
-    """The inverse error function of float64 values, to some 4 units in the last place; NaN outside [-1, 1]."""
+    """Return the inverse error function of float64 values, to some 4 units in the last place; NaN outside [-1, 1]."""
     half = 0.5 * x
     radius = 0.180625 - half * half
     near = half * (_polynomial(QUANTILE_NEAR[0], radius) / _polynomial(QUANTILE_NEAR[1], radius))
@@ -401,7 +401,7 @@ class BesselI(_ErrorFunction):
 
 
 def _bessel_series(order: int) -> Any:
-    """The power series of the Bessel function, for small arguments."""
+    """Return the power series of the Bessel function, for small arguments."""
 
     def total(x: float) -> float:
         return sum((x / 2) ** (2 * k + order) / (math.factorial(k) * math.factorial(k + order)) for k in range(20))
@@ -413,7 +413,7 @@ _BESSEL_NODES = 64
 
 
 def bessel_i_values(xp: Any, order: int, x: Any) -> Any:
-    """The modified Bessel function of float64 values.
+    """Return the modified Bessel function of float64 values.
 
     For orders above 0, by the midpoint rule on ``I_n(x) = (1 / pi) integral over (0, pi) of exp(x cos t) cos(n t)``.
     The integrand is periodic and analytic, so the rule converges geometrically: with these nodes it is exact to
@@ -437,7 +437,7 @@ def as_wide_floating(x: TensorLike) -> Tensor:
 
 
 def sigmoid(x: TensorLike) -> Tensor:
-    """``1 / (1 + exp(-x))``, for `x` of any size.
+    """Compute ``1 / (1 + exp(-x))``, for `x` of any size.
 
     >>> import anabranch as ab
     >>> ab.ops.sigmoid([-1000.0, 0.0, 1000.0])
@@ -447,7 +447,7 @@ def sigmoid(x: TensorLike) -> Tensor:
 
 
 def softplus(x: TensorLike) -> Tensor:
-    """``log(1 + exp(x))``, for `x` of any size.
+    """Compute ``log(1 + exp(x))``, for `x` of any size.
 
     >>> import anabranch as ab
     >>> ab.ops.softplus([-1000.0, 1000.0])
@@ -457,12 +457,12 @@ def softplus(x: TensorLike) -> Tensor:
 
 
 def erf(x: TensorLike) -> Tensor:
-    """The error function (Cody's rational approximation, 1969)."""
+    """Compute the error function (Cody's rational approximation, 1969)."""
     return apply(Erf(), as_floating(x))
 
 
 def erfc(x: TensorLike) -> Tensor:
-    """``1 - erf(x)``, exact for large `x` as well (Cody's rational approximations, 1969).
+    """Compute ``1 - erf(x)``, exact for large `x` as well (Cody's rational approximations, 1969).
 
     >>> import anabranch as ab
     >>> float(ab.Session().run(ab.ops.erfc(0.0)))
@@ -472,7 +472,7 @@ def erfc(x: TensorLike) -> Tensor:
 
 
 def i0(x: TensorLike) -> Tensor:
-    """The modified Bessel function of the first kind and order 0; int64 counts as float64.
+    """Compute the modified Bessel function of the first kind and order 0; int64 counts as float64.
 
     >>> import anabranch as ab
     >>> float(ab.Session().run(ab.ops.i0(0.0)))
@@ -482,7 +482,7 @@ def i0(x: TensorLike) -> Tensor:
 
 
 def sinc(x: TensorLike) -> Tensor:
-    """``sin(pi x) / (pi x)``, and 1 at 0, where its derivatives are exact too.
+    """Compute ``sin(pi x) / (pi x)``, and 1 at 0, where its derivatives are exact too.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.sinc([0.0, 0.5])).round(3)
@@ -501,7 +501,7 @@ def sinc(x: TensorLike) -> Tensor:
 
 
 def erfinv(x: TensorLike) -> Tensor:
-    """The inverse of `erf`: infinite at -1 and 1, NaN outside (Wichura's algorithm AS 241, 1988)."""
+    """Compute the inverse of `erf`: infinite at -1 and 1, NaN outside (Wichura's algorithm AS 241, 1988)."""
     return apply(Erfinv(), as_floating(x))
 
 

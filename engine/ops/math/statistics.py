@@ -48,13 +48,13 @@ _BYTES_AN_OPERATION = 2000  # at least: an operation, its output, and what its g
 
 
 def _neighbours(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """All elements but the last along `axis`, and all but the first."""
+    """Return all elements but the last along `axis`, and all but the first."""
     before = (slice(None),) * axis
     return x[(*before, slice(None, -1))], x[(*before, slice(1, None))]
 
 
 def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
-    """The differences of neighbours along `axis`, taken `n` times. Those of bools say where they differ.
+    """Compute the differences of neighbours along `axis`, taken `n` times. Those of bools say where they differ.
 
     Raises:
         ValueError: `n` is negative, or there is no such axis.
@@ -77,7 +77,7 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
 
 
 def trapezoid(y: TensorLike, x: TensorLike | None = None, dx: TensorLike = 1.0, axis: int = -1) -> Tensor:
-    """The integral along `axis` of what has the values `y`, by the trapezoidal rule.
+    """Compute the integral along `axis` of what has the values `y`, by the trapezoidal rule.
 
     Args:
         y: values; integers count as float32.
@@ -108,7 +108,7 @@ def _steps(x: Tensor, y: Tensor, axis: int) -> Tensor:
 
 
 def ptp(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The range over `axis` (all axes by default): maximum minus minimum."""
+    """Compute the range over `axis` (all axes by default): maximum minus minimum."""
     tensor = convert_to_tensor(x)
     return maximum_of(tensor, axis, keepdims) - minimum_of(tensor, axis, keepdims)
 
@@ -240,7 +240,7 @@ class CorrelateInside(_Correlation):
 
 
 def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
-    """The cross-correlation of two vectors: sums of products, with `x2` shifted along `x1`.
+    """Compute the cross-correlation of two vectors: sums of products, with `x2` shifted along `x1`.
 
     Args:
         x1: a vector of m elements. int64 counts as float64, other integers as float32.

@@ -216,67 +216,67 @@ class Arctan2(ElementwiseOp):
 
 
 def sin(x: TensorLike) -> Tensor:
-    """The sine."""
+    """Compute the sine."""
     return apply(Sin(), as_floating(x))
 
 
 def cos(x: TensorLike) -> Tensor:
-    """The cosine."""
+    """Compute the cosine."""
     return apply(Cos(), as_floating(x))
 
 
 def tan(x: TensorLike) -> Tensor:
-    """The tangent."""
+    """Compute the tangent."""
     return apply(Tan(), as_floating(x))
 
 
 def arcsin(x: TensorLike) -> Tensor:
-    """The inverse sine; NaN outside [-1, 1]."""
+    """Compute the inverse sine; NaN outside [-1, 1]."""
     return apply(Arcsin(), as_floating(x))
 
 
 def arccos(x: TensorLike) -> Tensor:
-    """The inverse cosine; NaN outside [-1, 1]."""
+    """Compute the inverse cosine; NaN outside [-1, 1]."""
     return apply(Arccos(), as_floating(x))
 
 
 def arctan(x: TensorLike) -> Tensor:
-    """The inverse tangent."""
+    """Compute the inverse tangent."""
     return apply(Arctan(), as_floating(x))
 
 
 def sinh(x: TensorLike) -> Tensor:
-    """The hyperbolic sine."""
+    """Compute the hyperbolic sine."""
     return apply(Sinh(), as_floating(x))
 
 
 def cosh(x: TensorLike) -> Tensor:
-    """The hyperbolic cosine."""
+    """Compute the hyperbolic cosine."""
     return apply(Cosh(), as_floating(x))
 
 
 def tanh(x: TensorLike) -> Tensor:
-    """The hyperbolic tangent."""
+    """Compute the hyperbolic tangent."""
     return apply(Tanh(), as_floating(x))
 
 
 def arcsinh(x: TensorLike) -> Tensor:
-    """The inverse hyperbolic sine."""
+    """Compute the inverse hyperbolic sine."""
     return apply(Arcsinh(), as_floating(x))
 
 
 def arccosh(x: TensorLike) -> Tensor:
-    """The inverse hyperbolic cosine; NaN below 1."""
+    """Compute the inverse hyperbolic cosine; NaN below 1."""
     return apply(Arccosh(), as_floating(x))
 
 
 def arctanh(x: TensorLike) -> Tensor:
-    """The inverse hyperbolic tangent; infinite at -1 and 1, NaN outside."""
+    """Compute the inverse hyperbolic tangent; infinite at -1 and 1, NaN outside."""
     return apply(Arctanh(), as_floating(x))
 
 
 def arctan2(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The angle between the positive axis and the point with ordinate `x1` and abscissa `x2`, in [-pi, pi].
+    """Compute the angle between the positive axis and the point with ordinate `x1` and abscissa `x2`, in [-pi, pi].
 
     >>> import anabranch as ab
     >>> ab.ops.arctan2([0.0, 1.0], [-1.0, 0.0])

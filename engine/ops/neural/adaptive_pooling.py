@@ -25,7 +25,7 @@ from .window_geometry import (
 
 
 def adaptive_max_pool(inputs: TensorLike, output_size: int | Sequence[int], data_format: str | None = None) -> Tensor:
-    """`max_pool` to a given size, with windows as equal as may be.
+    """Return `max_pool` to a given size, with windows as equal as may be.
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -49,7 +49,7 @@ def adaptive_max_pool(inputs: TensorLike, output_size: int | Sequence[int], data
 def adaptive_average_pool(
     inputs: TensorLike, output_size: int | Sequence[int], data_format: str | None = None
 ) -> Tensor:
-    """`average_pool` to a given size, with windows as equal as may be. Integers become float32.
+    """Return `average_pool` to a given size, with windows as equal as may be. Integers become float32.
 
     Args:
         inputs, output_size, data_format: see `adaptive_max_pool`.
@@ -89,7 +89,7 @@ def _adaptive(
 
 
 def _adaptive_windows(x: Tensor, out: int, axis: int, rank: int) -> tuple[Tensor, Tensor]:
-    """The cells of `out` windows that part an axis, on an axis behind it, and whether they are in their windows.
+    """Return the cells of `out` windows that part an axis, on an axis behind it, and whether they are in their windows.
 
     Windows that are shorter than others have their last cell again, which changes no maximum.
     """

@@ -34,7 +34,7 @@ def dot_product_attention(
     flash_attention: bool | None = None,
     attn_logits_soft_cap: float | None = None,
 ) -> Tensor:
-    """``softmax(query key^T scale + bias) value``, for each head.
+    """Compute ``softmax(query key^T scale + bias) value``, for each head.
 
     Args:
         query: [batch, targets, heads, size].
@@ -117,7 +117,7 @@ def _logits(query: Tensor, key: Tensor, groups: int, scale: Any) -> Tensor:
 
 
 def _weighted(weights: Tensor, value: Tensor, groups: int) -> Tensor:
-    """The sums of the values times their weights, [batch, targets, heads, value size]."""
+    """Return the sums of the values times their weights, [batch, targets, heads, value size]."""
     if groups == 1:
         return einsum("bnts,bsnh->btnh", weights, value)
     batch, heads, targets, sources = (dim(weights, axis) for axis in range(4))

@@ -59,7 +59,7 @@ class _Convolution(Op):
             raise TypeError(f"convolution: expected numbers, got {first.dtype.name}. Cast them with ops.cast.")
 
     def _outs(self, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> tuple[Dim, ...]:
-        """The spatial dimensions of the result, as far as they are known."""
+        """Return the spatial dimensions of the result, as far as they are known."""
         if 0 in kernel:
             raise ValueError(f"convolution: a kernel of spatial shape {shape_text(tuple(kernel))} has no cells.")
         return tuple(
@@ -68,7 +68,7 @@ class _Convolution(Op):
         )
 
     def windows(self, x: Sequence[int], kernel: Sequence[int], dy: Sequence[int] | None = None) -> list[Window]:
-        """The windows for these run-time shapes, which are checked."""
+        """Return the windows for these run-time shapes, which are checked."""
         self._outs(x[1:-1], kernel[:-2])
         _check_channels(x[-1], kernel[-2], kernel[-1])
         windows = [
@@ -108,7 +108,7 @@ class _Convolution(Op):
 
 
 def _sizes(kernel: Shape, rank: int) -> tuple[Dim, ...]:
-    """The spatial dimensions of a kernel's shape.
+    """Return the spatial dimensions of a kernel's shape.
 
     Raises:
         ValueError: it has another rank.
@@ -349,7 +349,7 @@ def conv(
     data_format: str | None = None,
     dilation_rate: int | Sequence[int] = 1,
 ) -> Tensor:
-    """The convolution of 1, 2 or 3 spatial axes with a kernel (which is not flipped: a cross-correlation).
+    """Compute the convolution of 1, 2 or 3 spatial axes with a kernel (which is not flipped: a cross-correlation).
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -411,7 +411,7 @@ def depthwise_conv(
     data_format: str | None = None,
     dilation_rate: int | Sequence[int] = 1,
 ) -> Tensor:
-    """The convolution of each channel by itself.
+    """Compute the convolution of each channel by itself.
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -450,7 +450,7 @@ def separable_conv(
     data_format: str | None = None,
     dilation_rate: int | Sequence[int] = 1,
 ) -> Tensor:
-    """`depthwise_conv`, whose channels are then mixed cell by cell.
+    """Return `depthwise_conv`, whose channels are then mixed cell by cell.
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -561,7 +561,7 @@ def _grown(sizes: Sequence[Dim], strides: Sequence[int], growth: Sequence[int]) 
 
 
 def _shape_vector(known: Shape, x: Tensor, kernel: Tensor, strides: Sequence[int], growth: Sequence[int]) -> Tensor:
-    """The shape of the result as an int32 vector."""
+    """Return the shape of the result as an int32 vector."""
     if known is not None and None not in known:
         return convert_to_tensor(np.array(known, "int32"))
     factors = np.array([1, *strides, 0], "int32")

@@ -28,7 +28,7 @@ Block = tuple[Any, Any]  # slices of samples, and of rows of the result
 
 
 def correlate(xp: Any, x: Any, kernel: Any, windows: Sequence[Window]) -> Any:
-    """The sums of the cells under each window times the kernel.
+    """Return the sums of the cells under each window times the kernel.
 
     Args:
         x: [batch, *sizes, channels].
@@ -125,7 +125,7 @@ def _rows(x: Any) -> Any:
 
 
 def _back(rank: int) -> tuple[int, ...]:
-    """The order of axes that moves the first to the place before the last."""
+    """Return the order of axes that moves the first to the place before the last."""
     return (*range(1, rank), 0, rank)
 
 
@@ -136,7 +136,7 @@ def _grouped_kernel(kernel: Any, groups: int) -> Any:
 
 
 def _turned_kernel(kernel: Any, groups: int) -> Any:
-    """The kernel with the channels and filters of each group exchanged."""
+    """Return the kernel with the channels and filters of each group exchanged."""
     *sizes, per_group, filters = kernel.shape
     split = kernel.reshape(*sizes, per_group, groups, filters // groups)
     return split.swapaxes(-1, -3).reshape(*sizes, filters // groups, groups * per_group)
@@ -163,7 +163,7 @@ def _window_view(xp: Any, x: Any, windows: Sequence[Window]) -> Any:
 
 
 def _views(xp: Any, x: Any, windows: Sequence[Window]) -> Iterator[tuple[Block, Any]]:
-    """The cells under the windows, in blocks: the samples and the rows of the result, and their view."""
+    """Yield the cells under the windows, in blocks: the samples and the rows of the result, and their view."""
     if x.strides[-1] != x.itemsize:
         x = xp.ascontiguousarray(x)
     row = math.prod(w.out for w in windows[1:]) * math.prod(w.kernel for w in windows) * x.shape[-1]
@@ -242,7 +242,7 @@ def _are_disjoint(windows: Sequence[Window]) -> bool:
 
 
 def _disjoint(xp: Any, dy: Any, kernel: Any, windows: Sequence[Window]) -> Any:
-    """`correlate_transposed` where no cell is in two windows: each gets one product."""
+    """Return `correlate_transposed` where no cell is in two windows: each gets one product."""
     out = xp.zeros((dy.shape[0], *[window.size for window in windows], kernel.shape[-2]), dy.dtype)
     if not (out.size and dy.size):
         return out
@@ -256,7 +256,7 @@ def _letters(rank: int) -> tuple[str, str]:
 
 
 def _parts(xp: Any, x: Any, groups: int) -> list[Any]:
-    """The first channels of all groups, the second ones, and so on."""
+    """Return the first channels of all groups, the second ones, and so on."""
     if x.shape[-1] == groups:
         return [x]
     split = x.reshape(*x.shape[:-1], groups, -1)

@@ -39,7 +39,7 @@ def _pair(target: TensorLike, output: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def binary_crossentropy(target: TensorLike, output: TensorLike, from_logits: bool = False) -> Tensor:
-    """``-target * log(p) - (1 - target) * log(1 - p)``, elementwise.
+    """Compute ``-target * log(p) - (1 - target) * log(1 - p)``, elementwise.
 
     Args:
         target: probabilities or labels 0 and 1.
@@ -64,7 +64,7 @@ def binary_crossentropy(target: TensorLike, output: TensorLike, from_logits: boo
 def categorical_crossentropy(
     target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
 ) -> Tensor:
-    """``-sum(target * log(p))`` over the classes in `axis`.
+    """Compute ``-sum(target * log(p))`` over the classes in `axis`.
 
     Args:
         target: probabilities (one-hot rows, usually).
@@ -87,7 +87,7 @@ def categorical_crossentropy(
 def sparse_categorical_crossentropy(
     target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
 ) -> Tensor:
-    """``-log(p[target])`` for class numbers `target`.
+    """Compute ``-log(p[target])`` for class numbers `target`.
 
     Args:
         target: class numbers, of the shape of `output` without `axis`, or with a last axis of size 1 in its place.

@@ -35,7 +35,7 @@ class _Paths:
         self._children: dict[tuple[int, int], int] = {}
 
     def grown(self, path: int, label: int) -> int:
-        """The path with a label behind it."""
+        """Return the path with a label behind it."""
         number = self._children.setdefault((path, label), len(self.parents))
         if number == len(self.parents):
             self.parents.append(path)
@@ -43,7 +43,7 @@ class _Paths:
         return number
 
     def read(self, path: int) -> list[int]:
-        """The labels of a path."""
+        """Return the labels of a path."""
         labels: list[int] = []
         while path:
             labels.append(self.labels[path])
@@ -66,7 +66,7 @@ class _Beam:
         self.ends_label = np.full(1, -np.inf)
 
     def scores(self) -> Any:
-        """The log probabilities of the sequences that were found, the largest first."""
+        """Return the log probabilities of the sequences that were found, the largest first."""
         return np.logaddexp(self.ends_blank, self.ends_label)
 
     def advance(self, frame: Any) -> None:
@@ -183,7 +183,7 @@ def ctc_decode(
     merge_repeated: bool = True,
     mask_index: int | None = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The label sequences that the outputs of a CTC model stand for.
+    """Compute the label sequences that the outputs of a CTC model stand for.
 
     Args:
         inputs: logits, [batch, time, classes].

@@ -35,7 +35,7 @@ def shard_sizes(count: int, shards: int) -> list[int]:
 
 
 def shards_of(params: Any, partition_strategy: str) -> tuple[list[Any], str]:
-    """The shards of a table that was given as one, as a `ShardedVariable` or as a list, and how they are cut."""
+    """Return the shards of a table that was given as one, as a `ShardedVariable` or as a list, and how they are cut."""
     if isinstance(params, ShardedVariable):
         if params.grid is not None:  # rows are not whole anywhere
             return [params.value], "div"
@@ -82,7 +82,7 @@ def find_shards(
 def embedding_lookup(
     params: Any, ids: TensorLike, partition_strategy: str = "mod", max_norm: float | None = None
 ) -> Tensor:
-    """The rows of a table, cut into shards or whole, that ids name (``tf.nn.embedding_lookup``).
+    """Compute the rows of a table, cut into shards or whole, that ids name (``tf.nn.embedding_lookup``).
 
     Args:
         params: a table ``(vocabulary, ...)``, or a list of shards of it. Of n shards the first ``vocabulary % n`` hold
@@ -133,7 +133,7 @@ def embedding_lookup(
 
 
 def _rows(table: Any, places: Tensor) -> Tensor:
-    """Rows of one shard, taken on its device."""
+    """Return rows of one shard, taken on its device."""
     if not isinstance(table, Variable):
         return gather(table, places)
     with colocate_with(table):
@@ -149,7 +149,7 @@ def _rows_of(table: Any) -> Any:
 
 
 def _clipped(rows: Tensor, places: Tensor, max_norm: float | None) -> Tensor:
-    """Rows with at most that norm. (As in TensorFlow, the gradient flows through the norm, too.)"""
+    """Return rows with at most that norm. (As in TensorFlow, the gradient flows through the norm, too.)"""
     if max_norm is None:
         return rows
     first, rank = places.ndim, rows.ndim

@@ -20,7 +20,7 @@ _TILE_BYTES = 1 << 18
 
 @cache
 def _table(dtype: DTypeLike) -> Any:
-    """The two numbers in each byte, (256, 2)."""
+    """Return the two numbers in each byte, (256, 2)."""
     packed = np.arange(256, dtype=np.uint8).view(np.int8)
     return np.stack([(packed << 4) >> 4, packed >> 4], axis=1).astype(dtype)  # shifts that keep the sign
 

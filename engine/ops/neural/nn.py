@@ -112,7 +112,7 @@ class ReluGrad(ElementwiseOp):
 
 
 def relu(x: TensorLike) -> Tensor:
-    """``max(x, 0)``.
+    """Compute ``max(x, 0)``.
 
     >>> import anabranch as ab
     >>> ab.ops.relu([-1.0, 2.0])
@@ -123,12 +123,12 @@ def relu(x: TensorLike) -> Tensor:
 
 
 def relu6(x: TensorLike) -> Tensor:
-    """``min(max(x, 0), 6)``."""
+    """Compute ``min(max(x, 0), 6)``."""
     return minimum(relu(x), 6)
 
 
 def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
-    """`x` where it is positive, ``negative_slope * x`` elsewhere."""
+    """Return `x` where it is positive, ``negative_slope * x`` elsewhere."""
     tensor = as_floating(x)
     return where(greater_equal(tensor, 0), tensor, tensor * negative_slope)
 
@@ -140,18 +140,18 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
 
 
 def selu(x: TensorLike) -> Tensor:
-    """The self-normalising exponential unit (Klambauer, Unterthiner, Mayr and Hochreiter, 2017)."""
+    """Compute the self-normalising exponential unit (Klambauer, Unterthiner, Mayr and Hochreiter, 2017)."""
     return _SELU_SCALE * elu(x, _SELU_ALPHA)
 
 
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """``max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))`` (Barron, 2017)."""
+    """Compute ``max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))`` (Barron, 2017)."""
     tensor = as_floating(x)
     return where(greater(tensor, 0), tensor, alpha * expm1(minimum(tensor, 0) / alpha))
 
 
 def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
-    """``x * P(X <= x)`` for a standard normal X (Hendrycks and Gimpel, 2016).
+    """Compute ``x * P(X <= x)`` for a standard normal X (Hendrycks and Gimpel, 2016).
 
     Args:
         approximate: use the tanh formula instead of the error function.
@@ -164,7 +164,7 @@ def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
 
 
 def silu(x: TensorLike) -> Tensor:
-    """``x * sigmoid(x)``."""
+    """Compute ``x * sigmoid(x)``."""
     tensor = as_floating(x)
     return tensor * sigmoid(tensor)
 
@@ -173,7 +173,7 @@ swish = silu
 
 
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
-    """``(x + sqrt(x^2 + b)) / 2``."""
+    """Compute ``(x + sqrt(x^2 + b)) / 2``."""
     tensor = as_floating(x)
     return (tensor + sqrt(tensor * tensor + b)) * 0.5
 
@@ -186,7 +186,7 @@ def sparse_plus(x: TensorLike) -> Tensor:
 
 
 def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
-    """`x` where it is above `threshold`, `default_value` elsewhere."""
+    """Return `x` where it is above `threshold`, `default_value` elsewhere."""
     tensor = convert_to_tensor(x)
     return where(greater(tensor, threshold), tensor, default_value)
 
@@ -195,17 +195,17 @@ def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
 
 
 def log_sigmoid(x: TensorLike) -> Tensor:
-    """``log(sigmoid(x))``, for `x` of any size."""
+    """Compute ``log(sigmoid(x))``, for `x` of any size."""
     return -softplus(-as_floating(x))
 
 
 def hard_sigmoid(x: TensorLike) -> Tensor:
-    """``relu6(x + 3) / 6``: a sigmoid of three straight pieces."""
+    """Compute ``relu6(x + 3) / 6``: a sigmoid of three straight pieces."""
     return relu6(as_floating(x) + 3) / 6
 
 
 def hard_silu(x: TensorLike) -> Tensor:
-    """``x * hard_sigmoid(x)`` (Howard et al., 2019)."""
+    """Compute ``x * hard_sigmoid(x)`` (Howard et al., 2019)."""
     tensor = as_floating(x)
     return tensor * hard_sigmoid(tensor)
 
@@ -219,24 +219,24 @@ def sparse_sigmoid(x: TensorLike) -> Tensor:
 
 
 def hard_tanh(x: TensorLike) -> Tensor:
-    """`x`, clipped to [-1, 1]."""
+    """Return `x`, clipped to [-1, 1]."""
     return clip(as_floating(x), -1.0, 1.0)
 
 
 def softsign(x: TensorLike) -> Tensor:
-    """``x / (1 + |x|)``."""
+    """Compute ``x / (1 + |x|)``."""
     tensor = as_floating(x)
     return tensor / (1 + absolute(tensor))
 
 
 def tanh_shrink(x: TensorLike) -> Tensor:
-    """``x - tanh(x)``."""
+    """Compute ``x - tanh(x)``."""
     tensor = as_floating(x)
     return tensor - tanh(tensor)
 
 
 def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
-    """`x` moved toward 0 by `threshold`, and 0 where it is nearer."""
+    """Return `x` moved toward 0 by `threshold`, and 0 where it is nearer."""
     tensor = as_floating(x)
     return relu(tensor - threshold) - relu(-tensor - threshold)
 
@@ -248,7 +248,7 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
 
 
 def glu(x: TensorLike, axis: int = -1) -> Tensor:
-    """The first half of `x` along `axis` times the sigmoid of the second (Dauphin et al., 2016).
+    """Compute the first half of `x` along `axis` times the sigmoid of the second (Dauphin et al., 2016).
 
     Raises:
         ValueError: the size of the axis is not known to be even.
@@ -270,7 +270,7 @@ def glu(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 def softmax(x: TensorLike, axis: AxisLike = -1) -> Tensor:
-    """``exp(x) / sum(exp(x))`` over `axis` (one, several, or None for all), without overflow.
+    """Compute ``exp(x) / sum(exp(x))`` over `axis` (one, several, or None for all), without overflow.
 
     >>> import anabranch as ab
     >>> ab.ops.softmax([0.0, 0.0])
@@ -281,13 +281,13 @@ def softmax(x: TensorLike, axis: AxisLike = -1) -> Tensor:
 
 
 def log_softmax(x: TensorLike, axis: AxisLike = -1) -> Tensor:
-    """``log(softmax(x))`` over `axis` (one, several, or None for all), without loss of precision."""
+    """Compute ``log(softmax(x))`` over `axis` (one, several, or None for all), without loss of precision."""
     tensor = as_floating(x)
     return apply(LogSoftmax(axes_attribute(axis, tensor.ndim)), tensor)
 
 
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
-    """The nearest point of the probability simplex along `axis` (Martins and Astudillo, 2016).
+    """Compute the nearest point of the probability simplex along `axis` (Martins and Astudillo, 2016).
 
     The result sums to 1; that of Keras 3.15 does not, because it subtracts a sum of running sums.
     """
@@ -393,7 +393,7 @@ def layer_normalization(
 
 
 def _along_axes(weight: TensorLike, x: Tensor, axis: AxisLike) -> Tensor:
-    """`weight` in the shape that broadcasts with `x`, of which it has the axes `axis` alone."""
+    """Return `weight` in the shape that broadcasts with `x`, of which it has the axes `axis` alone."""
     value, axes = convert_to_tensor(weight, x.dtype), normalize_axes(axis, x.ndim)
     if axes is None or x.ndim is None or value.ndim != len(axes) or min(axes) == x.ndim - len(axes):
         return value
@@ -412,7 +412,7 @@ def rms_normalization(
 
 
 def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | None = None) -> Tensor:
-    """`x` over its norm along `axis`, which counts as at least `epsilon` (1e-7).
+    """Return `x` over its norm along `axis`, which counts as at least `epsilon` (1e-7).
 
     Args:
         order: of the norm, as `norm` takes it.
@@ -431,7 +431,7 @@ def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | No
 
 
 def l2_normalize(x: TensorLike, axis: AxisLike = None, epsilon: float = 1e-12) -> Tensor:
-    """``x / sqrt(max(sum(x^2), epsilon))`` over `axis` (None: all)."""
+    """Compute ``x / sqrt(max(sum(x^2), epsilon))`` over `axis` (None: all)."""
     tensor = as_floating(x)
     return tensor * rsqrt(maximum(sum(tensor * tensor, axis, keepdims=True), epsilon))
 

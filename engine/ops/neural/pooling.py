@@ -56,7 +56,7 @@ class _Pooling(Op):
     padding: str
 
     def _outs(self, sizes: Sequence[Dim]) -> tuple[Dim, ...]:
-        """The spatial dimensions of the result, as far as they are known."""
+        """Return the spatial dimensions of the result, as far as they are known."""
         return tuple(
             count_windows(size, kernel, stride, 1, self.padding)
             for size, kernel, stride in zip(sizes, self.pool_size, self.strides, strict=True)
@@ -87,7 +87,7 @@ class _Pooling(Op):
 
 
 def _combined(xp: Any, combine: Callable[..., Any], x: Any, windows: Sequence[Window], start: Any) -> Any:
-    """The cells of each window combined, axis by axis; `start` is what changes nothing."""
+    """Return the cells of each window combined, axis by axis; `start` is what changes nothing."""
     result = x
     for axis, window in enumerate(windows, 1):  # the first axis first: its parts are together
         if window.kernel == window.stride == 1:
@@ -113,7 +113,7 @@ def _combined_along(xp: Any, combine: Callable[..., Any], x: Any, window: Window
 
 
 def _spread(xp: Any, x: Any, windows: Sequence[Window]) -> Any:
-    """The transpose of the sums over windows: each cell gets the sum over the windows that it is in."""
+    """Return the transpose of the sums over windows: each cell gets the sum over the windows that it is in."""
     result = x
     for axis, window in reversed(list(enumerate(windows, 1))):
         if window.kernel == window.stride == 1:
@@ -452,7 +452,7 @@ def max_pool(
     padding: str = "valid",
     data_format: str | None = None,
 ) -> Tensor:
-    """The greatest value of each window, channel by channel.
+    """Compute the greatest value of each window, channel by channel.
 
     Where several cells hold the maximum, the derivative goes to the first of them, as in TensorFlow.
 

@@ -87,7 +87,7 @@ class QuantizedMatMul(Op):
         return result.astype(x.dtype)
 
     def rounded(self, xp: Any, x: Any, scale: Any = None) -> tuple[Any, Any]:
-        """Rows as whole numbers, in `x`'s dtype, and their scales."""
+        """Return rows as whole numbers, in `x`'s dtype, and their scales."""
         if scale is None:
             largest = xp.zeros((len(x), 1), x.dtype)
             if x.shape[-1]:
@@ -133,7 +133,7 @@ class QuantizedMatMul(Op):
 
 
 def exact_product(xp: Any, rows: Any, kernel: Any) -> Any:
-    """The product of whole numbers within int8's range as int32, by floating-point products that round nothing.
+    """Return the product of whole numbers within int8's range as int32, by floating-point products that round nothing.
 
     Args:
         xp: numpy or cupy.
@@ -158,7 +158,7 @@ def quantized_matmul(
     epsilon: float = EPSILON,
     transpose: bool = False,
 ) -> Tensor:
-    """``x @ (kernel / kernel_scale)`` with `x` rounded to int8, row by row.
+    """Compute ``x @ (kernel / kernel_scale)`` with `x` rounded to int8, row by row.
 
     Args:
         x: floating, (..., terms).

@@ -28,7 +28,7 @@ def _widened(x: Any) -> Any:
 
 
 def _centred(xp: Any, x: Any, axes: Axes) -> Any:
-    """`x`, widened, minus its maximum over `axes`: a new array."""
+    """Return `x`, widened, minus its maximum over `axes`: a new array."""
     wide = _widened(x)
     return wide - largest(xp, wide, axes)
 
@@ -101,7 +101,7 @@ class Softmax(Normalised):
 
 
 def softmax_pullback(dy: Tensor, y: Tensor, axes: Axes) -> Tensor:
-    """The cotangent of what `y` is the softmax of."""
+    """Compute the cotangent of what `y` is the softmax of."""
     return y * (dy - sum(dy * y, axes, keepdims=True))
 
 

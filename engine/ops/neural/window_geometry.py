@@ -48,7 +48,7 @@ class Window(NamedTuple):
         return self.before <= 0 and self.extent - self.before <= self.size
 
     def overlap(self, cell: int) -> tuple[slice[Any, Any, Any], slice[Any, Any, Any]]:
-        """The windows whose cell number `cell` is inside the input, and those cells of the input."""
+        """Return the windows whose cell number `cell` is inside the input, and those cells of the input."""
         offset = cell * self.dilation - self.before
         first = max(0, -(offset // self.stride))
         last = min(self.out, (self.size - 1 - offset) // self.stride + 1)
@@ -58,7 +58,7 @@ class Window(NamedTuple):
         return slice(first, last), slice(begin, begin + (last - first - 1) * self.stride + 1, self.stride)
 
     def phases(self) -> list[tuple[int, slice[Any, Any, Any], Window]]:
-        """The transposed windows: which windows a cell of the input is in.
+        """Return the transposed windows: which windows a cell of the input is in.
 
         They are alike for all cells at one place between strides. For each such place: that place, the cells of the
         kernel that count there, and the windows over the axis of the windows (with these cells in reverse order).
@@ -80,12 +80,12 @@ class Window(NamedTuple):
 
 
 def reach(kernel: int, dilation: int) -> int:
-    """Cells from the first to the last of a window."""
+    """Return cells from the first to the last of a window."""
     return (kernel - 1) * dilation + 1
 
 
 def cells(windows: Sequence[Window]) -> product[tuple[int, ...]]:
-    """The positions inside a window, in row-major order."""
+    """Return the positions inside a window, in row-major order."""
     return product(*[range(window.kernel) for window in windows])
 
 
@@ -119,7 +119,7 @@ def count_windows(size: Dim, kernel: Dim, stride: int, dilation: int, padding: s
 
 
 def place_window(size: int, kernel: int, stride: int, dilation: int, padding: str | tuple[int, int]) -> Window:
-    """The windows along an axis whose size is known.
+    """Return the windows along an axis whose size is known.
 
     "same" puts as many cells before as behind the input, or one less (as TensorFlow does), "causal" all before it.
     """
@@ -134,7 +134,7 @@ def place_window(size: int, kernel: int, stride: int, dilation: int, padding: st
 
 
 def at_axis(padding: Padding, axis: int) -> str | tuple[int, int]:
-    """`padding` along the spatial axis number `axis`."""
+    """Return `padding` along the spatial axis number `axis`."""
     return padding if isinstance(padding, str) else padding[axis]
 
 
@@ -154,7 +154,7 @@ def check_data_format(what: str, data_format: str | None) -> str:
 
 
 def check_padding(what: str, padding: Any, allowed: Sequence[str] = ("valid", "same")) -> str:
-    """`padding` in lower case.
+    """Return `padding` in lower case.
 
     Raises:
         ValueError: it is none of `allowed`.
@@ -185,14 +185,14 @@ def spatial_rank(what: str, *tensors: Tensor) -> int:
 
 
 def pooled_rank(what: str, x: Tensor, sizes: Any) -> int:
-    """The number of spatial axes: of the input, or if that is unknown, as many as `sizes` has."""
+    """Return the number of spatial axes: of the input, or if that is unknown, as many as `sizes` has."""
     if x.shape is None and is_sequence(sizes) and 1 <= len(sizes) <= 3:
         return len(sizes)
     return spatial_rank(what, x)
 
 
 def per_axis(what: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...]:
-    """An int, or one int for each spatial axis, as a tuple.
+    """Return an int, or one int for each spatial axis, as a tuple.
 
     Raises:
         ValueError: it is something else, or one of them is less than `least`.
@@ -207,21 +207,21 @@ def per_axis(what: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...
 
 
 def to_channels_last(x: Tensor, rank: int, data_format: str) -> Tensor:
-    """`x`, with its channels moved last if they come first."""
+    """Return `x`, with its channels moved last if they come first."""
     if data_format == "channels_last":
         return x
     return transpose(x, (0, *range(2, rank + 2), 1))
 
 
 def from_channels_last(x: Tensor, rank: int, data_format: str) -> Tensor:
-    """`x`, with its channels moved to where `data_format` wants them."""
+    """Return `x`, with its channels moved to where `data_format` wants them."""
     if data_format == "channels_last":
         return x
     return transpose(x, (0, rank + 1, *range(1, rank + 1)))
 
 
 def widened(x: Any) -> Any:
-    """`x` in the precision that sums of products are computed in: half precision becomes single."""
+    """Return `x` in the precision that sums of products are computed in: half precision becomes single."""
     return x.astype("float32") if is_half(x.dtype) else x
 
 
@@ -231,7 +231,7 @@ def is_half(dtype: DType) -> bool:
 
 
 def spatial(shape: Shape, rank: int) -> tuple[Dim, ...]:
-    """The spatial dimensions of a channels-last shape.
+    """Return the spatial dimensions of a channels-last shape.
 
     Raises:
         ValueError: it has another rank.

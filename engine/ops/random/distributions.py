@@ -54,7 +54,7 @@ Proposal = Callable[[Any, Any], tuple[Any, Any]]  # of uniforms [k, 4] and posit
 
 
 def _rejection(key: Any, count: int, propose: Proposal, stream: int = 0) -> Any:
-    """`count` values, each from the first of its rounds whose proposal is accepted."""
+    """Return `count` values, each from the first of its rounds whose proposal is accepted."""
     generator = np.random.Philox(key=key_words(key), counter=[0, stream, 0, 0])
     result: Any = np.empty(count)
     pending: Any = np.arange(count)
@@ -67,7 +67,7 @@ def _rejection(key: Any, count: int, propose: Proposal, stream: int = 0) -> Any:
 
 
 def _parameter(value: Any, shape: Sequence[int], name: str) -> Any:
-    """A parameter of a distribution for each element, as a flat float64 array.
+    """Return a parameter of a distribution for each element, as a flat float64 array.
 
     Raises:
         ValueError: it does not broadcast to `shape`.
@@ -83,7 +83,7 @@ _where: Any = np.where  # untyped, as all values here are
 
 
 def _log_gamma_numbers(key: Any, alpha: Any, stream: int = 0) -> Any:
-    """Logarithms of gamma numbers; NaN where alpha is not positive."""
+    """Return logarithms of gamma numbers; NaN where alpha is not positive."""
     valid: Any = (alpha > 0) & np.isfinite(alpha)
     raised: Any = _where(valid, alpha + (alpha < 1), 1)
     small: Any = _where(valid, np.minimum(alpha, 1), 1)
@@ -148,7 +148,7 @@ _LONGEST_SEARCH = 110  # of a binomial number of mean below 10: what is beyond h
 
 
 def _binomial_by_search(unit: Any, n: Any, p: Any) -> Any:
-    """The smallest k whose cumulative probability exceeds `unit`."""
+    """Return the smallest k whose cumulative probability exceeds `unit`."""
     probability = np.exp(n * np.log1p(-p))
     left, k = unit - probability, np.zeros_like(unit)
     for step in range(1, _LONGEST_SEARCH):
@@ -162,7 +162,7 @@ def _binomial_by_search(unit: Any, n: Any, p: Any) -> Any:
 
 
 def _binomial_by_rejection(u: Any, v: Any, n: Any, p: Any) -> tuple[Any, Any]:
-    """Proposals of BTRS, and which are accepted."""
+    """Return proposals of BTRS, and which are accepted."""
     spread = np.sqrt(n * p * (1 - p))
     b = 1.15 + 2.53 * spread
     a = -0.0873 + 0.0248 * b + 0.01 * p
@@ -309,7 +309,7 @@ class RandomBinomial(_Distribution):
 
 
 def _number(value: TensorLike, requirement: str, holds: Callable[[Any], Any]) -> Tensor:
-    """A parameter as a float64 tensor.
+    """Return a parameter as a float64 tensor.
 
     Raises:
         ValueError: it is known, and does not satisfy the requirement.

@@ -42,7 +42,7 @@ class SeedGenerator:
         self._counter = 0
 
     def next(self) -> Any:
-        """A new key: an int64 array [seed, counter]. (In a graph, `take_key` does the same at each run.)"""
+        """Return a new key: an int64 array [seed, counter]. (In a graph, `take_key` does the same at each run.)"""
         with self._lock:
             key = np.array([self._seed, self._counter], dtype="int64")
             self._counter += 1
@@ -89,7 +89,7 @@ class SeedGenerator:
         return True
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make a generator with the same seed."""
+        """Return the arguments that make a generator with the same seed."""
         return {"seed": self._seed, "name": self.name}
 
     @classmethod
@@ -117,7 +117,7 @@ _global_lock = fork_safe_lock()
 
 
 def global_generator() -> SeedGenerator:
-    """The generator behind ``seed=None``: seeded from the system, unless `set_global_seed` was called.
+    """Return the generator behind ``seed=None``: seeded from the system, unless `set_global_seed` was called.
 
     >>> import anabranch as ab
     >>> generator = ab.random.global_generator()
@@ -147,7 +147,7 @@ def _fresh_seed() -> int:
 
 
 def key_words(key: Any) -> Any:
-    """A key as two unsigned 64-bit words."""
+    """Return a key as two unsigned 64-bit words."""
     return np.asarray(key, dtype="int64").view("uint64")
 
 
@@ -248,7 +248,7 @@ def like(generators: Sequence[SeedGenerator]) -> dict[SeedGenerator, SeedGenerat
 
 
 def take_key(seed: Any = None) -> Tensor:
-    """The key of a random op, as an int64 vector of 2.
+    """Return the key of a random op, as an int64 vector of 2.
 
     Args:
         seed: a `SeedGenerator` (a new key at each run), None (the global generator), an int (the same key at each

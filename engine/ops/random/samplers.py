@@ -104,7 +104,7 @@ def draw_uniform(
 
 
 def _uniform_of(values: Any, shape: Sequence[int], wanted: DType, low: float, high: float) -> Any:
-    """Numbers in [low, high) made of those in [0, 1)."""
+    """Return numbers in [low, high) made of those in [0, 1)."""
     if (low, high) != (0.0, 1.0):
         values = values * values.dtype.type(high - low) + values.dtype.type(low)
     if high > low and (wanted != values.dtype or (low, high) != (0.0, 1.0)):
@@ -495,7 +495,7 @@ def categorical(logits: TensorLike, num_samples: int, dtype: DTypeLike = "int32"
 
 
 def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
-    """`x` with its parts along `axis` in random order. Gradients flow back to where they came from."""
+    """Return `x` with its parts along `axis` in random order. Gradients flow back to where they came from."""
     tensor = convert_to_tensor(x)
     size = dim(tensor, axis)
     op = RandomPermutation(size if isinstance(size, int) else None)

@@ -12,7 +12,7 @@ from .keys import SeedGenerator
 
 
 def shape_before(name: str, shape: ShapeLike, *others: Any) -> tuple[tuple[int | None, ...], list[Tensor]]:
-    """`resolve_shape` for the random function `name`, which takes the shape before `others`.
+    """Return `resolve_shape` for the random function `name`, which takes the shape before `others`.
 
     Raises:
         TypeError: `shape` is a number and one of `others` looks like a shape: they are in another order.

@@ -14,7 +14,7 @@ _RED, _GREEN, _BLUE = 0.2989, 0.5870, 0.1140  # the share of each in the brightn
 
 
 def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """The brightness of colours: ``0.2989 red + 0.587 green + 0.114 blue``. Gray images stay what they are.
+    """Compute the brightness of colours: ``0.2989 red + 0.587 green + 0.114 blue``. Gray images stay what they are.
 
     Args:
         images: one image or a batch, with 3 channels or 1. Integers are truncated.
@@ -40,7 +40,7 @@ def rgb_to_grayscale(images: TensorLike, data_format: str | None = None) -> Tens
 def _with_channels(
     what: str, images: TensorLike, data_format: str | None, allowed: tuple[int, ...]
 ) -> tuple[Tensor, int]:
-    """The images and the axis of their channels, of which there must be one of the numbers `allowed`."""
+    """Return the images and the axis of their channels, of which there must be one of the numbers `allowed`."""
     tensor = image_tensor(what, images)
     axis = channels_axis(tensor, check_data_format(what, data_format))
     channels = None if tensor.shape is None else tensor.shape[axis]
@@ -87,7 +87,7 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
 
 
 def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """The inverse of `rgb_to_hsv`.
+    """Compute the inverse of `rgb_to_hsv`.
 
     Args:
         images: one image or a batch, of floats in [0, 1], with 3 channels.

@@ -27,7 +27,7 @@ Taps = Sequence[Any]  # the weights of a filter along one axis: numbers or scala
 
 
 def _shifted(x: Tensor, taps: Taps, axis: int) -> Tensor:
-    """The sums of neighbours along an axis times the taps, where the window is inside (a correlation)."""
+    """Return the sums of neighbours along an axis times the taps, where the window is inside (a correlation)."""
     axis %= rank_of(x)
     total = None
     for place, weight in enumerate(taps):
@@ -39,19 +39,19 @@ def _shifted(x: Tensor, taps: Taps, axis: int) -> Tensor:
 
 
 def _with_border(x: Tensor, axis: int, size: int, mode: str = "constant") -> Tensor:
-    """`x` with room for a filter of a size to reach every element."""
+    """Return `x` with room for a filter of a size to reach every element."""
     widths = [(0, 0)] * rank_of(x)
     widths[axis] = ((size - 1) // 2, size // 2)
     return pad(x, widths, mode)
 
 
 def blur_axis(x: Tensor, taps: Taps, axis: int) -> Tensor:
-    """`x` filtered along an axis; outside there are zeros."""
+    """Return `x` filtered along an axis; outside there are zeros."""
     return _shifted(_with_border(x, axis, len(taps)), taps, axis)
 
 
 def gaussian_taps(size: int, sigma: Any) -> Taps:
-    """The weights of a bell curve around the middle, which sum to one; scalar tensors if `sigma` is one."""
+    """Return the weights of a bell curve around the middle, which sum to one; scalar tensors if `sigma` is one."""
     if isinstance(sigma, (int, float)):
         curve = np.exp(-0.5 * ((np.arange(size) - (size - 1) / 2) / sigma) ** 2)
         return [float(weight) for weight in curve / curve.sum()]
@@ -74,7 +74,7 @@ def gaussian_blur(
     sigma: Any = (1.0, 1.0),
     data_format: str | None = None,
 ) -> Tensor:
-    """Images blurred by a bell curve. Outside there are zeros.
+    """Compute images blurred by a bell curve. Outside there are zeros.
 
     Args:
         images: one image or a batch. Integers are rounded.

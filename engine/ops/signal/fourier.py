@@ -56,7 +56,7 @@ def _last(shape: Shape) -> Dim:
 
 
 def _fitted(xp: Any, x: Any, size: int) -> Any:
-    """`x` with its last axis cut, or padded with zeros, to `size`."""
+    """Return `x` with its last axis cut, or padded with zeros, to `size`."""
     if x.shape[-1] >= size:
         return x[..., :size]
     out = xp.zeros((*x.shape[:-1], size), x.dtype)
@@ -301,7 +301,7 @@ class InverseRealTransformBack(Op):
 
 
 def joined_parts(name: str, x: Any) -> tuple[Tensor, DType]:
-    """A pair of real and imaginary parts as complex numbers, and the dtype of the parts.
+    """Compute a pair of real and imaginary parts as complex numbers, and the dtype of the parts.
 
     Raises:
         ValueError: it is no pair of real tensors of one shape.
@@ -328,7 +328,7 @@ def _described(value: Any) -> str:
 
 
 def parted(x: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
-    """The real and imaginary parts of complex numbers, in `dtype`."""
+    """Compute the real and imaginary parts of complex numbers, in `dtype`."""
     return cast(real(x), dtype), cast(imag(x), dtype)
 
 
@@ -356,7 +356,7 @@ def check_positive(name: str, **values: Any) -> None:
 
 
 def fft(x: Any) -> tuple[Tensor, Tensor]:
-    """The Fourier transform along the last axis (``keras.ops.fft``).
+    """Compute the Fourier transform along the last axis (``keras.ops.fft``).
 
     Args:
         x: a pair of the real and the imaginary part, [..., n].
@@ -376,13 +376,13 @@ def fft(x: Any) -> tuple[Tensor, Tensor]:
 
 
 def ifft(x: Any) -> tuple[Tensor, Tensor]:
-    """The inverse of `fft`, with the same arguments and results."""
+    """Compute the inverse of `fft`, with the same arguments and results."""
     signal, dtype = joined_parts("ifft", x)
     return parted(apply(FourierTransform(inverse=True), signal), dtype)
 
 
 def fft2(x: Any) -> tuple[Tensor, Tensor]:
-    """The Fourier transform over the last two axes (``keras.ops.fft2``).
+    """Compute the Fourier transform over the last two axes (``keras.ops.fft2``).
 
     Args:
         x: a pair of the real and the imaginary part, [..., m, n].
@@ -398,13 +398,13 @@ def fft2(x: Any) -> tuple[Tensor, Tensor]:
 
 
 def ifft2(x: Any) -> tuple[Tensor, Tensor]:
-    """The inverse of `fft2`, with the same arguments and results."""
+    """Compute the inverse of `fft2`, with the same arguments and results."""
     signal, dtype = joined_parts("ifft2", x)
     return parted(apply(FourierTransform(2, inverse=True), signal), dtype)
 
 
 def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
-    """The Fourier transform of real numbers along the last axis, of which the first half says all.
+    """Compute the Fourier transform of real numbers along the last axis, of which the first half says all.
 
     Args:
         x: real numbers, [..., n].

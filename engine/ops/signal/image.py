@@ -33,7 +33,7 @@ def pad_images(
     target_width: _Size = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images with a border of zeros.
+    """Compute images with a border of zeros.
 
     Args:
         images: one image or a batch.
@@ -74,7 +74,7 @@ def crop_images(
     target_width: _Size = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """A window of images.
+    """Compute a window of images.
 
     Args:
         images: one image or a batch.
@@ -106,7 +106,7 @@ def crop_images(
 
 
 def _of_sizes(images: Tensor, first: int, *targets: _Size) -> Tensor:
-    """The images, of which heights and widths that were asked for are known, whatever they were made of."""
+    """Return the images, of which heights and widths that were asked for are known, whatever they were made of."""
     known = {first + place: size for place, size in enumerate(targets) if isinstance(size, int)}
     if images.shape is None or all(images.shape[axis] is not None for axis in known):
         return images

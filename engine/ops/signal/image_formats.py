@@ -20,7 +20,7 @@ _FORMATS = ("channels_last", "channels_first")
 
 
 def check_data_format(what: str, data_format: str | None) -> str:
-    """The data format, ``"channels_last"`` where none is given.
+    """Return the data format, ``"channels_last"`` where none is given.
 
     Raises:
         ValueError: there is no such format.
@@ -33,7 +33,7 @@ def check_data_format(what: str, data_format: str | None) -> str:
 
 
 def image_tensor(what: str, images: TensorLike, batch_only: bool = False) -> Tensor:
-    """The images as a tensor.
+    """Compute the images as a tensor.
 
     Raises:
         ValueError: it is neither one image (3 axes) nor a batch of images (4 axes).
@@ -47,37 +47,37 @@ def image_tensor(what: str, images: TensorLike, batch_only: bool = False) -> Ten
 
 
 def height_axis(tensor: Tensor, data_format: str) -> int:
-    """The axis of the rows; that of the columns is the next one."""
+    """Return the axis of the rows; that of the columns is the next one."""
     return rank_of(tensor) - (3 if data_format == "channels_last" else 2)
 
 
 def channels_axis(tensor: Tensor, data_format: str) -> int:
-    """The axis of the channels."""
+    """Return the axis of the channels."""
     return rank_of(tensor) - (1 if data_format == "channels_last" else 3)
 
 
 def rank_of(tensor: Tensor) -> int:
-    """The rank, which must be known."""
+    """Return the rank, which must be known."""
     assert tensor.shape is not None
     return len(tensor.shape)
 
 
 def as_batch(tensor: Tensor, data_format: str) -> Tensor:
-    """One image or several as [batch, height, width, channels]."""
+    """Compute one image or several as [batch, height, width, channels]."""
     if rank_of(tensor) == 3:
         tensor = expand_dims(tensor, 0)
     return tensor if data_format == "channels_last" else transpose(tensor, (0, 2, 3, 1))
 
 
 def from_batch(batch: Tensor, like: Tensor, data_format: str) -> Tensor:
-    """The inverse of `as_batch`: the layout of the tensor `like` that was given."""
+    """Compute the inverse of `as_batch`: the layout of the tensor `like` that was given."""
     if data_format == "channels_first":
         batch = transpose(batch, (0, 3, 1, 2))
     return squeeze(batch, 0) if rank_of(like) == 3 else batch
 
 
 def compute_dtype(tensor: Tensor) -> DType:
-    """The dtype in which pixels are weighted: at least float32."""
+    """Return the dtype in which pixels are weighted: at least float32."""
     return result_type(tensor.dtype, dtypes.float32) if dtypes.is_floating(tensor.dtype) else dtypes.float32
 
 
@@ -91,12 +91,12 @@ def restore_dtype(values: Tensor, dtype: DType) -> Tensor:
 
 
 def larger(first: Any, second: Any) -> DimLike:
-    """The larger of two sizes, ints or scalar tensors."""
+    """Return the larger of two sizes, ints or scalar tensors."""
     if isinstance(first, int) and isinstance(second, int):
         return builtins.max(first, second)
     return maximum(first, second)
 
 
 def smaller(first: Any, second: Any) -> DimLike:
-    """The smaller of two sizes, ints or scalar tensors."""
+    """Return the smaller of two sizes, ints or scalar tensors."""
     return -larger(-first, -second)

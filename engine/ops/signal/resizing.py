@@ -85,7 +85,7 @@ _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")
 
 
 def _weigh(e: Any, kernel: Any, pixels: Any, points: Any, size: Any, inverse: Any, shift: Any, antialias: bool) -> Any:
-    """The weights, [pixels, points]: those of a point sum to one, or are all zero where it is outside.
+    """Return the weights, [pixels, points]: those of a point sum to one, or are all zero where it is outside.
 
     Args:
         e: the module of functions.
@@ -120,7 +120,7 @@ def _symbolic_weights(
 
 
 def _contract(x: Tensor, weights: Tensor, axis: int) -> Tensor:
-    """The sums over an axis of `x` with weights, [pixels, points]: the points take the place of the pixels."""
+    """Return the sums over an axis of `x` with weights, [pixels, points]: the points take the place of the pixels."""
     before = _LETTERS[: rank_of(x)]
     after = before.replace(before[axis], "z")
     return einsum(f"{before},{before[axis]}z->{after}", x, cast(weights, x.dtype))
@@ -151,7 +151,7 @@ def resize(
     fill_value: float = 0.0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images of another size.
+    """Compute images of another size.
 
     Args:
         images: one image or a batch. Heights and widths may be unknown. Integers are rounded, and stay in the range of
@@ -217,7 +217,7 @@ def _resized_axis(x: Tensor, axis: int, target: int, kernel: Any, antialias: boo
 
 
 def _nearest(x: Tensor, axis: int, target: int) -> Tensor:
-    """The pixels in which the centres of the new ones are."""
+    """Return the pixels in which the centres of the new ones are."""
     length = dim(x, axis)
     if isinstance(length, int):
         claim((target,), 16, "The places of pixels")
@@ -226,7 +226,7 @@ def _nearest(x: Tensor, axis: int, target: int) -> Tensor:
 
 
 def _ratio_sizes(x: Tensor, first: int, height: int, width: int) -> tuple[DimLike, DimLike, DimLike, DimLike]:
-    """The sizes of `x`, the height that goes with its width, and the width that goes with its height."""
+    """Return the sizes of `x`, the height that goes with its width, and the width that goes with its height."""
     rows, columns = dim(x, first), dim(x, first + 1)
     return rows, columns, columns * height // width, rows * width // height
 
@@ -242,7 +242,7 @@ def _crop_to_ratio(x: Tensor, first: int, height: int, width: int) -> Tensor:
 
 
 def _pad_to_ratio(x: Tensor, first: int, height: int, width: int, fill_value: float) -> Tensor:
-    """The same number of rows above and below, or of columns left and right; one less in all where it is odd."""
+    """Return the same number of rows above and below, or of columns left and right; one less in all where it is odd."""
     rows, columns, wanted_rows, wanted_columns = _ratio_sizes(x, first, height, width)
     above, left = (larger(rows, wanted_rows) - rows) // 2, (larger(columns, wanted_columns) - columns) // 2
     widths: list[tuple[DimLike, DimLike]] = [(0, 0)] * rank_of(x)
@@ -262,7 +262,7 @@ def scale_and_translate(
     method: str,
     antialias: bool = True,
 ) -> Tensor:
-    """Images scaled and moved: what is at x comes to ``x * scale + translation``, and outside there are zeros.
+    """Compute images scaled and moved: what is at x comes to ``x * scale + translation``, and outside there are zeros.
 
     Args:
         images: a tensor of any shape of known rank.

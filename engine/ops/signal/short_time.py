@@ -158,7 +158,7 @@ class OverlapAdd(Op):
 
 
 def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int) -> Tensor:
-    """Sequences of `sequence_length` elements of the last axis, starting every `sequence_stride` elements.
+    """Compute sequences of `sequence_length` elements of the last axis, starting every `sequence_stride` elements.
 
     Args:
         x: [..., n].
@@ -181,7 +181,7 @@ def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int)
 
 
 def _window(name: str, window: Any, length: int, transform_length: int, dtype: DTypeLike) -> Tensor:
-    """The weights of a sequence, with zeros on both sides up to the length of the transform.
+    """Return the weights of a sequence, with zeros on both sides up to the length of the transform.
 
     Raises:
         ValueError: the window is not known, or is not as long as a sequence.
@@ -205,7 +205,7 @@ def _window(name: str, window: Any, length: int, transform_length: int, dtype: D
 
 
 def _named_window(name: str, window: str, length: int) -> Any:
-    """The periodic Hann or Hamming window."""
+    """Return the periodic Hann or Hamming window."""
     constants = {"hann": 0.5, "hamming": 0.54}
     if window not in constants:
         raise ValueError(f"{name}: window={window!r} is not known; expected 'hann', 'hamming', a tensor or None.")
@@ -223,7 +223,7 @@ def stft(
     window: Any = "hann",
     center: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The short-time Fourier transform along the last axis (``keras.ops.stft``).
+    """Compute the short-time Fourier transform along the last axis (``keras.ops.stft``).
 
     Args:
         x: real numbers, [..., n].
@@ -309,7 +309,7 @@ def istft(
 
 
 def _of_length(signal: Tensor, length: int) -> Tensor:
-    """The last axis cut, or padded with zeros, to a length."""
+    """Return the last axis cut, or padded with zeros, to a length."""
     size = dim(signal, -1)
     if isinstance(size, int) and size >= length:
         return signal[..., :length]

@@ -17,7 +17,7 @@ from ..math.trigonometry import cos
 
 
 def _window(x: TensorLike, name: str, shape: Callable[[Tensor], Tensor]) -> Tensor:
-    """A window of `x` points as float32: `shape` gives it, in float64, over places from -1 to 1.
+    """Return a window of `x` points as float32: `shape` gives it, in float64, over places from -1 to 1.
 
     Raises:
         TypeError: `x` is no integer.

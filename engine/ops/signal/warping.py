@@ -40,13 +40,13 @@ _Node = tuple[Tensor, Tensor | None, Tensor | None]  # an index, its weight, and
 
 
 def _mirrored(index: Any, size: DimLike) -> Tensor:
-    """``d c b | a b c d | c b a``, folded back to 0 ... size - 1."""
+    """Compute ``d c b | a b c d | c b a``, folded back to 0 ... size - 1."""
     last = size - 1
     return absolute(mod(index + last, larger(2 * last, 1)) - last)
 
 
 def _nodes(coordinate: Tensor, size: DimLike, order: int, fill_mode: str) -> list[_Node]:
-    """The elements of an axis between which a value is interpolated."""
+    """Return the elements of an axis between which a value is interpolated."""
     coordinate = clip(coordinate, -_FAR, _FAR)
     lower = floor(coordinate + 0.5) if order == 0 else floor(coordinate)
     index = cast(nan_to_num(lower), dtypes.int32)
@@ -59,7 +59,7 @@ def _nodes(coordinate: Tensor, size: DimLike, order: int, fill_mode: str) -> lis
 
 
 def _folded(index: Tensor, size: DimLike, fill_mode: str) -> tuple[Tensor, Tensor | None]:
-    """The index of an existing element, and for ``"constant"`` whether it is the one that was meant."""
+    """Return the index of an existing element, and for ``"constant"`` whether it is the one that was meant."""
     if fill_mode == "wrap":
         return mod(index, larger(size, 1)), None
     if fill_mode == "mirror":
@@ -81,7 +81,7 @@ def _interpolate(
     fill_value: TensorLike,
     start: Tensor | None = None,
 ) -> Tensor:
-    """The values of a grid at places between its elements.
+    """Return the values of a grid at places between its elements.
 
     Args:
         values: the elements in row-major order on the first axis; one more axis is of values that belong together.
@@ -101,7 +101,7 @@ def _interpolate(
 def _corner(
     values: Tensor, sizes: Sequence[DimLike], corner: Sequence[_Node], fill: Tensor, start: Tensor | None
 ) -> Tensor:
-    """One corner of the cells around the places: its value times its weight."""
+    """Return one corner of the cells around the places: its value times its weight."""
     position, weight, inside = start, None, None
     for (index, share, within), size in zip(corner, sizes, strict=True):
         position = index if position is None else position * size + index
@@ -120,7 +120,7 @@ def _corner(
 def map_coordinates(
     inputs: TensorLike, coordinates: Any, order: int, fill_mode: str = "constant", fill_value: TensorLike = 0
 ) -> Tensor:
-    """The values of an array at places between its elements.
+    """Compute the values of an array at places between its elements.
 
     Args:
         inputs: an array of known rank. Integers are rounded, halves away from zero.
@@ -177,13 +177,13 @@ def _order(what: str, interpolation: str) -> int:
 
 
 def _pixel_grid(batch: Tensor, dtype: DTypeLike) -> tuple[Tensor, Tensor]:
-    """The columns, [1, 1, width], and rows, [1, height, 1], of the pixels of a batch."""
+    """Return the columns, [1, 1, width], and rows, [1, height, 1], of the pixels of a batch."""
     columns, rows = cast(arange(dim(batch, 2)), dtype), cast(arange(dim(batch, 1)), dtype)
     return columns[None, None, :], rows[None, :, None]
 
 
 def _sample(batch: Tensor, columns: Tensor, rows: Tensor, order: int, fill_mode: str, fill_value: TensorLike) -> Tensor:
-    """The images of a batch, with channels last, at places, [batch or 1, height, width]."""
+    """Return the images of a batch, with channels last, at places, [batch or 1, height, width]."""
     count, height, width, channels = (dim(batch, axis) for axis in range(4))
     number = reshape(arange(count), (-1, 1, 1))
     pixels = reshape(batch, (count * height * width, channels))
@@ -198,7 +198,7 @@ def affine_transform(
     fill_value: TensorLike = 0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images moved, scaled, turned or sheared.
+    """Compute images moved, scaled, turned or sheared.
 
     The pixel (x, y) of the result is what `images` show at ``((a0 x + a1 y + a2) / k, (b0 x + b1 y + b2) / k)`` with
     ``k = c0 x + c1 y + 1``.
@@ -253,7 +253,7 @@ def perspective_transform(
     fill_value: TensorLike = 0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images seen from elsewhere: four points of each come to four given places.
+    """Compute images seen from elsewhere: four points of each come to four given places.
 
     Args:
         images: one image or a batch.
@@ -286,7 +286,7 @@ def perspective_transform(
 
 
 def homography(starts: Tensor, ends: Tensor) -> Tensor:
-    """The rows for `affine_transform`, [batch, 8], that lead from the end points back to the start points."""
+    """Compute the rows for `affine_transform`, [batch, 8], that lead from the end points back to the start points."""
     to_x, to_y = starts[..., 0], starts[..., 1]
     x, y = ends[..., 0], ends[..., 1]
     one, none = ones_like(x), zeros_like(x)
@@ -306,7 +306,7 @@ def elastic_transform(
     seed: Any = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Images bent at random: every pixel is moved a little, and neighbours are moved alike.
+    """Compute images bent at random: every pixel is moved a little, and neighbours are moved alike.
 
     Args:
         images: one image or a batch.

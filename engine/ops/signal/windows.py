@@ -21,7 +21,7 @@ from ..run_time_shapes import zeros_of
 
 
 def _window(starts: Any, sizes: Sequence[int], shape: Sequence[int]) -> tuple[Any, ...]:
-    """The key of a window, which must be inside.
+    """Return the key of a window, which must be inside.
 
     Raises:
         IndexError: it does not.
@@ -136,7 +136,7 @@ def _slice_like(x: Tensor, starts: Tensor, like: Tensor) -> Tensor:
 
 
 def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
-    """The part of `inputs` of size `shape` that begins at `start_indices`.
+    """Compute the part of `inputs` of size `shape` that begins at `start_indices`.
 
     Args:
         inputs: a tensor of rank r.
@@ -173,7 +173,7 @@ def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
 
 
 def slice_update(inputs: TensorLike, start_indices: Any, updates: TensorLike) -> Tensor:
-    """`inputs` with the part that begins at `start_indices`, of the shape of `updates`, replaced by `updates`.
+    """Return `inputs` with the part that begins at `start_indices`, of the shape of `updates`, replaced by `updates`.
 
     Raises:
         ValueError: the sizes do not fit.

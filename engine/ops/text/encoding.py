@@ -22,7 +22,7 @@ def multi_hot(
     sparse: bool = False,
     **kwargs: Any,
 ) -> Tensor:
-    """Vectors with a one at the place of each label of a sample.
+    """Return vectors with a one at the place of each label of a sample.
 
     Args:
         inputs: integers, [labels] or [batch, labels, ...]. Labels outside 0 to `num_classes` - 1 count for nothing.
@@ -61,7 +61,7 @@ def multi_hot(
 
 
 def saturate_cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
-    """`x` in another dtype, where values that it can't hold become the nearest that it can.
+    """Return `x` in another dtype, where values that it can't hold become the nearest that it can.
 
     Infinities become the largest finite values that both dtypes have.
 
@@ -79,7 +79,7 @@ def saturate_cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
 
 
 def _common_range(source: DType, target: DType) -> tuple[Any, Any]:
-    """The smallest and largest numbers of `source` within the range of both dtypes."""
+    """Return the smallest and largest numbers of `source` within the range of both dtypes."""
     (low, high), (least, most) = _range(source), _range(target)
     first, last = np.asarray(_max(low, least)).astype(source), np.asarray(_min(high, most)).astype(source)
     if _number(first) < least:  # rounded to a neighbour outside
@@ -98,7 +98,7 @@ def _range(dtype: DType) -> tuple[int | float, int | float]:
 
 
 def _number(value: Any) -> int | float:
-    """A Python number, which compares exactly with ints of any size."""
+    """Return a Python number, which compares exactly with ints of any size."""
     return int(value) if value.dtype.kind in "iu" else float(value)
 
 

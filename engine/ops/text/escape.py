@@ -71,7 +71,7 @@ class NumpyFunction(Op):
         return results
 
     def _checked(self, position: int, value: Any) -> Any:
-        """One result as an array that nothing else refers to.
+        """Return one result as an array that nothing else refers to.
 
         Raises:
             TypeError: its dtype is not what Tout says. ValueError: its shape is not what `shape` says.
@@ -141,7 +141,7 @@ class NumpyFunction(Op):
 
 
 def _given(value: Any) -> Any:
-    """An argument as the function gets it: it can't write into it, and a single string is a ``str``."""
+    """Return an argument as the function gets it: it can't write into it, and a single string is a ``str``."""
     if not is_array(value):
         return value
     if not value.ndim:
@@ -213,7 +213,7 @@ def numpy_function(
 
 
 def _shapes(shape: Any, count: int, single: bool) -> list[Shape]:
-    """The declared shape of each output."""
+    """Return the declared shape of each output."""
     if shape is None:
         return [None] * count
     if single:

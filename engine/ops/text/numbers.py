@@ -20,22 +20,22 @@ _numpy: Any = np  # where NumPy's annotations leave types open
 
 
 def items_of(array: Any) -> list[Any]:
-    """The elements in row-major order, as Python values."""
+    """Return the elements in row-major order, as Python values."""
     return np.asarray(array).ravel().tolist()
 
 
 def array_of(items: Sequence[Any], shape: tuple[int, ...], dtype: DType = dtypes.string) -> Any:
-    """The array of `shape` with elements `items`, in the form that programs compute with."""
+    """Return the array of `shape` with elements `items`, in the form that programs compute with."""
     return as_scalar_or_array(np.array(items, dtype).reshape(shape))
 
 
 def each(function: Callable[[Any], Any], array: Any, dtype: DType = dtypes.string) -> Any:
-    """`function` of every element."""
+    """Return `function` of every element."""
     return array_of([function(item) for item in items_of(array)], array.shape, dtype)
 
 
 def position_of(index: int, shape: tuple[int, ...]) -> str:
-    """An index into the flattened array as a person writes it: ``[1, 2]``."""
+    """Return an index into the flattened array as a person writes it: ``[1, 2]``."""
     return str([int(part) for part in np.unravel_index(index, shape)]) if shape else "[]"
 
 
@@ -43,7 +43,7 @@ def position_of(index: int, shape: tuple[int, ...]) -> str:
 
 
 def as_strings(array: Any) -> Any:
-    """An array of text of any kind as one of dtype "string". One of objects that are no text is left as it is.
+    """Return an array of text of any kind as one of dtype "string". One of objects that are no text is left as it is.
 
     Raises:
         TypeError: text and other things are mixed. ValueError: bytes are no UTF-8.
@@ -83,7 +83,7 @@ def _text(item: Any) -> str:
 
 
 def fnv1a(array: Any) -> Any:
-    """The 64-bit FNV-1a hash of each string's UTF-8 bytes, as uint64 of the same shape.
+    """Return the 64-bit FNV-1a hash of each string's UTF-8 bytes, as uint64 of the same shape.
 
     Fowler, Noll and Vo's hash, variant 1a: starting from the offset basis, ``hash = (hash ^ byte) * prime`` for each
     byte. It is computed for all strings at once, a byte of each at a time.
@@ -171,7 +171,7 @@ def substring(text: str, start: int, length: int, unit: str) -> str:
 
 
 def parse_numbers(array: Any, dtype: DType) -> Any:
-    """The numbers that strings hold.
+    """Return the numbers that strings hold.
 
     Raises:
         ValueError: one of them holds none, or one that `dtype` can't hold.
@@ -203,7 +203,7 @@ def _parsed(item: str, dtype: DType) -> Any:
 
 
 def number_format(kind: str, precision: int, scientific: bool, shortest: bool, width: int, fill: str) -> str:
-    """The printf format of numbers of a dtype of `kind`, as C's and Python's ``%``."""
+    """Return the printf format of numbers of a dtype of `kind`, as C's and Python's ``%``."""
     size = "" if width < 0 else str(width)
     if kind in "iu":
         return f"%{fill}{size}d"
@@ -212,7 +212,7 @@ def number_format(kind: str, precision: int, scientific: bool, shortest: bool, w
 
 
 def print_numbers(array: Any, template: str, width: int) -> Any:
-    """The strings of numbers, in the printf format `template`."""
+    """Return the strings of numbers, in the printf format `template`."""
     kind = array.dtype.kind
     if kind == "b":
         return each(lambda item: ("true" if item else "false").rjust(width), array)
@@ -226,7 +226,7 @@ def print_numbers(array: Any, template: str, width: int) -> Any:
 
 
 def shown(value: Any, summarize: int) -> str:
-    """A value as `print` and `strings.format` show it.
+    """Return a value as `print` and `strings.format` show it.
 
     Args:
         value: an array or NumPy scalar.
@@ -258,6 +258,6 @@ def _element(item: Any) -> str:
 
 
 def filled(parts: Sequence[str], values: Sequence[Any], summarize: int) -> str:
-    """The text of `parts` with `values` between them."""
+    """Return the text of `parts` with `values` between them."""
     texts = [shown(value, summarize) for value in values]
     return "".join(part + text for part, text in itertools.zip_longest(parts, texts, fillvalue=""))

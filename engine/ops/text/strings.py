@@ -60,12 +60,12 @@ def _strings(value: TensorLike, what: str) -> Tensor:
 
 
 def lower(input: TensorLike, encoding: str = "utf-8") -> Tensor:
-    """Each string in lower case; with ``encoding=""`` the letters of ASCII only."""
+    """Return each string in lower case; with ``encoding=""`` the letters of ASCII only."""
     return apply(StringCase(False, _only_ascii(encoding)), _strings(input, "lower"))
 
 
 def upper(input: TensorLike, encoding: str = "utf-8") -> Tensor:
-    """Each string in upper case; with ``encoding=""`` the letters of ASCII only."""
+    """Return each string in upper case; with ``encoding=""`` the letters of ASCII only."""
     return apply(StringCase(True, _only_ascii(encoding)), _strings(input, "upper"))
 
 
@@ -90,7 +90,7 @@ def _checked_unit(unit: str) -> str:
 
 
 def length(input: TensorLike, unit: str = "UTF8_CHAR") -> Tensor:
-    """The length of each string, as int32.
+    """Return the length of each string, as int32.
 
     Args:
         input: strings of any shape.
@@ -104,7 +104,7 @@ def length(input: TensorLike, unit: str = "UTF8_CHAR") -> Tensor:
 
 
 def substr(input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "UTF8_CHAR") -> Tensor:
-    """The part of each string from `pos` on, of at most `len` characters.
+    """Return the part of each string from `pos` on, of at most `len` characters.
 
     Args:
         input: strings; the three broadcast against each other.
@@ -137,7 +137,7 @@ class SplitStrings(NamedTuple):
 
 
 def join(inputs: Sequence[TensorLike], separator: str = "") -> Tensor:
-    """The strings of several tensors, one behind the other; the tensors broadcast.
+    """Return the strings of several tensors, one behind the other; the tensors broadcast.
 
     >>> import anabranch as ab
     >>> ab.ops.strings.join(["data", ["a.png", "b.png"]], separator="/")
@@ -152,7 +152,7 @@ def join(inputs: Sequence[TensorLike], separator: str = "") -> Tensor:
 def reduce_join(
     inputs: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False, separator: str = ""
 ) -> Tensor:
-    """The strings along axes joined into one.
+    """Return the strings along axes joined into one.
 
     Args:
         inputs: strings.
@@ -169,7 +169,7 @@ def reduce_join(
 
 
 def split(input: TensorLike, sep: str | None = None, maxsplit: int = -1) -> SplitStrings:
-    """The parts of each string between separators.
+    """Return the parts of each string between separators.
 
     Where TensorFlow returns a ragged tensor, this returns a padded array and the numbers of parts.
 
@@ -219,7 +219,7 @@ def regex_full_match(input: TensorLike, pattern: str) -> Tensor:
 
 
 def regex_replace(input: TensorLike, pattern: str, rewrite: str, replace_global: bool = True) -> Tensor:
-    r"""Each string with the matches of a regular expression replaced.
+    r"""Return each string with the matches of a regular expression replaced.
 
     Args:
         input: strings.
@@ -243,7 +243,7 @@ def regex_replace(input: TensorLike, pattern: str, rewrite: str, replace_global:
 
 
 def to_number(input: TensorLike, out_type: Any = "float32") -> Tensor:
-    """The number that each string holds.
+    """Return the number that each string holds.
 
     Args:
         input: strings; white space around the numbers is allowed.
@@ -273,7 +273,7 @@ def as_string(
     width: int = -1,
     fill: str = "",
 ) -> Tensor:
-    """Numbers as text, as C's printf writes them.
+    """Return numbers as text, as C's printf writes them.
 
     Args:
         input: numbers or bools ("true" and "false"); strings stay as they are.
@@ -305,7 +305,7 @@ def as_string(
 
 
 def format(template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3) -> Tensor:
-    """One string: `template` with its placeholders replaced, in order, by the values of `inputs`.
+    """Return one string: `template` with its placeholders replaced, in order, by the values of `inputs`.
 
     Args:
         template: the text.
@@ -334,7 +334,7 @@ def format(template: str, inputs: Any, placeholder: str = "{}", summarize: int =
 
 
 def to_hash_bucket_fast(input: TensorLike, num_buckets: int) -> Tensor:
-    """A number below `num_buckets` for each string: its 64-bit FNV-1a hash, modulo `num_buckets`, as int64.
+    """Return a number below `num_buckets` for each string: its 64-bit FNV-1a hash, modulo `num_buckets`, as int64.
 
     The hash is taken of the UTF-8 bytes, and is the same on every machine and in every version. (TensorFlow's is
     FarmHash's Fingerprint64, which gives other numbers.) It is no defence against chosen strings.

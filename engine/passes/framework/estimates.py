@@ -135,7 +135,7 @@ def _cubic(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
 
 
 def _dear(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
-    """Functions of elements that take some 20 operations each."""
+    """Return functions of elements that take some 20 operations each."""
     return 20.0 * max(_most_elements(inputs), _most_elements(outputs))
 
 

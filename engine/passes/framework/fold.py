@@ -20,7 +20,7 @@ LARGEST = 256  # elements of what is computed
 
 
 def folded(op: Op, inputs: Sequence[Symbol], place: Place) -> Constant | None:
-    """The constant that `op` gives over constants; None if it does not, or may fail, or gives too much.
+    """Return the constant that `op` gives over constants; None if it does not, or may fail, or gives too much.
 
     What raises an error is left to do so when it runs, and so is what `debugging` reports: what makes NaN or infinity
     of finite numbers, and what leaves ids out.

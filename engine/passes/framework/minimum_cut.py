@@ -28,7 +28,7 @@ class Network:
         self.sink = self.place()
 
     def place(self) -> int:
-        """A new place."""
+        """Return a new place."""
         self._leaving.append([])
         return len(self._leaving) - 1
 
@@ -42,7 +42,7 @@ class Network:
         self._room.append(0)
 
     def cut(self) -> set[int]:
-        """The places behind the cheapest cut, on the side of the sink; of several cuts the one nearest to it."""
+        """Return the places behind the cheapest cut, on the side of the sink; of several cuts the one nearest to it."""
         while True:
             levels = self._levels()
             if levels[self.sink] < 0:
@@ -87,7 +87,7 @@ class Network:
                 return
 
     def _next(self, place: int, levels: list[int], tried: list[int]) -> int | None:
-        """A connection with room from `place` to one that is farther from the source."""
+        """Return a connection with room from `place` to one that is farther from the source."""
         leaving = self._leaving[place]
         while tried[place] < len(leaving):
             number = leaving[tried[place]]
@@ -97,7 +97,7 @@ class Network:
         return None
 
     def _before_sink(self) -> set[int]:
-        """The places from which there is still room on a way to the sink."""
+        """Return the places from which there is still room on a way to the sink."""
         found = {self.sink}
         pending = [self.sink]
         while pending:

@@ -25,7 +25,7 @@ _regions_of: Callable[[Operation], Sequence[Region]] = attrgetter("op.regions")
 def needed_operations(
     graph: Graph, targets: Iterable[Symbol | Operation], fed: Iterable[Symbol] = ()
 ) -> list[Operation]:
-    """The operations of `graph` that must run to produce `targets`, in program order.
+    """Return the operations of `graph` that must run to produce `targets`, in program order.
 
     Order alone never drags an operation in: only data and explicit control dependencies do. Operations whose
     outputs are all fed do not run. What a loop or branch waits for because an operation inside does, it waits for only
@@ -153,7 +153,7 @@ class Pruning:
 def _waited_for(
     operation: Operation, sources: Sequence[Operation], recorded: Iterable[Symbol] = ()
 ) -> Sequence[Operation]:
-    """Those of `sources` for which an operation has to wait.
+    """Return those of `sources` for which an operation has to wait.
 
     Args:
         operation: any.
@@ -204,7 +204,7 @@ class Kept:
         self.add(self._recorded.pop(graph, ()))
 
     def recorded_in(self, graph: Graph) -> set[Symbol]:
-        """Those of a graph, but for the results of a region."""
+        """Return those of a graph, but for the results of a region."""
         return self._recorded.get(graph, set())
 
     def inside(self, region: Region) -> Kept:
@@ -223,7 +223,7 @@ class Kept:
         return seen
 
     def needed_in(self, region: Region) -> list[Operation]:
-        """The operations of a region that a run of it needs."""
+        """Return the operations of a region that a run of it needs."""
         return needed_in_region(region, self.recorded_in(region))
 
 
@@ -270,7 +270,7 @@ def is_kind_among(found: Iterable[type[Op]], *kinds: type[Op]) -> bool:
 
 
 def all_blocks(operations: Iterable[Operation]) -> Iterator[Sequence[Operation]]:
-    """`operations`, and those of each region inside, in any order."""
+    """Yield `operations`, and those of each region inside, in any order."""
     block = list(operations)
     yield block
     pending = _regions_in(block)
@@ -282,12 +282,12 @@ def all_blocks(operations: Iterable[Operation]) -> Iterator[Sequence[Operation]]
 
 
 def _regions_in(block: Iterable[Operation]) -> list[Region]:
-    """The regions that operations of a block hold."""
+    """Return the regions that operations of a block hold."""
     return [region for regions in filter(None, map(_regions_of, block)) for region in regions]
 
 
 def inner_tensors(operations: Iterable[Operation]) -> set[Symbol]:
-    """The tensors inside loops, branches and recursions whose values frames record for any of `operations`."""
+    """Return the tensors inside loops, branches and recursions whose values frames record for any of `operations`."""
     found: set[Symbol] = set()
     for block in all_blocks(operations):
         found.update([operation.op.inner for operation in block if isinstance(operation.op, _FRAME_TAKERS)])
@@ -332,7 +332,7 @@ def _gather_recorded(
 
 
 def live_outputs(operation: Operation, used: set[Symbol], demanded: Sequence[Symbol]) -> list[int]:
-    """The positions of the results of a loop or branch that anything needs.
+    """Return the positions of the results of a loop or branch that anything needs.
 
     Args:
         operation: the loop or branch.

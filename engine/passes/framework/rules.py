@@ -24,7 +24,7 @@ class Site(Place, Protocol):
     """The place where an operation is rewritten while it is copied."""
 
     def make(self, op: Op, *inputs: Symbol) -> Symbol:
-        """The first output of a further operation in the same graph, rewritten itself where a rule applies."""
+        """Return the first output of a further operation in the same graph, rewritten itself where a rule applies."""
         ...
 
 
@@ -51,7 +51,7 @@ def making(op: Op, *names: str) -> Callable[[Match, Site], Rewrite]:
 
 
 def shape_of(tensor: Symbol) -> tuple[int, ...] | None:
-    """The shape of a tensor, where all of it is known."""
+    """Return the shape of a tensor, where all of it is known."""
     spec = tensor.spec
     return spec.static_shape if isinstance(spec, TensorSpec) else None
 
@@ -95,7 +95,7 @@ NO_RULES = RulesOf()
 
 
 def table_of(*rules: Rule) -> dict[type[Op], RulesOf]:
-    """The rules by op class."""
+    """Return the rules by op class."""
     table: dict[type[Op], list[Rule]] = {}
     for rule in rules:
         for kind in rule.pattern.kinds:
@@ -109,7 +109,7 @@ def _over(rules: Sequence[Rule]) -> frozenset[type[Op]] | None:
 
 
 def _demanded(pattern: Pattern) -> frozenset[type[Op]]:
-    """The classes of ops of which one must make an input; none if that may be any."""
+    """Return the classes of ops of which one must make an input; none if that may be any."""
     for part in pattern.inputs:
         if part.is_constant or part.kinds:
             return frozenset((Constant, Parameter) if part.is_constant else part.kinds)

@@ -22,7 +22,7 @@ from .rules import Rewrite, table_of
 
 
 def _constant_shape(tensor: Symbol) -> tuple[int, ...] | None:
-    """The shape that a shape vector holds, if it is a constant."""
+    """Return the shape that a shape vector holds, if it is a constant."""
     op = tensor.operation.op
     return tuple(int(dim) for dim in op.value) if isinstance(op, Constant) else None
 
@@ -70,7 +70,7 @@ RULES: dict[type[Op], Callable[[Any, Sequence[Symbol]], Rewrite]] = {
 
 
 def simplify(op: Op, inputs: Sequence[Symbol]) -> Rewrite:
-    """The rewrite of `op` over `inputs` by its rule, if it has one that applies."""
+    """Return the rewrite of `op` over `inputs` by its rule, if it has one that applies."""
     rule = RULES.get(type(op))
     return None if rule is None else rule(op, inputs)
 

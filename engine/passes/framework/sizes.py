@@ -158,5 +158,5 @@ def _common(sizes: Sequence[Size]) -> Size | None:
 
 
 def shaped_like(shape: Symbol) -> Symbol | None:
-    """The value whose shape a shape vector is."""
+    """Return the value whose shape a shape vector is."""
     return shape.operation.inputs[0] if type(shape.operation.op) is ShapeOf else None

@@ -203,7 +203,7 @@ class Specialised:
         return self._block.uses[original] == 1
 
     def make(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Symbol:
-        """An operation that stands in the place of `operation`, or leads to what does; rewritten itself.
+        """Return an operation that stands in the place of `operation`, or leads to what does; rewritten itself.
 
         Raises:
             ValueError, TypeError, IndexError: it does not fit the inputs.
@@ -230,7 +230,7 @@ class Specialised:
         return local
 
     def _renewed(self, op: Op) -> Op:
-        """Ops that refer to inner tensors refer to their copies."""
+        """Return ops that refer to inner tensors refer to their copies."""
         if not isinstance(op, (History, Saved, Recorded, Call)):
             return op  # as most are
         if isinstance(op, History):
@@ -324,7 +324,7 @@ class Specialised:
         self.tensors[operation.outputs[-1]] = new.outputs[-1]
 
     def _differentiated(self, operation: Operation) -> set[Symbol]:
-        """The final values of a loop over masked rows that stay for the sake of its gradient."""
+        """Return the final values of a loop over masked rows that stay for the sake of its gradient."""
         op = operation.op
         if not self.keeps_differentiated or not isinstance(op, While) or not keeps_by_masks(op.body):
             return set()
@@ -414,7 +414,7 @@ class Specialised:
         return into.adopt(op, inputs, specs, operation, self._waits(operation))
 
     def _waits(self, operation: Operation) -> tuple[Operation, ...]:
-        """The copies of the operations for which one waits."""
+        """Return the copies of the operations for which one waits."""
         if not operation.control_inputs:
             return ()
         return tuple([self.operations[source] for source in operation.control_inputs if source in self.operations])
@@ -552,7 +552,7 @@ def _request(operation: Operation) -> tuple[Any, ...]:
 
 
 def _sharing_key(op: Op, inputs: list[Symbol], operation: Operation) -> Any:
-    """Operations with equal keys compute the same; None for what must not be shared."""
+    """Return operations with equal keys compute the same; None for what must not be shared."""
     if operation.effects or operation.control_inputs:
         return None
     if isinstance(op, Constant):

@@ -100,7 +100,7 @@ def listed(block: Block) -> Iterator[str]:
 
 
 def back_pointers(block: Block) -> Iterator[str]:
-    """Each output points to its operation and position."""
+    """Yield each output points to its operation and position."""
     for operation in block.operations:
         for position, tensor in enumerate(operation.outputs):
             if tensor.operation is not operation or tensor.index != position:
@@ -121,7 +121,7 @@ def defined_before(block: Block) -> Iterator[str]:
 
 
 def waits(block: Block) -> Iterator[str]:
-    """Each operation waits for operations of its graph that come before."""
+    """Yield each operation waits for operations of its graph that come before."""
     for operation in block.operations:
         for source in operation.control_inputs:
             if source.graph is not block.graph:

@@ -337,7 +337,7 @@ def _numbered(op: Fused) -> Fused:
 
 
 def _needed(count: int, steps: Sequence[tuple[Op, tuple[int, ...]]], results: Iterable[int]) -> set[int]:
-    """The values that the results need."""
+    """Return the values that the results need."""
     found: set[int] = set()
     pending = list(results)
     while pending:

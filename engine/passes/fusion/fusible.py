@@ -163,7 +163,7 @@ def _broadcast_to(spec: Spec, shape: Sequence[int | None]) -> Spec:
 def form_of(
     operation: Operation, specs: Sequence[Spec], rule: FusionRule, only_elementwise: bool = False
 ) -> Form | None:
-    """The form of an operation; None if kernels can't compute it, or not for such shapes.
+    """Return the form of an operation; None if kernels can't compute it, or not for such shapes.
 
     Args:
         operation: any.
@@ -204,7 +204,7 @@ def _size(spec: TensorSpec) -> int:
 
 
 def _in_steps(steps: Sequence[Step], inputs: Sequence[TensorSpec], output: TensorSpec, rule: FusionRule) -> Form | None:
-    """The form of an op that says itself of which steps it is made."""
+    """Return the form of an op that says itself of which steps it is made."""
     specs: list[Any] = list(inputs)
     for step, taken in steps:
         given = [specs[k] for k in taken]
@@ -238,7 +238,7 @@ def _can_compute(step: Op, inputs: Sequence[TensorSpec], output: TensorSpec, rul
 
 
 def _chain(ops: Sequence[Op], founds: bool = True, is_view: bool = False) -> Form | None:
-    """One op behind the other."""
+    """Return one op behind the other."""
     steps = tuple((op, (position,)) for position, op in enumerate(ops))
     return Form((0,), steps, (len(ops),), founds, is_view) if ops else None
 
@@ -335,12 +335,12 @@ class Placed:
     steps: tuple[Layout, ...]
 
     def shifted_by(self, shift: Callable[[Layout], Layout]) -> Placed:
-        """The same, with other layouts."""
+        """Return the same, with other layouts."""
         return Placed(self.space, tuple(map(shift, self.inputs)), tuple(map(shift, self.steps)))
 
 
 def founding_space(operation: Operation, form: Form, known: Sequence[Spec]) -> Space | None:
-    """The space of a group that begins with an operation, with these specs: that of its largest value."""
+    """Return the space of a group that begins with an operation, with these specs: that of its largest value."""
     if not form.founds:
         return None
     specs: list[Any] = [known[position] for position in form.inputs]
@@ -353,7 +353,7 @@ def founding_space(operation: Operation, form: Form, known: Sequence[Spec]) -> S
 
 
 def place(form: Form, taken: Sequence[Spec], space: Space, known: Sequence[Layout | None]) -> Placed | None:
-    """The layouts of an operation's values in a space.
+    """Return the layouts of an operation's values in a space.
 
     Args:
         form: the operation's.
@@ -440,7 +440,7 @@ def _place_reshape(space: Space, operand: tuple[Shape, Layout | None], shape: Sh
 
 
 def _filling(operand: tuple[Shape, Layout | None], space: Space) -> Layout | None:
-    """The layout of an operand; of one that is read, if it fills the space."""
+    """Return the layout of an operand; of one that is read, if it fills the space."""
     shape, layout = operand
     if layout is None and math.prod(shape) == space.size:
         return canonical(shape)

@@ -165,14 +165,14 @@ class Block:
         return [group for group in self.groups if group.members]
 
     def _below(self, operation: Operation) -> frozenset[Dependent]:
-        """The groups on which an operation's results depend directly."""
+        """Return the groups on which an operation's results depend directly."""
         below = self.behind.get(operation, _NOTHING)
         if below.isdisjoint(self.absorbed):
             return below
         return frozenset(self._stands_for(group) for group in below)
 
     def _stands_for(self, group: Dependent) -> Dependent:
-        """The group of which another has become a part, or itself."""
+        """Return the group of which another has become a part, or itself."""
         while group in self.absorbed:
             group = self.absorbed[group]
         return group
@@ -191,7 +191,7 @@ class Block:
     # --- joining --------------------------------------------------------------------------------------------
 
     def _take(self, operation: Operation) -> Group | None:
-        """The group that `operation` joins, or begins; None if it can't be fused."""
+        """Return the group that `operation` joins, or begins; None if it can't be fused."""
         is_plain = operation in self.plain
         specs = specs_of(operation, self.sizes)
         form = form_of(operation, specs, self.rule, is_plain)
@@ -246,12 +246,12 @@ class Block:
         return False
 
     def shape_of(self, operation: Operation) -> tuple[int | None, ...] | None:
-        """The shape of the first result of an operation that has a form."""
+        """Return the shape of the first result of an operation that has a form."""
         result = self.specs[operation][len(operation.inputs)]
         return result.shape if isinstance(result, TensorSpec) else None
 
     def _known(self, tensor: Symbol, group: Group, rebase: _Rebase) -> Layout | None:
-        """The layout of a tensor that the group computes; None for others."""
+        """Return the layout of a tensor that the group computes; None for others."""
         if self.group_of.get(tensor.operation) is not group:
             return None
         return rebase.shift(self._layout(tensor, group))
@@ -262,7 +262,7 @@ class Block:
         return (*placed.inputs, *placed.steps)[form.results[tensor.index]]
 
     def taken(self, operation: Operation) -> list[Symbol]:
-        """The inputs of an operation that its kernel needs."""
+        """Return the inputs of an operation that its kernel needs."""
         known = self._taken.get(operation)
         if known is None:
             inputs = operation.inputs
@@ -425,7 +425,7 @@ class Block:
         return None
 
     def _agreed(self, group: Group, other: Group, placed: dict[Operation, Placed], space: Space) -> Space | None:
-        """The space of both groups; None if one takes a value elsewhere than where the other computes it."""
+        """Return the space of both groups; None if one takes a value elsewhere than where the other computes it."""
         current: Space | None = space
         for member in group.members:
             for tensor, layout in zip(self.taken(member), placed[member].inputs, strict=True):

@@ -93,7 +93,7 @@ def _kind_of(operation: Operation) -> Kind | None:
 
 
 def _bytes_of(operation: Operation) -> int:
-    """The size of a gradient: of one of the arrays, which all have the same shape."""
+    """Return the size of a gradient: of one of the arrays, which all have the same shape."""
     spec = operation.outputs[0].spec
     assert isinstance(spec, TensorSpec)
     return math.prod([dim or 0 for dim in spec.shape or ()]) * int(spec.dtype.itemsize)
@@ -136,7 +136,7 @@ def _independent(operations: Sequence[Operation], members: Sequence[Operation]) 
 
 
 def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
-    """One operation instead of a group. Their tensors live on as its outputs."""
+    """Return one operation instead of a group. Their tensors live on as its outputs."""
     first, last = group[0], group[-1]
     op = first.op
     assert isinstance(op, Fused)

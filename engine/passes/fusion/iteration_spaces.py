@@ -24,7 +24,7 @@ MOST_JOINED = 8  # where parts are put together, which is nothing but reading ea
 
 
 def canonical(shape: Shape) -> Layout:
-    """The layout of a value that fills its space."""
+    """Return the layout of a value that fills its space."""
     found: list[Interval | None] = []
     low = 1
     for dim in reversed(shape):
@@ -39,7 +39,7 @@ def intervals(layout: Layout) -> list[Interval]:
 
 
 def shifted(layout: Layout, at: int, factor: int) -> Layout | None:
-    """The layout in a space with a new axis of size `factor` at `at`; None if it would cut an axis in two."""
+    """Return the layout in a space with a new axis of size `factor` at `at`; None if it would cut an axis in two."""
     found: list[Interval | None] = []
     for interval in layout:
         if interval is None or interval[1] <= at:
@@ -93,14 +93,14 @@ class Space:
     reduced: frozenset[Interval] = frozenset()
 
     def with_layout(self, layout: Layout) -> Space | None:
-        """The space with the cuts of a layout; None if these do not go with the others."""
+        """Return the space with the cuts of a layout; None if these do not go with the others."""
         found = intervals(layout)
         if any(inner[1] > outer[0] for outer, inner in itertools.pairwise(found)):
             return None
         return self.with_cuts([end for interval in found for end in interval])
 
     def with_cuts(self, cuts: Iterable[int]) -> Space | None:
-        """The space with more cuts; None if one does not divide the next."""
+        """Return the space with more cuts; None if one does not divide the next."""
         if self.cuts.issuperset(cuts):
             return self
         joined = sorted(self.cuts.union(cuts))
@@ -109,7 +109,7 @@ class Space:
         return replace(self, cuts=frozenset(joined))
 
     def with_parts(self, parts: Interval, most: int = MOST_PARTS) -> Space | None:
-        """The space with an axis of at most so many that is written out; None if another is, or it can't be."""
+        """Return the space with an axis of at most so many that is written out; None if another is, or it can't be."""
         low, high = parts
         if self.parts is not None:
             return self if self.parts == parts else None
@@ -119,7 +119,7 @@ class Space:
         return None if cut is None else replace(cut, parts=parts)
 
     def missing(self, layout: Layout) -> list[Interval]:
-        """The intervals along which a value is the same, but for the parts; innermost first."""
+        """Return the intervals along which a value is the same, but for the parts; innermost first."""
         covered = intervals(layout)
         if self.parts is not None:
             covered.append(self.parts)
@@ -146,12 +146,12 @@ class Space:
         return replace(self, row=missing[0][1])
 
     def reducing(self, layout: Layout) -> Space:
-        """The space where a reduction leaves a value of this layout."""
+        """Return the space where a reduction leaves a value of this layout."""
         missing = self.missing(layout)
         return replace(self, reduced=self.reduced | {missing[0]}) if len(missing) == 1 else self
 
     def with_sizes(self, sizes: Mapping[int, int]) -> Space:
-        """The space with other sizes in the place of some."""
+        """Return the space with other sizes in the place of some."""
         return Space(
             with_sizes(self.size, sizes),
             frozenset([with_sizes(cut, sizes) for cut in self.cuts]),
@@ -161,7 +161,7 @@ class Space:
         )
 
     def rebased(self, parts: Interval) -> Space | None:
-        """The space with a new axis of parts in it."""
+        """Return the space with a new axis of parts in it."""
         low, high = parts
         factor = high // low
         if self.parts is not None or low not in self.cuts or (self.row or 0) > low:
@@ -171,7 +171,7 @@ class Space:
         return moved.with_parts(parts)
 
     def embedded(self, small: Space, embedding: Embedding) -> Space | None:
-        """The space with what is settled in a smaller one that is in it; None if that contradicts itself."""
+        """Return the space with what is settled in a smaller one that is in it; None if that contradicts itself."""
         row = None if small.row is None else embedding.interval((1, small.row))
         if small.row is not None and (row is None or row[0] != 1):
             return None
@@ -235,7 +235,7 @@ class Embedding:
 
 
 def space_of(shape: Shape) -> Space:
-    """The space that values of a shape fill."""
+    """Return the space that values of a shape fill."""
     return Space(math.prod(shape), frozenset([1, *[end for axis in intervals(canonical(shape)) for end in axis]]))
 
 
@@ -243,7 +243,7 @@ def space_of(shape: Shape) -> Space:
 
 
 def broadcast_layout(shape: Shape, inputs: Sequence[tuple[Shape, Layout | None]], size: int) -> Layout | None:
-    """The layout of an elementwise result, from the inputs whose layouts are known."""
+    """Return the layout of an elementwise result, from the inputs whose layouts are known."""
     found: list[Interval | None] = [None] * len(shape)
     for own, layout in inputs:
         for axis, interval in enumerate(reversed(layout or ()), 1):
@@ -261,7 +261,7 @@ def broadcast_layout(shape: Shape, inputs: Sequence[tuple[Shape, Layout | None]]
 
 
 def operand_layout(shape: Shape, result: Layout) -> Layout:
-    """The layout of an operand of shape `shape` that is broadcast to a result."""
+    """Return the layout of an operand of shape `shape` that is broadcast to a result."""
     count = len(shape)
     return tuple(None if dim == 1 else result[len(result) - count + axis] for axis, dim in enumerate(shape))
 
@@ -288,7 +288,7 @@ def reshaped_layout(layout: Layout, shape: Shape) -> Layout | None:
 
 
 def reduced_layout(layout: Layout, axes: Sequence[int], keepdims: bool) -> Layout:
-    """The layout of what is left by a reduction over `axes`."""
+    """Return the layout of what is left by a reduction over `axes`."""
     if keepdims:
         return tuple(None if axis in axes else interval for axis, interval in enumerate(layout))
     return tuple(interval for axis, interval in enumerate(layout) if axis not in axes)

@@ -140,7 +140,7 @@ class _LayingOut:
         changes.set_op(product, _laid_out(product.op, found.panels), inputs)
 
     def _read(self, found: _Found, variable: Variable) -> Symbol:
-        """The read of the layout, in the place of that of the matrix."""
+        """Return the read of the layout, in the place of that of the matrix."""
         if found.read not in self._reads:
             op = ReadLaidOut(variable, found.panels)
             operation = found.read.graph.adopt(op, [], (TensorSpec((found.panels.size,), variable.dtype),), found.read)
@@ -150,7 +150,7 @@ class _LayingOut:
 
 
 def _laid_out(op: Op, panels: Panels | Int4Panels) -> Op:
-    """The product that takes its matrix in a layout."""
+    """Return the product that takes its matrix in a layout."""
     if isinstance(panels, Int4Panels):
         assert isinstance(op, Int4MatMul)
         return LaidOutInt4MatMul(op.matrix, panels)

@@ -40,7 +40,7 @@ PieceOf = Callable[[Operation], Piece | None]
 def parallel_schedule(
     operations: Sequence[Operation], piece_of: PieceOf, is_fixed: Callable[[Operation], bool]
 ) -> tuple[list[Operation], list[list[Operation]]]:
-    """An order of `operations` in which each group stands in one piece, and the groups.
+    """Return an order of `operations` in which each group stands in one piece, and the groups.
 
     Args:
         operations: of a step, in order.
@@ -68,7 +68,7 @@ def _is_long(operation: Operation, piece: Piece) -> bool:
 
 
 def _stretches(operations: Sequence[Operation], is_barrier: Callable[[Operation], bool]) -> Iterator[list[Operation]]:
-    """The operations between barriers, and each barrier by itself."""
+    """Yield the operations between barriers, and each barrier by itself."""
     stretch: list[Operation] = []
     for operation in operations:
         if not is_barrier(operation):
@@ -83,7 +83,7 @@ def _stretches(operations: Sequence[Operation], is_barrier: Callable[[Operation]
 def _arranged(
     stretch: list[Operation], long: Mapping[Operation, Piece], groups: list[list[Operation]]
 ) -> list[Operation]:
-    """A stretch in the order to print it; adds its groups to `groups`."""
+    """Return a stretch in the order to print it; adds its groups to `groups`."""
     ordered: list[Operation] = []
     left = len(long)
     while left:
@@ -103,7 +103,7 @@ def _arranged(
 
 
 def _group(operations: list[Operation], long: Mapping[Operation, Piece]) -> tuple[list[Operation], set[Operation]]:
-    """The first operation with the long ones that neither need it nor each other, and what needs any of them."""
+    """Return the first operation with the long ones that neither need it nor each other, and what needs any of them."""
     group, kind = [operations[0]], long[operations[0]].kind
     known, behind = {operations[0]}, set[Operation]()
     for operation in operations[1:_REACH]:

@@ -149,7 +149,7 @@ class _Update:
         return shape is not None and whole is not None and shape[:1] == (None,) and shape[1:] == whole[1:]
 
     def joined(self, graph: Graph, inside: Sequence[Operation]) -> Operation | None:
-        """One operation instead of the writes; None if it would not spare anything."""
+        """Return one operation instead of the writes; None if it would not spare anything."""
         rows = [write.inputs[2] for write in self.writes]
         own = set(inside)
         if not any(isinstance(operation.op, Take) for operation in inside):

@@ -41,11 +41,11 @@ class Place:
     around: Place | None = None
 
     def kept(self) -> set[Symbol]:
-        """The tensors for which its operations run."""
+        """Return the tensors for which its operations run."""
         return {*self.graph.results, *self.demanded()} if isinstance(self.graph, Region) else set(self.fetches)
 
     def demanded(self) -> list[Symbol]:
-        """The tensors of which the loop or branch around keeps records."""
+        """Return the tensors of which the loop or branch around keeps records."""
         if self.holder is None or self.around is None:
             return []
         takers = [user.op for user in frame_users(self.around.live()).get(self.holder.outputs[-1], ())]
@@ -53,11 +53,11 @@ class Place:
         return [tensor for tensor in inner if tensor.operation.graph is self.graph]
 
     def used(self) -> set[Symbol]:
-        """The tensors that anything takes."""
+        """Return the tensors that anything takes."""
         return {tensor for operation in self.live() for tensor in operation.inputs} | self.kept()
 
     def inside(self, holder: Operation, region: Region) -> Place:
-        """The place that a region of one of its operations is."""
+        """Return the place that a region of one of its operations is."""
         place = Place(region, list, holder=holder, around=self)
         place.live = lambda: needed_in_region(region, place.demanded())
         return place
@@ -110,14 +110,14 @@ class Backward:
 
 
 def _around(place: Place) -> LoopView:
-    """The loop whose body a place is."""
+    """Return the loop whose body a place is."""
     assert place.holder is not None
     assert place.around is not None
     return LoopView(place.around.graph, place.holder, place.around.live, place.around.kept(), {})
 
 
 def backward_loops(loop: LoopView, place: Place) -> list[Backward]:
-    """The backward loops of a loop.
+    """Return the backward loops of a loop.
 
     Raises:
         NotRowWiseError: something else takes values of its iterations, or of theirs.
@@ -147,7 +147,7 @@ def _gradients_of(loop: LoopView, operations: list[Operation]) -> list[Operation
 
 
 def _backward_bodies(place: Place) -> list[Place]:
-    """The bodies of the gradients of the loop whose body `place` is."""
+    """Return the bodies of the gradients of the loop whose body `place` is."""
     holder, around = place.holder, place.around
     if holder is None or around is None or not isinstance(holder.op, While) or place.graph is not holder.op.body:
         return []

@@ -33,12 +33,12 @@ def can_batch(operation: Operation) -> bool:
 
 
 def new_batch(size: DimLike) -> Batch:
-    """A batch of so many iterations, built into the current graph."""
+    """Return a batch of so many iterations, built into the current graph."""
     return Batch(size, _rules)
 
 
 def value_in(batch: Batch, tensor: Symbol, source: Callable[[Batch, Symbol], Value | None]) -> Value | None:
-    """A tensor of the body in all iterations; None if there is no rule for something that it takes.
+    """Return a tensor of the body in all iterations; None if there is no rule for something that it takes.
 
     Args:
         batch: holds what is known already.
@@ -80,7 +80,7 @@ def _outputs(batch: Batch, operation: Operation, values: list[Value]) -> Sequenc
 
 
 def _product(batch: Batch, operation: Operation, op: MatMul, values: list[Value]) -> Value:
-    """A product by one matrix as one of all rows, where a transposed matrix is one more flag."""
+    """Return a product by one matrix as one of all rows, where a transposed matrix is one more flag."""
     rows = build(FlattenRows(), values[0].tensor)
     product = build(MatMul(False, op.transpose_b), rows, values[1].tensor)
     return Value(reshape(product, (batch.size, *[dim or 0 for dim in operation.outputs[0].shape or ()])), batched=True)

@@ -146,7 +146,7 @@ class _Group:
     # --- what shall move ------------------------------------------------------------------------------------
 
     def _wanted(self) -> list[Symbol]:
-        """The tensors that the body reads from then on, each from an array of its own."""
+        """Return the tensors that the body reads from then on, each from an array of its own."""
         moving: set[Operation] = set()
         if not self.free:
             return []
@@ -194,7 +194,7 @@ class _Group:
         return not any(tensor in self.free and not self._counts(tensor) for tensor in operation.inputs)
 
     def _taken(self, moving: set[Operation]) -> list[Symbol]:
-        """The results of `moving` that anything else takes."""
+        """Return the results of `moving` that anything else takes."""
         loop = self.loop
         outer = {*loop.body.results, *loop.demanded}
         for operation in loop.needed:
@@ -206,7 +206,7 @@ class _Group:
     # --- moving ---------------------------------------------------------------------------------------------
 
     def _batched(self, wanted: Sequence[Symbol]) -> list[tuple[Symbol, Symbol]]:
-        """Arrays of what `wanted` are in each iteration, in the order of the arrays that are read."""
+        """Return arrays of what `wanted` are in each iteration, in the order of the arrays that are read."""
         batch = new_batch(self.loop.trips_tensor())
         found: list[tuple[Symbol, Symbol]] = []
         for tensor in wanted:
@@ -249,7 +249,7 @@ class _Group:
         return build(Cast(tensor.spec.dtype), total) if total.dtype != tensor.spec.dtype else total
 
     def _place(self, like: Operation) -> Symbol:
-        """The number, in the body, of this iteration's place in the batch."""
+        """Return the number, in the body, of this iteration's place in the batch."""
         loop = self.loop
         for tensor in [*loop.body.parameters, *[t for o in loop.needed for t in o.outputs]]:
             form = loop.form(tensor) if tensor.operation.graph is loop.body else None

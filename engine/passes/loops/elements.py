@@ -96,7 +96,7 @@ def _part(items: Items, index: Symbol) -> _Part | None:
 def _places(
     loop: LoopView, index: Symbol, size: int | None, wraps: bool, whole: Symbol | None = None
 ) -> _Places | None:
-    """The places that an index of the body goes through along an axis; None if one may be outside.
+    """Return the places that an index of the body goes through along an axis; None if one may be outside.
 
     Args:
         loop: the loop.
@@ -144,7 +144,7 @@ def _is_left_alone(loop: LoopView) -> bool:
 
 
 def _checked(loop: LoopView, x: Symbol, axis: int, places: _Places, like: Operation) -> Symbol:
-    """A tensor outside, compared with the places that are asked for; call it inside `outside`."""
+    """Return a tensor outside, compared with the places that are asked for; call it inside `outside`."""
     assert isinstance(x.spec, TensorSpec)
     if places.are_inside:
         return x
@@ -158,7 +158,7 @@ def _checked(loop: LoopView, x: Symbol, axis: int, places: _Places, like: Operat
 
 
 def _moved(x: Symbol, axis: int, to: int) -> Symbol:
-    """A tensor with one axis elsewhere; call it inside `outside`."""
+    """Return a tensor with one axis elsewhere; call it inside `outside`."""
     axes = [each for each in range(len(x.shape or ())) if each != axis]
     return x if axis == to else build(Transpose((*axes[:to], axis, *axes[to:])), x)
 
@@ -179,7 +179,7 @@ def read_elements(loop: LoopView) -> bool:
 
 
 def _taken(operation: Operation) -> _Part | None:
-    """The part of its first input that an operation takes."""
+    """Return the part of its first input that an operation takes."""
     op, inputs = operation.op, operation.inputs
     if isinstance(op, Take) and inputs[1].shape == () and inputs[0].shape:
         return _Part(inputs[1], op.axis % len(inputs[0].shape), (), op.wrap)
@@ -306,7 +306,7 @@ def _is_put(loop: LoopView, tensor: Symbol) -> bool:
 
 
 def _put(operation: Operation, value: int, indices: Sequence[Symbol]) -> list[_Term]:
-    """The parts that an operation adds: its input number `value`, at `indices`."""
+    """Return the parts that an operation adds: its input number `value`, at `indices`."""
     op, whole, added = operation.op, operation.outputs[0], operation.inputs[value]
     if isinstance(op, (AddItem, PutItem)) and len(indices) == 1 and not op.repeats:
         part = _part(op.items, indices[0])
@@ -361,7 +361,7 @@ class _Gathered:
         return alike and bool(self.element.shape) and None not in self.places.values()
 
     def total(self) -> Symbol:
-        """The sum, outside."""
+        """Return the sum, outside."""
         arrays = [(self._gather(group, places), places) for group, places in self._placed()]
         total: Symbol | None = None
         with self.loop.outside(self.like):
@@ -375,11 +375,11 @@ class _Gathered:
         return [(group, places) for key, group in self.groups.items() if (places := self.places[key]) is not None]
 
     def _starts_at(self, places: _Places) -> int:
-        """The place that is the first element of what is gathered."""
+        """Return the place that is the first element of what is gathered."""
         return 0 if self.loop.known_trips is None else places.first
 
     def _gather(self, group: Sequence[_Term], places: _Places) -> Symbol:
-        """A new loop variable: the array of what is added in each iteration; its final value."""
+        """Return a new loop variable: the array of what is added in each iteration; its final value."""
         loop, index = self.loop, group[0].part.place
         offset = places.offset - self._starts_at(places)
 
@@ -404,7 +404,7 @@ class _Gathered:
         return total
 
     def _stacked(self, array: Symbol, places: _Places) -> Symbol:
-        """The sum as a tensor with `axis` in front; call it outside."""
+        """Return the sum as a tensor with `axis` in front; call it outside."""
         loop, dtype = self.loop, self.spec.dtype
         start, trips = self._starts_at(places), loop.known_trips
         whole = TensorSpec((self.size, *(self.element.shape or ())), dtype)
@@ -457,7 +457,7 @@ def _gather_rows(loop: LoopView, position: int) -> bool:
 
 
 def _row_terms(loop: LoopView, position: int) -> list[_Term]:
-    """The rows that each iteration writes to one array, with their places, which it writes to the next one."""
+    """Return the rows that each iteration writes to one array, with their places, which it writes to the next one."""
     if position + 1 >= loop.op.carried:
         return []
     updates = [accumulation(loop, variable, ArrayWrite) for variable in (position, position + 1)]
@@ -483,7 +483,7 @@ def _row(tensor: Symbol) -> Symbol | None:
 
 
 def _uncast(tensor: Symbol) -> Symbol:
-    """The number that a position is, whatever its dtype; other tensors as they are."""
+    """Return the number that a position is, whatever its dtype; other tensors as they are."""
     source = tensor.operation
     return _uncast(source.inputs[0]) if isinstance(source.op, Cast) and tensor.dtype.kind in "iu" else tensor
 

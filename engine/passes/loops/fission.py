@@ -166,7 +166,7 @@ def _reason(loop: LoopView, operation: Operation) -> str:
 
 
 def _recurrent(loop: LoopView, operation: Operation) -> str | None:
-    """The name of a loop variable, other than a counter, that an operation depends on."""
+    """Return the name of a loop variable, other than a counter, that an operation depends on."""
     pending, seen = [operation], {operation}
     while pending:
         for tensor in pending.pop().inputs:

@@ -79,7 +79,7 @@ def _apply(operation: Operation, given: Sequence[State]) -> Sequence[State]:
 
 
 def _within(region: Region, parameters: Sequence[State], captures: Sequence[State]) -> dict[Symbol, State]:
-    """The states of all tensors of a region, given those of its parameters and of what it captures."""
+    """Return the states of all tensors of a region, given those of its parameters and of what it captures."""
     states: dict[Symbol, State] = dict(zip(region.parameters, parameters, strict=True))
     states.update(zip([parameter for _, parameter in region.captures], captures, strict=True))
     for operation in region.operations:
@@ -107,7 +107,7 @@ def _loop(op: While, node: Operation, given: Sequence[State]) -> list[State]:
 
 
 def _met(node: Operation, before: State, after: State) -> State:
-    """The state of a loop variable that has the one at first and the other later on."""
+    """Return the state of a loop variable that has the one at first and the other later on."""
     if before == after or isinstance(before, Mixed):
         return before
     if before == Elements(None) and isinstance(after, Elements):  # nothing was written at first

@@ -187,7 +187,7 @@ def _resolve_value(loop: LoopView, read: Operation, inner: Symbol, other: Operat
 
 
 def _number(loop: LoopView, form: Linear, index: Symbol, like: Operation) -> Symbol | None:
-    """The number in this loop that has `form` in another one, in its iteration `index`."""
+    """Return the number in this loop that has `form` in another one, in its iteration `index`."""
     if any(not isinstance(tensor.spec, TensorSpec) for tensor, _ in form.terms) or len(form.terms) > 1:
         return None
     if form == Linear(1):

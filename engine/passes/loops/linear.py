@@ -64,7 +64,7 @@ _DEEPEST = 16  # operations that are looked through: what is behind longer chain
 
 
 def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
-    """The form of an integer outside of the loop, found at most `_DEEPEST` operations away."""
+    """Return the form of an integer outside of the loop, found at most `_DEEPEST` operations away."""
     spec, op = tensor.spec, tensor.operation.op
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
         return None
@@ -86,7 +86,7 @@ def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
 
 
 def inside(node: Operation, tensor: Symbol, depth: int = 0) -> Linear | None:
-    """The form of an integer in the body of loop `node`; None if it has none."""
+    """Return the form of an integer in the body of loop `node`; None if it has none."""
     assert isinstance(node.op, While)
     body = node.op.body
     spec, op = tensor.spec, tensor.operation.op
@@ -119,7 +119,7 @@ def _combined(op: Any, values: list[Linear | None]) -> Linear | None:
 
 
 def _variable(node: Operation, position: int) -> Linear | None:
-    """The form of a loop variable to which each iteration adds the same number."""
+    """Return the form of a loop variable to which each iteration adds the same number."""
     assert isinstance(node.op, While)
     body = node.op.body
     parameter, update = body.parameters[position], body.results[position].operation
@@ -140,7 +140,7 @@ def _variable(node: Operation, position: int) -> Linear | None:
 
 
 def _steady(node: Operation, tensor: Symbol) -> int | None:
-    """The number that `tensor` is in all iterations, seen without looking at variables."""
+    """Return the number that `tensor` is in all iterations, seen without looking at variables."""
     assert isinstance(node.op, While)
     outer = node.op.body.outer_of(tensor)
     op = (tensor if outer is None else outer).operation.op
@@ -181,7 +181,7 @@ def _find_trip_count(node: Operation, op: While) -> Linear | None:
 
 
 def _tested(node: Operation, tensor: Symbol) -> Linear | None:
-    """The form of what a loop's condition compares."""
+    """Return the form of what a loop's condition compares."""
     assert isinstance(node.op, While)
     condition, op = node.op.condition, tensor.operation.op
     if is_among(tensor, condition.parameters):

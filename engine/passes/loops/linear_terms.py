@@ -138,7 +138,7 @@ class _Accumulation:
         return [tensor for tensor in found if tensor is not self.parameter]
 
     def _linear(self, tensor: Symbol) -> _Term | None:
-        """A term as linear operations over what costs least to add up; None if that is the term itself."""
+        """Return a term as linear operations over what costs least to add up; None if that is the term itself."""
         steps: list[_Step] = []
         current = tensor
         while (step := self._step(current)) is not None:
@@ -154,7 +154,7 @@ class _Accumulation:
         return _Term(tensor, taken) if is_work else None
 
     def _step(self, tensor: Symbol) -> _Step | None:
-        """The operation that makes a tensor, if it is linear in what differs."""
+        """Return the operation that makes a tensor, if it is linear in what differs."""
         loop, operation = self.loop, tensor.operation
         if operation.graph is not loop.body or operation.control_inputs:
             return None
@@ -183,7 +183,7 @@ class _Accumulation:
     # --- after the loop -------------------------------------------------------------------------------------
 
     def _total(self, term: _Term) -> Symbol:
-        """The sum of a term over all iterations."""
+        """Return the sum of a term over all iterations."""
         loop = self.loop
         total = self._sum_of(term.source)
         with loop.outside(term.tensor.operation):
@@ -205,7 +205,7 @@ class _Accumulation:
         return found
 
     def _sum_of(self, tensor: Symbol) -> Symbol:
-        """The sum over all iterations of a tensor of the body."""
+        """Return the sum over all iterations of a tensor of the body."""
         if tensor not in self.sums:
             with self.loop.outside(tensor.operation):
                 zeros = self._zeros(tensor)

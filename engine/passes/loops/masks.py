@@ -50,7 +50,7 @@ class Mask(NamedTuple):
 
 
 def mask_of(condition: Symbol, when: bool = True) -> Mask:
-    """A condition of rows, without what only says the same in another shape, or the opposite."""
+    """Return a condition of rows, without what only says the same in another shape, or the opposite."""
     while True:
         operation = condition.operation
         if isinstance(operation.op, LogicalNot):
@@ -76,7 +76,7 @@ def _is_one_each(shape: tuple[int | None, ...]) -> bool:
 
 
 def kept_by(result: Symbol, old: Symbol) -> Mask | None:
-    """The mask by which `result` is chosen over `old`."""
+    """Return the mask by which `result` is chosen over `old`."""
     operation = result.operation
     if not isinstance(operation.op, Where) or not is_among(old, operation.inputs[1:]):
         return None
@@ -94,7 +94,7 @@ def where_dead(loop: LoopView, choice: Operation, masks: Sequence[Mask]) -> Symb
 
 
 def masks_of_rows(loop: LoopView) -> list[Mask]:
-    """The masks by which a loop keeps variables row by row; none if it keeps none so.
+    """Return the masks by which a loop keeps variables row by row; none if it keeps none so.
 
     Raises:
         NotRowWiseError: it keeps variables by masks, but none of rows of a known number that may end.
@@ -139,7 +139,7 @@ class Lengths(NamedTuple):
 
 
 def lengths_of(loop: LoopView, mask: Mask) -> Lengths | None:
-    """The lengths with which a mask compares the step, if it does that and no more."""
+    """Return the lengths with which a mask compares the step, if it does that and no more."""
     step, lengths, when = _compared(mask) or (mask.bools, mask.bools, False)
     form, outer = loop.form(step), loop.outer(lengths)
     if not when or form is None or form.steps != 1 or form.start.known is None or outer is None:
@@ -237,7 +237,7 @@ def _check_read(loop: LoopView, read: Operation) -> None:
 
 
 def in_all_steps(loop: LoopView, masks: Sequence[Mask]) -> dict[Symbol, Symbol]:
-    """The bools of masks in each step, along a new first axis; call it `outside` of the loop.
+    """Return the bools of masks in each step, along a new first axis; call it `outside` of the loop.
 
     Raises:
         NotRowWiseError: something that they take is not computed for all steps at once.
@@ -264,7 +264,7 @@ def live_in_all_steps(masks: Sequence[Mask], values: dict[Symbol, Symbol]) -> Sy
 
 
 def _value(loop: LoopView, batch: Batch, tensor: Symbol) -> Value:
-    """A tensor of which a mask is made, in all steps."""
+    """Return a tensor of which a mask is made, in all steps."""
     if tensor not in batch.values:
         found = _source(loop, batch, tensor)
         if found is None:
@@ -345,7 +345,7 @@ def _trend(loop: LoopView, tensor: Symbol, depth: int = 0) -> int:
 
 
 def kept_by_arithmetic(body: Region, position: int) -> Symbol | None:
-    """The bools of rows by whose numbers loop variable `position` is kept.
+    """Return the bools of rows by whose numbers loop variable `position` is kept.
 
     ``m*new + (1-m)*old`` and ``old + m*(new-old)`` are no choice: ``0 * new`` is NaN where `new` is not finite, though
     the row is not live.
@@ -365,7 +365,7 @@ def kept_by_arithmetic(body: Region, position: int) -> Symbol | None:
 
 
 def _as_numbers(tensor: Symbol) -> Symbol | None:
-    """The bools, one of each row, whose numbers a tensor holds."""
+    """Return the bools, one of each row, whose numbers a tensor holds."""
     tensor = _without_axes(tensor)
     if not isinstance(tensor.operation.op, Cast) or tensor.operation.inputs[0].dtype.kind != "b":
         return None

@@ -122,7 +122,7 @@ class _Output:
 
 
 def _sink_product(loop: LoopView, position: int) -> bool:
-    """A product added to elements in any order: the array gathers its rows, and is multiplied as a whole."""
+    """Return a product added to elements in any order: the array gathers its rows, and is multiplied as a whole."""
     update = accumulation(loop, position, ArrayAddAt)
     if update is None or update.inputs[0] is not loop.body.parameters[position]:
         return False

@@ -155,7 +155,7 @@ def _merge_leaves(loop: LoopView, root: Operation, leaves: list[Symbol]) -> bool
 
 
 def _as_known(loop: LoopView, group: list[Match]) -> list[Match]:
-    """The products in the order in which their matrices were put side by side before, if they were."""
+    """Return the products in the order in which their matrices were put side by side before, if they were."""
     by_weight = {match["weight"]: match for match in group}
     if len(by_weight) < len(group):
         return group
@@ -194,7 +194,7 @@ def _add_at_once(loop: LoopView, root: Operation, leaves: list[Symbol], group: l
 
 
 def _joined(loop: LoopView, rows: list[Symbol]) -> Symbol:
-    """Matrices of the body side by side; those of another product are taken again."""
+    """Return matrices of the body side by side; those of another product are taken again."""
     for operation in loop.body.operations:
         if operation.op == Concatenate(1) and is_same(operation.inputs, tuple(rows)):
             return operation.outputs[0]

@@ -165,7 +165,7 @@ class _Wanted(NamedTuple):
 
 
 def _wanted(segments: _Segments, gradient: Backward) -> list[_Wanted]:
-    """The outputs of a backward loop that anything takes, and whose cotangents they are.
+    """Return the outputs of a backward loop that anything takes, and whose cotangents they are.
 
     Raises:
         NotRowWiseError: the segments have no such cotangents.
@@ -239,7 +239,7 @@ def _as_output(found: Any, segments: _Segments, role: Symbol, output: Symbol) ->
 
 
 def _filled_up(found: Any, segments: _Segments, role: Symbol) -> Symbol:
-    """The cotangent of a tensor of which the steps read so many elements: zeros are that of the others."""
+    """Return the cotangent of a tensor of which the steps read so many elements: zeros are that of the others."""
     if not segments.reads_elements(role) or (found.shape == role.shape and None not in (role.shape or (None,))):
         return found
     op = PutItem((SliceItem(0, KeyPlace.INPUT),), role.shape, False)
@@ -292,7 +292,7 @@ class _Segments:
         return self.plan[1]
 
     def start(self, number: int) -> Symbol:
-        """The first step of a segment."""
+        """Return the first step of a segment."""
         return self.plan[3 + number]
 
     def length(self, number: int) -> Symbol:
@@ -349,7 +349,7 @@ class _Segments:
         return self._windows[array]
 
     def _array_of(self, read: Operation) -> Symbol:
-        """The array outside that an operation reads; what it takes of a tensor is an element of one, too."""
+        """Return the array outside that an operation reads; what it takes of a tensor is an element of one, too."""
         outer = self.loop.outer(read.inputs[0])
         assert outer is not None
         if isinstance(outer.spec, ArraySpec):
@@ -408,7 +408,7 @@ class _Segments:
         return symbol_of(initial + moved) if form.steps else initial
 
     def _state(self, parameter: Symbol, position: int, number: int) -> Symbol:
-        """The rows of a state with which a segment begins."""
+        """Return the rows of a state with which a segment begins."""
         first, size = self._sorted[parameter], self.sizes[number]
         if not number:
             return self._rows(first, 0, size)
@@ -426,7 +426,7 @@ class _Segments:
     # --- results ----------------------------------------------------------------------------------------------
 
     def finals(self) -> dict[int, Symbol]:
-        """The final values of the loop's variables, of all rows in their own order."""
+        """Return the final values of the loop's variables, of all rows in their own order."""
         states = {position: self._whole_state(position) for position in self.found.states}
         counters = {position: self._last_count(position) for position in self.found.counters}
         outputs = {position: self._whole_output(k, position, states) for k, position in enumerate(self.found.outputs)}
@@ -475,7 +475,7 @@ class _Segments:
         return isinstance(role.spec, TensorSpec) and any(role is read.inputs[0] for read in self.found.read)
 
     def source(self, role: Symbol) -> Symbol:
-        """The tensor outside of which the cotangent is that of a parameter of the body."""
+        """Return the tensor outside of which the cotangent is that of a parameter of the body."""
         outer, loop = self.given(role), self.loop
         reads = [read for read in self.found.read if loop.outer(read.inputs[0]) is outer]
         if not isinstance(outer.spec, ArraySpec) and not reads:
@@ -497,7 +497,7 @@ class _Copy:
     captured: dict[Symbol, Symbol]
 
     def step(self, values: Sequence[Symbol]) -> list[Tensor]:
-        """The variables after one step: the number of the step, counters, states, outputs."""
+        """Return the variables after one step: the number of the step, counters, states, outputs."""
         loop, found = self.segments.loop, self.segments.found
         body = loop.body
         carried = found.carried
@@ -535,7 +535,7 @@ class _Copy:
             known[old] = new
 
     def _array(self, element: Symbol) -> Symbol:
-        """The array, captured, that holds what a tensor of the body is in the steps of the segment."""
+        """Return the array, captured, that holds what a tensor of the body is in the steps of the segment."""
         arrays = self.segments.arrays[element]
         return get_default_graph().capture(arrays[self.number])
 

@@ -35,7 +35,7 @@ def hindrance(loop: LoopView, operation: Operation) -> str:
 
 
 def _sources(loop: LoopView, operation: Operation) -> Iterator[Operation]:
-    """An operation and those of the body of which it is computed, what comes first in front."""
+    """Return an operation and those of the body of which it is computed, what comes first in front."""
     pending, seen = [operation], {operation}
     while pending:
         inputs = [tensor.operation for tensor in pending.pop().inputs if tensor.operation.graph is loop.body]

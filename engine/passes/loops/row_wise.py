@@ -181,7 +181,7 @@ def _has_rows(tensor: Symbol, found: RowWise) -> bool:
 
 
 def _rest(loop: LoopView, found: RowWise, position: int) -> int | None:
-    """The state that output `position` shows where rows are not live; None for zeros."""
+    """Return the state that output `position` shows where rows are not live; None for zeros."""
     parameter, initial = loop.body.parameters[position], loop.node.inputs[position]
     name, write = parameter.operation.name, loop.body.results[position].operation
     if not isinstance(write.op, ArrayWrite) or write.inputs[0] is not parameter or loop.uses.get(parameter) != 1:

@@ -69,7 +69,7 @@ def gather_terms(loop: LoopView) -> bool:
 
 
 def _chain(loop: LoopView, parameter: Symbol, result: Symbol) -> list[tuple[Operation, Symbol]]:
-    """The additions, last first, by which `result` comes of `parameter`, each with the term that it adds."""
+    """Return the additions, last first, by which `result` comes of `parameter`, each with the term that it adds."""
     operation = result.operation
     is_own = isinstance(operation.op, Add) and operation.graph is loop.body and not operation.control_inputs
     if not is_own or loop.uses.get(result) != 1 or {t.spec for t in (result, *operation.inputs)} != {parameter.spec}:
@@ -108,7 +108,7 @@ def _added_to(parameter: Symbol, update: Operation) -> Symbol:
 
 
 def accumulation(loop: LoopView, position: int, kind: type[Op]) -> Operation | None:
-    """The operation of `kind` by which loop variable `position` is updated, if it is used for nothing else."""
+    """Return the operation of `kind` by which loop variable `position` is updated, if it is used for nothing else."""
     parameter, result = loop.body.parameters[position], loop.body.results[position]
     update = result.operation
     if not isinstance(update.op, kind) or not is_among(parameter, update.inputs) or update.control_inputs:
@@ -137,7 +137,7 @@ class _Gathered:
         return _Gathered(self.tensor, self.array)
 
     def part(self) -> Symbol:
-        """The columns that are meant; call it where operations are built."""
+        """Return the columns that are meant; call it where operations are built."""
         return self.array if self.start is None else _columns(self.array, self.start, self.width)
 
 
@@ -187,7 +187,7 @@ class _Sum:
         return on_one_device([t.operation for t in (parameter, update.outputs[0], term, *summed)])
 
     def _total(self, term: Symbol) -> Symbol | None:
-        """The sum of `term` over all iterations, computed after the loop; None if that needs the loop."""
+        """Return the sum of `term` over all iterations, computed after the loop; None if that needs the loop."""
         op, inputs = term.operation.op, term.operation.inputs
         if isinstance(op, _COMPOSING):
             return self._composed(term)
@@ -202,7 +202,7 @@ class _Sum:
         return self._elements(term) if isinstance(op, ArrayRead) else None
 
     def _composed(self, term: Symbol) -> Symbol | None:
-        """A sum of what is put together of products: what is put together of their sums."""
+        """Return a sum of what is put together of products: what is put together of their sums."""
         if not _is_alone(self.loop, term):
             return None
         leaves = [piece for piece in _pieces(term.operation) if not isinstance(piece.op, _COMPOSING)]
@@ -257,7 +257,7 @@ class _Sum:
             return build(Contraction(label + op.a, label + op.b, op.out), a.part(), b.part())
 
     def _rows(self, operand: _Gathered) -> Symbol:
-        """The rows of a matrix of the body over all iterations, as one matrix."""
+        """Return the rows of a matrix of the body over all iterations, as one matrix."""
         rows = self._shared(("rows", operand.array), lambda: build(FlattenRows(), operand.array))
         if operand.start is None:
             return rows
@@ -272,7 +272,7 @@ class _Sum:
     # --- operands over all iterations -----------------------------------------------------------------------
 
     def _together(self, operands: Sequence[Symbol]) -> list[_Gathered]:
-        """The operands in all iterations, in one order."""
+        """Return the operands in all iterations, in one order."""
         for operand in operands:
             place = self._place(operand)
             if place is not None and all(self._follows(other, place) for other in operands):
@@ -317,7 +317,7 @@ class _Sum:
         return _Gathered(whole, array, start, (operand.shape or (0,))[-1] or 0)
 
     def _whole(self, operand: Symbol) -> tuple[Symbol, int | None]:
-        """The matrix of the body of which an operand is a part, and where its columns begin there."""
+        """Return the matrix of the body of which an operand is a part, and where its columns begin there."""
         loop = self.loop
         for operation in loop.needed if Concatenate in loop.kinds else ():
             op = operation.op
@@ -390,7 +390,7 @@ def _is_product(operation: Operation) -> bool:
 
 
 def _pieces(operation: Operation) -> Iterator[Operation]:
-    """An operation, and what it is put together of."""
+    """Yield an operation, and what it is put together of."""
     yield operation
     if isinstance(operation.op, _COMPOSING):
         for tensor in operation.inputs:
@@ -421,7 +421,7 @@ def _multiplies(term: Symbol, left: Symbol) -> bool:
 
 
 def _columns(x: Symbol, start: int, width: int) -> Symbol:
-    """Some of the last axis."""
+    """Return some of the last axis."""
     rank = len(x.shape or ())
     return symbol_of(x[(*[slice(None)] * (rank - 1), slice(start, start + width))])
 

@@ -187,7 +187,7 @@ def _is_small(spec: TensorSpec) -> bool:
 def _with_partners(
     found: dict[Operation, int], operations: Sequence[Operation], users: Mapping[Symbol, list[Operation]]
 ) -> dict[Operation, int]:
-    """Those loops that no record ties to one that stays a loop."""
+    """Return those loops that no record ties to one that stays a loop."""
     loops = {o.outputs[-1]: o for o in operations if isinstance(o.op, While)}
     makers = {user.outputs[0]: loops[frame] for frame, takers in users.items() if frame in loops
               for user in takers if isinstance(user.op, History)}  # fmt: skip

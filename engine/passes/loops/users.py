@@ -47,7 +47,7 @@ class Users:
             self._awaited.update(operation.control_inputs)
 
     def takers(self, tensor: Symbol) -> list[Operation]:
-        """The needed operations that take a tensor, in order."""
+        """Return the needed operations that take a tensor, in order."""
         self._update()
         return sorted(self._takers.get(tensor, ()), key=attrgetter("index"))
 

@@ -117,7 +117,7 @@ class LoopView:
         return None if known is None else max(0, known)
 
     def outer(self, tensor: Symbol) -> Symbol | None:
-        """The tensor outside for which `tensor` stands, if it is captured."""
+        """Return the tensor outside for which `tensor` stands, if it is captured."""
         return self.body.outer_of(tensor)
 
     def is_only_use(self, tensor: Symbol) -> bool:
@@ -125,13 +125,13 @@ class LoopView:
         return self.uses.get(tensor) == 1
 
     def form(self, tensor: Symbol) -> Linear | None:
-        """The form of an integer of the body."""
+        """Return the form of an integer of the body."""
         if tensor not in self._forms:
             self._forms[tensor] = inside(self.node, tensor)
         return self._forms[tensor]
 
     def first_place(self, index: Linear) -> int | None:
-        """The smallest number that `index` is in any iteration, if it steps by one and that is known."""
+        """Return the smallest number that `index` is in any iteration, if it steps by one and that is known."""
         if abs(index.steps) != 1:
             return None
         if index.steps == 1:
@@ -139,7 +139,7 @@ class LoopView:
         return None if self.trips is None else self._resolved(index.start.minus(self.trips).moved(1)).known
 
     def _resolved(self, form: Linear) -> Linear:
-        """A form in terms of what another loop counts to, if this one runs as often, and runs at all."""
+        """Return a form in terms of what another loop counts to, if this one runs as often, and runs at all."""
         for term, factor in form.terms:
             other = trip_count(term.operation) if not isinstance(term.spec, TensorSpec) else None
             if other is not None and self.trips == counted(term):
@@ -165,7 +165,7 @@ class LoopView:
         return tensor in self.kept or bool(self.takers(tensor))
 
     def takers(self, tensor: Symbol) -> list[Operation]:
-        """The operations outside that take a tensor of the graph around the loop."""
+        """Return the operations outside that take a tensor of the graph around the loop."""
         if not isinstance(self.live, Users):
             return [operation for operation in self.live() if is_among(tensor, operation.inputs)]
         self.live.touch(self.node)
@@ -225,11 +225,11 @@ class LoopView:
         return symbol_of(convert_to_tensor(total, "int32"))
 
     def number(self, term: Symbol) -> Symbol:
-        """A term of a `Linear`, int32."""
+        """Return a term of a `Linear`, int32."""
         return symbol_of(cast(term, "int32")) if isinstance(term.spec, TensorSpec) else build(TripCount(), term)
 
     def counter(self, direction: int, like: Operation) -> Symbol:
-        """A new loop variable that counts 0, 1... up or down to 0; returns it as it is in the body."""
+        """Return a new loop variable that counts 0, 1... up or down to 0; returns it as it is in the body."""
         with self.outside(like):
             start = convert_to_tensor(0, "int32") if direction == 1 else convert_to_tensor(self.trips_tensor()) - 1
         self.add_variable(symbol_of(start), lambda number: symbol_of(number + direction), like)
@@ -251,7 +251,7 @@ class LoopView:
     # --- what all iterations make ---------------------------------------------------------------------------
 
     def history(self, tensor: Symbol) -> Symbol:
-        """The values of a tensor of the body, one for each iteration in order."""
+        """Return the values of a tensor of the body, one for each iteration in order."""
         known = self.histories.get(tensor)
         if known is None:
             spec = History(tensor).infer()
@@ -260,7 +260,7 @@ class LoopView:
         return known.outputs[0]
 
     def written(self, tensor: Symbol, place: Symbol) -> Symbol:
-        """The values of a tensor of the body, each at the number that `place` is: 0, 1... in some order."""
+        """Return the values of a tensor of the body, each at the number that `place` is: 0, 1... in some order."""
         form = self.form(place)
         assert form is not None
         assert self.first_place(form) == 0
@@ -288,7 +288,7 @@ class LoopView:
         return self.add_variable(empty, lambda array: build(ArrayWrite(), array, place, tensor), tensor.operation)
 
     def stack(self, array: Symbol, element: TensorSpec, like: Operation) -> Symbol:
-        """All elements of an array outside along a new first axis."""
+        """Return all elements of an array outside along a new first axis."""
         key = (array, None)
         if key not in self._stacks:
             source = array.operation
@@ -302,7 +302,7 @@ class LoopView:
         return self._stacks[key]
 
     def window(self, array: Symbol, index: Linear, element: TensorSpec, like: Operation) -> Symbol | None:
-        """The elements of an array outside that an index inside goes through, in their order in the array."""
+        """Return the elements of an array outside that an index inside goes through, in their order in the array."""
         first = self.first_place(index)
         if first is None or first < 0 or self.trips is None or may_lack_elements(array):
             return None
@@ -350,7 +350,7 @@ class LoopView:
         self.become(tensor, ArrayRead(), [self.capture(array), index]).device = device
 
     def add_variable(self, init: Symbol, update: Callable[[Symbol], Symbol], like: Operation) -> Symbol:
-        """One more loop variable, starting at `init`; returns its final value."""
+        """Return one more loop variable, starting at `init`; returns its final value."""
         for region in self.op.regions:
             parameter = region.add_parameter(init.spec, like.name, like.location)
             parameter.operation.device = like.device
@@ -409,7 +409,7 @@ def is_static(*tensors: Symbol) -> bool:
 
 
 def size_of(tensor: Symbol) -> int:
-    """The number of elements of a tensor of known shape."""
+    """Return the number of elements of a tensor of known shape."""
     return math.prod([dim or 0 for dim in tensor.shape or ()])
 
 

@@ -19,7 +19,7 @@ _MOST_AGAIN = 6  # operations for one result
 
 
 def without_cheap(state: SavedState) -> Choice:
-    """All that a loop saves but what is cheap to compute from the rest."""
+    """Return all that a loop saves but what is cheap to compute from the rest."""
     saved = dict.fromkeys(state.wanted)
     held = {*state.wanted, *state.kept}
     needed: set[Symbol] = set()  # what others are computed from

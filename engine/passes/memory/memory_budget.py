@@ -41,7 +41,7 @@ def set_memory_budget(budget: int | None) -> None:
 
 
 def memory_budget() -> int | None:
-    """The budget that holds here: of the run under way, if that has one of its own, else of the process."""
+    """Return the budget that holds here: of the run under way, if that has one of its own, else of the process."""
     return _latest.budgets[-1] if _latest.budgets else _of_process
 
 

@@ -143,7 +143,7 @@ def _bodies(operations: Iterable[Operation]) -> dict[Graph, tuple[int, Operation
 
 
 def _readers(bodies: Mapping[Graph, tuple[int, Operation]], reads: Reads) -> list[Operation]:
-    """The loops whose regions, the `bodies`, hold any of `reads`, in order."""
+    """Return the loops whose regions, the `bodies`, hold any of `reads`, in order."""
     graphs = {read.graph for places in reads.values() for read in places}
     found = dict(bodies[graph] for graph in graphs if graph in bodies)
     return [found[number] for number in sorted(found)]
@@ -164,7 +164,7 @@ class _Uses:
                 self._kept.update(region.results)
 
     def reads_of(self, history: Symbol) -> list[Operation] | None:
-        """The operations that read elements of a history; None if it is used in any other way."""
+        """Return the operations that read elements of a history; None if it is used in any other way."""
         found: list[Operation] = []
         pending = [history]
         while pending:
@@ -327,7 +327,7 @@ class _Rewriting:
             note_change("recompute", self.node, told)
 
     def _needed(self, wanted: Iterable[Symbol]) -> list[Operation]:
-        """The operations that must run again for `wanted`, in program order."""
+        """Return the operations that must run again for `wanted`, in program order."""
         found: set[Operation] = set()
         pending = list(wanted)
         while pending:
@@ -338,7 +338,7 @@ class _Rewriting:
         return [operation for operation in self.again if operation in found]
 
     def _there(self, tensor: Symbol, region: Region, index: Symbol) -> Symbol:
-        """The value of `tensor` at iteration `index`: the outer tensor that was captured, or what was saved."""
+        """Return the value of `tensor` at iteration `index`: the outer tensor that was captured, or what was saved."""
         if tensor in self.outers:
             return self.outers[tensor]
         history = self.histories.get(tensor)
@@ -381,7 +381,7 @@ def _name_again(name: str) -> str:
 
 
 def _opened(region: Region) -> list[Region]:
-    """`region` and those around it, made ready to capture more."""
+    """Return `region` and those around it, made ready to capture more."""
     found: list[Region] = []
     around: Graph | None = region
     while isinstance(around, Region):

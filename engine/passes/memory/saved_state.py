@@ -107,7 +107,7 @@ class SavedState:
         return self.trips * sum([bytes_of(tensor.spec) for tensor in self.kept.union(choice.saved)])
 
     def choose(self, price: float) -> Choice:
-        """The cheapest choice, if memory costs `price` times what moving it away and back would take."""
+        """Return the cheapest choice, if memory costs `price` times what moving it away and back would take."""
         network = Network()
         repeated = {operation: network.place() for operation in self._operations}
         known: dict[Symbol, tuple[int, int]] = {}
@@ -215,7 +215,7 @@ def known_trips_of(node: Operation) -> int | None:
 
 
 def _trips_by(node: Operation, op: While, counter: Symbol, bound: Symbol) -> list[int]:
-    """The number of iterations until a variable that counts upward reaches `bound`, if all is known."""
+    """Return the number of iterations until a variable that counts upward reaches `bound`, if all is known."""
     if not is_among(counter, op.condition.parameters):
         return []
     position = place_among(counter, op.condition.parameters)
@@ -228,7 +228,7 @@ def _trips_by(node: Operation, op: While, counter: Symbol, bound: Symbol) -> lis
 
 
 def constant_of(tensor: Symbol) -> int | None:
-    """The integer that a tensor always is, wherever it was captured from."""
+    """Return the integer that a tensor always is, wherever it was captured from."""
     while isinstance(tensor.operation.op, Parameter):
         outer = captured(tensor)
         if outer is None:
@@ -250,5 +250,5 @@ def bytes_gathered(node: Operation) -> int:
 
 
 def static_bytes(spec: Spec) -> int:
-    """The bytes of a value whose shape is known, else 0."""
+    """Return the bytes of a value whose shape is known, else 0."""
     return bytes_of(spec) if isinstance(spec, TensorSpec) and spec.is_static else 0

@@ -84,7 +84,7 @@ class Pair:
 
 
 def find_pair(node: Operation, operations: Iterable[Operation], kept: set[Symbol]) -> Pair | None:
-    """The loop with its backward loop, if both can be cut into segments."""
+    """Return the loop with its backward loop, if both can be cut into segments."""
     op, frame = node.op, node.outputs[-1]
     assert isinstance(op, While)
     if node.effects:
@@ -172,7 +172,7 @@ class _Cutting:
         reorder(self.graph, replaced)
 
     def _forward(self) -> Operation:
-        """The loop over segments: the variables, and how many iterations were made."""
+        """Return the loop over segments: the variables, and how many iterations were made."""
         op, node = self.pair.op, self.node
         body = Region(self.graph, "body")
         state = [body.add_parameter(p.spec, p.operation.name) for p in op.body.parameters]
@@ -209,7 +209,7 @@ class _Cutting:
         return loop, {tensor: copier.tensors[tensor] for tensor in inner}
 
     def _backward(self, forward: Operation, histories: dict[Symbol, Symbol]) -> Operation:
-        """The backward loop over segments, from the last one to the first."""
+        """Return the backward loop over segments, from the last one to the first."""
         graph, back, frame = self.graph, self.pair.back, forward.outputs[-1]
         assert isinstance(forward.op, While)
         last = self._add(graph, Subtract(), [self._add(graph, TripCount(), [frame]), self._number(graph, 1)])
@@ -240,7 +240,7 @@ class _Cutting:
     def _backward_segment(
         self, into: Region, variables: Sequence[Symbol], start: Symbol, local: dict[Symbol, Symbol]
     ) -> Operation:
-        """The backward loop from where it is to the iteration `start`, on the histories of one segment."""
+        """Return the backward loop from where it is to the iteration `start`, on the histories of one segment."""
         back = self.pair.back
         copier = _copier(back.body)
         copier.tensors.update(local)
@@ -290,7 +290,7 @@ class _Cutting:
 
 
 def _copier(*regions: Region) -> Specialised:
-    """Copies out of regions, which capture what they captured before."""
+    """Return copies out of regions, which capture what they captured before."""
     copier = Specialised(share=False)
     for region in regions:
         copier.tensors.update((outer, outer) for outer in region.outer_tensors())

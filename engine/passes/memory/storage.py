@@ -37,7 +37,7 @@ class Buffer:
 def plan_buffers(
     operations: Sequence[Operation], fetches: Iterable[Symbol], shared: Container[Symbol] = ()
 ) -> dict[Symbol, Buffer]:
-    """The results of fused operations that need no new buffer.
+    """Return the results of fused operations that need no new buffer.
 
     Args:
         operations: of a step, in order.
@@ -98,7 +98,7 @@ def _bytes_text(tensor: Symbol) -> str:
 
 
 def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Buffer]:
-    """Results of fused operations that may be written straight into the variable to which they are assigned.
+    """Return results of fused operations that may be written straight into the variable to which they are assigned.
 
     That needs: the step writes the variable once, outside of loops and branches; and no earlier value of it (nor
     anything that may share its memory) is used after the fused operation or fetched.
@@ -154,7 +154,7 @@ def _earlier_reads(
     assignment: Operation,
     fetched: set[Symbol],
 ) -> list[Symbol] | None:
-    """The read of the variable that the producer takes, if any; None if an earlier value is still needed."""
+    """Return the read of the variable that the producer takes, if any; None if an earlier value is still needed."""
     reads: set[Symbol] = set()
     for operation in accesses:
         if isinstance(operation.op, ReadVariable):
@@ -171,7 +171,7 @@ def _earlier_reads(
 
 
 def _with_views(tensors: Iterable[Symbol], users: dict[Symbol, list[Operation]]) -> set[Symbol]:
-    """`tensors` and all that may share their memory."""
+    """Return `tensors` and all that may share their memory."""
     found: set[Symbol] = set()
     pending = list(tensors)
     while pending:
@@ -198,7 +198,7 @@ def _reused_operands(operation: Operation, dying: Iterable[Symbol], reusable: se
 
 
 def laid_out_first(operation: Operation, fresh: Iterable[Symbol]) -> dict[Symbol, Symbol]:
-    """A transposed operand, which a fused kernel needs contiguous, with the result whose memory it is put into.
+    """Return a transposed operand, which a fused kernel needs contiguous, with the result whose memory it is put into.
 
     Args:
         operation: the operation.
@@ -274,7 +274,7 @@ def last_uses(operations: Sequence[Operation], kept: Iterable[Symbol]) -> dict[O
 def blocks(
     operations: Sequence[Operation], kept: Iterable[Symbol]
 ) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
-    """The blocks of a step: its operations and those of every region inside, each with what outlives the block.
+    """Yield the blocks of a step: its operations and those of every region inside, each with what outlives the block.
 
     Args:
         operations: of the step, whose regions passes have settled, or of a block inside.
@@ -287,6 +287,6 @@ def blocks(
 
 
 def inner_blocks(operation: Operation) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
-    """The blocks of the regions of an operation, which passes have settled, each with what outlives it."""
+    """Yield the blocks of the regions of an operation, which passes have settled, each with what outlives it."""
     for region in operation.op.regions:
         yield needed_in_region(region, region.demanded), {*region.results, *region.demanded}

@@ -174,7 +174,7 @@ def _write(w: Writer, node: Operation, array: Array, index: str, value: str) -> 
 
 
 def _without(w: Writer, array: Sequence, index: str) -> str:
-    """A sequence without an element, if it has so many: it may be about to grow by that one."""
+    """Return a sequence without an element, if it has so many: it may be about to grow by that one."""
     length = w.add("SequenceLength", array.name, dtype=LONG)
     inside = w.compare("Less", w.cast(index, LONG), length)
     return w.either(

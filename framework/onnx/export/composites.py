@@ -101,7 +101,7 @@ _RMS = ("multiply", ("multiply", "?x", ("rsqrt", ("add", "?mean", "?epsilon"))),
 
 
 def _rms_normalization(operation: Operation, recogniser: _Recogniser) -> Composite | None:
-    """``x / sqrt(mean(x^2) + epsilon) * scale`` over the last axes (Zhang and Sennrich, 2019)."""
+    """Compute ``x / sqrt(mean(x^2) + epsilon) * scale`` over the last axes (Zhang and Sennrich, 2019)."""
     bound = match(operation.outputs[0], _RMS, {})
     if bound is None or bound["?mean"].operation.type != "mean":
         return None
@@ -135,7 +135,7 @@ _TURNED = (
 
 
 def _rotary_embedding(operation: Operation, recogniser: _Recogniser) -> Composite | None:
-    """Pairs of features (i, i + features / 2) turned by angles (Su et al., 2021)."""
+    """Return pairs of features (i, i + features / 2) turned by angles (Su et al., 2021)."""
     if len(operation.inputs) != 2:
         return None
     bound: Any = {}
@@ -172,7 +172,7 @@ def _rotary_embedding(operation: Operation, recogniser: _Recogniser) -> Composit
 
 
 def _rotated(w: Writer, x: str, cos: str, sin: str) -> str:
-    """The operator, on (batch, heads, steps, features), with a row of angles for each sample."""
+    """Return the operator, on (batch, heads, steps, features), with a row of angles for each sample."""
     shape = w.concat([w.dim(x, 0), w.ints(1, 1)], 0)
     return w.add("RotaryEmbedding", x, w.expand(cos, shape), w.expand(sin, shape))
 
@@ -265,7 +265,7 @@ _Labelled = tuple[str, Symbol]
 
 
 def _labelled(operation: Operation) -> tuple[_Labelled, _Labelled, str] | None:
-    """The operands of a product with a letter for each axis, as of einsum, and the letters of the result."""
+    """Return the operands of a product with a letter for each axis, as of einsum, and the letters of the result."""
     op: Any = operation.op
     if operation.type == "contraction":
         a, b, out = op.a, op.b, op.out
@@ -302,7 +302,7 @@ def _broadcasts(left: Symbol, right: Symbol, a: str, b: str, labels: Sequence[st
 
 
 def _weighted(recogniser: _Recogniser, operation: Operation) -> tuple[Symbol, _Product, int] | None:
-    """The weights of attention, the product that takes them, and how many heads share one of the values."""
+    """Return the weights of attention, the product that takes them, and how many heads share one of the values."""
     if operation.type == "reshape":
         return _weighted_in_groups(recogniser, operation)
     product = _product(operation, 0, 1)
@@ -313,7 +313,7 @@ def _weighted(recogniser: _Recogniser, operation: Operation) -> tuple[Symbol, _P
 
 
 def _weighted_in_groups(recogniser: _Recogniser, operation: Operation) -> tuple[Symbol, _Product, int] | None:
-    """The same, where heads are an axis of groups and one of heads in a group until the result is reshaped."""
+    """Return the same, where heads are an axis of groups and one of heads in a group until the result is reshaped."""
     inner = operation.inputs[0].operation
     if not _joins(recogniser, inner.outputs[0], operation.outputs[0], 2):
         return None
@@ -343,7 +343,7 @@ def _joins(recogniser: _Recogniser, wide: Symbol, narrow: Symbol, axis: int) -> 
 
 
 def _logits(recogniser: _Recogniser, logits: Symbol, groups: int) -> _Product | None:
-    """The product of queries and keys, the axes of whose result are in order."""
+    """Return the product of queries and keys, the axes of whose result are in order."""
     operation = logits.operation
     if groups > 1:
         if operation.type != "reshape" or not _joins(recogniser, operation.inputs[0], logits, 1):
@@ -380,7 +380,7 @@ class _Mask(NamedTuple):
 
 
 def _masks(logits: Symbol) -> tuple[list[_Mask], Symbol]:
-    """The masks and biases of logits, and the logits before."""
+    """Return the masks and biases of logits, and the logits before."""
     found: list[_Mask] = []
     while True:
         step = _mask(logits)
@@ -391,7 +391,7 @@ def _masks(logits: Symbol) -> tuple[list[_Mask], Symbol]:
 
 
 def _mask(logits: Symbol) -> tuple[_Mask, Symbol] | None:
-    """The last mask or bias of logits, and the logits before it."""
+    """Return the last mask or bias of logits, and the logits before it."""
     operation = logits.operation
     if operation.type == "where":
         condition, kept, other = operation.inputs
@@ -417,7 +417,7 @@ def _leads_to_product(symbol: Symbol) -> bool:
 
 
 def _scale(logits: Symbol) -> tuple[float | None, Symbol]:
-    """The number by which logits are multiplied, None if it can't be an attribute, and the logits before."""
+    """Return the number by which logits are multiplied, None if it can't be an attribute, and the logits before."""
     operation = logits.operation
     if operation.type not in ("multiply", "divide"):
         return 1.0, logits
@@ -462,12 +462,12 @@ class _AttentionWriter:
         return w.transpose(result, [order.index(axis) for axis in range(len(order))])
 
     def _placed(self, w: Writer, name: str, order: list[int]) -> str:
-        """An operand as (batch, heads, rows, features)."""
+        """Return an operand as (batch, heads, rows, features)."""
         placed = w.transpose(name, order)
         return w.unsqueeze(placed, 1) if self.rank == 3 else placed
 
     def _mask(self, w: Writer, q: str, k: str, names: Sequence[str]) -> str:
-        """The sum of all masks, floats, over all targets and sources; nothing if there are none."""
+        """Return the sum of all masks, floats, over all targets and sources; nothing if there are none."""
         replaced, terms = "", list[str]()
         for mask, name in zip(self.masks, names, strict=True):
             name = self._spread(w, name, mask.symbol)
@@ -485,16 +485,16 @@ class _AttentionWriter:
         return w.expand(total, w.concat([w.ints(1, 1), w.dim(q, 2), w.dim(k, 2)], 0))
 
     def _spread(self, w: Writer, name: str, symbol: Symbol) -> str:
-        """A mask with four axes."""
+        """Return a mask with four axes."""
         name = w.unsqueeze(name, *range(self.rank - len(symbol.shape or ())))
         return w.unsqueeze(name, 1) if self.rank == 3 else name
 
     def _lowered(self, w: Writer, name: str, lowered: float | None) -> str:
-        """The floats that are added to logits for a mask of bools."""
+        """Return the floats that are added to logits for a mask of bools."""
         return w.where(name, w.constant(np.zeros((), FLOAT)), w.constant(np.asarray(lowered, FLOAT)))
 
     def _guarded(self, w: Writer, q: str, k: str, v: str, mask: str) -> str:
-        """The operator; zeros where there are no samples, targets or sources."""
+        """Return the operator; zeros where there are no samples, targets or sources."""
         left, right = self.logits.left, self.logits.right
         sizes = [(left, q, self.logits.left_order[0], 0), (left, q, self.logits.left_order[-2], 2)]
         sizes.append((right, k, self.logits.right_order[-2], 2))

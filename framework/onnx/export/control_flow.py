@@ -152,7 +152,7 @@ def _acts(operation: Operation) -> bool:
 
 
 def _info_of(w: Writer, name: str, spec: Any, leading: Sequence[int | None] = ()) -> ValueInfoProto:
-    """A ValueInfoProto; of an array's elements in `leading` axes more."""
+    """Return a ValueInfoProto; of an array's elements in `leading` axes more."""
     shape = None if spec.shape is None else [*leading, *spec.shape]
     return w.info(name, shape)
 
@@ -171,7 +171,7 @@ def _cond(w: GraphExporter, node: Operation, choice: str, *captures: Held) -> li
 
 
 def _switch(w: GraphExporter, node: Operation, choice: str, regions: list[Region], number: int) -> list[Held]:
-    """One of several branches: nodes inside of nodes."""
+    """Return one of several branches: nodes inside of nodes."""
     if len(regions) == 1:
         return w.inline(regions[0], [])
     first = w.compare("LessOrEqual", choice, w.like(number, choice))
@@ -296,7 +296,7 @@ class LoopExport:
         return found
 
     def _counted(self) -> tuple[int | None, Symbol | None]:
-        """The number of the variable that counts from 0 in ones, and what it is to stay below if that is all."""
+        """Return the number of the variable that counts from 0 in ones, and what it is to stay below if that is all."""
         counter = next((k for k in range(self.op.carried) if self._counts(k)), None)
         test = self.condition.results[0].operation
         if counter is None or test.type != "less" or test.inputs[0] is not self.condition.parameters[counter]:
@@ -389,7 +389,7 @@ class LoopExport:
         return self.w.values[self.limit]
 
     def _start(self) -> tuple[str, str]:
-        """The number of trips and the first condition, either of which may be left out."""
+        """Return the number of trips and the first condition, either of which may be left out."""
         if self.limit is not None:
             return self.w.cast(self.limit_value(), LONG), ""
         return "", self.w.inline(self.condition, self.inits)[0]
@@ -403,7 +403,7 @@ class LoopExport:
         return values
 
     def _iteration(self, names: list[str], iteration: str, goes_on: str) -> tuple[list[Held], str]:
-        """The results of the body, of scanned arrays the element that is written; and the next condition."""
+        """Return the results of the body, of scanned arrays the element that is written; and the next condition."""
         w = self.w
         arguments = self._arguments(names, iteration)
         region = self.body

@@ -38,7 +38,7 @@ def _padding(padding: Padding, kernel: Sequence[int], dilation: Sequence[int]) -
 
 
 def _cut(w: Writer, x: str, padding: Padding) -> tuple[str, Padding]:
-    """The input without the cells that negative widths cut off, and the widths that are left."""
+    """Return the input without the cells that negative widths cut off, and the widths that are left."""
     if isinstance(padding, str) or all(width >= 0 for pair in padding for width in pair):
         return x, padding
     rank = len(padding)
@@ -74,7 +74,7 @@ def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
 
 @exports("conv_input_grad")
 def _conv_input_grad(w: Writer, node: Operation, dy: str, kernel: str, shape: str) -> str:
-    """A transposed convolution; its output has the shape of the forward input, so cells are added at the end."""
+    """Return a transposed convolution; its output has the shape of the forward input, so cells are added at the end."""
     op = op_of(node, ConvInputGrad)
     rank = rank_of(node)
     known: Any = node.inputs[1].shape

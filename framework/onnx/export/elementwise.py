@@ -123,7 +123,7 @@ def _cast(w: Writer, node: Operation, x: str) -> str:
 
 
 def _divisor(w: Writer, y: str) -> tuple[str, str | None]:
-    """A divisor of integers without zeros, by which runtimes would end the process; and where it was zero."""
+    """Return a divisor of integers without zeros, by which runtimes would end the process; and where it was zero."""
     known = w.known(y)
     if known is not None and np.all(known != 0):
         return y, None
@@ -132,7 +132,7 @@ def _divisor(w: Writer, y: str) -> tuple[str, str | None]:
 
 
 def _float_remainder(w: Writer, x: str, y: str) -> str:
-    """``x % y`` as Python has it: of the divisor's sign."""
+    """Compute ``x % y`` as Python has it: of the divisor's sign."""
     rest = w.add("Mod", x, y, fmod=1)
     zero = w.like(0, x)
     other = w.compare("Less", w.add("Mul", w.add("Sign", rest), w.add("Sign", y)), zero)
@@ -272,13 +272,13 @@ def _log_of_base(w: Writer, node: Operation, x: str) -> str:
 
 @exports("expm1")
 def _expm1(w: Writer, node: Operation, x: str) -> str:
-    """``2 * sinh(x / 2) * exp(x / 2)``, which is exact near 0; below -50 it is -1."""
+    """Compute ``2 * sinh(x / 2) * exp(x / 2)``, which is exact near 0; below -50 it is -1."""
     half = w.add("Mul", w.where(w.compare("Less", x, w.like(-50, x)), w.like(-50, x), x), w.like(0.5, x))
     return w.add("Mul", w.add("Mul", w.add("Sinh", half), w.like(2, x)), w.add("Exp", half))
 
 
 def log1p(w: Writer, x: str) -> str:
-    """``log(1 + x)``, with what the sum rounds off made up for."""
+    """Compute ``log(1 + x)``, with what the sum rounds off made up for."""
     one = w.like(1, x)
     total = w.add("Add", x, one)
     rest = w.add("Sub", total, one)
@@ -364,7 +364,7 @@ def _ldexp(w: Writer, node: Operation, x: str, n: str) -> str:
 
 @exports("erfc")
 def _erfc(w: Writer, node: Operation, x: str) -> str:
-    """``1 - erf(x)``, and where that cancels a continued product (Numerical Recipes, 6.2, erfcc: 1.2e-7)."""
+    """Compute ``1 - erf(x)``, and where that cancels a continued product (Numerical Recipes, 6.2, erfcc: 1.2e-7)."""
     a = w.add("Abs", x)
     t = w.add("Reciprocal", w.add("Add", w.add("Mul", a, w.like(0.5, x)), w.like(1, x)))
     total = w.like(_ERFC[-1], x)

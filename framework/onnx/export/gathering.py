@@ -33,7 +33,7 @@ def index(w: Writer, indices: str) -> str:
 
 @exports("take_along_axis")
 def _take_along_axis(w: Writer, node: Operation, x: str, indices: str) -> str:
-    """The engine broadcasts the other axes; ONNX does not."""
+    """Return the engine broadcasts the other axes; ONNX does not."""
     axis = attribute(node, "axis", int) % rank_of(node)
     own: Any = node.inputs[0].shape
     other: Any = node.inputs[1].shape
@@ -61,7 +61,7 @@ def _scatter(w: Writer, node: Operation, x: str, indices: str, updates: str) -> 
 
 @exports("put_rows")
 def _put_rows(w: Writer, node: Operation, values: str, indices: str, shape: str) -> str:
-    """Zeros with values added along axis 0, to which another axis is brought."""
+    """Return zeros with values added along axis 0, to which another axis is brought."""
     op = op_of(node, PutRows)
     rank = len(op.shape or ())
     axis = op.axis % rank
@@ -99,7 +99,7 @@ def _put_along_axis(w: Writer, node: Operation, values: str, indices: str, shape
 
 @exports("get_item", "get_items")
 def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
-    """Slices first, then positions: of several arrays, all axes that they index are brought to the front."""
+    """Return slices first, then positions: of several arrays, all axes that they index are brought to the front."""
     items = _expanded(node, rank_of(node))
     inputs = list(zip(node.inputs[1:], given, strict=True))
     x, picks, entries = _sliced(w, x, items, inputs)
@@ -138,7 +138,7 @@ def _expanded(node: Operation, rank: int) -> list[Any]:
 
 
 def _sliced(w: Writer, x: str, items: list[Any], inputs: list[Any]) -> tuple[str, list[Any], list[str]]:
-    """The value after the slices; what picks positions, as pairs of axis and place; an entry for each item.
+    """Return the value after the slices; what picks positions, as pairs of axis and place; an entry for each item.
 
     An entry is "axis", "new" or "pick".
     """
@@ -186,7 +186,7 @@ def _bound(w: Writer, bound: int | str) -> str:
 
 
 def _picked(w: Writer, x: str, picks: list[Any], entries: list[str]) -> str:
-    """The axes that are indexed come first, GatherND takes them, and what it finds goes to its place."""
+    """Return the axes that are indexed come first, GatherND takes them, and what it finds goes to its place."""
     rank = _rank_after(picks, entries)
     axes: list[int] = []
     columns: list[str] = []
@@ -247,7 +247,7 @@ def _slice(w: Writer, node: Operation, x: str, starts: str, *sizes: str) -> str:
 
 @exports("slice_update")
 def _slice_update(w: Writer, node: Operation, x: str, starts: str, updates: str) -> str:
-    """The positions of the window, one row of indices for each element of it."""
+    """Return the positions of the window, one row of indices for each element of it."""
     rank = rank_of(node)
     if not rank:
         return updates
@@ -268,7 +268,7 @@ _REDUCTIONS = {"segment_sum": "add", "segment_max": "max", "segment_min": "min",
 
 @exports(*_REDUCTIONS)
 def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> str:
-    """Rows whose id is outside go to one more segment at the end, which is cut off."""
+    """Return rows whose id is outside go to one more segment at the end, which is cut off."""
     dtype = w.dtypes[data]
     wide = np.dtype("float32") if dtype.name in ("float16", "bfloat16") else INT if dtype == BOOL else dtype
     start = _segment_start(node.type, dtype)
@@ -337,7 +337,7 @@ def _dynamic_partition(w: Writer, node: Operation, data: str, partitions: str) -
 
 
 def _flat_rows(w: Writer, node: Operation, data: str, partitions: str) -> tuple[str, str]:
-    """Data with one axis of rows, and a vector with the part of each."""
+    """Return data with one axis of rows, and a vector with the part of each."""
     rank = rank_of(node, 1)
     if rank == 1:
         return data, partitions

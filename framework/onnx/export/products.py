@@ -55,7 +55,7 @@ def swapped(w: Writer, x: str, rank: int) -> str:
 
 @exports("contraction")
 def _contraction(w: Writer, node: Operation, a: str, b: str) -> str:
-    """A product of matrices, as onnxruntime's Einsum ends the process where an axis is empty.
+    """Return a product of matrices, as onnxruntime's Einsum ends the process where an axis is empty.
 
     Labels are of both and the result (stacks), of both alone (summed), or of one: each operand is turned to stacks, its
     own, summed, where several labels of one kind become one axis.
@@ -93,7 +93,7 @@ def _grouped(
     columns: Sequence[str],
     sizes: Mapping[str, str],
 ) -> str:
-    """An operand as (*stacks, rows, columns), where rows and columns are one axis each."""
+    """Return an operand as (*stacks, rows, columns), where rows and columns are one axis each."""
     turned = w.transpose(x, [labels.index(label) for label in [*stacks, *rows, *columns]])
     if len(rows) == 1 and len(columns) == 1:
         return turned
@@ -102,7 +102,7 @@ def _grouped(
 
 
 def _count(w: Writer, labels: Sequence[str], sizes: Mapping[str, str]) -> str:
-    """The number of elements of several axes, an int64 vector of one element."""
+    """Return the number of elements of several axes, an int64 vector of one element."""
     total = w.ints(1)
     for place, label in enumerate(labels):
         total = sizes[label] if not place else w.add("Mul", total, sizes[label])
@@ -174,7 +174,7 @@ def extremum_or(w: Writer, op_type: str, x: str, axes: Sequence[int] | None, kee
 
 
 def _spread(w: Writer, ones: str, shape: str, axes: Sequence[int]) -> str:
-    """Elements that are one along the last of the axes, and as many as in `shape` along the others."""
+    """Return elements that are one along the last of the axes, and as many as in `shape` along the others."""
     if len(axes) == 1:
         return ones
     wanted = w.add("ScatterElements", shape, w.ints(axes[-1]), w.ints(1))
@@ -315,7 +315,7 @@ def _top_k(w: Writer, node: Operation, x: str) -> list[str]:
 
 
 def _sortable(w: Writer, x: str) -> tuple[str, np.dtype[Any]]:
-    """A value of a type that is sorted, and the dtype that it had."""
+    """Return a value of a type that is sorted, and the dtype that it had."""
     dtype = w.dtypes[x]
     return (w.cast(x, INT) if dtype == BOOL else x), dtype
 

@@ -78,7 +78,7 @@ def _unsigned(w: Writer, kernel: str) -> str:
 
 
 def _between_quantizers(w: Writer, op: QuantizedMatMul, rows: str, kernel: str, scale: str, inputs_scale: float) -> str:
-    """A product with fixed scales of both sides as ``QuantizeLinear`` and ``DequantizeLinear`` around a product.
+    """Return a product with fixed scales of both sides as ``QuantizeLinear`` and ``DequantizeLinear`` around a product.
 
     Runtimes compute it by integers. What the scale takes out of range is cut off before, at the op's limits.
     """
@@ -125,7 +125,7 @@ def _block_of(group: Array, groups: int) -> int | None:
 
 
 def _unpacking(w: Writer, packed: str, columns: int) -> str:
-    """The integers, int32, of a matrix of bytes that is computed."""
+    """Return the integers, int32, of a matrix of bytes that is computed."""
     known = w.known(packed)
     if known is not None:
         integers = w.constant(unpacked_array(known, columns), name=f"{packed}/unpacked")

@@ -37,7 +37,7 @@ _SIMPLE = {
 
 
 def _lstm(inner: Any) -> tuple[Any, Any]:
-    """The output, and the cell's state."""
+    """Return the output, and the cell's state."""
     kept = ("multiply", ("apply", "?f", ("part", 1, inner)), "?c")
     new = ("multiply", ("apply", "?f", ("part", 0, inner)), ("apply", "?g", ("part", 2, inner)))
     cell = ("add", kept, new)
@@ -99,7 +99,7 @@ def as_operator(loop: LoopExport) -> list[Held] | None:
 
 
 def _recognised(loop: LoopExport, states: list[int]) -> tuple[str, Bindings, list[int]] | None:
-    """The operator, the variables of its pattern, and which loop variables are h and c."""
+    """Return the operator, the variables of its pattern, and which loop variables are h and c."""
     parameters, results = loop.body.parameters, loop.body.results
     for h in states:
         start = {"?h": parameters[h]}
@@ -135,7 +135,7 @@ def _is_whole(bound: Bindings) -> bool:
 
 
 def _outer(loop: LoopExport, symbol: Symbol | None) -> str | None:
-    """The value outside of the loop that a captured one is."""
+    """Return the value outside of the loop that a captured one is."""
     captured = {parameter: outer for outer, parameter in loop.body.captures}
     if symbol is None or symbol not in captured:
         return None
@@ -144,7 +144,7 @@ def _outer(loop: LoopExport, symbol: Symbol | None) -> str | None:
 
 
 def _rows(loop: Any, x: Symbol) -> tuple[str, bool] | None:
-    """The tensor (time, batch, features) of which each iteration takes its own row, and the loop all.
+    """Return the tensor (time, batch, features) of which each iteration takes its own row, and the loop all.
 
     And whether it takes them from the last to the first.
     """
@@ -240,12 +240,12 @@ class _Operator:
         return self._results(sequence, finals, steps)
 
     def _time(self) -> int | None:
-        """The number of steps, if it is known."""
+        """Return the number of steps, if it is known."""
         known = getattr(self.loop.limit.operation.op, "value", None)
         return None if known is None else int(known)
 
     def _padded(self, batch: int | None, steps: int | None) -> tuple[str, list[str], str | None]:
-        """Rows and first states with a sample more where there is none; for a GRU also a step.
+        """Return rows and first states with a sample more where there is none; for a GRU also a step.
 
         onnxruntime ends the process for no samples, and in a GRU for no steps.
         """
@@ -269,7 +269,7 @@ class _Operator:
         return w.add("Max", w.add("Sub", w.ints(1), w.dim(self.rows, axis)), w.ints(0))
 
     def _kernel(self, key: str) -> str:
-        """A kernel (inputs, gates * units) as (1, gates * units, inputs)."""
+        """Return a kernel (inputs, gates * units) as (1, gates * units, inputs)."""
         parts = np.split(self.arrays[key], len(self.gates), axis=1)
         turned = np.concatenate([parts[gate] for gate in self.gates], axis=1).T[None]
         return self.w.weight_of(self.names[key], np.ascontiguousarray(turned))

@@ -145,7 +145,7 @@ def _fill(w: Writer, node: Operation, value: str, *sizes: str) -> str:
 
 @exports("sum_to_shape")
 def _sum_to_shape(w: Writer, node: Operation, x: str, shape: str) -> str:
-    """The axes of x that the shape lacks are summed away, and those where it has 1 and x has not, kept."""
+    """Return the axes of x that the shape lacks are summed away, and those where it has 1 and x has not, kept."""
     want: Any = node.outputs[0].shape
     rank = rank_of(node)
     if want is None:
@@ -277,7 +277,7 @@ def _triangle(w: Writer, node: Operation, x: str) -> str:
 
 @exports("diagonal")
 def _diagonal(w: Writer, node: Operation, x: str) -> str:
-    """The positions of the diagonal in the plane, flattened as the last axis."""
+    """Return the positions of the diagonal in the plane, flattened as the last axis."""
     op = op_of(node, Diagonal)
     rank = rank_of(node)
     first, second = op.axis1 % rank, op.axis2 % rank

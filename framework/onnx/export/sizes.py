@@ -45,7 +45,7 @@ def _known(symbol: Symbol, axis: int) -> int | None:
 
 
 def _sources(symbol: Symbol, axis: int) -> list[list[_Axis]]:
-    """The axes from which an open size comes.
+    """Return the axes from which an open size comes.
 
     Those of one list have the same size in any run; of several lists, which may broadcast, what they have in common is
     the origin.
@@ -74,7 +74,7 @@ def _sources(symbol: Symbol, axis: int) -> list[list[_Axis]]:
 
 
 def _source(operation: Operation, axis: int, rank: int) -> list[_Axis]:
-    """The axis from which an open size comes, where it is that of one tensor."""
+    """Return the axis from which an open size comes, where it is that of one tensor."""
     op: Any = operation.op
     if operation.type == "reshape":
         given: Sequence[int | None] = op.shape

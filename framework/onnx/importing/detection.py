@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @imports("GridSample")
 def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor | None:
-    """Values of (batch, channels, *sizes) at points in [-1, 1], whose coordinates come last axis first."""
+    """Return values of (batch, channels, *sizes) at points in [-1, 1], whose coordinates come last axis first."""
     given = str(node.get("mode", "linear"))
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(given, given)
     aligned, how = bool(node.get("align_corners", 0)), node.get("padding_mode", "zeros")
@@ -47,7 +47,7 @@ def _grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor | None:
 
 
 def _unscaled(point: TensorLike, size: int, aligned: bool) -> Tensor:
-    """A coordinate in [-1, 1] as a place among `size` cells."""
+    """Return a coordinate in [-1, 1] as a place among `size` cells."""
     if aligned:
         return ops.multiply(ops.add(point, 1.0), (size - 1) / 2)
     return ops.multiply(ops.subtract(ops.multiply(ops.add(point, 1.0), float(size)), 1.0), 0.5)
@@ -60,7 +60,7 @@ def _weights(distance: Tensor, mode: str, reach: range) -> list[Tensor]:
 
 
 def _inside(place: TensorLike, size: int, how: str, aligned: bool) -> Tensor:
-    """A place outside moved to the border, or mirrored there."""
+    """Return a place outside moved to the border, or mirrored there."""
     if how == "reflection":
         low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
         span = high - low
@@ -72,7 +72,7 @@ def _inside(place: TensorLike, size: int, how: str, aligned: bool) -> Tensor:
 
 
 def _picked(x: Tensor, places: list[Tensor], sizes: list[int], how: str, aligned: bool) -> Tensor:
-    """The cells at whole places; zeros outside, or what is at the border or its mirror."""
+    """Return the cells at whole places; zeros outside, or what is at the border or its mirror."""
     valid: Tensor | None = None
     index: Any = 0
     for place, size in zip(places, sizes, strict=True):
@@ -139,7 +139,7 @@ def _corners(boxes: Array, centred: int) -> Array:
 
 
 def _overlap(a: Array, b: Array) -> float:
-    """The area that two boxes share, over that which they cover."""
+    """Return the area that two boxes share, over that which they cover."""
     shared = np.prod(np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0))
     whole = np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - shared
     return float(shared / whole) if whole > 0 else 0.0

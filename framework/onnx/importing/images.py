@@ -29,7 +29,7 @@ def _spatial(node: Node, x: TensorLike, name: str, default: int = 1) -> list[int
 
 
 def _pads(node: Node, x: TensorLike, kernel: list[int], strides: list[int], dilations: list[int]) -> list[list[int]]:
-    """Cells before and behind each spatial axis."""
+    """Return cells before and behind each spatial axis."""
     how = node.get("auto_pad", "NOTSET")
     rank = len(kernel)
     if how == "VALID":
@@ -80,7 +80,7 @@ def convolved(node: Node, x: Tensor, w: TensorLike) -> Any:
 
 
 def _with_gaps(x: Tensor, w: TensorLike, strides: list[int], dilations: list[int]) -> Any:
-    """A convolution with strides and dilations, which `ops.conv` takes apart only: every window, then some."""
+    """Return a convolution with strides and dilations, which `ops.conv` takes apart only: every window, then some."""
     whole = ops.conv(x, _turned_kernel(w), padding="valid", data_format="channels_first", dilation_rate=dilations)
     return whole[(slice(None), slice(None), *[slice(None, None, step) for step in strides])]
 
@@ -103,7 +103,7 @@ def _conv_integer(
 
 
 def _centred(x: Tensor, w: TensorLike, x_zero: TensorLike | None, w_zero: TensorLike | None) -> tuple[Any, Any]:
-    """Numbers without their zero points, in float64, in which sums of products are exact."""
+    """Return numbers without their zero points, in float64, in which sums of products are exact."""
     left, right = ops.cast(x, "float64"), ops.cast(w, "float64")
     if x_zero is not None:
         left = ops.subtract(left, ops.cast(x_zero, "float64"))
@@ -138,7 +138,7 @@ def _qlinear_conv(
 
 @imports("ConvTranspose")
 def _conv_transpose(node: Node, x: Tensor, w: TensorLike, bias: Tensor | None = None) -> Any:
-    """Zeros between the cells, then a convolution with the kernel turned round."""
+    """Return zeros between the cells, then a convolution with the kernel turned round."""
     rank, groups = rank_of(x) - 2, node.get("group", 1)
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
     kernel = [int(size) for size in shape_of(w)[2:]]
@@ -166,7 +166,7 @@ def _conv_transpose(node: Node, x: Tensor, w: TensorLike, bias: Tensor | None = 
 def _transposed_pads(
     node: Node, sizes: Sequence[int], strides: Sequence[int], reach: Sequence[int], extra: Sequence[int]
 ) -> list[list[int]]:
-    """Cells that are cut off before and behind."""
+    """Return cells that are cut off before and behind."""
     rank = len(strides)
     wanted, how = node.get("output_shape"), node.get("auto_pad", "NOTSET")
     if wanted:
@@ -185,7 +185,7 @@ def _transposed_pads(
 
 
 def _spread(x: Tensor, strides: list[int]) -> Any:
-    """Zeros between the cells, as many as a stride skips."""
+    """Return zeros between the cells, as many as a stride skips."""
     for k, step in enumerate(strides):
         if step == 1:
             continue
@@ -391,7 +391,7 @@ def _col2im(node: Node, x: Tensor, image: TensorLike, block: TensorLike) -> Any:
 
 @imports("Resize", "Upsample")
 def _resize(node: Node, x: Tensor, *rest: TensorLike | None) -> Any:
-    """A product with a matrix of weights for each axis that changes its size."""
+    """Return a product with a matrix of weights for each axis that changes its size."""
     if node.op_type == "Upsample" or node.version < 11:
         roi, scales, sizes = None, (rest[0] if rest else np.array(node.get("scales"), "float32")), None
     else:
@@ -456,7 +456,7 @@ def _applied(node: Node, x: Tensor, axis: int, weights: Array, outside: Array | 
 def _weights(
     node: Node, size: int, out: int, factor: float, edges: tuple[float, float] | None
 ) -> tuple[Array, Array | None]:
-    """Places (of the nearest) or a matrix (out, size), and which results are outside."""
+    """Return places (of the nearest) or a matrix (out, size), and which results are outside."""
     how = node.get("coordinate_transformation_mode", "half_pixel" if node.version >= 11 else "asymmetric")
     places = np.arange(out, dtype="float64")
     if how == "align_corners":

@@ -110,7 +110,7 @@ def _without_weights(model: ModelProto, beside: Mapping[str, Array]) -> tuple[Mo
 
 
 def _uses(graph: GraphProto) -> tuple[set[str], set[str]]:
-    """Names that must be known in calls, and names of running statistics."""
+    """Return names that must be known in calls, and names of running statistics."""
     fixed: set[str] = set()
     running: set[str] = set()
     for node in graph.node:
@@ -128,7 +128,7 @@ def _uses(graph: GraphProto) -> tuple[set[str], set[str]]:
 
 
 def _kernels(graph: GraphProto, ranks: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Weights that are rounded but read as floats, and the axes of their outputs, negative.
+    """Return weights that are rounded but read as floats, and the axes of their outputs, negative.
 
     They are kernels of convolutions, themselves or transposed, and those of recurrent operators, stored as
     (directions, outputs, terms).

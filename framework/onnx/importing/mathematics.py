@@ -66,7 +66,7 @@ def _det(node: Node, x: Tensor) -> Any:
 
 
 def _reduced_axes(node: Node, x: Tensor, axes: TensorLike | None) -> tuple[int, ...] | None:
-    """The axes, of which none means all, or with noop_with_empty_axes none."""
+    """Return the axes, of which none means all, or with noop_with_empty_axes none."""
     found = node.ints(axes, "axes") if axes is not None else node.get("axes")
     if found is None or not len(found):
         return () if node.get("noop_with_empty_axes") else None
@@ -166,7 +166,7 @@ def _top_k(node: Node, x: Tensor, k: TensorLike | None = None) -> Any:
 
 
 def _descending(x: Tensor) -> Tensor:
-    """Numbers whose ascending order is the descending one of `x`."""
+    """Return numbers whose ascending order is the descending one of `x`."""
     return ops.bitwise_not(x) if dtypes.is_integer(x.dtype) else ops.negative(x)
 
 
@@ -174,7 +174,7 @@ def _descending(x: Tensor) -> Tensor:
 
 
 def _channels(x: TensorLike, value: TensorLike) -> Any:
-    """A vector of channels shaped to be used with (batch, channels, ...)."""
+    """Return a vector of channels shaped to be used with (batch, channels, ...)."""
     rank = rank_of(x)
     return ops.reshape(value, (1, -1, *[1] * (rank - 2))) if rank > 1 else value
 
@@ -244,7 +244,7 @@ def _lrn(node: Node, x: Tensor) -> Any:
 
 
 def _along(node: Node, x: TensorLike, value: TensorLike, block: int = 0) -> Any:
-    """A scale or zero point spread over an axis, or over blocks of it."""
+    """Return a scale or zero point spread over an axis, or over blocks of it."""
     axis = node.get("axis", 1)
     if block:
         size = shape_of(x)[axis]
@@ -431,7 +431,7 @@ def _stft(
 def _mel_weight_matrix(
     node: Node, bins: TensorLike, length: TensorLike, rate: TensorLike, low: TensorLike, high: TensorLike
 ) -> Any:
-    """Triangles on the mel scale over the bins of a spectrogram."""
+    """Return triangles on the mel scale over the bins of a spectrogram."""
     count, size, pace = (node.ints(each, "size")[0] for each in (bins, length, rate))
     lowest, highest = (node.floats(each, "edge")[0] for each in (low, high))
     edges = _mel(lowest) + np.arange(count + 2) * (_mel(highest) - _mel(lowest)) / (count + 2)
@@ -459,7 +459,7 @@ def _mel(frequency: float) -> float:
 
 @imports("LabelEncoder", domain="ai.onnx.ml")
 def _label_encoder(node: Node, x: Tensor) -> Any:
-    """A table from keys to values, both as one of several attributes."""
+    """Return a table from keys to values, both as one of several attributes."""
     keys, values = _listed(node, "keys"), _listed(node, "values")
     default = _default(node, values.dtype)
     found = known(x)

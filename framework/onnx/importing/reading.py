@@ -140,7 +140,7 @@ def _of_shape(array: Array, shape: tuple[int, ...], proto: TensorProto) -> Array
 
 
 def _beside(proto: Any, folder: Path | None) -> Array:
-    """A weight in a file beside the model, mapped and not read."""
+    """Return a weight in a file beside the model, mapped and not read."""
     if folder is None:
         raise OnnxError(f"Tensor {proto.name!r} is in a file beside the model: give the model's path, not its bytes.")
     entries: Mapping[str, str] = {each.key: each.value for each in proto.external_data}

@@ -34,7 +34,7 @@ _WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
 def _activations(node: Node, defaults: list[str], direction: int) -> list[Callable[[TensorLike], Tensor]]:
-    """The functions of one direction, with what clips their inputs."""
+    """Return the functions of one direction, with what clips their inputs."""
     names = [str(name).lower() for name in node.get("activations") or defaults * 2]
     alphas, betas = list(node.get("activation_alpha") or []), list(node.get("activation_beta") or [])
     found: list[Callable[[TensorLike], Tensor]] = []
@@ -59,7 +59,7 @@ def _run(
     node: Node, x: Tensor, states: int, gates: int, bias: TensorLike | None, lengths: TensorLike | None,
     initial: list[Tensor | None], step: Callable[[int], Callable[..., list[Tensor]]],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Each direction by itself: all outputs (time, directions, batch, units), and last states."""
+    """Return each direction by itself: all outputs (time, directions, batch, units), and last states."""
     if node.get("layout"):
         x = ops.swapaxes(x, 0, 1)
         initial = [None if each is None else ops.swapaxes(each, 0, 1) for each in initial]
@@ -113,7 +113,7 @@ def _one_way(
 
 
 def _turned(x: TensorLike, lengths: TensorLike | None) -> Tensor:
-    """Each sequence in reverse order, what is behind its end left in place."""
+    """Return each sequence in reverse order, what is behind its end left in place."""
     if lengths is None:
         return ops.flip(x, 0)
     return ops.reverse_sequence(x, ops.cast(lengths, "int32"), seq_axis=0, batch_axis=1)
@@ -150,7 +150,7 @@ def _rnn(
 
 
 def _units(node: Node, r: Tensor) -> int:
-    """The number of units, which older files leave out."""
+    """Return the number of units, which older files leave out."""
     units = int(shape_of(r)[-1] or 0)
     node.attributes.setdefault("hidden_size", units)
     return units
@@ -170,7 +170,7 @@ def _gru(
     lengths: TensorLike | None = None,
     initial: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Gates z, r, h."""
+    """Return gates z, r, h."""
     units = _units(node, r)
 
     def make(direction: int) -> Callable[..., list[Tensor]]:
@@ -202,7 +202,7 @@ def _lstm(
     node: Node, x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None, lengths: TensorLike | None = None,
     initial: Tensor | None = None, initial_cell: Tensor | None = None, peepholes: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gates i, o, f, c; peepholes for i, o, f."""
+    """Return gates i, o, f, c; peepholes for i, o, f."""
     units = _units(node, r)
 
     def make(direction: int) -> Callable[..., list[Tensor]]:

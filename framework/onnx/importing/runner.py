@@ -227,7 +227,7 @@ def type_of(value: Any) -> TypeProto:
 
 
 def _bound(proto: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
-    """A node of a function's body with the attributes that it takes from the call."""
+    """Return a node of a function's body with the attributes that it takes from the call."""
     if not _has_references(proto):
         return proto
     bound = type(proto)()

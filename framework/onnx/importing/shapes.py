@@ -244,7 +244,7 @@ def scattered(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike, h
 
 @imports("ScatterElements", "Scatter")
 def _scatter_elements(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike) -> Any:
-    """The places of the elements as rows of indices."""
+    """Return the places of the elements as rows of indices."""
     axis = node.get("axis", 0) % rank_of(x)
     size = sizes_of(x)[axis]
     places = ops.cast(indices, "int64")

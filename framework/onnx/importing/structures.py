@@ -39,7 +39,7 @@ def _if(node: Node, condition: Tensor) -> Any:
 
 @imports("Loop")
 def _loop(node: Node, trips: TensorLike | None, condition: Tensor | None, *carried: NodeValue) -> Any:
-    """A loop whose number of trips, conditions and values are all known runs here; others in the graph."""
+    """Return a loop whose number of trips, conditions and values are all known runs here; others in the graph."""
     body = node.get("body")
     limit, goes_on = None if trips is None else known(trips), True if condition is None else known(condition)
     symbolic = (trips is not None and limit is None) or goes_on is None or any(_is_symbolic(each) for each in carried)
@@ -58,7 +58,7 @@ def _is_symbolic(value: NodeValue) -> bool:
 def _run_here(
     node: Node, body: GraphProto, most: int | None, goes_on: bool, carried: list[NodeValue]
 ) -> tuple[NodeValue, ...] | None:
-    """The outputs; None where a condition turns out to be known at run time only."""
+    """Return the outputs; None where a condition turns out to be known at run time only."""
     rows: list[list[Tensor]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     count = 0
     while goes_on and (most is None or count < most):
@@ -84,7 +84,7 @@ def _no_rows(info: ValueInfoProto) -> Tensor:
 def _run_in_graph(
     node: Node, body: GraphProto, trips: TensorLike | None, condition: Tensor | None, carried: list[NodeValue]
 ) -> Any:
-    """`while_loop`; one that nothing but the number of trips ends carries no condition."""
+    """Return `while_loop`; one that nothing but the number of trips ends carries no condition."""
     if any(isinstance(each, list) for each in carried):
         raise NotImplementedError("Loop that carries sequences over values that are known at run time only")
     scans = len(body.output) - 1 - len(carried)
@@ -131,7 +131,7 @@ def _never_ends(body: GraphProto) -> bool:
 
 
 def _array_for(info: ValueInfoProto, size: object) -> TensorArray:
-    """An array for a scan output, which grows where the number of trips is not known before."""
+    """Return an array for a scan output, which grows where the number of trips is not known before."""
     kind = info.type.tensor_type
     shape = None
     if kind.HasField("shape"):
@@ -144,7 +144,7 @@ def _array_for(info: ValueInfoProto, size: object) -> TensorArray:
 
 @imports("Scan")
 def _scan(node: Node, *inputs: Any) -> Any:
-    """States and rows; in opset 8 with an axis of samples in front, and lengths as the first input."""
+    """Return states and rows; in opset 8 with an axis of samples in front, and lengths as the first input."""
     body, count = node.get("body"), node.get("num_scan_inputs")
     if node.version < 9:
         return _scan_of_samples(node, body, count, inputs[1:])

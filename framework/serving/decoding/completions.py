@@ -140,13 +140,13 @@ class Completions:
 
 
 def error_form(status: int, message: str) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
+    """Return an error as OpenAI's clients read it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"message": message, "type": kind, "param": None, "code": status}
 
 
 def _prompts(given: object) -> list[Any]:
-    """One prompt or several: texts, or lists of tokens."""
+    """Return one prompt or several: texts, or lists of tokens."""
     if isinstance(given, str):
         return [given]
     if isinstance(given, list) and given:
@@ -186,7 +186,7 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 async def _whole(asked: _Asked, choice: _Choice, request: Request) -> tuple[dict[str, Any], int]:
-    """The entry of a choice, and how many tokens it has."""
+    """Return the entry of a choice, and how many tokens it has."""
     async with aclosing(until_gone(pieces(asked.served, choice.generation), request)) as found:
         every = [piece async for piece in found]
     text = choice.prompt + "".join(piece.text or "" for piece in every)
@@ -194,7 +194,7 @@ async def _whole(asked: _Asked, choice: _Choice, request: Request) -> tuple[dict
 
 
 async def _events(asked: _Asked, request: Request) -> AsyncGenerator[bytes]:
-    """The pieces of all choices, in the order in which they come."""
+    """Yield the pieces of all choices, in the order in which they come."""
     news: asyncio.Queue[tuple[_Choice, Piece | Exception | None]] = asyncio.Queue(64)
 
     async def follow(choice: _Choice) -> None:
@@ -240,7 +240,7 @@ def _event(entry: Mapping[str, object]) -> bytes:
 
 
 async def _all(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """All events; an error is one, too, since the status has been sent."""
+    """Yield all events; an error is one, too, since the status has been sent."""
     async with aclosing(events):
         yield first
         try:

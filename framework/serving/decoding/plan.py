@@ -159,7 +159,7 @@ def _row(name: str, spec: object) -> tuple[tuple[int | None, ...], str]:
 
 
 def _first_states(begin: Callable[..., object], row_inputs: Mapping[str, Tensor]) -> Any:
-    """The states of one row that begins.
+    """Return the states of one row that begins.
 
     Raises:
         TypeError: `begin` can't be called so.
@@ -213,7 +213,7 @@ def _placed(states: list[Variable], slot: Symbol, leaves: Sequence[Tensor]) -> t
 
 
 def _stepped(step: Step, first: Tensors, states: list[Variable], slots: int) -> tuple[Entry, int]:
-    """The step of all slots, and the size of its vocabulary."""
+    """Return the step of all slots, and the size of its vocabulary."""
     tokens = placeholder((slots,), "int32", TOKENS)
     before = [ops.convert_to_tensor(state) for state in states]
     read = pack_as(first, before)

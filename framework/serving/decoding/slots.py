@@ -152,7 +152,7 @@ class Slots:
             self._free.append(slot)
 
     def _chosen(self, best: Array, logits: Array) -> list[int]:
-        """The next token of each slot."""
+        """Return the next token of each slot."""
         chosen: list[int] = np.asarray(best).tolist()
         drawn = {
             slot: generation

@@ -21,7 +21,7 @@ _OWN = ("triton_enable_empty_final_response", "priority", "timeout")  # paramete
 
 
 async def answers(decoder: ServedDecoder, request: InferRequest) -> AsyncGenerator[Answer]:
-    """An answer for each token: ``tokens`` (the new one) and, with a detokenizer, ``text_output``.
+    """Yield an answer for each token: ``tokens`` (the new one) and, with a detokenizer, ``text_output``.
 
     Raises:
         RequestError: the request has no meaning.

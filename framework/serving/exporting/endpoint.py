@@ -85,7 +85,7 @@ def trace_endpoint(
 
 
 def arguments_of(model: Model, input_signature: InputSpecs | None) -> list[Any]:
-    """The positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
+    """Return the positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
 
     Raises:
         ValueError: nothing is given, and the model has no symbolic inputs.
@@ -151,7 +151,7 @@ def feed(graph: Graph, name: str, spec: TensorSpec) -> Symbol:
 
 
 def fetch(output: TensorLike) -> Any:
-    """An output as a tensor of the graph; an array becomes a constant of it."""
+    """Return an output as a tensor of the graph; an array becomes a constant of it."""
     tensor = ops.convert_to_tensor(output)
     return tensor if isinstance(tensor, Symbol) else pass_on(tensor)
 
@@ -250,7 +250,7 @@ def _examples(given: Arrays, endpoint: Endpoint) -> list[Any]:
 
 
 def report(path: str, signatures: Mapping[str, Signature]) -> str:
-    """Lines that say what was exported."""
+    """Return lines that say what was exported."""
     lines = [f"Exported {path!r}:"]
     for name, signature in signatures.items():
         lines += [f"  signature {name}"] if len(signatures) > 1 else []

@@ -31,7 +31,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def from_wire(signature: Signature, tensors: Sequence[WireTensor], check_size: Callable[[int], None]) -> list[Any]:
-    """Arrays for the inputs of a signature, in its order.
+    """Return arrays for the inputs of a signature, in its order.
 
     Args:
         signature: inputs and outputs.
@@ -61,7 +61,7 @@ def by_name(tensors: Sequence[WireTensor]) -> dict[str, WireTensor]:
 
 
 def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[int], None] | None = None) -> Any:
-    """The array for one input; as `from_wire`.
+    """Return the array for one input; as `from_wire`.
 
     Raises:
         RequestError: it does not fit.
@@ -86,7 +86,7 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[
 
 
 def _images(info: TensorInfo, tensor: WireTensor) -> Any:
-    """The array of images that came as bytes, of the shape [rows] or [rows, 1]."""
+    """Return the array of images that came as bytes, of the shape [rows] or [rows, 1]."""
     what = f"Input {info.name!r}"
     shape = _shape(what, tensor.shape)
     if len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
@@ -154,12 +154,12 @@ def _split(what: str, data: bytes | memoryview, count: int) -> list[bytes]:
 
 
 def as_wire(info: TensorInfo, array: Array, raw: bool) -> WireTensor:
-    """An output for the wire; its data are bytes if `raw`, else the array."""
+    """Return an output for the wire; its data are bytes if `raw`, else the array."""
     return WireTensor(info.name, OPEN_INFERENCE[info.dtype], list(array.shape), as_bytes(array) if raw else array)
 
 
 def as_bytes(array: Array) -> bytes:
-    """The bytes of an array, in C order, the lowest byte of each number first."""
+    """Return the bytes of an array, in C order, the lowest byte of each number first."""
     if array.dtype.kind == "T":
         texts = [text.encode("utf-8") for text in in_pieces(array.reshape(-1))]
         return b"".join([part for text in texts for part in (_LENGTH.pack(len(text)), text)])

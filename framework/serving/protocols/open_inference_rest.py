@@ -24,7 +24,7 @@ class OpenInferenceRest:
         self._backend = backend
 
     def routes(self) -> list[Route]:
-        """The paths that it answers."""
+        """Return the paths that it answers."""
         return [
             Route("POST", re.compile(f"{MODEL}/infer"), self._infer, begins_at_once=True),
             Route("GET", re.compile(MODEL), self._metadata),
@@ -89,7 +89,7 @@ def _response(head: Mapping[str, object], outputs: Sequence[WireTensor], in_byte
 
 
 def _parted(request: Request) -> tuple[memoryview, memoryview]:
-    """The JSON of a request, and the raw tensors behind it."""
+    """Return the JSON of a request, and the raw tensors behind it."""
     body = memoryview(request.body)
     said = request.headers.get(_LENGTH.lower())
     if said is None:
@@ -131,7 +131,7 @@ def _inputs(document: Mapping[str, object], rest: memoryview) -> list[WireTensor
 
 
 def _requested(document: Mapping[str, object], binary: bool) -> dict[str, bool]:
-    """The outputs that are asked for, and whether as bytes."""
+    """Return the outputs that are asked for, and whether as bytes."""
     found: dict[str, bool] = {}
     outputs = document.get("outputs") or []
     if not isinstance(outputs, list):

@@ -51,7 +51,7 @@ class TensorFlowBackend:
 
 
 def version_states(catalogue: Catalogue, spec: ModelSpec) -> list[VersionState]:
-    """The states of the versions that are meant, the highest first.
+    """Return the states of the versions that are meant, the highest first.
 
     Raises:
         RequestError: there is none.

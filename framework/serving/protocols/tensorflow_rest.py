@@ -29,7 +29,7 @@ class TensorFlowRest:
         self._catalogue = catalogue
 
     def routes(self) -> list[Route]:
-        """The paths that it answers."""
+        """Return the paths that it answers."""
         return [
             Route("POST", re.compile(rf"{_MODEL}:predict"), self._predict, begins_at_once=True),
             Route("POST", re.compile(rf"{_MODEL}:(?P<call>[a-zA-Z]+)"), self._not_offered),
@@ -93,7 +93,7 @@ def _read(model: ServedModel, content: bytes) -> _Asked:
 
 
 def _columns(signature: Signature, instances: object) -> dict[str, Any]:
-    """Rows as a list for each input. With one input a row may be its value; else it is an object of all."""
+    """Return rows as a list for each input. With one input a row may be its value; else it is an object of all."""
     if not isinstance(instances, list) or not instances:
         raise RequestError(400, "'instances' has to be a list of at least one row.")
     names = [info.name for info in signature.inputs]
@@ -113,7 +113,7 @@ def _columns(signature: Signature, instances: object) -> dict[str, Any]:
 
 
 def _named(signature: Signature, inputs: Any) -> dict[str, Any]:
-    """Columns by name; with one input they may be its value."""
+    """Return columns by name; with one input they may be its value."""
     if _is_object(inputs):
         return inputs
     if len(signature.inputs) != 1:

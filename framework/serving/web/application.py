@@ -245,7 +245,7 @@ class Application:
             ) from None
 
     def _find(self, path: str) -> list[tuple[Route, dict[str, str]]]:
-        """The routes of a path, and the named parts of it."""
+        """Return the routes of a path, and the named parts of it."""
         found = [(route, match) for route in self._routes if (match := route.path.fullmatch(path))]
         return [(route, {name: text or "" for name, text in match.groupdict().items()}) for route, match in found]
 

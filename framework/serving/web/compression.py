@@ -17,7 +17,7 @@ _TEXTS = ("application/json", "application/octet-stream", "text/")
 
 
 async def plain(body: bytes, encoding: str, most: int) -> bytes:
-    """A body without its compression.
+    """Return a body without its compression.
 
     Args:
         body: as it came.
@@ -60,7 +60,7 @@ def _inflated(body: bytes, name: str, most: int) -> bytes:
 
 
 def accepted(headers: Mapping[str, str]) -> str:
-    """The encoding that a client takes; "" for none."""
+    """Return the encoding that a client takes; "" for none."""
     for entry in headers.get("accept-encoding", "").lower().split(","):
         name, _, quality = entry.partition(";")
         if name.strip() in ("gzip", "deflate") and not re.fullmatch(r"\s*q=0(\.0*)?\s*", quality):
@@ -74,7 +74,7 @@ def is_worthwhile(body: bytes, content_type: str) -> bool:
 
 
 async def compressed(body: bytes, encoding: str) -> bytes:
-    """A body in an encoding that `accepted` gave."""
+    """Return a body in an encoding that `accepted` gave."""
     if len(body) < _APART:
         return _deflated(body, encoding)
     return await asyncio.get_running_loop().run_in_executor(None, _deflated, body, encoding)

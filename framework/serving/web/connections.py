@@ -43,7 +43,7 @@ class Tls:
     client_authorities: str | os.PathLike[str] | None = None
 
     def read(self) -> tuple[bytes, bytes, bytes | None]:
-        """The content of the three files.
+        """Return the content of the three files.
 
         Raises:
             ValueError: one can't be read, or the key is not that of the certificate.
