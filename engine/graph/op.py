@@ -131,6 +131,7 @@ class Op:
         reads_rows: whether a run reads only those rows of the first input that it returns.
         gives_part: whether the result is a part of the first input: of a variable on another task only that is sent.
         writes_rows: whether a run writes only some rows of variables, which are the first inputs.
+        updates_first: whether the result is the first input, changed in some places; see `run_over`.
         repeats_values: whether the result has the values of an input more than once, so that it takes more room.
         linear_in: the positions of inputs in each of which the result is linear, where the others stay the same.
         grows_with: for each input 1 if each element of the result grows with it, or -1 if it falls; bools count as 0
@@ -162,6 +163,7 @@ class Op:
     reads_rows: ClassVar[bool] = False
     gives_part: ClassVar[bool] = False
     writes_rows: ClassVar[bool] = False
+    updates_first: ClassVar[bool] = False
     repeats_values: ClassVar[bool] = False
     linear_in: ClassVar[tuple[int, ...]] = ()
     grows_with: ClassVar[tuple[int, ...]] = ()
@@ -196,6 +198,15 @@ class Op:
         Strings of rank 0 are arrays of rank 0, or ``str``, of which the runtime makes such arrays.
         """
         raise NotImplementedError(f"{type(self).__name__} must define run().")
+
+    def run_over(self, xp: Any, *inputs: Any) -> Any:
+        """Compute as `run`, in the memory of the first input. Ops with `updates_first` have it.
+
+        Args:
+            xp: the module of arrays, as for `run`.
+            inputs: the values; the first one is contiguous and writable, and nothing else uses it.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.run_over")
 
     def cannot_fail(self, *inputs: Tensor) -> bool:
         """Test whether `run` gives a result whatever these inputs hold: then it may run where the graph might not.

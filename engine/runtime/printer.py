@@ -36,6 +36,7 @@ from ..ops.internal.fused import Fused, HorizontallyFused
 from ..ops.internal.product_then import ProductThen
 from ..passes.framework.prune import frame_users
 from ..passes.memory.storage import Buffer, is_fresh, laid_out_first, last_uses
+from ..passes.memory.updates import Updates
 from ..queues.writing import hold_interrupts
 from .calls import PrintedBodies, print_call
 from .parallel_schedule import print_group
@@ -71,6 +72,7 @@ class Printer:
         in_rows: what loops record in the rows of one array (see `records`).
         in_slots: results that are computed in the slot of an array, with the operations that write them there.
         groups: operations that run side by side, as they stand in a row.
+        updates: updates of arrays that need no copy.
     """
 
     def __init__(
@@ -85,8 +87,10 @@ class Printer:
         in_rows: Collection[Symbol] = (),
         in_slots: Mapping[Symbol, Operation] | None = None,
         groups: Sequence[Sequence[Operation]] = (),
+        updates: Updates | None = None,
     ) -> None:
         self.guard = guard
+        self.updates = updates or Updates()
         self.natives = natives or {}
         self.in_runs: set[Operation] = set()  # what is printed already, as part of a native run
         self.groups = {group[0]: group for group in groups}
@@ -342,6 +346,8 @@ class Block:
             print_call(self, operation, self.printer.bodies)
         elif operation in self.printer.ran:
             self._print_ran(operation)
+        elif operation in self.printer.updates.operations and self.printer.guard is None and not self.printer.by_run:
+            self._print_update(operation)
         elif operation in self.printer.kernels and not self.printer.by_run and not isinstance(op, AssignRows):
             self._print_kernel(operation)
         elif isinstance(op, History):
@@ -401,6 +407,13 @@ class Block:
                 self.line(f"{' = '.join(held)} = None")
             write = functools.partial(write_in_memory, op.variables, write)
         self._assign(operation, f"{self.printer.bind('write_rows', write)}({', '.join(arguments)})", arguments)
+
+    def _print_update(self, operation: Operation) -> None:
+        """Print an update of an array in the memory of that array."""
+        op, arguments = operation.op, [self.names[tensor] for tensor in operation.inputs]
+        over = getattr(self.printer.kernels.get(operation), "over", None) or functools.partial(op.run_over, np)
+        update = self.printer.bind(f"update_{op.type_name}", functools.partial(_run_over, over))
+        self._assign(operation, f"{update}({', '.join(arguments)})", arguments)
 
     def _print_ran(self, operation: Operation) -> None:
         """The results of an operation that ran side by side with others; if it failed, it runs again."""
@@ -536,6 +549,13 @@ class Block:
 
 def _worth_freeing(tensor: Symbol) -> bool:
     return tensor.shape != ()
+
+
+def _run_over(over: Callable[..., Any], first: Any, *rest: Any) -> Any:
+    """Run an update in the memory of its first input, or in a copy where that is laid out in another way."""
+    if type(first) is np.ndarray and first.flags.carray:
+        return over(first, *rest)
+    return over(np.array(first, order="C"), *rest)
 
 
 def _run_on_strings(op: Op, *values: Any) -> Any:

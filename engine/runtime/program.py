@@ -35,6 +35,7 @@ from ..passes.framework.switches import changes, is_on, turned_off
 from ..passes.fusion.fuse import FusionRule
 from ..passes.memory.memory_budget import memory_budget, within_memory_budget
 from ..passes.memory.storage import is_fresh, plan_buffers, tell_buffers
+from ..passes.memory.updates import updates_in_place
 from ..place.constraints import check_step
 from ..queues.writing import Writing, locks_of
 from ..tracing import active
@@ -455,10 +456,12 @@ def _printer(
     in_rows = recorded_in_rows(operations, fetches) if is_on("memory") and step.holds(History) else ()
     in_slots = written_into_slots(operations, fetches) if is_on("memory") and step.holds(ArrayWrite) else {}
     plan = plan_buffers(operations, fetches, in_slots) if kernels and is_on("memory") else {}
+    beside = [operation for group in groups for operation in group]
+    updates = updates_in_place(operations, fetches, in_slots, beside) if is_on("memory") else None
     if is_recording():
         apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
         tell_buffers(plan, in_slots, in_rows, apart)
-    printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups)
+    printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups, updates)
     printer.first_write = first_write(operations, plan)
     return printer, operations
 

@@ -126,8 +126,10 @@ class LoopPrinter(_RegionPrinter):
         variables = [printer.fresh(parameter.operation.name) for parameter in op.body.parameters]
         counter = self._counter(variables)
         if variables:
-            initial = self.arguments[: op.carried]
-            block.line(f"{', '.join(variables)} = {', '.join(initial)}", (self.operation, initial))
+            changed = printer.updates.variables
+            pairs = zip(op.body.parameters, self.arguments, strict=False)
+            initial = [f"np.array({name})" if parameter in changed else name for parameter, name in pairs]
+            block.line(f"{', '.join(variables)} = {', '.join(initial)}", (self.operation, self.arguments[: op.carried]))
         for tensor, history in self.frame.histories.items():
             block.line(f"{history} = {self._new_history(tensor, variables)}")
         if self.frame.trips:

@@ -136,7 +136,20 @@ def looks_at_sum(sums: Any) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("loop", [keeps_running_sum, looks_at_sum])
+def waits_for_sum(sums: Any) -> tuple[Any, ...]:
+    """Another operation of the body waits for the sum."""
+    a = ab.constant(draw(3, 2))
+
+    def body(i: Any, s: Any, other: Any) -> tuple[Any, ...]:
+        s = s + ops.transpose(a) @ (a * ops.cast(i, "float32"))
+        with ab.control_dependencies([s]):
+            return i + 1, s, ops.sort(other)
+
+    n = ops.reshape(ops.cast(ops.max(sums), "int32"), ()) + 4
+    return ab.while_loop(lambda i, *_: i < n, body, (0, ops.zeros((2, 2)), sums))[1:]
+
+
+@pytest.mark.parametrize("loop", [keeps_running_sum, looks_at_sum, waits_for_sum])
 def test_sums_that_the_loop_needs_stay(loop: Callable[[Any], tuple[Any, ...]]):
     sums = ab.placeholder((2, 2), "float32", "sums")
     fetches = list(loop(sums))

@@ -332,6 +332,23 @@ def test_effects_stay_where_only_a_shape_is_used(graph: Graph):
     np.testing.assert_array_equal(v.numpy(), np.full((3, 4), 2))
 
 
+def test_what_is_only_waited_for(x: Symbol):
+    unused = ops.tanh(x) * 2 + 1
+    with ab.control_dependencies([unused]):
+        found = ops.sort(x)
+    Check([found], {x: X})
+
+
+def test_what_a_loop_only_waits_for(x: Symbol):
+    def body(i: Any, value: Any) -> Any:
+        unused = ops.tanh(value) * 2 + 1
+        with ab.control_dependencies([unused]):
+            return i + 1, ops.sort(value)
+
+    trips = ab.placeholder((), "int32", "trips")
+    Check(ab.while_loop(lambda i, value: i < trips, body, (0, x)), {x: X, trips: np.int32(2)})
+
+
 def test_control_dependencies_of_what_is_simplified(graph: Graph):
     """Summing to a shape is no work if the shapes agree, but what it waits for still happens first."""
     v = variable(1)

@@ -64,14 +64,21 @@ def scatter_runner(operation: Operation) -> Runner | None:
     kernel = ScatterKernel(x.rank, len(places), word, index)
     fill = AnySizes(kernel, x.dtype, indices.dtype, x.dtype)
 
-    def scatter_update(x: Any, indices: Any, updates: Any) -> Any:
-        if updates.shape == indices.shape[:-1] + x.shape[1:] and updates.size:
-            out = x.copy()
-            if fill(updates, indices, out):
-                return out
-        return op.run(np, x, indices, updates)
+    def over(out: Any, indices: Any, updates: Any) -> Any:
+        fits = updates.shape == indices.shape[:-1] + out.shape[1:] and updates.size
+        return out if fits and fill(updates, indices, out) else op.run_over(np, out, indices, updates)
 
-    return scatter_update
+    return Updating(over)
+
+
+class Updating:
+    """Runs an update of an array: on a copy, or by `over` in the array's own memory."""
+
+    def __init__(self, over: Runner) -> None:
+        self.over = over
+
+    def __call__(self, x: Any, *rest: Any) -> Any:
+        return self.over(np.array(x, order="C"), *rest)
 
 
 def _word(spec: TensorSpec) -> str | None:

@@ -245,11 +245,10 @@ class AddRows(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         base, *rest = inputs
-        return self.add_into(xp, xp.array(base, order="C"), *rest)
+        return self.run_over(xp, xp.array(base, order="C"), *rest)
 
-    def add_into(self, xp: Any, out: Any, *inputs: Any) -> Any:
-        """Return the same computed in place, in the contiguous `out`: for a first input that nothing else uses."""
-        values, indices = inputs
+    def run_over(self, xp: Any, *inputs: Any) -> Any:
+        out, values, indices = inputs
         add_rows(xp, out, indices, values, self.axis % out.ndim, self.wrap)
         return out
 

@@ -510,11 +510,10 @@ class AddItem(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         base, *rest = inputs
-        return as_scalar_or_array(self.add_into(xp, xp.array(base, order="C"), *rest))
+        return as_scalar_or_array(self.run_over(xp, xp.array(base, order="C"), *rest))
 
-    def add_into(self, xp: Any, out: Any, *inputs: Any) -> Any:
-        """Return the same computed in place, in the contiguous `out`: for a first input that nothing else uses."""
-        values, *indices = inputs
+    def run_over(self, xp: Any, *inputs: Any) -> Any:
+        out, values, *indices = inputs
         key = _resolve(self.items, indices)
         if self.repeats:
             add_at(xp, out, key, values)

@@ -107,6 +107,8 @@ class GatherNd(Op):
 class _Scatter(Op):
     """Inputs: x, indices (..., k), updates. x with the parts that the indices name changed."""
 
+    updates_first: ClassVar[bool] = True
+
     def infer(self, *inputs: Any) -> TensorSpec:
         x, indices, updates = inputs
         depth = _depth(x, indices, self.type_name)
@@ -114,6 +116,10 @@ class _Scatter(Op):
             wanted = indices.shape[:-1] + x.shape[depth:]
             _check_updates(updates, wanted, self.type_name)
         return x
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        x, *rest = inputs
+        return self.run_over(xp, xp.array(x, order="C"), *rest)
 
 
 def _check_updates(updates: TensorSpec, wanted: tuple[int | None, ...], what: str) -> None:
@@ -131,10 +137,10 @@ class ScatterAdd(_Scatter):
 
     needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        x, indices, updates = inputs
-        out, depth = xp.array(x, order="C"), indices.shape[-1]
-        places = _flat_places(xp, indices, x.shape[:depth]).reshape(-1)
+    def run_over(self, xp: Any, *inputs: Any) -> Any:
+        out, indices, updates = inputs
+        depth = indices.shape[-1]
+        places = _flat_places(xp, indices, out.shape[:depth]).reshape(-1)
         rows = _flat_rows(out, depth)
         add_rows(xp, rows, places, updates.reshape((places.size, rows.shape[1])), 0, wrap=False)
         return out
@@ -168,10 +174,10 @@ class ScatterUpdate(_Scatter):
 
     needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        x, indices, updates = inputs
-        out, depth = xp.array(x, order="C"), indices.shape[-1]
-        places = _flat_places(xp, indices, x.shape[:depth]).reshape(-1)
+    def run_over(self, xp: Any, *inputs: Any) -> Any:
+        out, indices, updates = inputs
+        depth = indices.shape[-1]
+        places = _flat_places(xp, indices, out.shape[:depth]).reshape(-1)
         rows = _flat_rows(out, depth)
         last = _last_writes(xp, places, len(rows))
         rows[places[last]] = updates.reshape((places.size, rows.shape[1]))[last]

@@ -26,13 +26,11 @@ def _window(starts: Any, sizes: Sequence[int], shape: Sequence[int]) -> tuple[An
     Raises:
         IndexError: it does not.
     """
-    window = tuple(builtins.slice(int(s), int(s) + size) for s, size in zip(starts, sizes, strict=True))
-    for axis, (part, size) in enumerate(zip(window, shape, strict=True)):
-        if part.start < 0 or part.stop > size:
-            raise IndexError(
-                f"A slice from {part.start} of size {part.stop - part.start} leaves axis {axis}, whose size is {size}."
-            )
-    return window
+    begins = starts if isinstance(starts, list) else starts.tolist()
+    for axis, (begin, size, room) in enumerate(zip(begins, sizes, shape, strict=True)):
+        if begin < 0 or begin + size > room:
+            raise IndexError(f"A slice from {begin} of size {size} leaves axis {axis}, whose size is {room}.")
+    return tuple([builtins.slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)])
 
 
 def _check_window(spec: TensorSpec, sizes: Shape) -> None:
@@ -93,6 +91,7 @@ class SliceUpdate(Op):
     """The first input with a window replaced. Inputs: the whole, the window's start as a vector, the new values."""
 
     needs_known: ClassVar[Mapping[int, str]] = {2: "rank"}
+    updates_first: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_window(inputs[0], inputs[2].shape)
@@ -100,10 +99,13 @@ class SliceUpdate(Op):
         return inputs[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        x, starts, updates = inputs
-        out = xp.array(x)
-        out[_window(starts, updates.shape, x.shape)] = updates
-        return as_scalar_or_array(out)
+        x, *rest = inputs
+        return as_scalar_or_array(self.run_over(xp, xp.array(x), *rest))
+
+    def run_over(self, xp: Any, *inputs: Any) -> Any:
+        out, starts, updates = inputs
+        out[_window(starts, updates.shape, out.shape)] = updates
+        return out
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

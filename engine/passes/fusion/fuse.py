@@ -114,7 +114,8 @@ def _attempt(
     block = Block(operations, rule, plain, kept.own, sizes)
     groups = [group for group in block.group() if _is_worthwhile(group, block.forms)]
     used = _used_outside(operations, groups) | kept.own
-    return [_GroupRewrite(block, group, used).in_graph(graph) for group in groups]
+    rewrites = [_GroupRewrite(block, group, used) for group in groups]
+    return [rewrite.in_graph(graph) for rewrite in rewrites if rewrite.outputs]  # others are only waited for
 
 
 def _form_of_block(operations: Sequence[Operation], kept: set[Symbol]) -> Hashable:

@@ -50,7 +50,7 @@ class LoopView:
         needed: the operations of the body that run, in order.
         kinds: the ops of these.
         demanded: the tensors inside whose histories are recorded.
-        uses: how many operations of the body take a tensor, results and histories included.
+        uses: how many operations of the body take a tensor or wait for it, results and histories included.
         histories: for tensors of the body the operation outside that gives its history.
         shared: what was built outside from values of all iterations, for several rewrites to take.
         parts: what is known of matrices that are put together in the body.
@@ -88,7 +88,8 @@ class LoopView:
         self.needed = needed_in_region(self.body, self.demanded)
         self.kinds = frozenset([type(operation.op) for operation in self.needed])
         taken = [tensor for operation in self.needed for tensor in operation.inputs]
-        self.uses: dict[Symbol, int] = Counter([*taken, *self.body.results, *self.demanded])
+        awaited = [tensor for each in self.needed for source in each.control_inputs for tensor in source.outputs]
+        self.uses: dict[Symbol, int] = Counter([*taken, *awaited, *self.body.results, *self.demanded])
         self._tested: set[Symbol] | None = None
         self._forms: dict[Symbol, Linear | None] = {}
 

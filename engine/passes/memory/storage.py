@@ -105,7 +105,7 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol
     """
     order = {operation: position for position, operation in enumerate(operations)}
     fetched = set(fetches)
-    accesses, users = _accesses(operations), _users(operations)
+    accesses, users = _accesses(operations), users_of(operations)
     found: dict[Symbol, Buffer] = {}
     for operation in operations:
         if not isinstance(operation.op, Assign):
@@ -133,7 +133,7 @@ def _accesses(operations: Sequence[Operation]) -> dict[object, list[Operation]]:
     return found
 
 
-def _users(operations: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
+def users_of(operations: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
     """For each tensor the operations that take it."""
     found: dict[Symbol, list[Operation]] = {}
     for operation in operations:
@@ -162,7 +162,7 @@ def _earlier_reads(
                 return None
             if order[operation] < order[producer]:
                 reads.update(operation.outputs)
-    aliases = _with_views(reads, users)
+    aliases = with_views(reads, users)
     taken = [tensor for tensor in producer.inputs if tensor in aliases]
     if aliases & fetched or len(taken) > 1 or not reads.issuperset(taken):
         return None
@@ -170,7 +170,7 @@ def _earlier_reads(
     return None if used_later else taken
 
 
-def _with_views(tensors: Iterable[Symbol], users: dict[Symbol, list[Operation]]) -> set[Symbol]:
+def with_views(tensors: Iterable[Symbol], users: dict[Symbol, list[Operation]]) -> set[Symbol]:
     """Return `tensors` and all that may share their memory."""
     found: set[Symbol] = set()
     pending = list(tensors)
