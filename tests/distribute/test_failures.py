@@ -158,8 +158,8 @@ def steady() -> Generator[Lab]:
 @shows(
     "killed (SIGKILL)",
     "worker, ps",
-    "Steps with it end on all tasks at once. Others run.",
-    "`TaskFailedError` with `task`, `reason` and `step`, within 2 s; again for later steps, after 1 s",
+    "Steps that use it end on all tasks at once. Other steps run.",
+    "`TaskFailedError` with `task`, `reason` and `step`, within 2 s; later steps get the error again, after 1 s",
     "All other state; the session",
 )
 @pytest.mark.parametrize("part", ["ps", pytest.param("worker", marks=pytest.mark.slow)])
@@ -182,7 +182,7 @@ def test_a_task_is_killed(part: str):
 @shows(
     "killed (SIGKILL)",
     "master",
-    "Steps of its clients end, also on the other tasks.",
+    "The steps of its clients end, also on the other tasks.",
     "`TaskFailedError` that names the master, at once",
     "State of the other tasks",
 )
@@ -232,8 +232,14 @@ def client(made: Lab) -> Generator[Callable[[], float]]:
             process.communicate("", timeout=PATIENCE)
 
 
-@shows("killed (SIGKILL)", "client", "Its steps end.", "none elsewhere", "All state; other clients' steps")
-@shows("restarted", "client", "It builds its graph again, and finds the state by its names.", "none", "All state")
+@shows(
+    "killed (SIGKILL)",
+    "client",
+    "The steps of this client end.",
+    "none in other clients",
+    "All state; other clients' steps",
+)
+@shows("restarted", "client", "The client builds its graph again, and finds the state by name.", "none", "All state")
 @pytest.mark.slow
 def test_a_client_is_killed_and_started_again(steady: Lab):
     with client(steady) as step:
@@ -253,10 +259,10 @@ def test_a_client_is_killed_and_started_again(steady: Lab):
 @shows(
     "stopped for 30 s (SIGSTOP, SIGCONT)",
     "worker, ps",
-    "After `heartbeat_timeout` (8 s) it is dead, and its steps end. When it goes on, what it still has of them is "
-    "dropped, and it is used again.",
-    "`TaskFailedError` within 10 s; for later steps after 1 s, until it goes on",
-    "All state, its own too",
+    "After `heartbeat_timeout` (8 s) the task counts as dead, and its steps end. When it goes on, it drops the rest"
+    " of these steps, and is used again.",
+    "`TaskFailedError` within 10 s; in later steps after 1 s, until the task goes on",
+    "All state, also that of the task",
 )
 @pytest.mark.parametrize("part", ["ps", pytest.param("worker", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
@@ -286,8 +292,8 @@ def test_a_task_is_stopped(part: str, timeout: str, stopped: float):
 @shows(
     "stopped for 30 s (SIGSTOP, SIGCONT)",
     "master",
-    "After 8 s it is dead for its clients and for the other tasks, which end its steps. When it goes on, so do "
-    "sessions.",
+    "After 8 s its clients and the other tasks consider it dead, and end its steps. When it goes on, sessions go "
+    "on, too.",
     "`TaskFailedError` that names the master, within 10 s",
     "All state",
 )
@@ -307,7 +313,7 @@ def test_a_master_is_stopped(timeout: str, stopped: float):
         assert made.run("ps") == before + 1
 
 
-@shows("stopped for 30 s (SIGSTOP, SIGCONT)", "client", "Nothing: results wait for it.", "none", "Everything")
+@shows("stopped for 30 s (SIGSTOP, SIGCONT)", "client", "Nothing: results wait for the client.", "none", "Everything")
 @pytest.mark.slow
 def test_a_client_is_stopped(steady: Lab):
     with client(steady) as step:
@@ -326,7 +332,7 @@ def test_a_client_is_stopped(steady: Lab):
     "ten times slower",
     "master, worker, ps",
     "Steps take longer. A task that answers is not dead, however slow it is.",
-    "none; `DeadlineExceededError` where there is a `timeout=`, which names what waits for what by task",
+    "none; with `timeout=`, a `DeadlineExceededError` that says, by task, what waits for what",
     "Everything",
 )
 @pytest.mark.parametrize("part", ["ps", "worker", "master"])
@@ -345,7 +351,7 @@ def test_a_step_that_was_not_done_in_time_names_who_waits(steady: Lab):
     assert [text for text in wanted if text not in found] == [], found
 
 
-@shows("ten times slower", "client", "Its steps begin later.", "none", "Everything")
+@shows("ten times slower", "client", "The steps of this client begin later.", "none", "Everything")
 @pytest.mark.slow
 def test_a_client_is_slow(steady: Lab):
     with client(steady) as step:
@@ -365,9 +371,9 @@ def unused_port() -> int:
 @shows(
     "absent at start",
     "worker, ps",
-    "Steps that need it wait for `connect_timeout` (30 s), and run if it comes. Others run at once.",
-    "`TaskFailedError` that names it and its address, after `connect_timeout`; `DeadlineExceededError` that names it "
-    "after a shorter `timeout=`",
+    "Steps that need the task wait for `connect_timeout` (30 s), and run when it comes. Other steps run at once.",
+    "`TaskFailedError` that names the task and its address, after `connect_timeout`; `DeadlineExceededError` that "
+    "names the task after a shorter `timeout=`",
     "All state of others",
 )
 def test_a_task_is_absent_and_comes(graph: ab.Graph):
@@ -399,7 +405,7 @@ def test_a_task_is_absent_and_comes(graph: ab.Graph):
 @shows(
     "absent at start",
     "master",
-    "`Session(target=...)` waits for it, for 30 s.",
+    "`Session(target=...)` waits 30 s for the master.",
     "`TaskFailedError` that names the target",
     "State of other tasks",
 )
@@ -450,7 +456,7 @@ def pair(plane: str, ps_at: Callable[[str], str] = lambda address: address) -> G
 @shows(
     "cut in mid-tensor",
     "master, worker, ps",
-    "Both sides take the other for gone. Of the value nothing arrives, and nothing that waits for it runs.",
+    "Each side considers the other gone. No part of the value arrives, and no operation that waits for it runs.",
     "`TaskFailedError` at once",
     "All state; the next step connects again",
 )
@@ -509,16 +515,16 @@ def test_a_stream_is_cut_in_the_middle_of_a_value():
 @shows(
     "restarted",
     "ps",
-    "Sessions use it again. What they had there has no value.",
-    "`StateLostError` where it is read, until it is assigned or restored",
+    "Sessions use the task again. Their variables there have no value.",
+    "`StateLostError` where such a variable is read, until it is assigned or restored",
     "All state of others",
 )
-@shows("restarted", "worker", "Sessions use it again, with the next step.", "none", "All state of others")
+@shows("restarted", "worker", "Sessions use the task again, with the next step.", "none", "All state of others")
 @shows(
     "restarted",
     "master",
     "Sessions connect again and send their graphs, with the next step.",
-    "`TaskFailedError` of steps under way; `StateLostError` for what lay on the master",
+    "`TaskFailedError` in running steps; `StateLostError` for state of the master",
     "State of other tasks",
 )
 @pytest.mark.slow
@@ -556,22 +562,23 @@ def no_space(pid: int) -> Generator[None]:
 @shows(
     "full disk",
     "storage",
-    "The checkpoint is given up, the task and its state are as before.",
-    "`OSError` at the save, or at the next call if it is asynchronous",
+    "The checkpoint is abandoned. The task and its state do not change.",
+    "`OSError` at the save, or at the next call if the save is asynchronous",
     "Earlier checkpoints, all state",
 )
 @shows(
     "killed (SIGKILL)",
     "storage",
-    "A task that is killed while it writes leaves no manifest: that is no checkpoint.",
+    "A task that is killed while it writes leaves no manifest, so the folder is no checkpoint.",
     "`TaskFailedError` at the save",
     "Earlier checkpoints",
 )
 @shows(
     "cut in mid-tensor",
     "storage",
-    "A shard that is cut or flipped is noticed by its size and CRC-32; the one before it is taken.",
-    "a warning that names it",
+    "A shard that is truncated or has flipped bits is noticed by its size and CRC-32. The previous checkpoint is "
+    "restored.",
+    "a warning that names the shard",
     "Earlier checkpoints",
 )
 @pytest.mark.slow
