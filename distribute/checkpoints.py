@@ -44,7 +44,7 @@ class CheckpointManager:
         keep_checkpoint_every_n_hours: keep one beyond these for each so many hours.
         save_interval_steps: `save` is due at multiples of this.
         save_interval_seconds: and so many seconds after the checkpoint before.
-        best_by: a function of a checkpoint's metrics. Those of the largest results are kept, not the latest.
+        best_by: a function of a checkpoint's metrics. Those of the largest results are kept, and the latest one.
         save_async: write in a thread, from copies of the values, while training goes on. With a session each task
             copies what it holds, into memory that it keeps for the next checkpoint.
         consistent: `save` waits for these copies, so that all values are those between two steps. Without it nothing is
