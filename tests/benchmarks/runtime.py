@@ -389,8 +389,8 @@ def _figures(seconds: Sequence[float]) -> tuple[float, float]:
 def lines(settings: Settings, found: tuple[Times, Times], saved: tuple[Times, Times], gone: Times) -> Iterator[Line]:
     ours, tensorflow = found
     theirs = lambda case: tensorflow.get(case, [])  # noqa: E731 - a short name of what is looked up in each line
-    yield Line("a scalar read and written on each of two ps tasks", ours["null"], theirs("null"), 0.35)
-    dense = f"{settings.dense * 8 / 1e6:.0f} MB read and written"
+    yield Line("a scalar is read and written on each of two ps tasks", ours["null"], theirs("null"), 0.35)
+    dense = f"{settings.dense * 8 / 1e6:.0f} MB are read and written"
     for plane, name, goal in (
         ("shared memory", "dense", 0.35),
         ("sockets", "dense, unix", 0.7),
@@ -398,21 +398,22 @@ def lines(settings: Settings, found: tuple[Times, Times], saved: tuple[Times, Ti
     ):
         yield Line(f"{dense}, {plane}", ours[name], theirs("dense"), goal)
     size = settings.table * 128 / 1e6
-    yield Line(f"{ROWS} rows on each task of a table of {size:,.0f} MB", ours["rows"], theirs("rows"), 0.6)
-    yield Line(f"the same of {size / 8:,.0f} MB", ours["fewer rows"], theirs("fewer rows"), 0.6)
-    yield Line("the larger table beside the smaller, both ours", ours["rows"], ours["fewer rows"], 1.1)
+    yield Line(f"{ROWS} rows on each task, table of {size:,.0f} MB", ours["rows"], theirs("rows"), 0.6)
+    yield Line(f"{ROWS} rows on each task, table of {size / 8:,.0f} MB", ours["fewer rows"], theirs("fewer rows"), 0.6)
+    yield Line(
+        "the larger table, compared with the smaller one (both anabranch)", ours["rows"], ours["fewer rows"], 1.1
+    )
     yield Line("an iteration over two tasks, a scalar each way", ours["loop"], theirs("loop"), 0.1, "us", 10_000)
-    what = "the same, 32 in flight, no carried value crosses"
+    what = "the same with 32 iterations in flight and no carried value that crosses"
     yield Line(what, ours["flight"], theirs("flight"), 0.0, "us", 30_000)
     written, other = saved
     size = settings.save / 1e6
-    yield Line(
-        f"steps held by a checkpoint of {size:.0f} MB of two tasks, beside a copy", written["held"], other["held"], 1.5
-    )
-    what = "the same until it is on the disk, beside PyTorch's"
+    what = f"delay of steps by a checkpoint of {size:.0f} MB of two tasks, compared with a copy"
+    yield Line(what, written["held"], other["held"], 1.5)
+    what = "time until the checkpoint is on the disk, compared with PyTorch's"
     yield Line(what, written["written"], other["written"], 1 / 0.9, "s")
-    yield Line("a worker is killed, until the error at the client", gone["killed"], [], 2.0, "s", is_absolute=True)
-    yield Line("a worker is stopped, until the error at the client", gone["stopped"], [], 10.0, "s", is_absolute=True)
+    yield Line("from killing a worker to the error at the client", gone["killed"], [], 2.0, "s", is_absolute=True)
+    yield Line("from stopping a worker to the error at the client", gone["stopped"], [], 10.0, "s", is_absolute=True)
 
 
 def by_plane(ours: Times, dense: int) -> str:
@@ -439,13 +440,14 @@ def report(settings: Settings) -> str:
     found = steps(settings, pythons.peers)
     saved = saves(settings, pythons.torch)
     gone = failures(settings)
-    heads = ["", "anabranch", "TensorFlow, or as said", "ratio", "at most"]
+    heads = ["", "anabranch", "TensorFlow, or the named peer", "ratio", "at most"]
     shown = [line.cells() for line in lines(settings, found, saved, gone)]
     said = (
-        f"Medians, in brackets the least, of {settings.turns} turns of both sides in one run "
-        f"(`python tests/benchmarks/runtime.py`, {date.today():%d %b %Y},\n{os.cpu_count()} processors, at a load of "
-        f"{load:.0f} before it). The client is in the worker. Loops have {LOOP:,} iterations, those of the peer "
-        f"{settings.peer_loop:,}.\nBeside TensorFlow's v1 session over gRPC:"
+        f"Medians of {settings.turns} turns of both sides in one run, in brackets the minimum "
+        f"(`python tests/benchmarks/runtime.py`, {date.today():%d %b %Y},\n{os.cpu_count()} processors, a load of "
+        f"{load:.0f} before the run). The client is in the process of the worker. Loops have {LOOP:,} iterations,\n"
+        f"those of TensorFlow {settings.peer_loop:,}. The peer is TensorFlow's v1 session over gRPC, unless a row "
+        "names another one:"
     )
     return (
         f"{said}\n\n{markdown(heads, shown)}\n\nThe same steps by each plane:\n\n{by_plane(found[0], settings.dense)}\n"
