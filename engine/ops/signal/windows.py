@@ -20,13 +20,12 @@ from ..base import TensorLike, apply, convert_to_tensor
 from ..run_time_shapes import zeros_of
 
 
-def _window(starts: Any, sizes: Sequence[int], shape: Sequence[int]) -> tuple[Any, ...]:
+def _window(begins: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> tuple[Any, ...]:
     """Return the key of a window, which must be inside.
 
     Raises:
-        IndexError: it does not.
+        IndexError: it is not.
     """
-    begins = starts if isinstance(starts, list) else starts.tolist()
     for axis, (begin, size, room) in enumerate(zip(begins, sizes, shape, strict=True)):
         if begin < 0 or begin + size > room:
             raise IndexError(f"A slice from {begin} of size {size} leaves axis {axis}, whose size is {room}.")
@@ -61,7 +60,7 @@ class Slice(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, starts, *sizes = inputs
-        return as_scalar_or_array(x[_window(starts, fill_shape(self.sizes, sizes), x.shape)])
+        return as_scalar_or_array(x[_window(starts.tolist(), fill_shape(self.sizes, sizes), x.shape)])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -104,7 +103,7 @@ class SliceUpdate(Op):
 
     def run_over(self, xp: Any, *inputs: Any) -> Any:
         out, starts, updates = inputs
-        out[_window(starts, updates.shape, out.shape)] = updates
+        out[_window(starts.tolist(), updates.shape, out.shape)] = updates
         return out
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:

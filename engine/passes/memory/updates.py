@@ -33,8 +33,8 @@ class Updates:
         variables: the parameters of loop bodies that they change: their first values are copied before the loop.
     """
 
-    operations: set[Operation] = field(default_factory=set)
-    variables: set[Symbol] = field(default_factory=set)
+    operations: set[Operation] = field(default_factory=set[Operation])
+    variables: set[Symbol] = field(default_factory=set[Symbol])
 
 
 def updates_in_place(
