@@ -220,8 +220,8 @@ def _sources(graph: Graph, reads: dict[Variable, list[Symbol]], x: Tensor | Vari
 
 def _total(parts: list[Any], x: Any, zero: bool) -> Any:
     if parts:
-        total = parts[0]
-        for part in parts[1:]:
+        total = None
+        for part in parts:
             total = accumulate(total, part)
         total = resolved(total, sparse=isinstance(x, Variable))
         if isinstance(total, IndexedSlices):

@@ -249,6 +249,19 @@ def test_tables_that_are_joined():
     assert sorted(rows[1].indices) == [0, 0, 1, 1]
 
 
+def test_tables_that_are_read_more_than_once():
+    w = table()
+    first = ops.take(w, [0, 2], axis=0)
+    with ab.control_dependencies([first]):
+        second = ops.take(w, [2, 4], axis=0)  # a read of its own, since it has to wait
+    (found,) = ab.gradients(ops.sum(first**2) + ops.sum(second**3), [w])
+    assert isinstance(found, IndexedSlices)
+    wanted = np.zeros((ROWS, WIDTH))
+    wanted[[0, 2]] += 2 * w.numpy()[[0, 2]]
+    wanted[[2, 4]] += 3 * w.numpy()[[2, 4]] ** 2
+    np.testing.assert_allclose(ab.Session().run(found.to_dense()), wanted)
+
+
 def test_dense_uses_beside_rows_give_a_dense_gradient():
     w = table()
     for y in (ops.sum(ops.take(w, IDS, axis=0) * 3.0) + ops.sum(w * w), ops.sum(w * w) + ops.sum(w[ops.constant(1)])):

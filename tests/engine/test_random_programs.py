@@ -68,6 +68,7 @@ CONSTRUCTS = {
     "branch in loop",
     "case",
     "cond",
+    "control dependencies",
     "effect inside",
     "foldl",
     "foldr",
@@ -369,6 +370,8 @@ def constructs(program: Program) -> set[str]:
         found.add("open shapes")
     if program.kernels:
         found.add("kernels")
+    if program.waits:
+        found.add("control dependencies")
     for primitive, around in program.calls():
         construct = PRIMITIVES[primitive].construct
         if construct is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import numpy as np
 
 import anabranch as ab
 from anabranch.engine.graph import Symbol, in_explicit_graph
+from anabranch.engine.graph.graph import get_default_graph
 
 from .primitives import PRIMITIVES
 from .syntax import (
@@ -138,6 +141,7 @@ class _Builder:
         self.precision = program.precision
         self.open_shapes = program.open_shapes
         self.made = program.made
+        self._waits = Random(program.waits) if program.waits else None
         self.variables = {
             name: ab.Variable(value, dtype=program.precision, name=name) for name, value in program.variables.items()
         }
@@ -173,7 +177,15 @@ class _Builder:
 
     def block(self, block: Block, scope: Scope) -> None:
         for statement in block:
-            self._statement(statement, scope)
+            with self._waiting():
+                self._statement(statement, scope)
+
+    def _waiting(self) -> AbstractContextManager[None]:
+        """Return a context in which operations wait for some of those that the present graph has, or for none."""
+        built = [operation for operation in get_default_graph().operations if operation.outputs] if self._waits else []
+        if self._waits is None or not built or self._waits.random() < 0.5:
+            return nullcontext()
+        return ab.control_dependencies(self._waits.sample(built, min(len(built), self._waits.randint(1, 2))))
 
     def _statement(self, statement: Statement, scope: Scope) -> None:
         match statement:
@@ -345,7 +357,10 @@ class _Builder:
 
 
 class _Computer(_Builder):
-    """Runs the statements on values."""
+    """Runs the statements on values, which wait for nothing."""
+
+    def _waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def input(self, value: Any) -> Any:
         return value if isinstance(value, bool | int) else ab.convert_to_tensor(value, self.precision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def programs(
         return {name: _input_value(rng, type_) for name, type_ in types.items()}
 
     differentiable = {**{k: v for k, v in INPUTS.items() if v in FLOATS}, **VARIABLES}
-    return Program(
+    drawn = Program(
         body,
         inputs=values(INPUTS),
         variables=values(VARIABLES),
@@ -83,6 +84,7 @@ def programs(
         made=values(maker.made),
         notes=maker.notes,
     )
+    return replace(drawn, waits=int(rng.choice([0, 0, 1])) * int(rng.integers(1, 10_000)))
 
 
 def _outputs(scope: dict[str, Type], body: Block) -> dict[str, Type]:

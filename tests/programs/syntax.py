@@ -269,6 +269,7 @@ class Program:
         precision: "float32" or "float64", the dtype of the graph.
         open_shapes: placeholders do not give their sizes.
         kernels: the program is also run with fused kernels, which takes long to compile.
+        waits: a seed by which statements wait for operations before them (control dependencies); 0: none does.
         notes: what the coverage table says of the program that is not seen in its statements.
     """
 
@@ -282,6 +283,7 @@ class Program:
     open_shapes: bool = False
     kernels: bool = False
     made: dict[str, Any] = field(default_factory=dict)
+    waits: int = 0
     notes: set[str] = field(default_factory=set)
 
     def statements(self) -> Iterator[tuple[Statement, tuple[Statement, ...]]]:
@@ -302,7 +304,7 @@ class Program:
     def __repr__(self) -> str:
         from .text import block_text, value_text
 
-        lines = [f"# {self.precision}, open shapes: {self.open_shapes}, kernels: {self.kernels}"]
+        lines = [f"# {self.precision}, open shapes: {self.open_shapes}, kernels: {self.kernels}, waits: {self.waits}"]
         lines += [f"{name} = {value_text(value)}" for name, value in self.inputs.items()]
         variables = {**self.variables, **self.made}
         lines += [f"{name} = Variable({value_text(value)})" for name, value in variables.items()]
