@@ -21,21 +21,31 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LAYERS_HEAD = """# Layers
 
-{count} layers under `anabranch.layers`, with Keras's names, arguments, defaults and numbers wherever Keras has them. A
-layer of your own is a subclass of `Layer`, a recurrent cell any layer with a `state_size`. Arguments, shapes, errors
-and an example are in the docstring of each.
+`anabranch.layers` has {count} layers. Wherever Keras has a layer, the name, the arguments, the defaults and the numbers
+are Keras's. The docstring of each layer gives its arguments, shapes and errors, and an example.
 
-This page is made from the docstrings, by `tests/repository/test_class_pages.py`.
+```pycon
+>>> import numpy as np
+>>> from anabranch import layers
+>>> layer = layers.Dense(8, activation="relu")
+>>> layer(np.ones((2, 4), "float32")).shape
+(2, 8)
+
+```
+
+To write your own layer, subclass `Layer`. A recurrent cell is any layer with a `state_size`.
+
+`tests/repository/test_class_pages.py` writes this page from the docstrings.
 """
 LOSSES_HEAD = """# Losses
 
-{count} losses under `anabranch.losses`, as classes to be configured; most are there as functions, too, with names like
-`mean_squared_error`, which give a value per example. `compile(loss=)` takes a class's instance, a function, or the name
-of one. Arguments and examples are in the docstring of each.
+`anabranch.losses` has {count} losses as classes, whose instances can be configured. Most of them are functions, too, with
+names like `mean_squared_error`; a function returns one value per example. `compile(loss=)` takes an instance of a class, a
+function, or the name of either. The docstring of each loss gives its arguments and examples.
 
-This page is made from the docstrings, by `tests/repository/test_class_pages.py`.
+`tests/repository/test_class_pages.py` writes this page from the docstrings.
 
-| loss | |
+| loss | description |
 |---|---|
 """
 # The sections of docs/layers.md: pages that say more, and the modules whose classes are listed, in this order.
@@ -155,10 +165,10 @@ def layers_page() -> str:
     for title, (links, modules) in SECTIONS.items():
         parts.append(f"## {title}\n")
         if links:
-            parts.append(f"More on them: {links}.\n")
+            parts.append(f"See also: {links}.\n")
         listed = [(modules.index(module_of(cls)), names, cls) for cls, names in classes.items() if is_of(cls, modules)]
         rows = [row(cls, names) for _, names, cls in sorted(listed, key=lambda each: each[:2])]
-        parts.append("\n".join(["| layer | |", "|---|---|", *rows]) + "\n")
+        parts.append("\n".join(["| layer | description |", "|---|---|", *rows]) + "\n")
     return "\n".join(parts)
 
 
