@@ -1,7 +1,7 @@
 """Independent loops that use one core each, side by side against one after the other; and what that costs where there
 are none: W2, W6, W12 and W24 with all threads against one of ours.
 
-So too a U-shaped net, NumPy imported first: its threads must leave ours the cores (docs/kernels.md, "Whose threads").
+So too a U-shaped net, NumPy imported first: its threads must leave ours the cores (docs/kernels.md, "Threads").
 """
 
 from __future__ import annotations
