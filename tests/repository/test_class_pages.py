@@ -39,9 +39,9 @@ To write your own layer, subclass `Layer`. A recurrent cell is any layer with a 
 """
 LOSSES_HEAD = """# Losses
 
-`anabranch.losses` has {count} losses as classes, whose instances can be configured. Most of them are functions, too, with
-names like `mean_squared_error`; a function returns one value per example. `compile(loss=)` takes an instance of a class, a
-function, or the name of either. The docstring of each loss gives its arguments and examples.
+`anabranch.losses` has {count} losses as classes, whose instances can be configured. Most of them are functions, too,
+with names like `mean_squared_error`; a function returns one value per example. `compile(loss=)` takes an instance of a
+class, a function, or the name of either. The docstring of each loss gives its arguments and examples.
 
 `tests/repository/test_class_pages.py` writes this page from the docstrings.
 
