@@ -17,6 +17,19 @@ from anabranch.engine.runtime.program import Program
 ops = ab.ops
 
 
+def window_step_of(shape: tuple[int, ...], size: tuple[int, ...]) -> Any:
+    """A variable, and a compiled step that writes a window of it and gives what the whole sums up to."""
+    graph = ab.Graph()
+    with graph.as_default():
+        cache = ab.Variable(np.arange(np.prod(shape)).reshape(shape).astype("float32"), name="cache")
+        start = ab.placeholder((len(shape),), "int32")
+        new = ab.placeholder(size, "float32")
+        written = ops.slice_update(cache, start, new)
+        fetches = [ops.sum(written), cache.assign(written).operation]
+    session = ab.Session(graph)
+    return cache, lambda place, part: session.run(fetches, {start: place, new: part})[0]
+
+
 def step_of(shape: tuple[int, ...], count: int, depth: int, dtype: str = "float32") -> Any:
     """A variable, and a compiled step that writes parts of it and gives what the whole sums up to."""
     graph = ab.Graph()
@@ -68,6 +81,32 @@ def test_the_variable_keeps_its_memory():
     assert address(cache) == before
 
 
+@settings(max_examples=examples(10, 100), deadline=None)
+@given(st.data())
+def test_a_window_is_written_and_nothing_else(data: Any) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    size = tuple(data.draw(st.integers(0, room)) for room in shape)
+    cache, step = window_step_of(shape, size)
+    before = address(cache)
+    for _ in range(2):
+        start = np.array([data.draw(st.integers(0, r - s)) for r, s in zip(shape, size, strict=True)], "int32")
+        part = np.random.default_rng(0).normal(size=size).astype("float32")
+        wanted = cache.numpy()
+        wanted[tuple(slice(a, a + s) for a, s in zip(start, size, strict=True))] = part
+        total = step(start, part)
+        np.testing.assert_array_equal(cache.numpy(), wanted)
+        np.testing.assert_allclose(total, wanted.sum(), rtol=1e-5, atol=1e-5)
+    assert address(cache) == before
+
+
+def test_a_window_that_leaves_the_variable_writes_nothing():
+    cache, step = window_step_of((3, 4), (2, 2))
+    before = cache.numpy()
+    with pytest.raises(IndexError, match="A slice from 2 of size 2 leaves axis 0, whose size is 3"):
+        step(np.array([2, 0], "int32"), np.ones((2, 2), "float32"))
+    np.testing.assert_array_equal(cache.numpy(), before)
+
+
 def test_a_value_that_was_read_before_stays_as_it_was():
     cache, step = step_of((3, 7, 4), 1, 2)
     kept = cache.value
@@ -99,10 +138,10 @@ def test_a_fetched_value_is_not_changed_by_the_next_step():
 
 
 def test_programs_with_reads_and_writes_in_any_order_mean_what_the_interpreter_says():
-    for seed in [76, 102, *range(examples(25, 400))]:
+    for seed, windows in [(76, False), (102, False), *[(k, k % 2 == 1) for k in range(examples(50, 400))]]:
         results: list[Any] = []
         for interpreted in (True, False):
-            graph, fetches, variables = random_program(seed)
+            graph, fetches, variables = random_program(seed, windows)
             program = Program(graph, fetches, [])
             rounds: list[Any] = []
             for _ in range(2):
@@ -113,8 +152,8 @@ def test_programs_with_reads_and_writes_in_any_order_mean_what_the_interpreter_s
             np.testing.assert_array_equal(ours, theirs)
 
 
-def random_program(seed: int) -> tuple[Any, list[Any], list[Any]]:
-    """Reads, writes of parts and whole writes of two variables; all that is read is fetched."""
+def random_program(seed: int, windows: bool) -> tuple[Any, list[Any], list[Any]]:
+    """Reads, writes of parts (or windows) and whole writes of two variables; all that is read is fetched."""
     rng = np.random.default_rng(seed)
     graph = ab.Graph()
     with graph.as_default():
@@ -134,7 +173,10 @@ def random_program(seed: int) -> tuple[Any, list[Any], list[Any]]:
                 source = ops.convert_to_tensor(variable) if rng.integers(3) else values[rng.integers(len(values))]
                 places = rng.integers(0, 3, (2, int(rng.integers(1, 3)))).astype("int32")
                 parts = ops.take(values[rng.integers(len(values))], [0, 1], axis=0)
-                written = ops.scatter_update(source, places, parts if places.shape[1] == 1 else parts[:, 0])
+                if windows:
+                    written = ops.slice_update(source, (places[0, 0], 0), parts[:1])
+                else:
+                    written = ops.scatter_update(source, places, parts if places.shape[1] == 1 else parts[:, 0])
                 values.append(written)
                 if kind == 4:
                     fetches.append(variable.assign(written).operation)

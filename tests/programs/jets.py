@@ -102,3 +102,11 @@ def tanh(x: Jet) -> Jet:
 
 def reciprocal(x: Jet) -> Jet:
     return smooth(np.reciprocal, lambda u: linear(np.negative, multiply(reciprocal(u), reciprocal(u))), x)
+
+
+def log(x: Jet) -> Jet:
+    return smooth(np.log, reciprocal, x)
+
+
+def rsqrt(x: Jet) -> Jet:
+    return smooth(lambda u: u**-0.5, lambda u: multiply(constant(-0.5), multiply(rsqrt(u), reciprocal(u))), x)

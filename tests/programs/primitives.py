@@ -8,7 +8,7 @@ import numpy as np
 
 import anabranch as ab
 
-from . import custom_primitives, jets, row_primitives
+from . import array_primitives, custom_primitives, jets, row_primitives
 from .definitions import PRIMITIVES, UnsuitableError, above, bounded, define, linear
 from .jets import Jet
 from .syntax import (
@@ -209,4 +209,12 @@ define("less", BOOL, (INT, INT), lambda a, b: a < b, lambda a, b: a < b)
 define("both", BOOL, (BOOL, BOOL), lambda a, b: ab.ops.logical_and(a, b), lambda a, b: a and b)
 define("negation", BOOL, (BOOL,), lambda a: ab.ops.logical_not(a), lambda a: not a)
 
-__all__ = ["PRIMITIVES", "UnsuitableError", "above", "bounded", "custom_primitives", "row_primitives"]
+__all__ = [
+    "PRIMITIVES",
+    "UnsuitableError",
+    "above",
+    "array_primitives",
+    "bounded",
+    "custom_primitives",
+    "row_primitives",
+]

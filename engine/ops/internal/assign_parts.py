@@ -1,4 +1,4 @@
-"""`AssignParts`: parts of a variable are written. Made by a pass, never by users."""
+"""`AssignParts` and `AssignWindow`: parts of a variable are written. Made by a pass, never by users."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ...graph.graph import Operation
 from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
 from ..containers.indexed_slices import AssignRows
+from ..signal.windows import window_key
 
 
 class AssignParts(AssignRows):
@@ -36,3 +37,23 @@ class AssignParts(AssignRows):
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         raise NotImplementedError("AssignParts is made after gradients are: it has none.")
+
+
+class AssignWindow(AssignRows):
+    """Write a window of a variable; the output is its new value. Inputs: its value so far, the window's start, a part.
+
+    Attributes:
+        variable: of which a window is written.
+    """
+
+    no_samples: ClassVar[str] = "is made by a pass: test_assign_parts"
+    writes_rows: ClassVar[bool] = True
+
+    def infer(self, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def _write(self, whole: Any, positions: Any, rows: Any) -> None:
+        whole[window_key(positions.tolist(), rows.shape, whole.shape)] = rows
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        raise NotImplementedError("AssignWindow is made after gradients are: it has none.")

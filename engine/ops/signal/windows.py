@@ -20,7 +20,7 @@ from ..base import TensorLike, apply, convert_to_tensor
 from ..run_time_shapes import zeros_of
 
 
-def _window(begins: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> tuple[Any, ...]:
+def window_key(begins: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> tuple[Any, ...]:
     """Return the key of a window, which must be inside.
 
     Raises:
@@ -60,7 +60,7 @@ class Slice(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, starts, *sizes = inputs
-        return as_scalar_or_array(x[_window(starts.tolist(), fill_shape(self.sizes, sizes), x.shape)])
+        return as_scalar_or_array(x[window_key(starts.tolist(), fill_shape(self.sizes, sizes), x.shape)])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -103,7 +103,7 @@ class SliceUpdate(Op):
 
     def run_over(self, xp: Any, *inputs: Any) -> Any:
         out, starts, updates = inputs
-        out[_window(starts.tolist(), updates.shape, out.shape)] = updates
+        out[window_key(starts.tolist(), updates.shape, out.shape)] = updates
         return out
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -160,7 +160,9 @@ def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
         begins = [int(start) for start in known]
         if None not in sizes and None not in tensor.shape:
             ends = [d if s == -1 else b + (s or 0) for b, s, d in zip(begins, sizes, tensor.shape, strict=True)]
-            _window(begins, [(e or 0) - b for b, e in zip(begins, ends, strict=True)], [d or 0 for d in tensor.shape])
+            window_key(
+                begins, [(e or 0) - b for b, e in zip(begins, ends, strict=True)], [d or 0 for d in tensor.shape]
+            )
             return tensor[tuple(builtins.slice(b, e) for b, e in zip(begins, ends, strict=True))]
     if -1 in sizes:
         given = list(dynamic)

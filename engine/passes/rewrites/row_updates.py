@@ -27,11 +27,12 @@ from ...ops.arrays.shaping import Reshape, SizeOf
 from ...ops.arrays.sorting import UniquePositions
 from ...ops.base import Constant
 from ...ops.containers.indexed_slices import AddToRows, AssignRows, FrontPositions
-from ...ops.internal.assign_parts import AssignParts
+from ...ops.internal.assign_parts import AssignParts, AssignWindow
 from ...ops.internal.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
 from ...ops.math.elementwise import Add, Multiply, Subtract
 from ...ops.math.reduced import BroadcastReduced, Sum
 from ...ops.run_time_shapes import ReshapeToShape
+from ...ops.signal.windows import SliceUpdate
 from ..framework import changes
 from ..framework.driver import Change, Rule
 from ..framework.patterns import Match, any_of, only_use, op, tensor
@@ -162,21 +163,28 @@ def _without_repeats(rows: Symbol, row: tuple[int | None, ...]) -> tuple[Symbol,
 
 def _names_parts(replace: Operation) -> bool:
     """Test that parts are named by a list of indices, and that all sizes of the whole are known."""
-    whole, indices, _ = replace.inputs
-    is_known = whole.shape is not None and None not in whole.shape
-    return is_known and len(indices.shape or ()) == 2 and not isinstance(replace.graph, Region)
+    return _is_of_known_whole(replace) and len(replace.inputs[1].shape or ()) == 2
+
+
+def _is_of_known_whole(replace: Operation) -> bool:
+    """Test that all sizes of the whole are known, outside of loops and branches."""
+    whole = replace.inputs[0]
+    return bool(whole.shape) and None not in whole.shape and not isinstance(replace.graph, Region)
 
 
 def _assign_parts(match: Match, step: Rewriter) -> Change | None:
     """Let the replacement of parts write the variable, in the place of the assignment that follows."""
     read, replace, assign, variable = match["read"], match["replace"], match["assign"], match["assign"].op.variable
-    whole, indices, parts = replace.inputs
+    whole, places, parts = replace.inputs
     waits = any(operation.index > replace.index for operation in assign.control_inputs)
     if read.op.variable is not variable or waits or _is_touched(variable, read, replace, assign):
         return None
     changes.wait_also(replace, assign.control_inputs)
-    write = AssignParts(variable, int(indices.shape[1]))
-    step.update(replace, write, [whole, _flat_positions(replace, step), parts])
+    if isinstance(replace.op, SliceUpdate):
+        step.update(replace, AssignWindow(variable), [whole, places, parts])
+    else:
+        write = AssignParts(variable, int(places.shape[1]))
+        step.update(replace, write, [whole, _flat_positions(replace, step), parts])
     step.replace_uses(assign.outputs[0], replace.outputs[0])
     step.wanted = [replace if operation is assign else operation for operation in step.wanted]
     step.erase(assign, instead=replace)
@@ -232,8 +240,10 @@ _taken = only_use(op(Take, of=[tensor("table", _is_table), tensor("ids", _is_mat
 _of_any = op(SegmentSum, of=[tensor("rows", _is_float)], name="sum")
 _of_parts = op(SegmentSum, of=[only_use(op(Concatenate, name="parts", where=_joins_rows))], name="sum")
 _parts = op(ScatterUpdate, of=[op(ReadVariable, name="read")], name="replace", where=_names_parts)
+_window = op(SliceUpdate, of=[op(ReadVariable, name="read")], name="replace", where=_is_of_known_whole)
 UPDATES = (
     Rule("write parts of a variable", op(Assign, of=[_parts], name="assign", may_wait=True), _assign_parts),
+    Rule("write a window of a variable", op(Assign, of=[_window], name="assign", may_wait=True), _assign_parts),
     Rule("add to rows one by one", _update, _add_one_by_one),
     Rule("add up rows of a table", op(Sum, of=[_taken], name="sum", where=_is_over_second), _sum_where_they_are),
 )
