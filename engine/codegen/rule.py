@@ -144,7 +144,7 @@ def _is_large(operation: Operation) -> bool:
 
 
 def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel | Runner]:
-    """Kernels for operations of a program: fused ones, and those of `natives`. What has none is left to NumPy."""
+    """Return kernels for operations of a program: fused ones, and those of `natives`. NumPy runs the others."""
     if not library.usable:
         return {}
     operations = list(operations)
@@ -168,7 +168,7 @@ def _kernels(bound: Mapping[Operation, BoundKernel | Runner]) -> list[BoundKerne
 
 
 def _bind_all(operations: Iterable[Operation]) -> dict[Operation, BoundKernel | Runner]:
-    """Their kernels; operations that do the same to operands of the same shapes share one."""
+    """Bind operations to kernels; those that do the same to operands of the same shapes share one."""
     known: dict[Any, BoundKernel | Runner | None] = {}
     bound: dict[Operation, BoundKernel | Runner] = {}
     for operation in operations:

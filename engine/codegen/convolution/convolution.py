@@ -149,7 +149,7 @@ def _has_kernels(operation: Operation, x: Shape, kernel: Shape) -> bool:
 
 
 def _three_axes(windows: Sequence[Window], images: int) -> tuple[Windows, int]:
-    """Return windows along depth, height and width, and the images: what there is none of is one cell.
+    """Return windows along depth, height and width, and the images; a missing axis has one cell.
 
     Where each cell is a window, those of all images are one row.
     """
@@ -283,7 +283,7 @@ def _is_depthwise(operation: Operation, groups: int, kernel: Shape) -> bool:
 
 
 def _channels_at_once(operation: Operation, groups: int, multiplier: int) -> int:
-    """Return a power of two: so many channels there are, and so many filters has a vector for each."""
+    """Return how many channels are summed at once: a power of two, such that a vector holds their filters."""
     most = min(groups, max(1, _registers(operation).lanes // multiplier))
     return 1 << (most.bit_length() - 1)
 

@@ -79,7 +79,7 @@ class CorrelationKernel:
 
 
 def _print_tile(kernel: CorrelationKernel, name: str) -> str:
-    """Return one tile: some pixels of x, one step apart, and the filters of a panel."""
+    """Print one tile: some pixels of x, one step apart, and the filters of a panel."""
     kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
     taps = [f"taps_{axis}" for axis in AXES]
@@ -181,7 +181,7 @@ def print_task_context(code: Builder, kind: str) -> tuple[str, str, str, str]:
 
 
 def _print_task(kernel: CorrelationKernel, name: str) -> str:
-    """Return a part: some blocks of rows of the result."""
+    """Print the function of a part: some blocks of rows of the result."""
     kind, width = kernel.element, kernel.lanes * kernel.vectors
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, _, out, numbers = print_task_context(code, kind)
@@ -224,7 +224,7 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
 
 
 def print_unit(code: Builder, fields: Fields, unit: Size) -> tuple[Size, Size, Size, Size]:
-    """Return the image, plane, block of rows and block of columns that a unit of work is."""
+    """Return the image, plane, block of rows and block of columns of a unit of work."""
     found: list[Size] = []
     for name in ("column_blocks", "blocks", "planes"):
         rest = code.div(unit, fields[name])
@@ -294,7 +294,7 @@ def _print_padded_source(
 
 
 def print_padded_copy(kind: str, name: str) -> str:
-    """Return a function that copies rows with padding. Rows and columns that are outside the image are zero.
+    """Print a function that copies rows with padding. Rows and columns outside of the image are zero.
 
     Its sizes: the first row, how many rows, those of the image, elements of a row of the image, elements of a row of
     the copy, and how many of these are before the image.
@@ -336,7 +336,7 @@ def _print_run(kernel: CorrelationKernel, name: str) -> str:
 
 
 def print_context(code: Builder, kind: str, arrays: list[str]) -> str:
-    """Return a context for tasks, with the addresses of three arrays; the numbers are still to be put behind them."""
+    """Print a context for tasks, with the addresses of three arrays; the numbers are still to be added."""
     slot = code.slot("[4 x i64]")
     context = slot
     for position, array in enumerate(arrays):

@@ -124,7 +124,7 @@ def _print_tile(kernel: FilterKernel, name: str) -> str:
 
 
 def _print_task(kernel: FilterKernel, name: str) -> str:
-    """Return a part: some tiles over some of the blocks of rows."""
+    """Print the function of a part: some tiles over some of the blocks of rows."""
     kind, size = kernel.element, kernel.cells * kernel.width
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     pointers = [code.load("i64", "%context", position) for position in (0, 1, 3)]
@@ -183,7 +183,7 @@ def _print_even_cotangents(
 
 
 def _print_sum(kernel: FilterKernel, name: str) -> str:
-    """Return the sums of the parts, for some cells of the kernel."""
+    """Print the function that adds up the sums of the parts, for some cells of the kernel."""
     kind, width = kernel.element, kernel.width
     code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
     out = code.let(f"inttoptr i64 {code.load('i64', '%context', 2)} to ptr")
@@ -208,7 +208,7 @@ def _print_sum(kernel: FilterKernel, name: str) -> str:
 
 
 def _print_total(code: Builder, kernel: FilterKernel, lanes: int, source: str, fields: Fields) -> str:
-    """Return the sum, over the parts, of some elements; those of the first part are given."""
+    """Print the sum of some elements over the parts, starting from those of the first part."""
     kind, vector = kernel.element, f"<{lanes} x {kernel.element}>"
     total = code.slot(vector, code.load_vector(vector, kind, source))
     with code.loop(1, fields["image_parts"]) as part:

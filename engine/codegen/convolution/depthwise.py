@@ -65,7 +65,7 @@ class DepthwiseKernel:
 
 
 def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
-    """Return all channels of some pixels side by side, which have the same taps."""
+    """Print all channels of some pixels side by side, which have the same taps."""
     kind, multiplier, lanes = kernel.element, kernel.multiplier, kernel.lanes
     vector = f"<{lanes * multiplier} x {kind}>"
     parameters = ["ptr %x", "ptr %weights", "ptr %out"]
@@ -99,7 +99,7 @@ def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
 
 
 def print_spread(code: Builder, kind: str, pointer: str, lanes: int, multiplier: int, vector: str) -> str:
-    """A vector of the elements at `pointer`: of `lanes` elements each one `multiplier` times, or all of the vector."""
+    """Print a vector of `lanes` elements at `pointer`, each one `multiplier` times; or load all of the vector."""
     if multiplier == 1:
         return code.load_vector(vector, kind, pointer)
     narrow = f"<{lanes} x {kind}>"
@@ -126,7 +126,7 @@ def _print_result(code: Builder, kernel: DepthwiseKernel, total: str, vector: st
 
 
 def _print_task(kernel: DepthwiseKernel, name: str) -> str:
-    """Return a part: some rows of the result, or parts of them."""
+    """Print the function of a part: some rows of the result, or parts of them."""
     kind = kernel.element
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, weights, out, numbers = print_task_context(code, kind)
@@ -181,7 +181,7 @@ def _print_task(kernel: DepthwiseKernel, name: str) -> str:
 
 
 def print_taps(code: Builder, fields: Fields, axis: str, size: str, number: Size) -> tuple[Size, Size, Size]:
-    """For a window along an axis: its first cell inside the input, which tap that is, and how many taps are inside."""
+    """Print, for a window along an axis, its first cell inside the input, that cell's tap, and the taps inside."""
     start = code.sub(code.mul(number, fields[f"stride_{axis}"]), fields[f"before_{axis}"])
     step = fields[f"step_{axis}"]
     first = _steps_to(code, code.sub(0, start), step)

@@ -111,7 +111,7 @@ def _add_products(code: Builder, kernel: DepthwiseFilterKernel, x: str, dy: str,
 
 
 def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
-    """Return a part: some rows of the cotangents, or parts of them."""
+    """Print the function of a part: some rows of the cotangents, or parts of them."""
     kind = kernel.element
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, dy, _, numbers = print_task_context(code, kind)
@@ -162,7 +162,7 @@ def _columns_inside(code: Builder, fields: Fields, tap: Size, start: Size, stop:
 
 
 def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
-    """Return the sums of the parts, for one tap."""
+    """Print the function that adds up the sums of the parts, for one tap."""
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
     code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])

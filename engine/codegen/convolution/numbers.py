@@ -208,7 +208,7 @@ def _places(sizes: Sequence[int]) -> list[int]:
 
 
 def _blocks_to_read_again(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> Blocks:
-    """Blocks small enough to stay in the cache while each tile reads them."""
+    """Return blocks small enough to stay in the cache while each tile reads them."""
     _, down, across = windows
     size = BYTES[kernel.element]
     width = max(across.extent, 1) if kernel.is_padded else across.size

@@ -276,7 +276,7 @@ _BODIES: dict[str, tuple[Callable[[_Body, _Each, Size], None], str]] = {
 
 
 def _print_task(kernel: PoolingKernel, name: str) -> str:
-    """Return a part: some rows of the result, or some images."""
+    """Print the function of a part: some rows of the result, or some images."""
     operands = kernel.operands
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     addresses = [code.load("i64", "%context", position) for position in range(len(operands) + 1)]
@@ -297,7 +297,7 @@ def _print_task(kernel: PoolingKernel, name: str) -> str:
 
 
 def _print_row(code: Builder, kernel: PoolingKernel, fields: Fields, arrays: list[str], line: str) -> None:
-    """All windows of a row; rows are counted through all images."""
+    """Print all windows of a row; rows are counted through all images."""
     rows, columns, height, width = (fields[key] for key in ("rows", "columns", "height", "width"))
     channels, stride, before = fields["channels"], fields["stride_across"], fields["before_across"]
     image = code.div(line, rows)
@@ -315,7 +315,7 @@ def _print_row(code: Builder, kernel: PoolingKernel, fields: Fields, arrays: lis
 
 
 def _print_column(code: Builder, kernel: PoolingKernel, cells: Cells, print_channels: Callable[[Cells], None]) -> None:
-    """A window: most are inside of the input, for which there is code without loops over cells."""
+    """Print a window: most are inside of the input, for which there is code without loops over cells."""
     if kernel.is_inside or kernel.taps[0] * kernel.taps[1] > _MOST_UNROLLED:
         print_channels(cells)
         return
@@ -343,7 +343,7 @@ def _print_channels(
     sizes: tuple[Size, Size],
     cells: Cells,
 ) -> None:
-    """All channels of a window.
+    """Print all channels of a window.
 
     Args:
         origin: the place of the window in arrays shaped as the input ("i"), as the result ("r"), or as neither.

@@ -156,7 +156,7 @@ class _Vector:
         return self._code.let(f"fsub {self._type} {left}, {right}")
 
     def combined(self, factors: Sequence[Fraction], values: Sequence[str]) -> str:
-        """The sum of values with factors, of which one at least is not 0. Ones come first: they cost no product."""
+        """Sum values with factors, of which at least one is not 0. Ones come first: they cost no product."""
         terms = [(factor, value) for factor, value in zip(factors, values, strict=True) if factor]
         (factor, total), *others = sorted(terms, key=lambda term: (term[0] != 1, abs(term[0]) == 1))
         if factor != 1:

@@ -200,7 +200,7 @@ class PanelFunctions:
 
 
 def _print_weights(kernel: PanelFunctions) -> str:
-    """Return a part: transform the weights of some vectors of channels for some panels.
+    """Print the function of a part: transform the weights of some vectors of channels for some panels.
 
     The last vector of channels ends with the last channel: weights of channels that the one before it has are zero.
     """
@@ -282,7 +282,7 @@ def print_task_head(code: Builder, names: tuple[str, ...]) -> tuple[list[str], F
 
 
 def print_counter(code: Builder) -> str:
-    """Return the counter of units that threads share."""
+    """Print the counter of units that threads share."""
     return code.at("i64", "%context", _COUNTER)
 
 
@@ -348,11 +348,11 @@ class TileReader:
         )
 
     def output(self, out: str, place: tuple[Size, Size, Size], inner: str, edge: str, unread: Size) -> tuple[str, str]:
-        """The first result of a tile, as bytes, and the table of all; those outside the image are at `unread`."""
+        """Return the first result of a tile, as bytes, and the table of all; those outside the image are `unread`."""
         return self._cells_of(out, place, ("rows", "columns"), "filters", self._tile, inner, edge, unread)
 
     def edge_tables(self) -> tuple[str, str]:
-        """Memory for the tables of a tile that reaches out of the image: of the input, and of the result."""
+        """Return memory for the tables of a tile that reaches out of the image: of the input, and of the result."""
         return self._slot(self._cells), self._slot(self._tile)
 
     def _cells_of(
@@ -386,7 +386,7 @@ class TileReader:
 
 
 def _print_task(kernel: PanelFunctions) -> str:
-    """Return a part: blocks of tiles, for as long as there are any."""
+    """Print the function of a part: blocks of tiles, for as long as there are any."""
     kind, functions = kernel.element, kernel.functions
     code = FunctionBuilder(kernel.name("task"), ["ptr %context", "i64 %part"], linkage="")
     (x, _, out), fields = print_task_head(code, WINOGRAD_FIELDS)
@@ -422,7 +422,7 @@ def _print_task(kernel: PanelFunctions) -> str:
 
 
 def _print_following(following: Following, tile: int, name: str) -> str:
-    """Compute what follows on the pixels of some tiles: on all rows of a row of tiles at once, or on parts of rows."""
+    """Print what follows on the pixels of some tiles: on all rows of a row of tiles, or on parts of rows."""
     code = FunctionBuilder(f"{name}_then", ["ptr %context", "i64 %first", "i64 %last"])
     _, fields = print_task_head(code, WINOGRAD_FIELDS)
     body, filters = following.body, fields["filters"]

@@ -102,7 +102,7 @@ def bind_winograd(operation: Operation) -> BoundKernel | None:
 
 
 def bind_winograd_then(operation: Operation) -> BoundKernel | None:
-    """The kernel of a `WinogradThen`; None for filters' gradients, and where kernels can't compute what follows."""
+    """Return the kernel of a `WinogradThen`; None for filters' gradients, and if kernels can't compute what follows."""
     op = operation.op
     assert isinstance(op, WinogradThen)
     assert isinstance(op.product, Winograd)
@@ -142,7 +142,7 @@ def _ranked(
 
 
 def _of_pixels(spec: TensorSpec, result: TensorSpec) -> TensorSpec | None:
-    """The spec of an operand as a matrix of pixels and filters; None if it has some for each image, row or column."""
+    """Return an operand's spec as a matrix of pixels and filters; None if it has some for each image, row or column."""
     shape, whole = _static(spec), _static(result)
     if shape == whole:
         return TensorSpec((prod(whole[:-1]), whole[-1]), spec.dtype)
@@ -176,7 +176,7 @@ def _operands(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tu
 
 
 def images_of(operation: Operation, op: object) -> Images | None:
-    """The convolution to compute: for a gradient in the input, that of the cotangent. None if it is another kind."""
+    """Return the convolution to compute: for an input's gradient, that of the cotangent. None if it is another kind."""
     shapes = [_static(tensor.spec) for tensor in (*operation.inputs[:2], *operation.outputs)]
     return _images_of_shapes(shapes, operation.outputs[0].spec, op)
 
@@ -221,7 +221,7 @@ def _static(spec: object) -> Shape:
 
 
 def _register_tile(filters: int, registers: Registers) -> tuple[int, int]:
-    """The tiles and vectors of filters that are summed at once: those with which all filters take the fewest cycles."""
+    """Return how many tiles and vectors of filters to sum at once: so that all filters take the fewest cycles."""
 
     def cycles(vectors: int) -> float:
         rows = registers.most_rows(vectors)

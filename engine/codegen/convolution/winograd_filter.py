@@ -113,7 +113,7 @@ def _print_product(kernel: WinogradFilterKernel, name: str) -> str:
 
 
 def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
-    """Return a part: units, for as long as there are any."""
+    """Print the function of a part: units of work, for as long as there are any."""
     kind, lanes = kernel.element, kernel.lanes
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     (x, dy, _), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
@@ -220,7 +220,7 @@ def _panels(code: Builder, kernel: WinogradFilterKernel, fields: Fields) -> Size
 
 
 def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
-    """A part: the taps of some channels. The last vectors of channels and of filters end with the last of them."""
+    """Print a part: the taps of some channels. The last vectors of channels and filters end with the last of them."""
     kind, lanes = kernel.element, kernel.lanes
     code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
     (_, _, out), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)

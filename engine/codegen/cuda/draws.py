@@ -133,7 +133,7 @@ def _head(name: str) -> str:
 
 
 def _computed(name: str) -> tuple[str, Any, int]:
-    """The type in which numbers of a dtype are computed, that of NumPy's scalars, and how many words a block gives."""
+    """Return the type that computes numbers of a dtype, NumPy's scalar type for it, and the words in a block."""
     wide = name == "float64"
     return ("double", np.float64, _BLOCK_WORDS) if wide else ("float", np.float32, 2 * _BLOCK_WORDS)
 
@@ -187,7 +187,7 @@ def _integers(op: RandomIntegers, name: str) -> DrawLaunch:
 
 
 def _normal(op: RandomNormal, name: str) -> DrawLaunch:
-    """A thread makes two numbers of two uniforms, which are far from each other."""
+    """Make two numbers of two uniforms in each thread; they are far from each other."""
     kind, scalar, per_block = _computed(name)
     f = "" if kind == "double" else "f"
     word = f"unit_of({_bits(per_block)})"

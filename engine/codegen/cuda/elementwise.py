@@ -32,7 +32,7 @@ _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": 
 
 
 def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), index: str = "int") -> str:
-    """Return the source of a kernel.
+    """Print the source of a kernel.
 
     Its parameters are the operands, how many elements there are, the extents of all loops but the outermost, and the
     strides of operands in outer loops (`KernelSpec.strides_of`).
@@ -101,7 +101,7 @@ def _offset(k: int, operand: Operand, loops: int) -> str:
 
 
 def _print_body(lines: list[str], spec: KernelSpec, by_value: Collection[int]) -> list[str]:
-    """Return the statements of one element; gives the name or literal of each node's value."""
+    """Print the statements of one element, and note the name or literal of each node's value."""
     values: list[str] = []
     for position, node in enumerate(spec.nodes):
         if node.kind == "constant":
@@ -148,7 +148,7 @@ def expression_text(node: Node, arguments: Sequence[str], types: Sequence[str]) 
 
 
 def arithmetic_text(kind: str, operator: str, x: str, y: str) -> str:
-    """Return integers wrap around, which in C++ only those without a sign may."""
+    """Print arithmetic of two values; integers wrap around, which in C++ only those without a sign may."""
     if kind not in UNSIGNED:
         return f"{x} {operator} {y}"
     return f"({TYPES[kind]})(({UNSIGNED[kind]}){x} {operator} ({UNSIGNED[kind]}){y})"
@@ -168,6 +168,6 @@ def literal_text(node: Node) -> str:
 
 
 def _integer(node: Node) -> str:
-    """The least numbers have no literals."""
+    """Print an integer; the least numbers have no literals."""
     value, suffix = int(node.value), "LL" if node.type == "i64" else ""
     return f"({value + 1}{suffix} - 1)" if value in (-(2**31), -(2**63)) else f"({value}{suffix})"

@@ -77,7 +77,7 @@ class RowForm:
 
 
 def gatherings(spec: RowKernel) -> list[Gathering]:
-    """Return the gathered sums of a row kernel, those that go together together."""
+    """Return the gathered sums of a row kernel, in groups that are gathered together."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int, int, int]]] = {}
     divisors = {(o, c): n for o, c, n in spec.stores if n in spec.analysis.finishes}
     for output, component, reduction in spec.analysis.gathering():
@@ -117,7 +117,7 @@ def has_rows(spec: RowKernel) -> bool:
 
 
 def print_rows(spec: RowKernel, form: RowForm) -> str:
-    """Return the source of all functions: ``rows`` or ``elements``, ``gather0``, ``finish0``, ...
+    """Print the source of all functions: ``rows`` or ``elements``, ``gather0``, ``finish0``, ...
 
     All take the operands, ``scratch`` and where row values are in it, extents, strides, and numbers of their own.
     """

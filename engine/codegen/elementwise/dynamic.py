@@ -32,7 +32,7 @@ _Bound = tuple[BoundKernel | None, Shapes]
 
 
 def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
-    """Runs an elementwise operation on arrays of known rank."""
+    """Return a runner of an elementwise operation on arrays of known rank."""
     op, result = operation.op, operation.outputs[0].spec
     assert isinstance(result, TensorSpec)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
@@ -51,7 +51,7 @@ def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
 
 
 def fused_runner(operation: Operation) -> Callable[..., Any]:
-    """Runs a `Fused` on arrays of known rank; gives a tuple, as that does.
+    """Return a runner of a `Fused` on arrays of known rank; it returns a tuple, as that does.
 
     Raises:
         UnsupportedError: kernels can't compute it.
@@ -116,7 +116,7 @@ class _Kernels(Protocol):
         ...
 
     def bind(self, shapes: Shapes) -> _Bound:
-        """The kernel for operands of these shapes, and the shapes of its results; None for what NumPy does better."""
+        """Return the kernel for operands of these shapes, and its results' shapes; None where NumPy is faster."""
         ...
 
 

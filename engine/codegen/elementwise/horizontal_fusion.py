@@ -230,7 +230,7 @@ def _field(code: Builder, item: str, offset: int, kind: str = "i64") -> str:
 
 
 def _print_part(kernel: TogetherKernel, name: str) -> str:
-    """A part of the elements of all members: `context` holds the table, the data of the items and what is shared."""
+    """Print the function of a part of all members' elements; `context` has the table, items' data and shared data."""
     code = FunctionBuilder(f"{name}_part", ["ptr %context", "i64 %part"])
     table = code.let(f"inttoptr i64 {code.load('i64', '%context')} to ptr")
     data = code.let(f"inttoptr i64 {code.load('i64', '%context', 1)} to ptr")
@@ -256,7 +256,7 @@ def _print_part(kernel: TogetherKernel, name: str) -> str:
 
 
 def _print_entry(kernel: TogetherKernel, name: str) -> str:
-    """Return the function that is called: it finds the data, checks what is shared, and has all parts computed."""
+    """Print the function that is called: it finds the data, checks what is shared, and runs all parts."""
     shared = range(len(kernel.shared))
     parameters = ", ".join(["i64 %table", "i64 %tuple", *[f"i64 %o{k}" for k in shared]])
     lines = [f"define i32 @{name}({parameters}) {{", "  %t = inttoptr i64 %table to ptr"]

@@ -23,7 +23,7 @@ _ELEMENTS = ("float32", "float64")
 
 
 def bind_open_rows(operation: Operation) -> OpenRunner | None:
-    """The kernels of a `Softmax`, `LogSoftmax` or `LogSumExp` along the last axis, where not all sizes are known."""
+    """Return the kernels of a `Softmax`, `LogSoftmax` or `LogSumExp` along the last axis, if sizes are unknown."""
     op, spec = operation.op, operation.inputs[0].spec
     assert isinstance(op, (Softmax, LogSoftmax, LogSumExp))
     if not isinstance(spec, TensorSpec) or not spec.shape or spec.is_static or spec.dtype.name not in _ELEMENTS:

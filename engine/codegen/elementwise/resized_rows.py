@@ -48,7 +48,7 @@ class ResizedRows:
         self._kernel: BoundKernel | None = None
 
     def resized(self, shapes: Shapes) -> tuple[BoundKernel, Shapes, int] | None:
-        """The kernel for some shapes, the shapes of its results and the size of its space; None if they do not fit."""
+        """Return the kernel for some shapes, its results' shapes and the size of its space; None if they do not fit."""
         sizes = read_sizes(self._inputs, shapes, self._count)
         if sizes is None:
             return None

@@ -184,7 +184,7 @@ def _row_kernel(
 
 
 def _unrolled(op: Fused, nest: _Nest) -> _Nest | None:
-    """The loops where a short innermost axis is written out, and vectors go along the axis before; None if it stays.
+    """Return the loops with a short innermost axis written out, and vectors along the axis before; None if it stays.
 
     It is written out where it is reduced, or where something is the same along it and not along the axis before:
     one vector takes all elements of a distance or small product then, and many of what these are.
@@ -307,7 +307,7 @@ class _Halves:
         return [self._round(x, dtype) for x in value] if name_of(dtype) in HALVES else value
 
     def to_store(self, value: _Value, dtype: Any) -> _Value:
-        """As stores take it."""
+        """Return a value as stores take it."""
         return [x if self._is_sum(x.index) else self._round(x, dtype) for x in value]
 
     def _is_sum(self, index: int) -> bool:

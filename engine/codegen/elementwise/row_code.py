@@ -33,7 +33,7 @@ def register_of(kind: str) -> str:
 
 
 def print_row_kernel(spec: RowKernel, analysis: Analysis, name: str) -> str:
-    """The IR of a kernel's run function and of the function that computes one part."""
+    """Print the IR of a kernel's run function and of the function that computes one part."""
     return _Body(spec, analysis, name).print() + _Run(spec, analysis, name).print()
 
 
@@ -90,7 +90,7 @@ class _Function(FunctionBuilder):
         return "double" if kind == "float" and not any(operand.steps) else kind
 
     def print_pieces(self, part: str | None) -> None:
-        """The addresses of gathered sums, %g0, ...: of the piece of one part, or of the first pieces."""
+        """Print the addresses of gathered sums, %g0, ...: of the piece of one part, or of the first pieces."""
         kept = self.let("mul i64 %parts, %kept_bytes")
         position = self.let(f"add i64 %scratch, {kept}")
         for output, reduction in self.gathered_outputs().items():
@@ -104,7 +104,7 @@ class _Function(FunctionBuilder):
         self._print_copies(position)
 
     def _print_copies(self, position: str) -> None:
-        """The addresses of transposed operands, %t0, ..., from a position on."""
+        """Print the addresses of transposed operands, %t0, ..., from a position on."""
         for k in self.spec.transposed:
             self.line(f"%t{k} = inttoptr i64 {position} to ptr")
             bytes = self.let(f"mul i64 {self.size_of(k)}, {self.spec.operands[k].itemsize}")

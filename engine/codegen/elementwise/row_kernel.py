@@ -195,7 +195,7 @@ class Analysis:
         return kept
 
     def needed(self, stage: int, kept: set[int]) -> set[int]:
-        """The nodes along rows that a pass computes or loads; adds to `kept` those that earlier passes must keep."""
+        """Return nodes along rows that a pass computes or loads; adds to `kept` those that earlier passes must keep."""
         pending = [*self.sinks(stage), *[node for node in kept if self.stage[node] == stage]]
         found: set[int] = set()
         while pending:
@@ -210,7 +210,7 @@ class Analysis:
         return found
 
     def _cost(self, node: int, seen: set[int]) -> int:
-        """About how many instructions computing a node again takes; no more than need be known."""
+        """Estimate how many instructions computing a node again takes; it counts no further than necessary."""
         if node in seen or not self.along[node]:
             return 0
         seen.add(node)

@@ -51,21 +51,21 @@ _COS_SINGLE = (0.0416666470071, -0.00138873719932, 2.44387685562e-5)
 
 
 def sin(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
-    """sin x, where x is a float32 in truth if `is_single`."""
+    """Compute sin x; if `is_single`, x was a float32."""
     quadrant, sine, cosine = _angle(e, x, is_single)
     y = e.where(_has_bit(e, quadrant, 1), cosine, sine)
     return _flipped(e, y, e.shift_left(quadrant, 62) ^ e.bits(x))
 
 
 def cos(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
-    """cos x, where x is a float32 in truth if `is_single`."""
+    """Compute cos x; if `is_single`, x was a float32."""
     quadrant, sine, cosine = _angle(e, x, is_single)
     y = e.where(_has_bit(e, quadrant, 1), sine, cosine)
     return _flipped(e, y, e.shift_left(quadrant + 1, 62))
 
 
 def tan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
-    """tan x, where x is a float32 in truth if `is_single`."""
+    """Compute tan x; if `is_single`, x was a float32."""
     quadrant, sine, cosine = _angle(e, x, is_single)
     is_odd = _has_bit(e, quadrant, 1)
     y = e.where(is_odd, -cosine, sine) / e.where(is_odd, sine, cosine)
@@ -73,7 +73,7 @@ def tan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Express
 
 
 def _angle(e: ExpressionBuilder, x: Expression, is_single: bool) -> tuple[Expression, Expression, Expression]:
-    """(q, sin r, cos r), where |x| is q quarters of a turn and r, modulo a turn."""
+    """Compute (q, sin r, cos r), where |x| is q quarters of a turn and r, modulo a turn."""
     quadrant, r = (_reduced_single if is_single else _reduced)(e, e.absolute(x))
     z = r * r
     half = z * 0.5
@@ -87,12 +87,12 @@ def _has_bit(e: ExpressionBuilder, integer: Expression, bit: int) -> Expression:
 
 
 def _flipped(e: ExpressionBuilder, y: Expression, sign: Expression) -> Expression:
-    """`y` or -y, as the sign's bit of `sign` says."""
+    """Return `y` or -y, as the sign's bit of `sign` says."""
     return e.from_bits(e.bits(y) ^ (sign & -(2**63)))
 
 
 def _reduced_single(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expression]:
-    """(q, r) of a float32: its products with pieces of 1 / 2 pi are exact, and so are their fractions of a turn."""
+    """Reduce a float32 to (q, r); its products with pieces of 1 / 2 pi are exact, and so are fractions of a turn."""
     turn: Expression | None = None
     for piece in _PIECES:
         product = size * piece
@@ -105,7 +105,7 @@ def _reduced_single(e: ExpressionBuilder, size: Expression) -> tuple[Expression,
 
 
 def _reduced(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expression]:
-    """(q, r) of a float64; r is NaN where it is not finite."""
+    """Reduce a float64 to (q, r); r is NaN where it is not finite."""
     bits = e.bits(size)
     mantissa = (bits & (2**52 - 1)) | 2**52
     limbs = _window(e, e.shift_right(bits, 52) - (1075 - 62))
@@ -116,7 +116,7 @@ def _reduced(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expres
 
 
 def _window(e: ExpressionBuilder, start: Expression) -> list[Expression]:
-    """The digits of 2 / pi from number `start` on, in limbs; the first two make whole quarters of a turn."""
+    """Return the digits of 2 / pi from number `start` on, in limbs; the first two make whole quarters of a turn."""
     words = [e.constant(_signed(int(_DIGITS[k : k + 16], 16)), "i64") for k in range(0, len(_DIGITS), 16)]
     for step in (16, 8, 4, 2, 1):
         chosen = _has_bit(e, start, 64 * step)

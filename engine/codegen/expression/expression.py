@@ -191,7 +191,7 @@ class ExpressionBuilder:
         return Expression(self, index)
 
     def input(self, position: int, dtype: Any) -> Expression:
-        """Element of operand number `position`."""
+        """Return the element of operand number `position`."""
         return self.node("input", register_type(dtype), value=position)
 
     def constant(self, value: Any, type: str) -> Expression:
@@ -234,7 +234,7 @@ class ExpressionBuilder:
         return self.node(kind, "i1", x, y)
 
     def _compare_bools(self, kind: str, x: Expression, y: Expression) -> Expression:
-        """False is less than True."""
+        """Compare bools, where False is less than True."""
         if kind in ("gt", "ge"):
             x, y = y, x
         less_or_equal = self.logical_not(x) | y
@@ -272,7 +272,7 @@ class ExpressionBuilder:
         return self.where(self._unordered(x, self.compare("lt", x, y)), x, y)
 
     def _unordered(self, x: Expression, condition: Expression) -> Expression:
-        """`condition`, or x is NaN: so that NaN wins."""
+        """Return `condition`, or x is NaN: so that NaN wins."""
         return condition if x.type not in _INTEGER_OF else self.logical("or", condition, self.isnan(x))
 
     def isnan(self, x: Expression) -> Expression:
@@ -303,7 +303,7 @@ class ExpressionBuilder:
         return self.node("cast", wanted, x)
 
     def _truncated(self, x: Expression, wanted: str) -> Expression:
-        """A float as an integer: what has none becomes what NumPy makes of it, with the instructions of this host."""
+        """Convert a float to an integer; where there is none, as NumPy does with the instructions of this host."""
         bits = 32 if wanted == "i32" else 64
         least, most = self.constant(-(2 ** (bits - 1)), wanted), self.constant(2 ** (bits - 1) - 1, wanted)
         below = x <= -(2.0**31) - 1 if (x.type, bits) == ("double", 32) else x < -(2.0 ** (bits - 1))
@@ -317,7 +317,7 @@ class ExpressionBuilder:
     # --- integers -------------------------------------------------------------------------------------------
 
     def shifted(self, kind: str, x: Any, count: Any) -> Expression:
-        """Shifts by more than there are bits, or less than none, leave the sign of what is shifted right, or 0."""
+        """Shift; with a count below 0 or above the bits, to the right the sign is left, otherwise 0."""
         x, count = self._same(x, count)
         if x.type not in _INTEGERS:
             raise UnsupportedError(f"{kind} of {x.type}")
@@ -356,7 +356,7 @@ class ExpressionBuilder:
         return self._intrinsic("fabs", x)
 
     def sign(self, x: Expression) -> Expression:
-        """-1, 0 or 1; NaN stays."""
+        """Return -1, 0 or 1; NaN stays."""
         if x.type == "i1" or "bfloat16" in self._halves:  # that of -0.0 is itself there
             raise UnsupportedError("sign of bools or bfloat16")
         zero, one = self.constant(0, x.type), self.constant(1, x.type)
@@ -397,7 +397,7 @@ class ExpressionBuilder:
         return self._rounding("rint", x)
 
     def _rounding(self, name: str, x: Expression) -> Expression:
-        """An integer is one already."""
+        """Round; an integer stays, as it is rounded already."""
         return x if x.type not in _INTEGER_OF else self._intrinsic(name, x)
 
     def fma(self, x: Expression, y: Any, z: Any) -> Expression:
@@ -419,7 +419,7 @@ class ExpressionBuilder:
         return self.node("shl", x.type, x, count)
 
     def shift_right(self, x: Expression, count: int | Expression) -> Expression:
-        """With copies of the sign's bit."""
+        """Shift to the right, with copies of the sign's bit."""
         x, count = self._same(x, count)
         return self.node("ashr", x.type, x, count)
 

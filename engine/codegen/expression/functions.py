@@ -34,7 +34,7 @@ _LOG = (0.33333331, -0.24999994, 0.20000715, -0.16668057, 0.14249322, -0.1242014
 
 
 def exp(e: ExpressionBuilder, x: Expression) -> Expression:
-    """e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n in two steps (for subnormals)."""
+    """Compute e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n in two steps (for subnormals)."""
     return _shifted_exp(e, x, 0)
 
 
@@ -50,14 +50,14 @@ def _clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Ex
 
 
 def _reduced(e: ExpressionBuilder, x: Expression, bias: int) -> tuple[Expression, Expression]:
-    """(r, exponent), where x = n ln 2 + r, and the low nine bits of the exponent are n + bias."""
+    """Compute (r, exponent), where x = n ln 2 + r, and the low nine bits of the exponent are n + bias."""
     shifted = e.fma(x, _LOG2_E, _ROUNDING + bias)
     n = shifted - (_ROUNDING + bias)
     return e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, x)), e.bits(shifted)
 
 
 def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
-    """2**n within the normal range, or infinity, for an exponent whose low nine bits are n + `_BIAS`."""
+    """Compute 2**n within the normal range, or infinity, for an exponent whose low nine bits are n + `_BIAS`."""
     return e.from_bits(e.shift_left(exponent, 23))
 
 
@@ -73,7 +73,7 @@ def _scaled_exp(e: ExpressionBuilder, r: Expression, exponent: Expression) -> Ex
 
 
 def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
-    """2**x: as `exp`, but that x - n is exact."""
+    """Compute 2**x: as `exp`, but that x - n is exact."""
     rounding = _ROUNDING + 2 * _BIAS
     inside = _clamped(e, x, -151.0, 129.0)
     shifted = inside + rounding
@@ -81,7 +81,7 @@ def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
-    """e**x - 1 = 2**n p + (2**n - 1), halved on the way lest it overflow."""
+    """Compute e**x - 1 = 2**n p + (2**n - 1), halved on the way so that it does not overflow."""
     r, exponent = _reduced(e, _clamped(e, x, -20.0, 88.8), _BIAS - 1)
     p, half = _small_expm1(e, r), _power_of_two(e, exponent)
     far = (p * half + (half - 0.5)) * 2
@@ -89,7 +89,7 @@ def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
-    """1 / (1 + e**-x), with a quarter of the exponential: its scale is one factor, which overflows where it may."""
+    """Compute 1 / (1 + e**-x), with a quarter of the exponential: its scale is one factor, and may overflow."""
     inside = _clamped(e, x, -90.1, 86.0)
     shifted = e.fma(inside, -_LOG2_E, _ROUNDING + _BIAS - 2)
     n = shifted - (_ROUNDING + _BIAS - 2)
@@ -107,13 +107,16 @@ def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def cosh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """h + 1 / 4h, where h = e**|x| / 2."""
+    """Compute h + 1 / 4h, where h = e**|x| / 2."""
     half = _shifted_exp(e, e.absolute(x), -1)
     return half + 0.25 / half
 
 
 def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """t / (t + 1), where t = (e**2|x| - 1) / 2 = 2**n p + (2**n - 1) / 2; |x| = n ln 2 / 2 + r, p = (e**2r - 1) / 2."""
+    """Compute t / (t + 1) from t = (e**2|x| - 1) / 2.
+
+    Here t = 2**n p + (2**n - 1) / 2, where |x| = n ln 2 / 2 + r and p = (e**2r - 1) / 2.
+    """
     size = e.absolute(x)
     inside = e.where(size > 10.0, e.constant(10.0, "float"), size)
     shifted = e.fma(inside, 2 * _LOG2_E, _ROUNDING + _BIAS)
@@ -125,7 +128,7 @@ def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def _log_parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression, Expression]:
-    """(k, f, c), where x = 2**k (1 + f) and log(1 + f) = f + c, for positive x, normal or not."""
+    """Compute (k, f, c), where x = 2**k (1 + f) and log(1 + f) = f + c, for positive x, normal or not."""
     tiny = x < 1.17549435e-38
     scaled = e.where(tiny, x * 8388608.0, x)
     bits = e.bits(scaled)
@@ -145,7 +148,7 @@ def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
 
 
 def log(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in f = m - 1."""
+    """Compute log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in f = m - 1."""
     k, f, rest = _log_parts(e, x)
     return _guarded(e, x, e.fma(k, _LN2_HIGH, f + e.fma(k, _LN2_LOW, rest)))
 
@@ -168,7 +171,7 @@ def log10(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log(1 + x) (Kahan: the rounding error of 1 + x cancels)."""
+    """Compute log(1 + x) (Kahan: the rounding error of 1 + x cancels)."""
     u = x + 1
     y = log(e, u) * (x / (u - 1))
     y = e.where(e.equal(u, 1.0), x, y)
@@ -191,22 +194,22 @@ def erf(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def erfc(e: ExpressionBuilder, x: Expression) -> Expression:
-    """1 - erf(x), by way of float64."""
+    """Compute 1 - erf(x), by way of float64."""
     return e.narrow(functions64.erfc(e, e.widen(x)))
 
 
 def sin(e: ExpressionBuilder, x: Expression) -> Expression:
-    """sin x, by way of float64."""
+    """Compute sin x, by way of float64."""
     return e.narrow(angles.sin(e, e.widen(x), is_single=True))
 
 
 def cos(e: ExpressionBuilder, x: Expression) -> Expression:
-    """cos x, by way of float64."""
+    """Compute cos x, by way of float64."""
     return e.narrow(angles.cos(e, e.widen(x), is_single=True))
 
 
 def tan(e: ExpressionBuilder, x: Expression) -> Expression:
-    """tan x, by way of float64."""
+    """Compute tan x, by way of float64."""
     return e.narrow(angles.tan(e, e.widen(x), is_single=True))
 
 
@@ -258,12 +261,12 @@ def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
 
 
 def logaddexp(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """log(exp(x) + exp(y)), by way of float64."""
+    """Compute log(exp(x) + exp(y)), by way of float64."""
     return e.narrow(powers.logaddexp(e, e.widen(x), e.widen(y)))
 
 
 def logaddexp2(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """log2(2**x + 2**y), by way of float64."""
+    """Compute log2(2**x + 2**y), by way of float64."""
     return e.narrow(powers.logaddexp2(e, e.widen(x), e.widen(y)))
 
 
@@ -278,7 +281,7 @@ def ldexp(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expressi
 
 
 def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """x**y = 2**(y log2 |x|), computed in float64."""
+    """Compute x**y = 2**(y log2 |x|) in float64."""
     size = e.absolute(x)
     raised = e.narrow(functions64.exp2(e, e.widen(y) * functions64.log2(e, e.widen(size))))
     return powers.with_cases(e, x, y, raised)

@@ -55,7 +55,7 @@ _LOG10_2 = (0.30102999566383914, 1.42050232272661e-13)
 
 
 def polynomial(e: ExpressionBuilder, x: Expression, coefficients: tuple[float, ...]) -> Expression:
-    """Horner's rule."""
+    """Compute a polynomial by Horner's rule."""
     result = e.constant(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
         result = e.fma(result, x, coefficient)
@@ -68,7 +68,7 @@ def number_of(e: ExpressionBuilder, integer: Expression) -> Expression:
 
 
 def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
-    """2**exponent for an int64 within the normal range."""
+    """Compute 2**exponent for an int64 within the normal range."""
     return e.from_bits(e.shift_left(exponent + 1023, 52))
 
 
@@ -78,7 +78,7 @@ def clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Exp
 
 
 def _reduced(e: ExpressionBuilder, x: Expression, rest: Expression | None = None) -> tuple[Expression, Expression]:
-    """(p, n), where e**x = 2**n (1 + p); or e**(x + rest), for a tiny `rest`."""
+    """Compute (p, n), where e**x = 2**n (1 + p); or e**(x + rest), for a tiny `rest`."""
     shifted = x * _LOG2_E + ROUNDING
     n = shifted - ROUNDING
     r = e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, x))
@@ -93,24 +93,24 @@ def scaled(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Express
 
 
 def exp(e: ExpressionBuilder, x: Expression) -> Expression:
-    """e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n."""
+    """Compute e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n."""
     p, n = _reduced(e, clamped(e, x, -746.0, 710.0))
     return scaled(e, p + 1, n)
 
 
 def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
-    """1 / (1 + e**-x)."""
+    """Compute 1 / (1 + e**-x)."""
     return 1 / (1 + exp(e, -x))
 
 
 def _half_exp(e: ExpressionBuilder, x: Expression) -> Expression:
-    """e**x / 2, which overflows later."""
+    """Compute e**x / 2, which overflows later."""
     p, n = _reduced(e, clamped(e, x, -746.0, 711.0))
     return scaled(e, p + 1, n - 1)
 
 
 def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
-    """2**x: as `exp`, but that x - n is exact."""
+    """Compute 2**x: as `exp`, but that x - n is exact."""
     inside = clamped(e, x, -1076.0, 1025.0)
     shifted = inside + ROUNDING
     r = (inside - (shifted - ROUNDING)) * LN2
@@ -118,7 +118,7 @@ def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
-    """e**x - 1 = 2**n p + (2**n - 1), halved on the way lest it overflow."""
+    """Compute e**x - 1 = 2**n p + (2**n - 1), halved on the way so that it does not overflow."""
     p, n = _reduced(e, clamped(e, x, -40.0, 710.0))
     half = _power_of_two(e, n - 1)
     far = (p * half + (half - 0.5)) * 2
@@ -126,27 +126,30 @@ def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """t / (t + 2), where t = e**2|x| - 1."""
+    """Compute t / (t + 2), where t = e**2|x| - 1."""
     size = e.absolute(x)
     t = expm1(e, e.where(size > 22.0, e.constant(44.0, "double"), size + size))
     return e.copysign(t / (t + 2), x)
 
 
 def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """(t + t / (t + 1)) / 2, where t = e**|x| - 1; e**|x| / 2 far from 0."""
+    """Compute (t + t / (t + 1)) / 2, where t = e**|x| - 1; e**|x| / 2 far from 0."""
     size = e.absolute(x)
     t = expm1(e, size)
     return e.copysign(e.where(size > 22.0, _half_exp(e, size), (t + t / (t + 1)) * 0.5), x)
 
 
 def cosh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """h + 1 / 4h, where h = e**|x| / 2."""
+    """Compute h + 1 / 4h, where h = e**|x| / 2."""
     half = _half_exp(e, e.absolute(x))
     return half + 0.25 / half
 
 
 def _parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression, Expression, Expression]:
-    """(k, f, h, c), where x = 2**k (1 + f), h = f**2 / 2, and log(1 + f) = f - h + c, for positive normal x or not."""
+    """Compute (k, f, h, c) of a positive x, normal or not.
+
+    x = 2**k (1 + f), h = f**2 / 2, and log(1 + f) = f - h + c.
+    """
     tiny = x < LEAST_NORMAL
     bits = e.bits(e.where(tiny, x * 2.0**54, x))
     k = e.shift_right(bits - SQRT_HALF_BITS, 52)
@@ -166,13 +169,13 @@ def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
 
 
 def log(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in s = (m - 1) / (m + 1)."""
+    """Compute log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in s = (m - 1) / (m + 1)."""
     k, f, h, c = _parts(e, x)
     return _guarded(e, x, k * _LN2_HIGH - ((h - (c + k * _LN2_LOW)) - f))
 
 
 def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log u + (x - (u - 1)) / u, where u = 1 + x, rounded."""
+    """Compute log u + (x - (u - 1)) / u, where u = 1 + x, rounded."""
     u = x + 1
     y = log(e, u)
     special = e.logical("or", e.equal(u, float("inf")), e.equal(u, 0.0))
@@ -180,7 +183,7 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def _scaled_log(e: ExpressionBuilder, x: Expression, scale: _Pair, one: _Pair) -> Expression:
-    """log x in another base: `scale` times log x, where log 2 becomes `one`."""
+    """Compute log x in another base: `scale` times log x, where log 2 becomes `one`."""
     k, f, h, c = _parts(e, x)
     leading = e.from_bits(e.bits(f - h) & LOW_WORD)
     rest = (f - leading) - h + c
@@ -212,7 +215,7 @@ def _quotient(e: ExpressionBuilder, x: Expression, rational: tuple[tuple[float, 
 
 
 def _decay(e: ExpressionBuilder, size: Expression) -> Expression:
-    """e**-size**2: the square of the leading bits is exact, so that no relative error of the square is blown up."""
+    """Compute e**-size**2; the square of the leading bits is exact, so that its relative error does not grow."""
     leading = e.from_bits(e.bits(size) & LOW_WORD)
     p, n = _reduced(e, -(leading * leading), (leading - size) * (leading + size))
     return scaled(e, p + 1, n)

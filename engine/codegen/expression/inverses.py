@@ -109,7 +109,7 @@ def arctan2(e: ExpressionBuilder, y: Expression, x: Expression, is_single: bool 
 
 
 def _angle(e: ExpressionBuilder, t: Expression, turns_back: Expression, k: Expression, is_single: bool) -> Expression:
-    """k pi / 4 plus, or minus, the inverse tangent of `t`."""
+    """Compute k pi / 4 plus, or minus, the inverse tangent of `t`."""
     t = e.where(turns_back, -t, t)
     z = t * t
     rest = t * z * polynomial(e, z, _ATAN_SINGLE if is_single else _ATAN)
@@ -166,33 +166,33 @@ def arccos(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expr
 
 
 def arcsinh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log(1 + s + s**2 / (1 + sqrt(s**2 + 1))), where s = |x|; log s + log 2 for huge ones."""
+    """Compute log(1 + s + s**2 / (1 + sqrt(s**2 + 1))), where s = |x|; log s + log 2 for huge ones."""
     size = e.absolute(x)
     squared = size * size
     return e.copysign(_logarithm(e, size, size + squared / (1 + e.sqrt(squared + 1))), x)
 
 
 def arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log(1 + t + sqrt(t (t + 2))), where t = x - 1; log x + log 2 for huge ones."""
+    """Compute log(1 + t + sqrt(t (t + 2))), where t = x - 1; log x + log 2 for huge ones."""
     t = x - 1
     return e.where(x < 1.0, e.constant(math.nan, "double"), _logarithm(e, x, t + e.sqrt(t * (t + 2))))
 
 
 def _logarithm(e: ExpressionBuilder, x: Expression, more: Expression) -> Expression:
-    """log(1 + more), or log(2 x) where x is huge."""
+    """Compute log(1 + more), or log(2 x) where x is huge."""
     is_huge = x > _HUGE
     y = log1p(e, e.where(is_huge, x, more))
     return e.where(is_huge, y + LN2, y)
 
 
 def arctanh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log(1 + 2 s / (1 - s)) / 2, where s = |x|."""
+    """Compute log(1 + 2 s / (1 - s)) / 2, where s = |x|."""
     size = e.absolute(x)
     return e.copysign(log1p(e, (size + size) / (1 - size)) * 0.5, x)
 
 
 def _series(e: ExpressionBuilder, size: Expression, y: Expression, terms: tuple[float, float]) -> Expression:
-    """`y`, or near 0 the series ``size + a size**3 + b size**5``."""
+    """Return `y`, or near 0 the series ``size + a size**3 + b size**5``."""
     z = size * size
     return e.where(size < _SERIES_END, e.fma(size * z, polynomial(e, z, terms), size), y)
 
@@ -211,7 +211,7 @@ def single_arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def single_arctanh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """The inverse hyperbolic tangent of a float32, as a float64; sum and difference are exact where they matter."""
+    """Compute arctanh of a float32 as a float64; sum and difference are exact where they matter."""
     size = e.absolute(x)
     y = log(e, (1 + size) / (1 - size)) * 0.5
     return e.copysign(_series(e, size, y, (1 / 3, 1 / 5)), x)

@@ -60,7 +60,7 @@ class KernelSpec:
         return [(k, loop) for k, operand in enumerate(self.operands) for loop in outer if operand.steps[loop]]
 
     def strides_of(self, extents: Sequence[int]) -> list[int]:
-        """The strides, in elements, of what is `strided`, where operands are contiguous and loops run so often."""
+        """Return the strides of what is `strided`, in elements, for contiguous operands and loops of these extents."""
         return [
             math.prod(extents[inner] for inner in range(loop + 1, self.loops) if self.operands[k].steps[inner])
             for k, loop in self.strided
@@ -80,7 +80,7 @@ class KernelSpec:
         return self.print_body(name) + print_parts(self, name)
 
     def print_body(self, name: str, metadata: str = LOOP, linkage: str = "internal") -> str:
-        """A function ``@{name}_body`` of the operands, the numbers, and where the outermost loop begins and ends.
+        """Print a function ``@{name}_body`` of the operands, the numbers, and the start and end of the outermost loop.
 
         Args:
             name: of the kernel.
@@ -91,7 +91,7 @@ class KernelSpec:
 
 
 def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
-    """About how many nanoseconds an element of a kernel takes on one thread."""
+    """Estimate how many nanoseconds an element of a kernel takes on one thread."""
     computing = sum(COSTS.get(node.kind, 1) * (2 if node.type in ("double", "i64") else 1) for node in nodes)
     memory = sum(operand.itemsize for operand in operands if any(operand.steps))
     return 0.012 * computing + 0.02 * memory
@@ -106,7 +106,7 @@ def divide(work: float, outer: int, granule: int = 1) -> tuple[int, int]:
 
 
 def print_parts(spec: KernelSpec, name: str) -> str:
-    """The run function, which lets threads take parts of the outermost loop: the last two numbers say which."""
+    """Print the run function, which lets threads take parts of the outermost loop: the last two numbers say which."""
     names = [*[f"%d{k}" for k in range(len(spec.operands))], "%numbers"]
     run = FunctionBuilder(f"{name}_run", [f"ptr {own}" for own in names])
     context = run.slot(f"[{len(names)} x ptr]", alignment=8)
@@ -167,7 +167,7 @@ def may_be_shared(operand: Operand) -> bool:
 
 
 def _print_nodes(code: Builder, spec: KernelSpec, address: Callable[[int], str]) -> list[str]:
-    """Return the instructions of one element; returns each node's value."""
+    """Print the instructions of one element; return each node's value."""
     values: list[str] = []
     for node in spec.nodes:
         if node.kind == "constant":
@@ -216,7 +216,7 @@ def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
 
 
 def conversion(source: str, target: str, value: str) -> str:
-    """Return the instruction that makes a value of one type one of another."""
+    """Return the instruction that converts a value from one type to another."""
     if target in _WIDTHS and source in _WIDTHS:
         return f"{'fpext' if _WIDTHS[target] > _WIDTHS[source] else 'fptrunc'} {source} {value} to {target}"
     if target in _WIDTHS:

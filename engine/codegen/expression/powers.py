@@ -65,7 +65,7 @@ _LOG2_E = 1.4426950408889634
 
 
 def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """x**y = 2**(y log2 |x|), where the logarithm is known to some 64 bits (after fdlibm's pow)."""
+    """Compute x**y = 2**(y log2 |x|), where the logarithm is known to some 64 bits (after fdlibm's pow)."""
     inside = e.where(y > _MOST_EXPONENT, e.constant(_MOST_EXPONENT, "double"), y)
     inside = e.where(inside < -_MOST_EXPONENT, e.constant(-_MOST_EXPONENT, "double"), inside)
     leading, rest = _log2(e, e.absolute(x))
@@ -111,14 +111,14 @@ def _log2(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expressio
 
 
 def _two_to(e: ExpressionBuilder, x: Expression, more: Expression) -> Expression:
-    """2**(x + more)."""
+    """Compute 2**(x + more)."""
     shifted = (x + more) + ROUNDING
     r = ((x - (shifted - ROUNDING)) + more) * LN2
     return scaled(e, e.fma(r * r, polynomial(e, r, EXP), r) + 1, e.bits(shifted) - ROUNDING_BITS)
 
 
 def with_cases(e: ExpressionBuilder, x: Expression, y: Expression, raised: Expression) -> Expression:
-    """|x|**y, with the cases of C's ``pow``."""
+    """Return |x|**y, with the cases of C's ``pow``."""
 
     def number(value: float) -> Expression:
         return e.constant(value, x.type)
@@ -178,7 +178,7 @@ def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
 
 
 def length_of(e: ExpressionBuilder, x: Expression, y: Expression, length: Expression) -> Expression:
-    """`length`, but infinity where a coordinate is infinite, even if the other one is NaN."""
+    """Return `length`, but infinity where a coordinate is infinite, even if the other one is NaN."""
     return e.where(e.isinf(x) | e.isinf(y), e.constant(math.inf, "double"), length)
 
 
@@ -186,13 +186,13 @@ def length_of(e: ExpressionBuilder, x: Expression, y: Expression, length: Expres
 
 
 def logaddexp(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """log(exp(x) + exp(y)): the larger one and log(1 + exp(-|x - y|)). Equal infinities stay."""
+    """Compute log(exp(x) + exp(y)): the larger one and log(1 + exp(-|x - y|)). Equal infinities stay."""
     gap = e.where(e.equal(x, y), e.constant(0.0, "double"), e.absolute(x - y))
     return e.maximum(x, y) + log1p(e, exp(e, -gap))
 
 
 def logaddexp2(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """Return the same to base 2."""
+    """Compute log2(2**x + 2**y): as `logaddexp`, to base 2."""
     gap = e.where(e.equal(x, y), e.constant(0.0, "double"), e.absolute(x - y))
     more = log1p(e, exp2(e, -gap)) * _LOG2_E
     return e.maximum(x, y) + e.where(e.equal(gap, 0.0), e.constant(1.0, "double"), more)

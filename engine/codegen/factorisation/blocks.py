@@ -65,7 +65,7 @@ def print_product(
     c: tuple[str, Size],
     d: tuple[str, Size],
 ) -> None:
-    """``C = A @ B + D``: addresses, steps from row to row, and whether A and B are transposed."""
+    """Print ``C = A @ B + D``, of addresses, steps from row to row, and whether A and B are transposed."""
     given: list[tuple[str, Size]] = [("i64", size) for size in sizes]
     for pointer, *numbers in (a, b, c, d, ("null", 0)):
         given += [("ptr", pointer), *[("i64", number) for number in numbers]]
@@ -114,7 +114,7 @@ def print_transposed(
 
 
 def print_exchange(code: Builder, vector: str, rows: Sequence[str]) -> list[str]:
-    """The columns of a square of which registers hold the rows: halves change places, then quarters, and so on."""
+    """Print the columns of a square whose rows are in registers: halves change places, then quarters, and so on."""
     found, lanes = list(rows), len(rows)
     apart = lanes // 2
     while apart:

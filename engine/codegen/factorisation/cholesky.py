@@ -64,7 +64,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
 
 
 def _print_all(element: str, lanes: int) -> str:
-    """Compute ``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if one has no factor."""
+    """Print ``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if one has no factor."""
     code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     size = fields["size"]
@@ -79,7 +79,7 @@ def _print_all(element: str, lanes: int) -> str:
 
 
 def _print_half(code: Builder, element: str, lanes: int, x: str, out: str, size: Size) -> None:
-    """Half the sum of a matrix and its transpose, below the diagonal and on it; zeros above it."""
+    """Print half the sum of a matrix and its transpose, below the diagonal and on it; zeros above it."""
     vector = f"<{lanes} x {element}>"
     whole = code.sub(size, code.rem(size, lanes))
 
@@ -170,7 +170,7 @@ class _Columns:
 
 
 def _print_factor(element: str, lanes: int) -> str:
-    """``i64 factor(square)``: the upper factor in place, of a symmetric matrix of which the upper half is there.
+    """Print ``i64 factor(square)``: it factors a symmetric matrix, given as its upper half, in place: an upper factor.
 
     Returns 1 if a pivot is not positive. What is below the diagonal has no meaning afterwards.
     """

@@ -63,7 +63,7 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
 
 
 def _print_all(element: str, lanes: int) -> str:
-    """``(numbers)``: the gradient for each matrix of a stack; the last number becomes 1 if a factor is singular."""
+    """Print ``(numbers)``: the gradient for each matrix of a stack; the last number becomes 1 for a singular factor."""
     code = FunctionBuilder("cholesky_gradient", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     size = fields["size"]

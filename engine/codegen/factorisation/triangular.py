@@ -79,7 +79,7 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
 
 
 def _print_all(element: str, lanes: int) -> str:
-    """``(numbers)``: solve each system of a stack in place; the last number becomes 1 if a matrix is singular."""
+    """Print ``(numbers)``: solve each system of a stack in place; the last number becomes 1 if a matrix is singular."""
     code = FunctionBuilder("triangular", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     size, columns = fields["size"], fields["columns"]
@@ -153,7 +153,7 @@ def _print_block(code: Builder, element: str, fields: Fields, a: str, x: str, do
 
 
 def print_substitution(element: str, lanes: int) -> str:
-    """``substitute(square, rows, step, width, columns)``: solve for the rows of a block, the square being lower."""
+    """Print ``substitute(square, rows, step, width, columns)``: solve for the rows of a block; the square is lower."""
     parameters = ["ptr %square", "ptr %rows", "i64 %step", "i64 %width", "i64 %columns"]
     code = FunctionBuilder("substitute", parameters)
     start: Size = 0
@@ -187,7 +187,10 @@ def _print_unknown(code: Builder, element: str, lanes: int, vectors: int, column
 
 
 def _print_one(element: str, lanes: int) -> str:
-    """``one(a, x, size, step, is_lower, is_transposed, is_unit, memory)``: solve for one right side, by rows of A."""
+    """Print ``one(a, x, size, step, is_lower, is_transposed, is_unit, memory)``, a solver for one right side.
+
+    It works by rows of A.
+    """
     flags = ["i64 %is_lower", "i64 %is_transposed", "i64 %is_unit"]
     code = FunctionBuilder("one", ["ptr %a", "ptr %x", "i64 %size", "i64 %step", *flags, "ptr %memory"])
     with code.loop(0, "%size") as i:

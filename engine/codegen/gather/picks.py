@@ -29,7 +29,7 @@ _INDICES = {"int32": "i32", "int64": "i64"}
 
 
 def along_runner(operation: Operation) -> Runner | None:
-    """Runs `TakeAlongAxis` along the last of at least two axes."""
+    """Return a runner of `TakeAlongAxis` along the last of at least two axes."""
     op = operation.op
     assert isinstance(op, TakeAlongAxis)
     x, indices = (tensor.spec for tensor in operation.inputs)
@@ -51,7 +51,7 @@ def along_runner(operation: Operation) -> Runner | None:
 
 
 def scatter_runner(operation: Operation) -> Runner | None:
-    """Runs `ScatterUpdate` where each index is of one axis: rows are replaced."""
+    """Return a runner of `ScatterUpdate` where each index is of one axis: rows are replaced."""
     op = operation.op
     assert isinstance(op, ScatterUpdate)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]

@@ -32,7 +32,7 @@ _HEAD = ("positions", "count", "size", "width", "parts", "failed")  # the addres
 
 
 def update_runner(operation: Operation) -> Callable[..., Any] | None:
-    """Changes rows in the memory of the variables of an `UpdateRows`."""
+    """Return a runner that changes rows in the memory of the variables of an `UpdateRows`."""
     op = operation.op
     assert isinstance(op, UpdateRows)
     count = len(op.variables)
@@ -94,7 +94,7 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
 
 
 def _print_entry(index: str) -> str:
-    """Return the function that is called: it looks at the positions, and then has all parts computed."""
+    """Print the function that is called: it looks at the positions, and then runs all parts."""
     code = FunctionBuilder("row_changes", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _HEAD)
     positions, size, outside = fields.address("positions", index), fields["size"], code.slot("i64")
@@ -110,12 +110,12 @@ def _print_entry(index: str) -> str:
 
 
 def _either(code: Builder, condition: str, slot: str) -> str:
-    """1 if the condition holds, otherwise what the slot holds."""
+    """Return 1 if the condition holds, otherwise what the slot holds."""
     return code.let(f"select i1 {condition}, i64 1, i64 {code.let(f'load i64, ptr {slot}')}")
 
 
 def _print_task(spec: KernelSpec, count: int, index: str) -> str:
-    """Return a part of the rows."""
+    """Print the function of a part of the rows."""
     code = FunctionBuilder("row_changes_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _HEAD)
     total, parts, width = fields["count"], fields["parts"], fields["width"]

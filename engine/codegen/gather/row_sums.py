@@ -36,7 +36,7 @@ _ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 def add_runner(operation: Operation) -> Callable[..., Any] | None:
-    """Adds to rows in the memory of the variable of an `AddToRows`."""
+    """Return a runner that adds to rows in the memory of the variable of an `AddToRows`."""
     op = operation.op
     assert isinstance(op, AddToRows)
     whole, positions = (tensor.spec for tensor in operation.inputs[:2])
@@ -72,7 +72,7 @@ def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int
 
 
 def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
-    """Runs a `SumOfRepeated`."""
+    """Return a runner of a `SumOfRepeated`."""
     op = operation.op
     assert isinstance(op, SumOfRepeated)
     rows, ids = (tensor.spec for tensor in operation.inputs[:2])
@@ -96,7 +96,7 @@ def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
 
 
 def taken_runner(operation: Operation) -> Callable[..., Any] | None:
-    """Runs a `SumOfRows`."""
+    """Return a runner of a `SumOfRows`."""
     op = operation.op
     assert isinstance(op, SumOfRows)
     table, ids = (tensor.spec for tensor in operation.inputs)
@@ -195,7 +195,7 @@ def _taken_function(element: str, index: str) -> LaterFunction:
 
 
 def _print_taken_task(element: str, index: str) -> str:
-    """A part makes some rows of the result, each of so many terms."""
+    """Print the function of a part, which makes some rows of the result, each of so many terms."""
     code = FunctionBuilder("sum_of_rows_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _TAKEN_FIELDS)
     table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)

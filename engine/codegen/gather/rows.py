@@ -42,7 +42,7 @@ _FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
 
 
 def take_runner(operation: Operation) -> Runner | None:
-    """Runs `Take`; along a later axis, rows are numbered through all places of the axes before it."""
+    """Return a runner of `Take`; along a later axis, rows are numbered through all places of the axes before it."""
     op = operation.op
     assert isinstance(op, Take)
     table, ids = (tensor.spec for tensor in operation.inputs)
@@ -91,7 +91,7 @@ def take_runner(operation: Operation) -> Runner | None:
 
 
 def _columns_runner(op: Take, table: TensorSpec, fewest: int) -> Runner:
-    """Runs a `Take` along the last of several axes."""
+    """Return a runner of a `Take` along the last of several axes."""
     take = column_taker(table.dtype)
 
     def take_columns(x: Any, ids: Any) -> Any:
@@ -105,7 +105,7 @@ def _columns_runner(op: Take, table: TensorSpec, fewest: int) -> Runner:
 
 
 def write_runner(operation: Operation) -> Runner | None:
-    """Writes rows in the memory of the variable of an `AssignRows`."""
+    """Return a runner that writes rows in the memory of the variable of an `AssignRows`."""
     op = operation.op
     assert isinstance(op, AssignRows)
     _, positions, rows = (tensor.spec for tensor in operation.inputs)
@@ -133,7 +133,7 @@ def write_runner(operation: Operation) -> Runner | None:
 
 
 def sum_runner(operation: Operation) -> Runner | None:
-    """Runs `SegmentSum`."""
+    """Return a runner of `SegmentSum`."""
     op = operation.op
     assert isinstance(op, SegmentSum)
     data, ids, _ = (tensor.spec for tensor in operation.inputs)
@@ -155,7 +155,7 @@ def sum_runner(operation: Operation) -> Runner | None:
 
 
 def put_runner(operation: Operation) -> Runner | None:
-    """Runs `PutRows`; along a later axis, rows are numbered through all places of the axes before it."""
+    """Return a runner of `PutRows`; along a later axis, rows are numbered through all places of the axes before it."""
     op = operation.op
     assert isinstance(op, PutRows)
     values, ids, _ = (tensor.spec for tensor in operation.inputs)
@@ -185,7 +185,7 @@ def put_runner(operation: Operation) -> Runner | None:
 
 
 def _numbered(positions: Any, outer: int, size: int) -> Any:
-    """Return the numbers of rows among those of `outer` tables of `size` rows, of each of which the same are meant."""
+    """Return the numbers of rows in `outer` tables of `size` rows each, from the rows of one table."""
     flat = np.ascontiguousarray(positions.reshape(-1), np.int64)
     return flat if outer == 1 else (np.arange(0, outer * size, size)[:, None] + flat).reshape(-1)
 
@@ -204,7 +204,7 @@ def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> A
 
 
 def _row_words(spec: Any, axis: int = 0) -> int:
-    """The words of a row, what follows `axis`; 0 if there are none, a part is left over, or that is not known."""
+    """Return the words of a row, what follows `axis`; 0 if there are none, a part is left over, or it is unknown."""
     if not isinstance(spec, TensorSpec) or not spec.shape or spec.dtype.kind not in "fiub":
         return 0
     sizes = [0 if dim is None else dim for dim in spec.shape[axis + 1 :]]
@@ -258,7 +258,7 @@ class TakeKernel(KernelOfAnySizes):
         return _print_take(self.index, "i32", name) + self._print_call(name)
 
     def _print_call(self, name: str) -> str:
-        """Return the function that is called: it writes down sizes, and runs all parts."""
+        """Print the function that is called: it writes down sizes, and runs all parts."""
         code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %sizes"])
         numbers = f"[{len(_FIELDS)} x i64]"
         fields = code.slot(numbers)
@@ -303,7 +303,7 @@ def _print_write(index: str, element: str) -> str:
 
 @contextmanager
 def _positions(code: Builder, fields: Fields, numbers: str, index: str, element: str) -> Generator[tuple[Size, Size]]:
-    """Lines for each position of a part: gives its number, and where its row begins in the table."""
+    """Print lines for each position of a part; yield its number, and where its row begins in the table."""
     count, parts = fields["count"], fields["parts"]
     first, end = print_share(code, count, "%part", parts)
     ids, table, size, width = (
@@ -326,7 +326,7 @@ def _positions(code: Builder, fields: Fields, numbers: str, index: str, element:
 
 
 def print_position(code: Builder, ids: str, index: str, number: Size, size: Size) -> str:
-    """Return a position, counted from the front."""
+    """Print a position, counted from the front."""
     found = code.load(index, ids, number)
     if index != "i64":
         found = code.let(f"sext {index} {found} to i64")
@@ -344,7 +344,7 @@ def _print_copy(code: Builder, element: str, source: str, target: str, width: Si
 
 
 def _print_sum(index: str, element: str) -> str:
-    """A part adds up some columns of all rows."""
+    """Print the function of a part, which adds up some columns of all rows."""
     lanes = registers_of(library.host, element).lanes
     code, fields, _ = _task("rows_sum")
     table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)

@@ -62,7 +62,7 @@ def expect_sums(index: Any, element: Any) -> None:
 
 
 def parts_runner(operation: Operation) -> Runner | None:
-    """Runs `SumOfParts`."""
+    """Return a runner of `SumOfParts`."""
     op = operation.op
     assert isinstance(op, SumOfParts)
     ids, data = operation.inputs[0].spec, operation.inputs[2].spec
@@ -84,7 +84,7 @@ def parts_runner(operation: Operation) -> Runner | None:
 
 
 def gather_runner(operation: Operation) -> Runner | None:
-    """Runs `GatherSegments`."""
+    """Return a runner of `GatherSegments`."""
     op = operation.op
     assert isinstance(op, GatherSegments)
     table, ids = (tensor.spec for tensor in operation.inputs)
@@ -137,7 +137,7 @@ def _index_at(code: Builder, ids: str, index: str, number: Size) -> str:
 
 
 def _print_sum(index: str, element: str) -> str:
-    """Return the function that is called: it puts the rows in order, and lets threads sum segments."""
+    """Print the function that is called: it puts the rows in order, and lets threads sum segments."""
     code = FunctionBuilder("segments_sum", ["ptr %numbers"], linkage="")
     fields = Fields(code, "%numbers", _FIELDS)
     order, starts = fields.address("order", "i64"), fields.address("starts", "i64")
@@ -173,7 +173,7 @@ def _print_sum(index: str, element: str) -> str:
 
 
 def _print_sum_task(element: str) -> str:
-    """Return a part of the segments."""
+    """Print the function of a part of the segments."""
     code = FunctionBuilder("segments_sum_task", ["ptr %context", "i64 %task"])
     fields = Fields(code, "%context", _FIELDS)
     lanes = registers_of(library.host, element).lanes

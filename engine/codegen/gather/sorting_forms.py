@@ -47,7 +47,7 @@ def _sort(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
 
 
 def print_rank(function: Function, row: Array, k: str, is_signed: bool = True) -> str:
-    """Return how many elements of a row come before its element `k`: smaller ones, and equal ones before it."""
+    """Print how many elements of a row come before its element `k`: smaller ones, and equal ones before it."""
     value, found = function.load(row.kind, row.pointer, k), function.slot("i64", "0")
 
     def add(is_before: str) -> None:

@@ -89,7 +89,7 @@ def _bound(op: TopK, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
 
 
 def _print_run(kernel: TopKKernel, name: str) -> str:
-    """Return the function that is called: it runs all parts."""
+    """Print the function that is called: it runs all parts."""
     code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %numbers"])
     numbers = f"[{len(_FIELDS)} x i64]"
     fields = code.slot(numbers)
@@ -103,7 +103,7 @@ def _print_run(kernel: TopKKernel, name: str) -> str:
 
 
 def _print_task(kernel: TopKKernel, name: str) -> str:
-    """A part goes through some of the rows."""
+    """Print the function of a part, which goes through some of the rows."""
     element, k = kernel.operands[0].type, kernel.k
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _FIELDS)

@@ -99,7 +99,7 @@ class _Allocator:
         self._capsule = new_capsule(ctypes.addressof(self._handler), _CAPSULE_NAME, None)
 
     def restart(self) -> None:
-        """In a child process, which lacks the thread that held a lock when it was forked."""
+        """Restart in a child process, which lacks the thread that held a lock when it was forked."""
         self._lock = threading.Lock()
         if self._unlock is not None:
             self._unlock()

@@ -17,7 +17,7 @@ class Refits:
         self._asked = itertools.count()
 
     def note(self) -> None:
-        """One more."""
+        """Count one more."""
         next(self._numbers)
 
     @property

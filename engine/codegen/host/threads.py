@@ -77,7 +77,7 @@ class _Pool:
             threading.Thread(target=work, name=f"anabranch kernels {number}", daemon=True).start()
 
     def restart(self) -> None:
-        """In a child process, which has none of its parent's threads."""
+        """Restart in a child process, which has none of its parent's threads."""
         self._lock = threading.Lock()
         if self.engine is not None:
             self._spawn()
@@ -104,7 +104,7 @@ def thread_count() -> int:
 
 
 def wanted_threads() -> int:
-    """ANABRANCH_NUM_THREADS, or as many as BLAS uses: OMP_NUM_THREADS, or the processors that this process may use."""
+    """Return the number of threads: ANABRANCH_NUM_THREADS, else BLAS's: OMP_NUM_THREADS, or the processors allowed."""
     for name in ("ANABRANCH_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "")
         if text.isdigit() and int(text):

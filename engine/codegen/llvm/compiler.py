@@ -34,7 +34,7 @@ class _Forks:
             self._changed.notify_all()
 
     def before(self) -> None:
-        """Before a fork: wait until nobody is inside, and hold what guards llvmlite's short calls."""
+        """Wait before a fork until nobody is inside, and hold what guards llvmlite's short calls."""
         own = threading.get_ident()
         self._changed.acquire()
         self._changed.wait_for(lambda: all(thread == own for thread in self._inside))
@@ -44,7 +44,7 @@ class _Forks:
             self._llvm_lock.__enter__()
 
     def after(self) -> None:
-        """After a fork, in both processes."""
+        """Release after a fork, in both processes, what guards llvmlite's short calls."""
         lock, self._llvm_lock = self._llvm_lock, None
         if lock is not None:
             lock.__exit__(None, None, None)

@@ -128,7 +128,7 @@ class KernelWithEntry:
     """A kernel that has an entry of its own instead of the usual one."""
 
     def print_entry(self, name: str) -> str:
-        """The IR of ``i32 @{name}(i64 %table, i64 ...)``, which takes the address of an object for each operand."""
+        """Print the IR of ``i32 @{name}(i64 %table, i64 ...)``, which takes each operand's object by its address."""
         raise NotImplementedError
 
 
@@ -148,7 +148,7 @@ def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
 
 
 def print_kernel(kernel: Kernel, name: str) -> str:
-    """Return the LLVM IR of a kernel and its entry."""
+    """Print the LLVM IR of a kernel and its entry."""
     entry = kernel.print_entry(name) if isinstance(kernel, KernelWithEntry) else _print_entry(kernel, name)
     return kernel.print_run(name) + entry
 
@@ -181,7 +181,7 @@ def _print_entry(kernel: Kernel, name: str) -> str:
 
 
 def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
-    """Return the IR of an entry that compares no sizes: the run function gets them.
+    """Print the IR of an entry that compares no sizes: the run function gets them.
 
     The table is laid out by `open_table_layout`. The run function is ``void @{name}_run(ptr %d0, ..., ptr
     %sizes)``, where the dimensions of all operands stand one after the other. Behind them it puts another number than 0
@@ -230,7 +230,7 @@ def _print_checks(lines: list[str], checks: list[str], stage: int) -> None:
 
 
 def _print_field(lines: list[str], k: int, label: str, offset: int, kind: str) -> str:
-    """Return a field of the object that operand `k` is."""
+    """Print a field of the object that operand `k` is."""
     lines.append(f"  %a_{label}_{k} = add i64 %o{k}, {offset}")
     lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to ptr")
     lines.append(f"  %{label}_{k} = load {kind}, ptr %q_{label}_{k}")
@@ -243,7 +243,7 @@ def _print_equal(lines: list[str], k: int, label: str, left: str, right: str, ki
 
 
 def _print_type(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """Return the check that operand `k` is a scalar of its type, or an array."""
+    """Print the check that operand `k` is a scalar of its type, or an array."""
     wanted = f"%type_{k}_0" if operand.rank is None else "%array_0_0"
     return [_print_equal(lines, k, "kind", _print_field(lines, k, "kind", TYPE_OFFSET, "i64"), wanted, "i64")]
 
@@ -270,7 +270,7 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
 
 
 def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """Return the checks of the shape, and of the strides of what is not contiguous."""
+    """Print the checks of the shape, and of the strides of what is not contiguous."""
     if not operand.rank:
         return []
     checks = _print_sizes(lines, k, operand.rank, "dim", DIMENSIONS_OFFSET)
@@ -296,7 +296,7 @@ def _print_step(lines: list[str], k: int, operand: Operand) -> str:
 
 
 def _print_sizes(lines: list[str], k: int, rank: int, kind: str, offset: int) -> list[str]:
-    """Return the checks of the sizes of a kind, of which an array has one for each axis."""
+    """Print the checks of the sizes of a kind, of which an array has one for each axis."""
     sizes = _print_field(lines, k, f"{kind}s", offset, "i64")
     lines.append(f"  %base_{kind}_{k} = inttoptr i64 {sizes} to ptr")
     checks: list[str] = []

@@ -109,7 +109,7 @@ class Library:
         return self._files.name(f"{self.host} quick" if self.quick else self.host, key)
 
     def get(self, specs: Sequence[Kernel]) -> list[Any]:
-        """Callable entries for `specs`; those that are new are compiled together."""
+        """Return callable entries for `specs`; those that are new are compiled together."""
         begun, self._begun = self._begun, []
         coming = {spec for group in begun for spec in group}
         missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in coming]
@@ -201,7 +201,7 @@ class Library:
         return LaterFunction(load)
 
     def forget_workers(self) -> None:
-        """In a child process, which has none of its parent's threads."""
+        """Forget the workers in a child process, which has none of its parent's threads."""
         self._workers, self._begun, self._coming = None, [], {}
 
     def offer(self, name: str, address: int) -> None:
@@ -279,7 +279,7 @@ def _print_all(specs: Sequence[Kernel]) -> str:
 
 
 def modules_of(specs: Sequence[Kernel]) -> list[list[Kernel]]:
-    """Kernels in groups that are compiled side by side: of one effort, and of about the same work where there is much.
+    """Group kernels that are compiled side by side: of one effort, and of about the same work where there is much.
 
     The groups depend on the kernels alone, for object code is kept by group.
     """

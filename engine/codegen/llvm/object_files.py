@@ -188,7 +188,7 @@ def sources_digest() -> str | None:
 
 @functools.cache
 def profile_digest() -> str:
-    """A digest of the figures by which kernels are printed, the default ones included: code is printed by them."""
+    """Return a digest of the figures by which kernels are printed, the default ones included."""
     figures = replace(machine_profile(), name="", is_measured=False)
     return hashlib.sha256(figures.to_json().encode()).hexdigest()
 

@@ -37,7 +37,7 @@ def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
 
 
 def print_share(code: Builder, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
-    """Return the first of `count` things that belong to a part, and the first that does not any more."""
+    """Print the first of `count` things that belong to a part, and the first that does not any more."""
     return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
 
 

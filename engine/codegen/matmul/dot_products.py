@@ -139,7 +139,7 @@ def _in_order(code: Builder, sums: list[str], lanes: int) -> str:
 
 
 def _prepared(code: Builder, dot: DotProduct, weights: str, is_raw: bool) -> str:
-    """Return weights as the instruction takes them: of 16 bits, or unsigned where they were not yet (`is_raw`)."""
+    """Return weights as the instruction takes them: of 16 bits, or made unsigned if they are `is_raw`."""
     size = dot.terms * dot.lanes
     if dot.terms == 2:
         return code.let(f"sext <{size} x i8> {weights} to <{size} x i16>")
@@ -199,7 +199,7 @@ def terms_of(code: Builder, dot: DotProduct, q: str, group: Size) -> str:
 
 
 def print_packing(dot: DotProduct, name: str, transpose: bool, four_bits: bool = False) -> str:
-    """Return a block of terms of 16 columns as groups; what is beyond the columns and the terms stays as it was.
+    """Print a block of terms of 16 columns as groups; what is beyond the columns and the terms stays.
 
     Args:
         dot: the instruction.
@@ -259,7 +259,7 @@ def _pack_group(code: Builder, dot: DotProduct, group: Size, last: Size | None, 
 
 
 def _unpacked(code: Builder, row: str) -> str:
-    """16 numbers of four bits from 8 bytes, as 0 to 15."""
+    """Unpack 16 numbers of four bits from 8 bytes, as 0 to 15."""
     half = f"<{SUB // 2} x i8>"
     low = code.let(f"and {half} {row}, {code.broadcast(SUB // 2, 'i8', '15')}")
     high = code.let(f"lshr {half} {row}, {code.broadcast(SUB // 2, 'i8', '4')}")
@@ -323,7 +323,7 @@ def print_direct(dot: DotProduct, name: str) -> str:
 
 
 def print_tiles(dot: DotProduct, name: str) -> str:
-    """Return the same as a tile, by AMX: two tiles of 16 rows times two of 16 columns."""
+    """Print the same as a tile, by AMX: two tiles of 16 rows times two of 16 columns."""
     sizes = [f"i64 {size}" for size in TILE_SIZES]
     code = FunctionBuilder(f"{name}_tile{TILE_ROWS}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes])
     places = [(row, column) for row in range(2) for column in range(TILE_SUBS)]
@@ -350,7 +350,7 @@ def print_tiles(dot: DotProduct, name: str) -> str:
 
 
 def print_tile_shapes(name: str) -> str:
-    """Return the memory from which a thread configures its tiles: palette 1, all eight of 16 rows of 64 bytes."""
+    """Print the memory from which a thread configures its tiles: palette 1, all eight of 16 rows of 64 bytes."""
     content = bytes([1, *[0] * 15, *[_TILE_BYTES, 0] * 8, *[0] * 16, *[SUB] * 8, *[0] * 8])
     text = "".join(f"\\{byte:02x}" for byte in content)
     return f'@{name}_shapes = internal constant [{len(content)} x i8] c"{text}", align 64\n'

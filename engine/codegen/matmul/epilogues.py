@@ -78,7 +78,7 @@ class EpilogueKernel:
         return f"{{{', '.join([*['ptr'] * len(self.body.operands), 'i64'])}}}"
 
     def _print_block(self, name: str) -> str:
-        """Return a function that computes what follows on one block, or asks for what that will take."""
+        """Print a function that computes what follows on one block, or prefetches its operands."""
         body, record, count = self.body, self._record, len(self.body.operands)
         place = "i64 %row, i64 %row_end, i64 %column, i64 %column_end"
         lines = [f"define internal void @{name}_block(ptr %context, {place}, i64 %is_early) noinline {{"]
@@ -103,7 +103,7 @@ class EpilogueKernel:
         return "\n".join([*lines, "  ret void", "}\n"])
 
     def _print_call(self, name: str) -> str:
-        """The run function: it writes down all addresses, and calls the function for products."""
+        """Print the run function: it writes down all addresses, and calls the function for products."""
         operands, record = self.operands, self._record
         parameters = [f"ptr %d{k}" for k in range(len(operands))]
         parameters += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
@@ -145,7 +145,7 @@ class EpilogueKernel:
 
 
 def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
-    """A function that asks for a block of all operands that are as large as the product and have memory of their own.
+    """Print a function that prefetches a block of all operands as large as the product that have their own memory.
 
     They come from memory while the sums are made.
     """
@@ -195,7 +195,7 @@ def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] 
 
 
 def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]] | None:
-    """Return those of the inputs and of the outputs, if all are tensors."""
+    """Return the specs of the inputs and of the outputs, if all are tensors."""
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     is_whole = len(inputs) == len(operation.inputs) and len(outputs) == len(operation.outputs)
@@ -339,7 +339,7 @@ class OpenProductThen:
             library.expect(code)
 
     def _one_after_the_other(self, values: Sequence[Any]) -> Any:
-        """By the kernels that the product and what follows have by themselves."""
+        """Run one after the other, by the kernels that the product and what follows have by themselves."""
         product = self._product(*values[: self._op.taken])
         others = values[self._op.taken :]
         (result,) = self._then.run((product, *others)) or self._op.then.run(np, product, *others)
@@ -363,7 +363,7 @@ class OpenProductThen:
         return first.resized((*shapes, *[shape] * len(self._made)), numbers), shape
 
     def _names(self, shapes: Shapes) -> list[Names] | None:
-        """Those of the axes of all operands: 0 are the rows of the product, 1 its columns, 2 the terms of a sum."""
+        """Return names of all operands' axes: 0 are the rows of the product, 1 its columns, 2 the terms of a sum."""
         product = self._factors
         if isinstance(product, PackedMatMul):
             layout = product.layout

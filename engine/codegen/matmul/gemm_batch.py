@@ -115,7 +115,7 @@ def best_tile(rows: int, vectors: int, registers: Registers) -> tuple[int, int]:
 
 
 def _cost(rows: int, vectors: int, height: int, width: int) -> tuple[int, int]:
-    """About the cycles of one step of all sums, and then the loads."""
+    """Estimate the cycles of one step of all sums, and then the loads."""
     cycles = loads = 0
     for own_rows in _pieces(rows, height):
         for own_vectors in _pieces(vectors, width):
@@ -126,7 +126,7 @@ def _cost(rows: int, vectors: int, height: int, width: int) -> tuple[int, int]:
 
 
 def _pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Into what `total` is cut: (size, how many)."""
+    """Yield the pieces into which `total` is cut: (size, how many)."""
     if total >= size:
         yield size, total // size
     if total % size:
@@ -134,7 +134,7 @@ def _pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def print_batch(form: BatchForm, name: str) -> str:
-    """Return the module with ``void @name(a, b, c, ptr numbers)``; numbers are `FIELDS`, then those of the axes."""
+    """Print the module with ``void @name(a, b, c, ptr numbers)``; numbers are `FIELDS`, then those of the axes."""
     tiles = form.tiles
     packing = (
         "" if form.has_dots or not form.has_panels else print_packing(tiles).replace(f"@gemm_{tiles.suffix}_", "@")
@@ -147,7 +147,7 @@ def print_batch(form: BatchForm, name: str) -> str:
 
 
 def print_start(element: str, parts_field: int, name: str) -> str:
-    """Return the function ``name(a, b, c, numbers)``, which deals out the parts of a function ``task``."""
+    """Print the function ``name(a, b, c, numbers)``, which deals out the parts of a function ``task``."""
     code = ProductBuilder(name, ["ptr %a", "ptr %b", "ptr %c", "ptr %numbers"], linkage="")
     context = code.slot("[4 x i64]", alignment=8)
     for k, pointer in enumerate(("%a", "%b", "%c", "%numbers")):
@@ -178,7 +178,7 @@ def print_places(
 
 
 def _print_task(form: BatchForm) -> str:
-    """Return the products of one part."""
+    """Print the products of one part."""
     e = form.element
     code = ProductBuilder("task", ["ptr %context", "i64 %part"])
     places, numbers, get = print_task_head(code, e, FIELDS)
@@ -199,7 +199,7 @@ def _print_task(form: BatchForm) -> str:
 
 
 def _print_product(form: BatchForm) -> str:
-    """Return rows from `row` to before `row_end` of one product."""
+    """Print rows from `row` to before `row_end` of one product."""
     tiles, e = form.tiles, form.element
     texts: dict[str, str] = {}
     code = ProductBuilder("product", ["ptr noalias %a", "ptr noalias %b", "ptr noalias %c", "i64 %row", "i64 %row_end"])
@@ -213,7 +213,7 @@ def _print_product(form: BatchForm) -> str:
 
 
 def _print_panel(code: Builder, form: BatchForm, panel: str, column: str, width: int, texts: dict[str, str]) -> None:
-    """All tiles under `width` columns of B."""
+    """Print all tiles under `width` columns of B."""
     tiles, e = form.tiles, form.element
     b = code.at(e, "%b", code.mul(column, form.b[1]))
     if form.has_panels:
@@ -241,7 +241,7 @@ def _print_panel(code: Builder, form: BatchForm, panel: str, column: str, width:
 
 
 def _print_tile(form: BatchForm, name: str, height: int, width: int) -> str:
-    """Compute ``(a, b, c)``: a tile of that many rows and columns."""
+    """Print ``(a, b, c)``: a tile of that many rows and columns."""
     tiles, e = form.tiles, form.element
     v, lanes = tiles.vector, tiles.lanes
     vectors = -(-width // lanes)
@@ -290,7 +290,7 @@ def _print_tile(form: BatchForm, name: str, height: int, width: int) -> str:
 
 
 def _mask(lanes: int, count: int) -> str:
-    """The mask of the first `count` lanes."""
+    """Return the mask of the first `count` lanes."""
     return f"<{', '.join(f'i1 {int(k < count)}' for k in range(lanes))}>"
 
 
@@ -324,7 +324,7 @@ def _store(code: Builder, tiles: Tiles, value: str, place: str, mask: str) -> No
 
 
 def _print_dots(form: BatchForm) -> str:
-    """Return rows of a product whose elements are computed a few at a time, in lanes that are added at the end."""
+    """Print rows of a product whose elements are computed a few at a time, in lanes that are added at the end."""
     e = form.element
     code = ProductBuilder("product", ["ptr noalias %a", "ptr noalias %b", "ptr noalias %c", "i64 %row", "i64 %row_end"])
     whole = form.columns // _DOTS_TOGETHER * _DOTS_TOGETHER

@@ -105,7 +105,7 @@ class OpenProduct:
 
 
 def product_names(transpose_a: bool, transpose_b: bool) -> tuple[Names, Names]:
-    """The axes of the operands of a product: 0 are the rows of the result, 1 its columns, 2 the terms of a sum."""
+    """Return the axes of a product's operands: 0 are the rows of the result, 1 its columns, 2 the terms of a sum."""
     return (2, 0) if transpose_a else (0, 2), (1, 2) if transpose_b else (2, 1)
 
 
@@ -132,7 +132,7 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
 def bind_pointwise(
     operation: Operation, sizes: tuple[int, int, int], transpose_a: bool = False, transpose_b: bool = False
 ) -> BoundKernel | None:
-    """The kernel of a convolution, or of a gradient of one, that is one matrix product; None where BLAS is as fast.
+    """Return the kernel of a convolution, or its gradient, that is one matrix product; None where BLAS is as fast.
 
     Args:
         operation: of two operands, whose leading axes are rows, and maybe a shape.
@@ -301,7 +301,7 @@ def _rows(element: str, rank: int = 2) -> Operand:
 
 
 def _text(operands: Sequence[Operand], numbers: Sequence[str], call: str, before: Sequence[str] = ()) -> str:
-    """A run function that calls the function whose address is its first number, after reading the others.
+    """Print a run function that reads its numbers, and calls the function whose address is the first of them.
 
     Args:
         operands: of the kernel.
@@ -354,7 +354,7 @@ def _packing_kernel(dtype: str, transpose: bool) -> PrintedKernel:
 
 @cache
 def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
-    """With addends, at most two, of those ranks."""
+    """Return the kernel of a packed product with addends, at most two, of those ranks."""
     e = gemm.ELEMENTS[dtype]
     operands = (_rows(e), _matrix(e, rank=1), *[_rows(e, rank) for rank in addends], _matrix(e, True))
     counts = tuple(f"counts{k}" for k in range(len(addends)))  # 1 where each row of the result has one of its own

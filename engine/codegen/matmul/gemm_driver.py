@@ -69,7 +69,7 @@ COMMON = SCRATCH + MEMORY
 
 
 def print_products(tiles: Tiles) -> str:
-    """All functions for one element type; called from elsewhere are `anabranch_{s,d}gemm`, `.._then` and `.._pack`."""
+    """Print all functions for one element type; called from elsewhere: `anabranch_{s,d}gemm`, `.._then`, `.._pack`."""
     sizes = [(rows, vectors) for rows in tiles.heights for vectors in range(1, tiles.vectors + 1)]
     kernels = [print_tile(tiles, *size) for size in sizes if size != (tiles.rows, tiles.vectors)]
     kernels += [print_tile(tiles, tiles.rows, tiles.vectors, layout) for layout in (ROWS_OF_A, PANELS_OF_A)]
@@ -297,7 +297,7 @@ def _print_is_large(code: Builder) -> str:
 
 
 def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
-    """Each part lays out what it needs."""
+    """Print parts each of which lays out what it needs."""
     context = code.slot(f"[{len(_FIELDS)} x i64]", alignment=8)
     is_transposed = code.compare("ne", "%a_transposed", 0)
     down, across = _print_parts(code, tiles)
@@ -339,7 +339,7 @@ def _print_is_small(code: Builder) -> str:
 
 
 def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
-    """Into how many parts rows and columns are cut; by sizes alone, so that results are the same for any threads."""
+    """Print into how many parts rows and columns are cut; by sizes alone: results are the same for any threads."""
     is_laid_out = code.compare("ne", "%a_transposed", 0)
     work = code.mul(code.mul("%m", "%n"), "%k")
     down = code.greatest(1, code.ceil_div("%m", _MOST_PART_ROWS))
@@ -356,7 +356,7 @@ def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
 
 
 def _print_quarters(code: Builder) -> str:
-    """Into how many of four parts columns are cut, so that the parts lay out little of both operands once more."""
+    """Print into how many of four parts columns are cut, so that little of both operands is laid out more than once."""
     is_wide = code.compare("sge", "%n", code.mul("%m", 2))
     is_high = code.compare("sge", "%m", code.mul("%n", 2))
     return code.choose(is_wide, _QUARTERS, code.choose(is_high, 1, _QUARTERS // 2))
@@ -374,7 +374,7 @@ def _print_needs_panels(code: Builder, tiles: Tiles) -> str:
 
 
 def _print_pack(tiles: Tiles) -> str:
-    """Return all panels of B; see `PACKED`. A part of the work is some panels, in all blocks of k."""
+    """Print all panels of B; see `PACKED`. A part of the work is some panels, in all blocks of k."""
     names = ("n", "k", "block", "b", "b_step", "transposed", "out", "panels")
     parameters = ["i64 %n", "i64 %k", "i64 %block", "ptr %b", "i64 %b_step", "i64 %transposed", "ptr %out"]
     code = ProductBuilder(packing_name(tiles), parameters, linkage="")

@@ -13,7 +13,7 @@ FIELDS = (
 
 
 def print_large(element: str, axes: int, name: str) -> str:
-    """Return the module with ``void @name(a, b, c, ptr numbers)``; numbers are `FIELDS`, then those of `axes` axes."""
+    """Print the module with ``void @name(a, b, c, ptr numbers)``; numbers: `FIELDS`, then those of `axes` axes."""
     return LOOPS + _print_task(element, axes) + print_start(element, FIELDS.index("parts"), name)
 
 

@@ -17,12 +17,12 @@ _PACK_A = ("ptr noalias %a", "i64 %step", "i64 %k", "i64 %m", "ptr noalias %out"
 
 
 def print_packing(tiles: Tiles) -> str:
-    """Return the functions that lay out a panel of B from rows or columns, and panels of A from its transpose."""
+    """Print the functions that lay out a panel of B from rows or columns, and panels of A from its transpose."""
     return _print_pack_rows(tiles) + _print_pack_columns(tiles) + _print_pack_a(tiles)
 
 
 def _print_pack_rows(tiles: Tiles) -> str:
-    """Compute ``(b, step, k, n, out)``: a panel of B from `k` rows of `n` elements, `step` apart."""
+    """Print ``(b, step, k, n, out)``: a panel of B from `k` rows of `n` elements, `step` apart."""
     e, v, lanes = tiles.element, tiles.vector, tiles.lanes
     code = ProductBuilder(f"gemm_{tiles.suffix}_pack_rows", _PACK_B, "noinline")
     is_full = code.compare("eq", "%n", tiles.columns)
@@ -53,7 +53,7 @@ def print_ask(code: Builder, element: str, pointer: str) -> None:
 
 
 def print_mask(code: Builder, tiles: Tiles, count: Size) -> str:
-    """The mask of the first `count` lanes."""
+    """Print the mask of the first `count` lanes."""
     lanes = tiles.lanes
     kind = f"<{lanes} x i64>"
     first = code.let(f"insertelement {kind} undef, i64 {count}, i32 0")
@@ -62,7 +62,7 @@ def print_mask(code: Builder, tiles: Tiles, count: Size) -> str:
 
 
 def _print_pack_columns(tiles: Tiles) -> str:
-    """``(b, step, k, n, out)``: a panel of B from `n` columns of `k` elements, each contiguous, `step` apart."""
+    """Print ``(b, step, k, n, out)``: a panel of B from `n` columns of `k` elements, each contiguous, `step` apart."""
     e, lanes, columns = tiles.element, tiles.lanes, tiles.columns
     code = ProductBuilder(f"gemm_{tiles.suffix}_pack_columns", _PACK_B, "noinline")
     whole_n = code.mul(code.div("%n", lanes), lanes)
@@ -79,7 +79,7 @@ def _print_pack_columns(tiles: Tiles) -> str:
 
 
 def _print_copy(code: Builder, element: str, columns: int, along: tuple[Size, Size], across: tuple[Size, Size]) -> None:
-    """Element by element."""
+    """Print a copy element by element."""
     with code.loop(*across) as j, code.loop(*along) as p:
         value = code.load(element, code.at(element, "%b", code.mul(j, "%step"), p))
         code.store(element, value, code.at(element, "%out", code.mul(p, columns), j))
@@ -108,7 +108,7 @@ def _print_transpose(code: Builder, tiles: Tiles, source: str, target: str) -> N
 
 
 def _print_pack_a(tiles: Tiles) -> str:
-    """Compute ``(a, step, k, m, out)``: panels of A from its transpose, `k` rows of `m` elements, `step` apart."""
+    """Print ``(a, step, k, m, out)``: panels of A from its transpose, `k` rows of `m` elements, `step` apart."""
     e, rows = tiles.element, tiles.rows
     v = f"<{rows} x {e}>"
     code = ProductBuilder(f"gemm_{tiles.suffix}_pack_a", _PACK_A, "noinline")

@@ -96,7 +96,7 @@ define internal void @gemm_give(i64 %slot) {{
 
 
 def print_panel(tiles: Tiles) -> str:
-    """Return the tiles under one panel of B, all of its width, and meanwhile the panel that comes next.
+    """Print the tiles under one panel of B, all of its width, and meanwhile the panel that comes next.
 
     That is asked for at `ask` where it is in one piece (`ask_share` bytes for each group of rows and step of k);
     otherwise it is laid out at `lay_to`, a few rows after each group of tiles: asked for one group earlier, they are
@@ -217,7 +217,7 @@ def _print_lay_call(code: Builder, tiles: Tiles, group: Size, slices: _Slices) -
 
 
 def _print_lay(tiles: Tiles) -> str:
-    """Return the functions that lay out some rows of a panel, and that ask for the first ones."""
+    """Print the functions that lay out some rows of a panel, and that prefetch the first ones."""
     e = tiles.element
     parameters = ["i64 %kind", "ptr %source", "i64 %step", "i64 %from", "i64 %until", "i64 %n", "ptr %out"]
     code = ProductBuilder(f"gemm_{tiles.suffix}_lay_slice", parameters, "noinline")
@@ -254,7 +254,7 @@ def _print_ask_rows(code: Builder, tiles: Tiles, source: str, rows: Size) -> Non
 
 
 def _print_kernel(code: Builder, tiles: Tiles, height: int, vectors: Size) -> str:
-    """Return the kernel of tiles of a height and of so many vectors, as a pointer: one place to call them all from."""
+    """Print the kernel of tiles of a height and of so many vectors, as a pointer: one place for all calls."""
     chosen = ""
     for wanted in range(1, tiles.vectors + 1):
         name = f"@{tiles.kernel(height, wanted)}"
@@ -268,7 +268,7 @@ def _print_kernel(code: Builder, tiles: Tiles, height: int, vectors: Size) -> st
 
 
 def print_optional(code: Builder, element: str, pointer: str, offset: Size) -> str:
-    """Return the address some elements further on; null stays null."""
+    """Print the address some elements further on; null stays null."""
     is_null = code.let(f"icmp eq ptr {pointer}, null")
     return code.let(f"select i1 {is_null}, ptr null, ptr {code.at(element, pointer, offset)}")
 
@@ -279,7 +279,7 @@ def print_parallel(code: Builder, task: str, fields: str, parts: Size) -> None:
 
 
 def print_scratch(code: Builder, element: str) -> tuple[str, str]:
-    """Memory for what a part lays out, at the start of a page, and the number of its slot, to be given back."""
+    """Print memory for what a part lays out, at the start of a page, and the number of its slot, to be given back."""
     slot = code.let("call i64 @gemm_take()")
     cell = code.let(f"getelementptr [{_SLOTS} x ptr], ptr @gemm_memory, i64 0, i64 {slot}")
     memory = code.let(f"ptrtoint ptr {code.load('ptr', cell)} to i64")
@@ -288,7 +288,7 @@ def print_scratch(code: Builder, element: str) -> tuple[str, str]:
 
 
 def print_ask_share(code: Builder, tiles: Tiles, rows: Size) -> Size:
-    """Return the bytes that each group of `rows` asks for in each step of k, of a panel that is in one piece."""
+    """Print how many bytes each group of `rows` prefetches in each step of k, of a panel in one piece."""
     return code.div(tiles.columns * tiles.bytes, code.greatest(1, code.div(rows, tiles.rows)))
 
 

@@ -107,7 +107,10 @@ def shared_name(tiles: Tiles) -> str:
 
 
 def print_shared(tiles: Tiles) -> str:
-    """``i64 gemm_.._shared(the arguments of a product, then, context, k_block)``: 0 if there was no memory for it."""
+    """Print ``i64 gemm_.._shared(the arguments of a product, then, context, k_block)``.
+
+    It returns 0 if there was no memory for it.
+    """
     return _print_lay_unit(tiles) + _print_part(tiles) + _print_product(tiles)
 
 
@@ -164,7 +167,7 @@ def _print_part(tiles: Tiles) -> str:
 
 
 def _print_rectangle(code: Builder, tiles: Tiles, get: dict[str, str]) -> None:
-    """The present block's terms of a part."""
+    """Print the sums of a part over the terms of the present block."""
     e, deep = tiles.element, get["deep"]
     follows = code.let(f"inttoptr i64 {get['then']} to ptr")
     then_context = code.let(f"inttoptr i64 {get['then_context']} to ptr")
@@ -288,7 +291,7 @@ def _print_chunk(
     across: tuple[Size, Size],
     laid: tuple[Size, Size, Size, Size, Size, Size],
 ) -> None:
-    """The rows and columns that are laid out at a time: block by block of k, each laid out during the one before.
+    """Print a chunk of rows and columns, block by block of k; each block is laid out during the one before.
 
     Args:
         down: the first row and how many there are at most.

@@ -79,7 +79,7 @@ class Tiles:
 
 
 def tiles_of(host: str, element: str) -> Tiles:
-    """The tiles for a host (`Library.host`): as many sums as its registers hold, beside what they are made of."""
+    """Return the tiles for a host (`Library.host`): as many sums as its registers hold, beside the operands."""
     size = _BYTES[element]
     width = vector_bytes(host)
     has_many = width == 64 or host.startswith(("aarch64", "arm64"))  # 32 registers, elsewhere 16
@@ -91,7 +91,7 @@ _AT_A_TIME = 2  # steps of k in one go, of which each takes instructions beside 
 
 
 def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
-    """Return the kernel of one tile: C = A @ B + D + E, where D may be C; D and E may be nothing.
+    """Print the kernel of one tile: C = A @ B + D + E, where D may be C; D and E may be nothing.
 
     ``(a, row_step, k_step, b, b_step, c, c_step, d, d_step, e, e_step, k, last, next,
     next_step)``: `last` is how many lanes of the last vector C has; what B holds in the others is multiplied too, and
@@ -160,7 +160,7 @@ def _print_early(tiles: Tiles, i: int, j: int) -> list[str]:
 
 
 def _print_step(tiles: Tiles, grid: list[tuple[int, int]], a_step: str, step: int, after: int) -> list[str]:
-    """One step of k: products are added to the sums ``%s{step}x..``, pointers ``%a{step}`` and the like move on."""
+    """Print one step of k: products are added to sums ``%s{step}x..``, pointers ``%a{step}`` and the like move on."""
     e, v, lanes = tiles.element, tiles.vector, tiles.lanes
     rows, vectors = grid[-1][0] + 1, grid[-1][1] + 1
     lines = [f"  call void @llvm.prefetch.p0(ptr %n{step}, i32 0, i32 2, i32 1)"]
@@ -269,7 +269,7 @@ def _store(tiles: Tiles, value: str, address: str, is_cut: bool) -> str:
 
 
 def print_declarations(tiles: Tiles) -> str:
-    """Return the intrinsics that kernels of tiles call."""
+    """Print declarations of the intrinsics that kernels of tiles call."""
     v, lanes = tiles.vector, tiles.lanes
     return (
         f"declare {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v}, {v}, {v})\n"

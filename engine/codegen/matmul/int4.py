@@ -115,7 +115,7 @@ class OpenInt4Product:
         return result
 
     def _block_of(self, group: Any) -> int:
-        """The terms of a group; 0 where groups are not of one size and in order, or too large or odd for kernels."""
+        """Return the terms of a group; 0 if groups are not of one size and in order, or not fit for kernels."""
         groups, block = self._last
         if groups is None or not np.array_equal(group, groups):
             size = int(np.count_nonzero(group == 0))
@@ -200,7 +200,7 @@ def _tiles(dot: DotProduct) -> list[int]:
 
 
 def _print_run(dot: DotProduct, name: str) -> str:
-    """Return the function that is called: it takes the rows apart, and has all parts computed."""
+    """Print the function that is called: it takes the rows apart, and runs all parts."""
     pointers = [f"%d{k}" for k in range(len(_POINTERS))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
     fields, values = stored_fields(code, pointers, _FIELDS)
@@ -211,7 +211,7 @@ def _print_run(dot: DotProduct, name: str) -> str:
 
 
 def _print_digits(dot: DotProduct, name: str) -> str:
-    """Rows as three rows of digits each, the lowest first, the numbers they were multiplied by, and groups' sums."""
+    """Print rows as three rows of digits each, lowest first, the factors of these numbers, and groups' sums."""
     parameters = ["ptr %x", "ptr %digits", "ptr %factors", "ptr %totals"]
     code = FunctionBuilder(
         f"{name}_digits", [*parameters, *[f"i64 %{size}" for size in ("rows", "terms", "block", "step")]]
@@ -302,7 +302,10 @@ def _print_sums(dot: DotProduct, name: str) -> str:
 
 
 def _print_task(kernel: Int4Kernel, name: str) -> str:
-    """A part takes some of the panels, group by group of terms; those that are laid out one after the other."""
+    """Print the function of a part, which takes some of the panels, group by group of terms.
+
+    Panels that are laid out are taken one after the other.
+    """
     dot = kernel.dot
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _FIELDS)
@@ -345,7 +348,7 @@ def _print_task(kernel: Int4Kernel, name: str) -> str:
 def _print_order(
     code: FunctionBuilder, groups: Size, panels: tuple[Size, Size, int], is_laid_out: bool
 ) -> Generator[tuple[str, str]]:
-    """Loops for groups of terms and for panels, whose bytes are read in the order in which they are in memory."""
+    """Print loops for groups of terms and for panels, whose bytes are read in the order in which memory has them."""
     if is_laid_out:
         with code.loop(*panels) as base, code.loop(0, groups) as group:
             yield group, base

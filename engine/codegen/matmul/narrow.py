@@ -67,7 +67,7 @@ def _kernel(element: str, columns: int, lanes: int, vectors: int) -> PrintedKern
 
 
 def _print_run(element: str, columns: int) -> str:
-    """The function that is called: it writes down what tasks need, runs them, and adds up what they have summed."""
+    """Print the function that is called: it writes down what tasks need, runs them, and adds up their sums."""
     code = FunctionBuilder("NAME_run", ["ptr %a", "ptr %b", "ptr %out", "ptr %n"])
     record = f"[{len(_FIELDS)} x i64]"
     fields = code.slot(record)

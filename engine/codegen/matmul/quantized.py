@@ -196,7 +196,7 @@ def panels_for(product: Operation) -> Panels | None:
 
 
 def _kernel(op: QuantizedMatMul | ProductThen, inputs: list[TensorSpec]) -> QuantizedKernel | None:
-    """The code for operands of these sizes, of which only matters which are 1; None where it can't be compiled."""
+    """Return the code for operands of these sizes (only which are 1 matters); None where it can't be compiled."""
     product, then = (op.product, _following(op, inputs)) if isinstance(op, ProductThen) else (op, None)
     assert isinstance(product, QuantizedMatMul)
     if then is None and isinstance(op, ProductThen):
@@ -261,7 +261,7 @@ def parts_of(rows: int, terms: int, columns: int) -> int:
 
 
 def _print_run(kernel: QuantizedKernel, name: str) -> str:
-    """Return the function that is called: it rounds the rows, and has all parts computed."""
+    """Print the function that is called: it rounds the rows, and runs all parts."""
     pointers = [f"%d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
     fields, values = stored_fields(code, [*pointers[:3], *pointers[3 + kernel.is_fixed :]], kernel.fields)
@@ -275,7 +275,7 @@ def _print_run(kernel: QuantizedKernel, name: str) -> str:
 
 
 def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
-    """Rows as integers, zeros behind them, their scales, and what their sums have too much by unsigned weights."""
+    """Print rows as integers, zeros behind them, their scales, and the surplus of their sums by unsigned weights."""
     parameters = ["ptr %x", "ptr %q", "ptr %s", "ptr %offsets"]
     code = FunctionBuilder(f"{name}_round", [*parameters, "i64 %rows", "i64 %terms", "i64 %step", "float %fixed"])
     dot, most = kernel.dot, lanes_of(kernel.dot)
@@ -350,7 +350,7 @@ def largest_of(code: Builder, x: str, whole: Size, lanes: int) -> str:
 
 
 def rounded(code: Builder, lanes: int, value: str, scale: str, limits: tuple[tuple[str, float], ...] = ()) -> str:
-    """Floats times a number as integers, within limits if there are some; NaN as 0."""
+    """Print floats times a number as integers, within limits if there are some; NaN as 0."""
     vector, mask = f"<{lanes} x float>", f"<{lanes} x i1>"
     scaled = code.let(f"fmul {vector} {value}, {scale}")
     found = code.let(f"call {vector} @llvm.rint.v{lanes}f32({vector} {scaled})")
@@ -364,7 +364,7 @@ def rounded(code: Builder, lanes: int, value: str, scale: str, limits: tuple[tup
 
 
 def _print_scaling(kernel: QuantizedKernel, name: str) -> str:
-    """Return sums of a row and some columns as floats, divided by both scales."""
+    """Print sums of a row and some columns as floats, divided by both scales."""
     pointers = ["ptr %sums", "ptr %scale", "ptr %out"]
     code = FunctionBuilder(f"{name}_scale", [*pointers, "i64 %width", "float %own", "i32 %offset"])
     whole = code.mul(code.div("%width", 8), 8)
@@ -382,7 +382,7 @@ def _print_scaling(kernel: QuantizedKernel, name: str) -> str:
 
 
 def _print_task(kernel: QuantizedKernel, name: str) -> str:
-    """A part takes some of the panels, block by block of terms, so that pages of the matrix are read again soon."""
+    """Print the function of a part, which takes some panels, block by block of terms: pages are read again soon."""
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", kernel.fields)
     rows, terms, columns = (fields[size] for size in ("rows", "terms", "columns"))
@@ -411,7 +411,7 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
 
 
 def _print_results(code: Builder, kernel: QuantizedKernel, name: str, fields: Fields, panel: Size) -> None:
-    """The sums of a panel as floats, and what follows, while they are in the nearest cache."""
+    """Print the sums of a panel as floats, and what follows, while they are in the nearest cache."""
     rows, columns = fields["rows"], fields["columns"]
     column = code.mul(panel, PANEL)
     width = code.least(PANEL, code.sub(columns, column))
@@ -461,7 +461,7 @@ def _print_panel(
     place: tuple[Size, Size, Size],
     panel_memory: str,
 ) -> None:
-    """The products of a block of terms and a panel of columns, for all rows."""
+    """Print the products of a block of terms and a panel of columns, for all rows."""
     start, size, panel = place
     rows, terms, columns = (fields[name] for name in ("rows", "terms", "columns"))
     column = code.mul(panel, PANEL)
@@ -498,7 +498,7 @@ def _print_in_place(
     place: tuple[Size, Size, Size],
     panel_memory: str,
 ) -> Size:
-    """Return a panel of the matrix as it is stored: the products of few rows, or a copy that is laid out in the cache.
+    """Print a panel of the matrix as it is stored: the products of few rows, or a copy that is laid out in the cache.
 
     Returns:
         How many groups of 16 columns are laid out.

@@ -36,7 +36,7 @@ _FLOATS = f"<{_LANES} x float>"
 
 
 def keep_runner(operation: Operation) -> Runner:
-    """Runs `RandomKeep`."""
+    """Return a runner of `RandomKeep`."""
     op = operation.op
     assert isinstance(op, RandomKeep)
     run, least = _function("keep"), half_threshold(op.rate)
@@ -51,7 +51,7 @@ def keep_runner(operation: Operation) -> Runner:
 
 
 def units_runner(operation: Operation) -> Runner | None:
-    """Runs `RandomUniform` and `RandomNormal`, of numbers that are computed in float32."""
+    """Return a runner of `RandomUniform` and `RandomNormal`, of numbers that are computed in float32."""
     op = operation.op
     assert isinstance(op, (RandomUniform, RandomNormal))
     if op.dtype == dtypes.float64:

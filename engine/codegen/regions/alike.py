@@ -97,7 +97,7 @@ class _Form:
 
 
 def _constant_fact(op: Constant) -> Hashable:
-    """Scalars stand in the code; arrays are operands."""
+    """Return what the code depends on in a constant: scalars stand in it; arrays are operands."""
     value = op.value
     return (Constant, value.dtype.str, value.tobytes()) if value.shape == () else Constant
 

@@ -70,7 +70,7 @@ def as_array(value: Value) -> Array:
 
 
 def as_integers(value: Value) -> Scalar | Array:
-    """Positions, or one.
+    """Return a value as positions, or one position.
 
     Raises:
         UnsupportedError: they are none.
@@ -81,7 +81,7 @@ def as_integers(value: Value) -> Scalar | Array:
 
 
 def integer_at(function: Function, integers: Scalar | Array, k: str) -> str:
-    """Integer k as an i64."""
+    """Print a load of integer k as an i64."""
     if isinstance(integers, Scalar):
         return as_index(function, integers)
     place = function.element(integers.kind, integers.pointer, k)
@@ -316,7 +316,7 @@ def _stack(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
 
 
 def _rows_of(context: Context, array: Value) -> Elements:
-    """All elements, however many there are, in place."""
+    """Return all elements, however many there are, in place."""
     if isinstance(array, Elements):
         return array
     state, function = _slots(array), context.function

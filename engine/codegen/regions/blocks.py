@@ -139,7 +139,7 @@ class Block:
 
 
 def _last_uses(operations: Sequence[Operation]) -> dict[Operation, list[Symbol]]:
-    """For each operation the tensors made among `operations` that it is the last to take (or makes for nothing)."""
+    """Map each operation to the tensors made among `operations` that it is the last to take (or makes for nothing)."""
     owned = {tensor for operation in operations for tensor in operation.outputs}
     found: dict[Operation, list[Symbol]] = {}
     seen: set[Symbol] = set()
@@ -179,7 +179,7 @@ class _Variable:
             self.buffers |= place.buffers
 
     def load(self) -> Value:
-        """Return the value that it has now."""
+        """Return the current value."""
         if self.state is not None:
             return Slots(self.state, self.state.version)
         register = self.function.let(f"load {self.kind}, ptr {self.slot}")
@@ -226,7 +226,7 @@ class _Variable:
         self.function.line(f"store {self.kind} {register}, ptr {self.slot}")
 
     def close(self, result: Value) -> None:
-        """The loop is over: from now on only `result` needs the places."""
+        """Close the loop: from now on only `result` needs the places."""
         self.function.hold(result)
         for place in self.places or ():
             self.function.release(place)

@@ -98,7 +98,7 @@ class Checks:
         return self._globals
 
     def text(self) -> list[str]:
-        """The lines at the function's start."""
+        """Return the lines at the function's start."""
         lines = [
             "  %table_p = inttoptr i64 %table to ptr",
             "  %array = load i64, ptr %table_p",

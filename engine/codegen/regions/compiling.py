@@ -291,7 +291,7 @@ class _Planner:
         return is_written and not self.is_whole and resource.shape != ()
 
     def _hold(self, resource: Variable | SeedGenerator, is_written: bool) -> None:
-        """One more operand: the value of a variable or generator."""
+        """Add one more operand: the value of a variable or generator."""
         position = len(self.operands)
         if isinstance(resource, SeedGenerator):
             dtype, shape = np.dtype("int64"), (2,)
@@ -329,7 +329,7 @@ class _Planner:
             self.function.store(held.kind, value, f"%d{position}")
 
     def _print_ends(self) -> None:
-        """The other ways out."""
+        """Print the other ways out."""
         function = self.function
         self.context.variables.drop_guards()
         function.begin("interrupted")
@@ -344,7 +344,7 @@ class _Planner:
         function.line(f"ret i32 {code}")
 
     def _new_state(self, tensor: Symbol) -> State:
-        """Return two more operands: the elements, and what says which are there."""
+        """Add two operands: the elements, and what says which are there."""
         spec = tensor.spec
         assert isinstance(spec, ArraySpec)
         shape, kind = _element_shape(spec), type_of(tensor.dtype)
@@ -359,7 +359,7 @@ class _Planner:
         return State(number, kind, shape, f"%d{position}", f"%d{position + 1}", size, f"%rows{position}")
 
     def _new_record(self, tensor: Symbol) -> Record:
-        """Return one more operand: the values, or where those of each inner loop end."""
+        """Add one operand: the values, or where those of each inner loop end."""
         inner = recorded_inside(tensor)
         of = None if inner is None else self.context.record_of(inner)
         if of is not None and of.of is not None:

@@ -27,7 +27,7 @@ def print_elementwise(
     kinds: Sequence[str],
     targets: Sequence[Array | None],
 ) -> list[Value]:
-    """Elementwise steps in one loop nest, or without a loop where all are scalars.
+    """Print elementwise steps as one loop nest, or without a loop where all are scalars.
 
     Args:
         steps: each an op and the numbers of the values that it takes: inputs first, then the steps' own.
@@ -70,7 +70,7 @@ _known_expressions = lru_cache(maxsize=1024)(_expressions)  # long chains repeat
 
 
 def print_scalars(function: Function, op: Op, inputs: Sequence[Scalar], kind: str) -> Scalar:
-    """An elementwise op on scalars, as `print_elementwise` prints it; chains of thousands of them go this way."""
+    """Print an elementwise op on scalars as `print_elementwise` does, but fast enough for chains of thousands."""
     kinds = tuple([value.kind for value in inputs])
     try:
         nodes, result, found = _known_forms(op, kinds)
@@ -91,7 +91,7 @@ _Form = tuple[str, tuple[int, ...] | None, int | None]  # a text, the nodes that
 
 
 def _forms(op: Op, kinds: tuple[str, ...]) -> tuple[list[_Form], int, str]:
-    """For each node what is printed, with places for registers; the number of the result's node, and its type."""
+    """Return each node's printed form, with places for registers; the number of the result's node, and its type."""
     builder, values = _expressions([(op, tuple(range(len(kinds))))], kinds)
     forms: list[_Form] = []
     for node in builder.nodes:
@@ -146,7 +146,7 @@ def _load(function: Function, value: Scalar | Array, address: Callable[[Array], 
 
 
 def _print_nodes(function: Function, builder: NativeBuilder, inputs: Sequence[str]) -> list[str]:
-    """Return the instructions of an expression; returns what holds the value of each node."""
+    """Print the instructions of an expression, and note what holds the value of each node."""
     registers: list[str] = []
     for node in builder.nodes:
         if node.kind == "constant":
@@ -192,7 +192,7 @@ _FIRST = {"sum": 0, "mean": 0, "prod": 1, "all": 1, "any": 0}
 def print_reduction(
     function: Function, kind: str, source: Scalar | Array, axes: Sequence[int], shape: tuple[int, ...]
 ) -> Value:
-    """The sum, product, mean, extremum or logic of an array over `axes`, as an array of `shape`.
+    """Print the sum, product, mean, extremum or logic of an array over `axes`, as an array of `shape`.
 
     Args:
         kind: "sum", "mean", "prod", "max", "min", "all" or "any".
@@ -221,7 +221,7 @@ def print_reduction(
 
 
 def print_sum_of_rows(function: Function, source: Elements, shape: tuple[int, ...]) -> Value:
-    """Return the sum over all rows, down to `shape`, from which a row may be broadcast."""
+    """Print the sum over all rows, down to `shape`, from which a row may be broadcast."""
     if source.kind == "i1" or len(shape) > len(source.shape) or 0 in source.shape:
         raise UnsupportedError("a sum of another kind")
     kept = (1,) * (len(source.shape) - len(shape)) + shape
@@ -259,7 +259,7 @@ def _identity(function: Function, kind: str, source: Array) -> str:
 
 
 def _combine(function: Function, kind: str, element: str, a: str, b: str, loose: bool) -> str:
-    """Return one step of a reduction."""
+    """Print one step of a reduction."""
     floating = element in FLOATS
     if kind in ("sum", "mean", "prod"):
         name = "mul" if kind == "prod" else "add"
@@ -283,7 +283,7 @@ def _print_outer_reduction(
     reads: Sequence[int],
     writes: Sequence[int],
 ) -> None:
-    """The last axis stays: rows are added to rows."""
+    """Print a reduction that keeps the last axis: rows are added to rows."""
     with ExitStack() as stack:
         counters = [stack.enter_context(function.count(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
         place = function.element(result.kind, result.pointer, function.offset_of(counters, writes))
@@ -302,7 +302,7 @@ def _print_inner_reduction(
     reads: Sequence[int],
     writes: Sequence[int],
 ) -> None:
-    """The last axis is reduced: in a register, whose sums LLVM may take in lanes."""
+    """Print a reduction of the last axis: in a register, whose sums LLVM may take in lanes."""
     element = source.kind
     total = function.slot(element)
     with ExitStack() as stack:

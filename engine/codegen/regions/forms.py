@@ -108,11 +108,11 @@ class Context:
         function.begin(on)
 
     def shape_of(self, tensor: Symbol) -> tuple[int, ...]:
-        """As `shape_of`."""
+        """Return the shape of a tensor, as the function `shape_of` does."""
         return shape_of(tensor)
 
     def new_state(self, tensor: Symbol) -> State:
-        """Memory for a TensorArray that is written."""
+        """Make memory for a TensorArray that is written."""
         return self.make_state(tensor)
 
     def record_of(self, tensor: Symbol) -> Record:
@@ -159,7 +159,7 @@ class Context:
             raise TooLargeError("its large arrays are worth several cores")
 
     def tick(self, cost: int) -> None:
-        """In each round of a loop: after a while, look for signals, and for others who ask the step to end."""
+        """Print what each round of a loop does: after a while, look for signals, and for requests to end the step."""
         function = self.function
         look, on, again = (function.fresh(hint) for hint in ("look", "on", "again"))
         self.exits.append(len(function.lines))
@@ -178,7 +178,7 @@ class Context:
         function.begin(on)
 
     def initialise(self, slot: str, value: Value) -> None:
-        """Zero, or the place of zeros, in a slot for such values before anything else."""
+        """Print a zero, or the place of zeros, into a slot for such values before anything else."""
         kind = "ptr" if isinstance(value, Array) else value.kind
         zero = self.function.zeros(value) if isinstance(value, Array) else literal(0, kind)
         self.function.prologue.append(f"  store {kind} {zero}, ptr {slot}")
@@ -252,7 +252,7 @@ def _flatten_rows(context: Context, operation: Operation, inputs: Sequence[Value
 
 
 def reshaped(function: Function, value: Value, shape: tuple[int, ...]) -> Value:
-    """Return the same elements in another shape."""
+    """Print the same elements in another shape."""
     if not isinstance(value, (Scalar, Array)):
         raise UnsupportedError("a TensorArray")
     if isinstance(value, Scalar):
@@ -375,7 +375,7 @@ def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) 
 
 
 def _joined(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Concatenation, or a stack: which is one of parts that have an axis of 1."""
+    """Print a concatenation, or a stack: which is one of parts that have an axis of 1."""
     op: Any = operation.op
     shape = shape_of(operation.outputs[0])
     axis: int = op.axis % len(shape)
@@ -425,7 +425,7 @@ def _step(shape: Sequence[int], axis: int) -> int:
 
 
 def _get_item(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Integers, slices and new axes, where only integers may be computed."""
+    """Print integers, slices and new axes, where only integers may be computed."""
     op = operation.op
     assert isinstance(op, GetItem)
     source, *picks = _plain(inputs)

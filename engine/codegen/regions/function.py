@@ -301,19 +301,19 @@ class Function(Builder):
         return offset
 
     def hold(self, value: Value) -> None:
-        """One more user of a value's memory."""
+        """Add one user of a value's memory."""
         for buffer in buffers_of(value):
             buffer.users += 1
 
     def release(self, value: Value) -> None:
-        """One user of a value's memory is gone."""
+        """Remove one user of a value's memory, which is given back after the last one."""
         for buffer in buffers_of(value):
             buffer.users -= 1
             if buffer.users == 0:
                 self._give_back(buffer)
 
     def let_go(self, value: Value) -> None:
-        """One user less, but nothing is given back: whoever takes the value holds it in turn."""
+        """Remove one user, but give nothing back: whoever takes the value holds it in turn."""
         for buffer in buffers_of(value):
             buffer.users -= 1
 
@@ -335,7 +335,7 @@ def buffers_of(value: Value) -> Iterable[Buffer]:
 
 
 def strides_of(shape: Sequence[int], space: Sequence[int]) -> list[int]:
-    """The strides, in elements, by which an array of `shape` is stepped through over `space`; 0 where broadcast."""
+    """Return the strides, in elements, to step through an array of `shape` over `space`; 0 where broadcast."""
     aligned = [1] * (len(space) - len(shape)) + list(shape)
     strides: list[int] = []
     step = 1
@@ -346,7 +346,7 @@ def strides_of(shape: Sequence[int], space: Sequence[int]) -> list[int]:
 
 
 def collapsed(space: Sequence[int], patterns: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """The space without axes of 1, and with neighbours joined that all of `patterns` (strides) step through as one."""
+    """Drop axes of 1 from the space, and join neighbours that all of `patterns` (strides) step through as one."""
     dims: list[int] = []
     strides: list[list[int]] = [[] for _ in patterns]
     for axis in range(len(space)):

@@ -104,7 +104,7 @@ class _Steps:
         self.function.hold(value)
 
     def _print_group(self, group: Sequence[int]) -> None:
-        """Elementwise steps of one shape, of which only what others need is written to memory."""
+        """Print elementwise steps of one shape; only what others need is written to memory."""
         made = [self._value_of(number) for number in group]
         wanted = [k for k in made if self.last_use.get(k, -1) > group[-1]]
         outside = list(dict.fromkeys(k for n in group for k in self.op.steps[n][1] if k not in made))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_position(context: Context, position: str, size: int | str, wrap: bool = True) -> str:
-    """Return a position that may count from the end, if that is allowed; the region fails where it is out of bounds."""
+    """Print a position that may count from the end, if allowed; the region fails where it is out of bounds."""
     function = context.function
     if wrap:
         negative = function.let(f"icmp slt i64 {position}, 0")
@@ -107,7 +107,7 @@ def _unstack(context: Context, operation: Operation, inputs: Sequence[Value]) ->
 
 
 def _checked_classes(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Class numbers as int32; the region fails where one is out of range."""
+    """Print class numbers as int32; the region fails where one is out of range."""
     op: Any = operation.op
     positions, function = as_integers(inputs[0]), context.function
     target = function.allocate("i32", context.shape_of(operation.outputs[0]))
@@ -139,7 +139,7 @@ def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) ->
 
 
 def _horizontally_fused(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    """Return each member by itself."""
+    """Print each member by itself."""
     op: Any = operation.op
     made: list[Value] = []
     tensors, values = op.members(operation.inputs), op.members(inputs)

@@ -29,7 +29,7 @@ def print_matmul(
     host: str,
     target: Array | None = None,
 ) -> Array:
-    """Compute ``a @ b`` of matrices, either transposed first.
+    """Print ``a @ b`` of matrices, either transposed first.
 
     Args:
         host: the processor (`Library.host`).
@@ -67,7 +67,7 @@ def print_matmul(
 
 
 def print_sum_of_products(function: Function, a: Elements, b: Elements, host: str) -> Array:
-    """Compute ``a.T @ b`` of as many rows each, a number known only at run time."""
+    """Print ``a.T @ b`` of as many rows each, a number known only at run time."""
     kind, rows, columns = a.kind, math.prod(a.shape), math.prod(b.shape)
     if kind not in FLOATS or len(a.shape) != 1 or len(b.shape) != 1:
         raise UnsupportedError(f"matmul of {kind}")
@@ -99,7 +99,7 @@ def print_products(
     host: str,
     target: Array | None = None,
 ) -> Array:
-    """Compute ``einsum("a,b->out")`` of small arrays: a loop over products of matrices, of operands laid out for it.
+    """Print ``einsum("a,b->out")`` of small arrays: a loop over products of matrices, of operands laid out for it.
 
     Args:
         labels: of the axes of the operands and of the result. Those that all have count products; of these operands
@@ -158,7 +158,7 @@ def _in_order(function: Function, product: Array, order: Sequence[str], out: str
 def _laid_out(
     function: Function, array: Array, labels: str, order: Sequence[str], target: Array | None = None
 ) -> Array:
-    """An array with its axes in another order, in memory of its own; itself, where it is in that order already."""
+    """Print an array with its axes in another order, in memory of its own; return it if it is in that order."""
     if list(labels) == list(order):
         return array
     strides = strides_of(array.shape, array.shape)
@@ -209,7 +209,7 @@ def _best_vectors(rows: int, vectors: int, registers: Registers) -> int:
 
 
 def _cost(rows: int, vectors: int, each: int, registers: Registers) -> tuple[int, int]:
-    """About the cycles of one step of the sum, and then the loads."""
+    """Estimate the cycles of one step of the sum, and then the loads."""
     tile = _tile_rows(rows, each, _most_rows(rows, each, registers))
     tiles = -(-rows // tile) * -(-vectors // each)
     return tiles * max(tile * each, 10), tiles * (tile + each)
@@ -226,7 +226,7 @@ def _tile_rows(rows: int, vectors: int, most: int) -> int:
 
 
 def _print_row(function: Function, kind: str, columns: int, depth: int, step: int, lanes: int) -> None:
-    """A row times a wide matrix: a few rows of the matrix after the other, as memory has them.
+    """Print a row times a wide matrix: a few rows of the matrix after the other, in the order of memory.
 
     Sums that stay in registers would read a few columns of all rows. Of rows that are 2 or 4 KiB apart, the first cache
     holds few at a time. Here the sums are in the result, in the first cache. Terms are added in the same order.
@@ -309,7 +309,7 @@ def _print_columns(
     block: tuple[int, int, int, int],
     tile: int,
 ) -> None:
-    """Some columns of the result.
+    """Print some columns of the result.
 
     Args:
         sizes: rows, columns and depth.
@@ -352,7 +352,7 @@ def _print_tile(
     columns: int,
     strides: tuple[int, int],
 ) -> None:
-    """One tile of the result: a sum over the depth for each of its vectors, in a register."""
+    """Print one tile of the result: a sum over the depth for each of its vectors, in a register."""
     a, b, c = places
     lane = f"<{width} x {kind}>"
     size = size_of(kind)
@@ -388,7 +388,7 @@ def _print_tile(
 
 
 def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
-    """A matrix times one column: a sum in lanes for each row."""
+    """Print a matrix times one column: a sum in lanes for each row."""
     total = function.slot(kind)
     with function.count(rows) as i:
         function.line(f"store {kind} {0.0:e}, ptr {total}")
@@ -404,7 +404,7 @@ def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
 
 
 def print_transposed(function: Function, source: Array, shape: tuple[int, int]) -> Array:
-    """Return the transpose of a matrix in memory of its own."""
+    """Print the transpose of a matrix in memory of its own."""
     target = function.allocate(source.kind, shape)
     print_strided_copy(function, source, target, [1, shape[0]])
     return target

@@ -42,7 +42,7 @@ class RaggedArray(ArrayValue):
 
 
 def rows_and_ends(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any] | None:
-    """The rows of a TensorArray of TensorArrays, and where each ends; None where elements are missing or differ."""
+    """Return rows of a TensorArray of TensorArrays, and where each ends; None if elements are missing or differ."""
     if isinstance(value, RaggedArray):
         return value.stacked, value.ends
     if not isinstance(value, ArrayValue):

@@ -22,7 +22,7 @@ _MANY = 100  # records of one loop, from which they share a count
 
 
 def start_records(context: Context, tensors: Iterable[Symbol]) -> dict[Symbol, str]:
-    """Before a loop that records `tensors`: where its records begin. What nobody wants any more is overwritten."""
+    """Print, before a loop that records `tensors`, where its records begin. Unwanted older ones are overwritten."""
     wanted = list(tensors)
     starts: dict[Symbol, str] = {}
     together = _records_together(context, wanted)
@@ -47,7 +47,7 @@ def start_records(context: Context, tensors: Iterable[Symbol]) -> dict[Symbol, s
 
 
 def _records_together(context: Context, tensors: Sequence[Symbol]) -> list[Symbol]:
-    """Scalars that a loop records, where these are so many that they get one count, and are asked for room once."""
+    """Return scalars that a loop records, if they are so many that they get one count, and one request for room."""
     scalars = [
         tensor
         for tensor in tensors
@@ -81,7 +81,7 @@ def _forget(context: Context, record: Record) -> None:
 
 
 def print_recordings(context: Context, tensors: Sequence[Symbol], value_of: Callable[[Symbol], Value]) -> None:
-    """At the end of an iteration: add values to the records of `tensors`, if there is room."""
+    """Print the end of an iteration: add values to the records of `tensors`, if there is room."""
     followers: dict[str, list[Symbol]] = {}
     for tensor in tensors:
         followers.setdefault(context.record_of(tensor).count, []).append(tensor)
@@ -108,7 +108,7 @@ def _print_together(context: Context, tensors: Sequence[Symbol], value_of: Calla
 
 
 def _print_recording(context: Context, tensor: Symbol, value: Value) -> None:
-    """At the end of an iteration: add a value to the record of `tensor`, if there is room."""
+    """Print the end of an iteration: add a value to the record of `tensor`, if there is room."""
     function, record = context.function, context.record_of(tensor)
     index = function.let(f"load i64, ptr {record.count}")
     following = function.let(f"add nsw i64 {index}, 1")
@@ -131,7 +131,7 @@ def _put(context: Context, record: Record, index: str, value: Value) -> None:
 
 
 def recorded_value(context: Context, tensor: Symbol, start: str) -> Value:
-    """After a loop: what it recorded of `tensor`, as a TensorArray in place."""
+    """Return, after a loop, what it recorded of `tensor`, as a TensorArray in place."""
     function, record = context.function, context.record_of(tensor)
     count = function.let(f"sub i64 {function.let(f'load i64, ptr {record.count}')}, {start}")
     if record.of is not None:

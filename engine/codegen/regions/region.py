@@ -125,7 +125,7 @@ class NativeRegion:
             held = [_refitted(*each) for each in zip(self.plan.variables, held, self._held, strict=True)]
 
     def _new_outputs(self, places: _Places) -> list[Any]:
-        """Memory for results: arrays are given away, scalars are copied from what is used again."""
+        """Make memory for results: arrays are given away, scalars are copied from memory that is used again."""
         pairs = zip(self.output_types, places.outputs, strict=True)
         return [np.empty(shape, dtype) if shape else own for (shape, dtype), own in pairs]
 
@@ -157,7 +157,7 @@ class NativeRegion:
         return True
 
     def _values(self, places: _Places) -> list[Any]:
-        """Return those of variables and generators."""
+        """Return the current values of variables and generators."""
         values: list[Any] = list(map(_current_value, self._plain))
         if self._copied:
             values += [np.array(variable._value, order="C") for variable in self._copied]
@@ -185,7 +185,7 @@ class NativeRegion:
         return given
 
     def _grow(self, needed: int) -> bool:
-        """Twice the room; all records grow together, as they would ask one after the other. False: it is too much."""
+        """Double the room; all records grow together, as they would ask one by one. Return False if it is too much."""
         asking = self.plan.rooms[needed]
         if self._capacities[needed] * math.prod(asking.shape) * asking.dtype.itemsize > _MOST_BYTES:
             self._capacities = [_FIRST_CAPACITY] * len(self._capacities)
@@ -197,7 +197,7 @@ class NativeRegion:
         return True
 
     def _filled_rooms(self, values: Sequence[Any], counts: Any) -> list[tuple[Any, ...]] | None:
-        """The memory of each room; of a TensorArray also what says which elements are there, as it is at first."""
+        """Return each room's memory; of a TensorArray also what says which elements are there, as it is at first."""
         rooms: list[tuple[Any, ...]] = []
         for number, plan in enumerate(self.plan.rooms):
             if plan.is_record:

@@ -120,7 +120,7 @@ def native_regions(
 
 @contextmanager
 def least_work(operations: int) -> Generator[None]:
-    """Inside the block steps have native loops if their loops run as many operations."""
+    """Set, inside of the block, how many operations loops must run so that steps have native ones."""
     before, _least.work = _least.work, operations
     try:
         yield
@@ -199,7 +199,7 @@ def _own_work(operation: Operation) -> int | None:
 
 
 def loop_seconds(operation: Operation, each: dict[Hashable, float] | None = None, text: Hashable = None) -> float:
-    """About how long a native loop takes; infinity where that depends on the data.
+    """Estimate how long a native loop takes; infinity where that depends on the data.
 
     Args:
         operation: the loop.
@@ -280,7 +280,7 @@ def _may_be_missing(tensor: Symbol) -> bool:
 
 
 def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """Long runs of operations on scalars, in pieces."""
+    """Cut long runs of operations on scalars into pieces."""
     runs: list[list[Operation]] = []
     run: list[Operation] = []
     for operation in [*operations, None] if len(operations) >= LEAST_RUN else ():
@@ -405,14 +405,14 @@ def _tell(regions: Mapping[Operation, NativeRegion]) -> None:
 
 
 def _compile(regions: Sequence[NativeRegion]) -> None:
-    """One module for all of a program, and one for what is so long that LLVM takes more time than it saves."""
+    """Compile one module for all of a program, and one for code so long that LLVM takes more time than it saves."""
     long = [region for region in regions if region.plan.in_pieces > _MANY_IN_PIECES]
     _compile_together([region for region in regions if region not in long], Effort.LARGE)
     _compile_together(long, Effort.PRINTED)
 
 
 def _compile_together(regions: Sequence[NativeRegion], effort: Effort) -> None:
-    """One module; regions of the same text are one function."""
+    """Compile one module; regions of the same text are one function."""
     if not regions:
         return
     texts = list(dict.fromkeys(region.plan.text for region in regions))

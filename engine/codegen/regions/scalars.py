@@ -123,7 +123,7 @@ def literal(value: Any, kind: str) -> str:
 
 
 def division_functions() -> str:
-    """Integer division and remainder that round down; 0 where the divisor is 0, and wrapping where it overflows."""
+    """Print integer division and remainder that round down; 0 where the divisor is 0, wrapping where it overflows."""
     text: list[str] = []
     for kind in _INTEGERS:
         for name, result in (("floordiv", "%floor"), ("floormod", "%mod")):

@@ -49,7 +49,7 @@ def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -
 
 
 def print_is_better(function: Function, kind: str, value: str, best: str, is_least: bool = False) -> str:
-    """Return whether a later element takes the place of the best one so far: NaN is better than any number."""
+    """Print whether a later element takes the place of the best one so far: NaN is better than any number."""
     if kind not in FLOATS:
         return function.let(f"icmp {'slt' if is_least else 'sgt'} {kind} {value}, {best}")
     # Unordered: also where one of both is NaN. The best stays if it is; otherwise the value is.

@@ -94,7 +94,7 @@ class Mark(Buffer):
 
 
 def touched(operations: Sequence[Operation]) -> dict[Variable | SeedGenerator, bool]:
-    """Return the variables and generators that operations use, and whether they write them.
+    """Return the variables and generators that operations use, and whether they are written.
 
     Raises:
         UnsupportedError: they have other effects.
@@ -145,14 +145,14 @@ class Variables:
         self.loops = 0  # how many are around what is printed
 
     def add(self, held: Held) -> None:
-        """One more; its memory is known."""
+        """Add one more resource, whose memory is known."""
         self.held[held.resource] = held
         if held.number >= 0 and not self.written:
             self.written = self.function.slot("i64")
             self.function.prologue.append(f"  store i64 0, ptr {self.written}")
 
     def versions(self) -> dict[Held, int]:
-        """Return those that all have now."""
+        """Return the versions that all have now."""
         return {held: held.version for held in self.held.values()}
 
     # --- operations -----------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Variables:
     # --- the way back ---------------------------------------------------------------------------------------
 
     def _keep(self, held: Held, positions: Array | None = None) -> None:
-        """Before a write to the variable's own memory: keep aside what is written over."""
+        """Keep aside what a write to the variable's own memory overwrites."""
         if not held.is_own:
             return
         if held.bytes > MOST_KEPT_BYTES and positions is not None:
@@ -358,7 +358,7 @@ class Variables:
 
 
 def _row(function: Function, held: Held, positions: Array, k: str) -> str:
-    """Position k, counted from the front."""
+    """Print position k, counted from the front."""
     place = function.let(f"load {positions.kind}, ptr {function.element(positions.kind, positions.pointer, k)}")
     wide = place if positions.kind == "i64" else function.let(f"sext i32 {place} to i64")
     negative = function.let(f"icmp slt i64 {wide}, 0")
