@@ -22,11 +22,11 @@ class DifferentiatesItself:
     """Base of ops with regions: instead of `grad`, `backward` is called."""
 
     def backward(self, node: Operation, cotangents: list[Any], needed: list[bool]) -> list[Any]:
-        """Cotangents of the inputs, from those of the outputs; of inputs that are not `needed`, they are not used."""
+        """Return cotangents of the inputs, from those of the outputs; those of inputs not `needed` are not used."""
         raise NotImplementedError(f"{type(self).__name__} must define backward().")
 
     def backward_within(self, node: Operation, cotangents: list[Any], needed: list[bool], sweep: Sweep) -> list[Any]:
-        """As `backward`, for ops that may go on with the sweep inside their own regions (`Sweep.owned_by`)."""
+        """Return what `backward` returns, for ops that may go on with the sweep in their regions (`Sweep.owned_by`)."""
         return self.backward(node, cotangents, needed)
 
 
@@ -131,7 +131,7 @@ class Sweep:
                     self.add(tensor, contribution)
 
     def owned_by(self, node: Operation, number: int) -> list[Operation]:
-        """The pure operations before a branching one that nothing needs but its branch `number`, in program order.
+        """Return the pure operations before a branching one that only its branch `number` needs, in program order.
 
         (The same branch of others with the same choice may need them, too.) Where a branch is not taken, they have no
         cotangent: their part of the sweep belongs into the branch's own.
@@ -174,7 +174,7 @@ def _enters(user: Operation, position: int, choice: Symbol, number: int) -> bool
 
 
 def variable_reads(operations: Iterable[Operation], variables: Iterable[Variable]) -> dict[Variable, list[Symbol]]:
-    """For each of `variables` the results of those `operations` that read it.
+    """Map each of `variables` to the results of those `operations` that read it.
 
     Raises:
         LookupError: a loop or branch among them both reads and writes one, so that its value there is no single one.

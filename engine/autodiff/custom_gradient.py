@@ -27,7 +27,7 @@ from .tape import Tape
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with the values of `f` and the gradient that `f` itself returns (``keras.ops.custom_gradient``).
+    """Return a function with the values of `f` and the gradient that `f` returns (``keras.ops.custom_gradient``).
 
     Args:
         f: a function of tensors (or structures of them) that returns ``(outputs, grad_fn)``.
@@ -154,7 +154,7 @@ class _Rule:
         return self._checked([*found, *of_variables], names, targets)
 
     def _aligned(self, returned: Any) -> list[Any]:
-        """One cotangent for each tensor among the arguments, out of what `grad_fn` returned for the arguments."""
+        """Return one cotangent for each tensor among the arguments, out of what `grad_fn` returned for them."""
         one = isinstance(returned, IndexedSlices) or not is_sequence(returned)
         entries: list[Any] = [returned] if one else list(returned)
         if len(entries) == len(self.arguments):
@@ -283,7 +283,7 @@ def _with_tensors(args: Any, is_tensor: list[bool], tensors: Sequence[Tensor]) -
 
 
 def _becomes_tensor(leaf: Any) -> bool:
-    """Return numbers and arrays do; flags, texts, functions and other objects are passed on as they are."""
+    """Test whether a leaf becomes a tensor: numbers and arrays do; flags, texts, functions and others stay."""
     if isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic)):
         return True
     return isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
@@ -292,7 +292,7 @@ def _becomes_tensor(leaf: Any) -> bool:
 def _variable_reads(
     graph: Graph, results: Iterable[Symbol], arguments: set[Symbol], start: int
 ) -> dict[Variable, Tensor]:
-    """Return the trainable variables on which `results` depend otherwise than through `arguments`, and their values.
+    """Return the trainable variables on which `results` depend, not only through `arguments`, and their values.
 
     Args:
         start: the number of operations that `graph` had before; older values are constants, unless they are reads.
@@ -356,7 +356,7 @@ def _leaf_names(f: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
 
 
 def _leaves(structure: Any) -> list[Any]:
-    """The leaves of a structure, None among them."""
+    """Return the leaves of a structure, None among them."""
     if isinstance(structure, IndexedSlices):
         return [structure]
     if is_mapping(structure):

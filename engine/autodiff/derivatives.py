@@ -17,7 +17,7 @@ from .tape import Tape
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """The value of a function, and the function that pulls cotangents of it back to its arguments (as ``jax.vjp``).
+    """Return the value of a function, and the function that pulls cotangents back to its arguments (as ``jax.vjp``).
 
     Args:
         fun: a function of tensors, or structures of them, that returns a tensor or a structure.
@@ -125,12 +125,12 @@ def _cotangents(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any]
 
 
 def _fresh(primals: Any) -> list[Tensor]:
-    """The leaves as tensors of their own: a value that comes twice is two arguments."""
+    """Return the leaves as tensors of their own: a value that comes twice is two arguments."""
     return [apply(Identity(), _here(convert_to_tensor(leaf))) for leaf in flatten(primals)]
 
 
 def _here(tensor: Tensor) -> Tensor:
-    """Return a tensor in the graph in which it can be used now; a value outside of graphs itself."""
+    """Return a tensor in the graph in which it can be used now; a value outside of graphs stays."""
     return tensor if runs_now([tensor]) else graph_for([tensor]).capture(tensor)
 
 
@@ -149,7 +149,7 @@ def _outputs(name: str, returned: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def _matching(what: str, given: Any, wanted: Any, name: str) -> list[Any]:
-    """The leaves of `given` as tensors like those of `wanted`; None for a None, and where nothing can flow.
+    """Return the leaves of `given` as tensors like those of `wanted`; None for a None, and where nothing can flow.
 
     Raises:
         ValueError: they differ in structure or shape.
@@ -167,7 +167,7 @@ def _matching(what: str, given: Any, wanted: Any, name: str) -> list[Any]:
 
 
 def _paired(what: str, given: Any, wanted: Any, name: str, path: str) -> list[tuple[str, Any, Any]]:
-    """For each leaf of `wanted` what stands in its place in `given`; a None stands for all that is below it."""
+    """Pair each leaf of `wanted` with the one in its place in `given`; a None stands for all that is below it."""
     if given is None:
         return [(path + below, None, like) for below, like in flatten_with_path(wanted)]
     if not is_nested(wanted):

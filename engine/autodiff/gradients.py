@@ -113,7 +113,7 @@ def _check_count(given: Sequence[Any], targets: Sequence[Tensor]) -> None:
 
 
 def _found_outward(graph: Graph, seeds: dict[Symbol, Any], xs: list[Any], stops: list[Any]) -> list[list[Any]]:
-    """The cotangents of each x, from its own graph: from `graph` or, through what regions capture, one around it."""
+    """Return the cotangents of each x, from its own graph: `graph` or, through captures, one around it."""
     found: list[list[Any]] = [[] for _ in xs]
     dependent = _dependent_outside(graph, xs)
     while seeds:

@@ -78,7 +78,7 @@ def run_again(
 
 
 def _wrapped(graph: Graph, start: int, outputs: Any, only: Callable[[Op], bool] | None) -> Any:
-    """The outputs of operations from number `start` on, with a gradient that computes these again."""
+    """Return the outputs of operations from number `start` on, with a gradient that computes these again."""
     leaves = flatten(outputs)
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Symbol)]
     results = [graph.capture(leaves[place]) for place in places]
@@ -95,7 +95,7 @@ def _wrapped(graph: Graph, start: int, outputs: Any, only: Callable[[Op], bool] 
 def _to_run_again(
     graph: Graph, start: int, results: Iterable[Symbol], only: Callable[[Op], bool] | None
 ) -> tuple[list[Operation], list[Symbol]]:
-    """The operations on the way to `results` that may run again, in order, and the values that they start from."""
+    """Return the operations on the way to `results` that may run again, in order, and the values they start from."""
     again: dict[Operation, None] = {}
     sources: dict[Symbol, None] = {}
     pending = list(results)

@@ -102,7 +102,7 @@ class Tape:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Inside the block nothing is recorded."""
+        """Record nothing inside of the block."""
         before = graph_context.tapes
         self.leave()
         try:
@@ -112,7 +112,7 @@ class Tape:
 
     @contextmanager
     def asked(self) -> Generator[None]:
-        """Inside the block `gradients` of values are read from this tape, before those that record."""
+        """Read `gradients` of values from this tape inside of the block, before the tapes that record."""
         before = _asked.tapes
         _asked.tapes = (*before, self)
         try:
@@ -184,7 +184,7 @@ class Tape:
     def gradient(
         self, targets: Iterable[Tensor], sources: Sequence[Any], seeds: Sequence[Any], stops: Iterable[Any] = ()
     ) -> list[Any]:
-        """The derivatives of the sum of `targets` by each of `sources`; None where nothing was recorded between them.
+        """Return the derivatives of the sum of `targets` by each of `sources`; None if no record is between them.
 
         Args:
             targets: values of differentiable dtypes.
@@ -221,7 +221,7 @@ class Tape:
 
 
 def _dependent(records: Iterable[Recorded], sources: set[int], blocked: set[int]) -> set[int]:
-    """The identities of the sources, and of what was computed from them otherwise than through what is blocked."""
+    """Return the identities of the sources, and of what was computed from them without passing what is blocked."""
     through = sources - blocked
     for node in records:
         for tensor in node.inputs:

@@ -127,7 +127,7 @@ def write_shard(folder: Place, number: int, count: int, tensors: Mapping[str, An
 
 
 def _parts(tensors: Mapping[str, Any] | Sequence[Part]) -> Iterator[tuple[str, Any, Rows | None, tuple[int, ...]]]:
-    """For each dataset the name, the array, which rows of the whole it has (None for all), and the whole's shape."""
+    """Yield each dataset's name, array, rows of the whole that it has (None for all), and the whole's shape."""
     if isinstance(tensors, Mapping):
         for name, value in tensors.items():
             array = np.asarray(value)

@@ -65,12 +65,12 @@ class Folder:
 
     @contextmanager
     def opened(self, name: str) -> Generator[Any]:
-        """Give a file for h5py to read: of it alone what is needed."""
+        """Yield a file for h5py to read: of it alone what is needed."""
         yield self.path / name
 
     @contextmanager
     def writing(self, name: str) -> Generator[BinaryIO]:
-        """Give a stream that becomes a file when the block ends, and nothing at all when it fails."""
+        """Yield a stream that becomes a file when the block ends, and nothing at all when it fails."""
         with atomic_write(self.path / name) as stream:
             yield stream
 

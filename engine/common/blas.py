@@ -50,7 +50,7 @@ class BlasThreads:
         self._users = 1
 
     def begin(self) -> None:
-        """A step begins."""
+        """Note that a step begins."""
         with self._lock:
             if not self._steps:
                 self._users = self._count()
@@ -59,7 +59,7 @@ class BlasThreads:
             self._steps += 1
 
     def end(self) -> None:
-        """It is over."""
+        """Note that a step has ended."""
         with self._lock:
             if not self._steps:
                 return  # it began in another process, of which this one is a child
@@ -68,7 +68,7 @@ class BlasThreads:
                 self._set_count(self._users)
 
     def pause(self) -> bool:
-        """Return a step calls a function of the user's, which may use NumPy; whether it is to go on behind it."""
+        """Note that a step calls a function of the user's, which may use NumPy; return whether to go on behind it."""
         with self._lock:
             is_limited = self._steps > 0 and self._users > 1
             if is_limited:
@@ -76,7 +76,7 @@ class BlasThreads:
         return is_limited
 
     def go_on(self) -> None:
-        """The function has returned."""
+        """Note that the function has returned."""
         with self._lock:
             if self._steps:
                 self._users = self._count()  # the user may have changed it
@@ -87,11 +87,11 @@ class BlasThreads:
         self._lock.acquire()
 
     def after_fork(self) -> None:
-        """In the parent: threads may go on."""
+        """Release the lock in the parent: threads may go on."""
         self._lock.release()
 
     def restart(self) -> None:
-        """In a child process: steps of other threads do not run there."""
+        """Restart in a child process: steps of other threads do not run there."""
         self._lock = threading.Lock()
         if self._steps and self._users > 1:
             self._set_count(self._users)

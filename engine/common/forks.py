@@ -55,7 +55,7 @@ class _Forks:
         _wait_for_imports()  # last, as others may begin while something else is waited for
 
     def after(self) -> None:
-        """After a fork, in both processes; the thread keeps its number in the child."""
+        """Call the functions for after a fork, in both processes; the thread keeps its number in the child."""
         for after in reversed(self._called.pop(threading.get_ident(), [])):
             after()
 

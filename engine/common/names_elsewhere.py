@@ -366,7 +366,7 @@ def module_error(module: str, name: str, remedies: Mapping[str, str]) -> Attribu
 
 
 def _public_name(module: str) -> str:
-    """The name by which users reach a module: ``anabranch.random`` for ``anabranch.engine.ops.random.samplers``."""
+    """Return users' name of a module: ``anabranch.random`` for ``anabranch.engine.ops.random.samplers``."""
     found = sys.modules[module]
     names = [name for name, each in list(sys.modules.items()) if each is found]
     return min(names, key=lambda name: (name.count("."), len(name)))

@@ -45,7 +45,7 @@ def is_nested(structure: Any) -> bool:
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The leaves of `structure`, depth first; dicts in the order of their sorted keys. None is no leaf.
+    """Return the leaves of `structure`, depth first; dicts in the order of their sorted keys. None is no leaf.
 
     >>> flatten({"b": (1, None, [2]), "a": 3})
     [3, 1, 2]
@@ -67,7 +67,7 @@ def _gather(structure: Any, leaves: list[Any]) -> None:
 
 
 def flatten_with_path(structure: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves with the way to each, as it is written in Python: ``[0]['h']``."""
+    """Yield the leaves with the way to each, as it is written in Python: ``[0]['h']``."""
     if structure is None:
         return
     if is_mapping(structure):
@@ -83,7 +83,7 @@ def flatten_with_path(structure: Any, path: str = "") -> Iterator[tuple[str, Any
 
 
 def pack_as(structure: Any, leaves: list[Any]) -> Any:
-    """`structure` with its leaves replaced, in order, by `leaves`.
+    """Return `structure` with its leaves replaced, in order, by `leaves`.
 
     Raises:
         ValueError: there are more or fewer leaves than `structure` has.
@@ -99,7 +99,7 @@ def pack_as(structure: Any, leaves: list[Any]) -> Any:
 
 
 def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """`function` over the leaves of structures of one form; the result has that form too."""
+    """Map `function` over the leaves of structures of one form; the result has that form too."""
     columns = [flatten(structure), *(flatten(other) for other in others)]
     return pack_as(structure, [function(*leaves) for leaves in zip(*columns, strict=True)])
 

@@ -23,7 +23,7 @@ class Partitioner:
     """
 
     def __call__(self, shape: Sequence[int], dtype: DTypeLike, axis: int = 0) -> list[int]:
-        """Give for each axis how many shards there are along it; one is cut, and the others have 1.
+        """Return for each axis how many shards there are along it; one is cut, and the others have 1.
 
         Args:
             shape: of the whole.
@@ -38,7 +38,7 @@ class Partitioner:
         return found
 
     def count(self, shape: Sequence[int], size: int, dtype: DTypeLike) -> int:
-        """Give how many shards are wanted; there will be at most one for each of the `size` rows."""
+        """Return how many shards are wanted; there will be at most one for each of the `size` rows."""
         raise NotImplementedError(f"{type(self).__name__} must define count(shape, size, dtype).")
 
 
@@ -142,7 +142,7 @@ class GridPartitioner:
     """The base of what cuts weights by their paths, along any axes, into parts of one size."""
 
     def counts(self, path: str, shape: Sequence[int], dtype: DTypeLike) -> list[int] | None:
-        """Give how many parts there are along each axis of a weight; None to leave it whole.
+        """Return how many parts there are along each axis of a weight; None to leave it whole.
 
         Args:
             path: the weight's.

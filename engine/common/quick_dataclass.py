@@ -21,7 +21,7 @@ _Methods = dict[str, Any]
 
 
 def _decorate(*, frozen: bool = False, eq: bool = True) -> Callable[[Any], Any]:
-    """As `dataclasses.dataclass`: instances, fields and inheritance are the same."""
+    """Decorate a class as `dataclasses.dataclass` does: instances, fields and inheritance are the same."""
     return lambda cls: _define(cls, frozen, eq)
 
 

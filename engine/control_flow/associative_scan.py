@@ -113,7 +113,7 @@ class _Along:
         return [self._interleaved(a, b, axis, length) for a, b, axis in zip(even, odd, self.axes, strict=True)]
 
     def doubling(self, leaves: list[Tensor], length: Tensor) -> list[Tensor]:
-        """Element i is combined with element i - 1, the results with those 2 before, then 4, and so on."""
+        """Combine element i with element i - 1, the results with those 2 before, then 4, and so on."""
 
         def step(distance: Any, leaves: list[Tensor]) -> Any:
             before = self.part(leaves, 0, length - distance)

@@ -25,7 +25,7 @@ from .scan import OfLength
 def batched_cond(
     pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any, name: str | None = None
 ) -> Any:
-    """Row by row, ``true_fn(*operands)`` where `pred` holds, else ``false_fn(*operands)``; only the rows needed run.
+    """Call ``true_fn(*operands)`` for rows where `pred` holds, else ``false_fn(*operands)``; only rows needed run.
 
     Args:
         pred: bools ``(batch,)``.
@@ -59,7 +59,7 @@ def batched_cond(
 
 
 def batched_switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, name: str | None = None) -> Any:
-    """Row by row ``branches[index](*operands)``; see `batched_cond`.
+    """Call ``branches[index](*operands)`` row by row; see `batched_cond`.
 
     Args:
         index: integers ``(batch,)``. At run time, ValueError: one of them names no branch.

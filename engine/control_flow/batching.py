@@ -297,7 +297,7 @@ class Batch:
         return get_default_graph().add(operation.op, tensors, operation.name).outputs
 
     def _looped(self, operation: Operation, values: list[Value]) -> Sequence[Value]:
-        """Return one operation alone, example by example."""
+        """Run one operation alone, example by example."""
         specs: list[Spec] = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
         if not all(isinstance(spec, TensorSpec) for spec in specs):
             raise CannotBatchError(operation, "it works on a TensorArray whose elements differ between examples.")

@@ -13,7 +13,7 @@ from .batching import Batch, Value
 
 
 def custom_gradient(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
-    """Return the values for all examples, with a rule that traces the gradient for one example and batches it."""
+    """Build the values for all examples, with a rule that traces the gradient for one example and batches it."""
     values = [batch.get(tensor) for tensor in node.inputs]
     flag = any(value.batched for value in values)
     tensors = [batch.batched(value) if flag else value.tensor for value in values]

@@ -40,7 +40,7 @@ class _Key:
         return moveaxis(picked, *self.moves) if self.moves[0] else picked
 
     def taken_apart(self, values: Tensor) -> Tensor:
-        """Return the reverse of `placed`: values in the order in which the key names their positions."""
+        """Return `values` in the order in which the key names their positions: the reverse of `placed`."""
         return moveaxis(values, self.moves[1], self.moves[0]) if self.moves[0] else values
 
 

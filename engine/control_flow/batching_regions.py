@@ -81,7 +81,7 @@ def _as_flagged(batch: Batch, value: Value, flag: bool) -> Tensor:
 
 
 def _loop_together(batch: Batch, node: Operation, op: While, inits: list[Value], flags: list[bool]) -> Sequence[Value]:
-    """All examples make the same number of iterations."""
+    """Loop for all examples together: they make the same number of iterations."""
     demanded = [tensor for tensor in _demanded(node) if tensor.graph is op.body]
     runs: list[Batch] = []
 
@@ -102,7 +102,7 @@ def _loop_together(batch: Batch, node: Operation, op: While, inits: list[Value],
 
 
 def _loop_of_rows(batch: Batch, node: Operation, op: While, inits: list[Value]) -> Sequence[Value]:
-    """Return each example stops by its own condition: an iteration is made for those that go on."""
+    """Loop until each example stops by its own condition: an iteration is made for those that go on."""
     if any(isinstance(init.tensor.spec, ArraySpec) for init in inits):
         raise CannotBatchError(node, "it carries a TensorArray, and its condition differs between examples.")
     if any(not _keeps_shape(*pair) for pair in zip(node.inputs, op.body.parameters, strict=False)):
@@ -155,7 +155,7 @@ def _any_goes_on(values: Sequence[Tensor]) -> Tensor:
 def _recorded(
     batch: Batch, node: Operation, op: While, some: Batch, carried: Sequence[Tensor], demanded: Sequence[Symbol]
 ) -> Batch:
-    """The values inside an iteration that its record keeps, with a row for each example, also those that have stopped.
+    """Return recorded values of an iteration, with a row for each example, also those that have stopped.
 
     All examples start together, so iteration i of one is iteration i of all that make it.
     """
@@ -206,7 +206,7 @@ def branch(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
 
 
 def _branches_of_rows(batch: Batch, node: Operation, op: Branch, choice: Value) -> Sequence[Value]:
-    """Each branch is run for the examples that take it."""
+    """Run each branch for the examples that take it."""
     batch.check_whole(choice)
     for column in zip(*[region.results for region in op.regions], strict=True):
         if any(not shapes_compatible(column[0].shape, result.shape) for result in column[1:]):
@@ -274,7 +274,7 @@ def _record_users(node: Operation) -> list[Operation]:
 
 
 def recorded(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
-    """Return `History`, `Saved` and `TripCount`: the same of the loop or branch over batched values."""
+    """Batch a `History`, `Saved` or `TripCount`: the same of the loop or branch over batched values."""
     op = node.op
     record = batch.record(node.inputs[0])
     assert record is not None, f"This is a bug in anabranch: {node.inputs[0]!r} was not run. Please report it."
@@ -294,7 +294,7 @@ def recorded(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
 
 
 def _saved_in_place(node: Operation, record: Record, inner: Value, position: int) -> Value:
-    """Return the value itself, which there is for those examples only that took the branch."""
+    """Return the value itself, which only the examples have that took the branch."""
     if not inner.batched:
         return inner
     if inner.part is not None or inner.rows is not None or record.choice is None:

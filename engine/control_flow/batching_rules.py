@@ -78,7 +78,7 @@ def batched(*tensors: Tensor) -> list[Value]:
 
 
 def elementwise(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return inputs that broadcast: those with fewer axes get axes of size 1 behind the batch."""
+    """Broadcast inputs: those with fewer axes get axes of size 1 behind the batch."""
     ranks = [tensor.ndim for tensor in node.inputs]
     if None in ranks:
         return None
@@ -88,7 +88,7 @@ def elementwise(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def by_axes(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return ops that treat an axis in front index by index, with the axes of their fields one further back."""
+    """Apply an op that treats an axis in front index by index, with the axes of its fields one further back."""
     op, place = _moved_back(node), node.op.shape_input
     if op is None:
         return None
@@ -171,7 +171,7 @@ def _specs(node: Operation, takes: Collection[int] = ()) -> list[Any]:
 
 
 def general(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return ops that have no rule of their own."""
+    """Apply an op that has no rule of its own."""
     return (elementwise if node.op.elementwise else by_axes)(batch, node, values)
 
 
@@ -181,13 +181,13 @@ def _shape_attribute(node: Operation) -> Any:
 
 
 def first_place(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return the position of an extremum; without an axis it counts through the whole example, which is no axis."""
+    """Find the position of an extremum; None without an axis, which counts through the whole example."""
     assert isinstance(node.op, ArgExtremum)
     return None if node.op.axes is None else by_axes(batch, node, values)
 
 
 def transposed(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return a permutation of axes, of which the batch stays in front."""
+    """Transpose the axes of examples; the batch stays in front."""
     rank = node.inputs[0].ndim
     assert isinstance(node.op, Transpose)
     if rank is None:
@@ -200,7 +200,7 @@ def transposed(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def shape_of(batch: Batch, node: Operation, values: Values) -> Found:
-    """The shape of an example is the same for all."""
+    """Return the shape of an example, which is the same for all."""
     whole = apply(ShapeOf(), values[0].tensor)
     return [Value(whole[1:], batched=False)]
 
@@ -216,7 +216,7 @@ def size_of(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def to_shape(batch: Batch, node: Operation, values: Values) -> Found:
-    """Sums, broadcasts and reshapes to a shape that a vector holds."""
+    """Sum, broadcast or reshape to a shape that a vector holds."""
     x, shape = values
     rank, wanted = node.inputs[0].ndim, node.outputs[0].ndim
     if shape.batched or rank is None or wanted is None:
@@ -236,7 +236,7 @@ def to_shape(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def into_shape(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return shapes that are attributes, whose Nones further inputs fill."""
+    """Give examples a shape that is an attribute, whose Nones further inputs fill."""
     x, *sizes = values
     rank = node.inputs[0].ndim
     shape: tuple[int | None, ...] = _shape_attribute(node)
@@ -307,7 +307,7 @@ def unflattened_rows(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def stacked(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return inputs along a new axis."""
+    """Stack inputs along a new axis."""
     op = node.op
     assert isinstance(op, Stack)
     axis = op.axis + 1 if op.axis >= 0 else op.axis
@@ -323,7 +323,7 @@ def padded(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def window(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return windows that start at the same place in all examples."""
+    """Take or replace windows that start at the same place in all examples."""
     op = node.op
     whole, starts, *rest = values
     if starts.batched or (isinstance(op, Slice) and any(size.batched for size in rest)):
@@ -415,7 +415,7 @@ def put_rows(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def coordinates(batch: Batch, node: Operation, values: Values) -> Found:
-    """Return parts named by their coordinates: the example's number is one more."""
+    """Take or change parts that are named by coordinates: the example's number is one more."""
     index = node.inputs[1]
     if index.ndim is None or node.inputs[0].ndim is None:
         return None
@@ -426,12 +426,12 @@ def coordinates(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def searched(batch: Batch, node: Operation, values: Values) -> Found:
-    """Any number of values may be looked up in one sequence."""
+    """Look up any number of values in one sequence."""
     return None if values[0].batched else batched(apply(node.op, *[value.tensor for value in values]))
 
 
 def drawn(batch: Batch, node: Operation, values: Values) -> Found:
-    """Random numbers for all examples are drawn together."""
+    """Draw random numbers for all examples together."""
     op = node.op
     assert isinstance(op, RandomOp)
     key, *sizes = values
@@ -445,7 +445,7 @@ def drawn(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def array_op(batch: Batch, node: Operation, values: Values) -> Found:
-    """Arrays hold the examples in each element, so what is done with whole elements stays as it is."""
+    """Apply an op of arrays, whose elements hold the examples: what is done with whole elements stays as it is."""
     places: tuple[int, ...] = (1,)
     if isinstance(node.op, ArraySum):
         places = ()

@@ -60,14 +60,14 @@ def _merged(tensor: Tensor, total: Any) -> Tensor:
 
 
 def convolution(batch: Batch, node: Operation, values: list[Value]) -> Sequence[Value] | None:
-    """With one kernel the examples are more images; with a kernel each, they are groups of channels."""
+    """Convolve with one kernel, where examples are more images; with a kernel each, they are groups of channels."""
     if values[1].batched:
         return of_groups(batch, node, values)
     return Merged((0,), None if isinstance(node.op, Conv) else 2)(batch, node, values)
 
 
 def of_groups(batch: Batch, node: Operation, values: list[Value]) -> Sequence[Value] | None:
-    """A convolution, or a gradient of one, whose operands all differ: the examples are side by side as channels."""
+    """Convolve, or take its gradient, where all operands differ: the examples are side by side as channels."""
     first, second, *shape = values
     if None in (node.inputs[0].ndim, node.inputs[1].ndim) or any(value.batched for value in shape):
         return None
@@ -94,7 +94,7 @@ def _times(channels: int | None, size: Any) -> int | None:
 
 
 def _side_by_side(batch: Batch, value: Value, size: Any) -> Tensor:
-    """Return the examples' channels, one after the other, in the last axis; of no examples one of zeros."""
+    """Return the examples' channels, one after the other, in the last axis; without examples, zeros of one."""
     tensor = batch.batched(value)
     rank = len(tensor.shape or ())
     if size is not batch.size:

@@ -74,7 +74,7 @@ class Body(Region):
         self.outer_reads: dict[Variable, Symbol] = {}
 
     def read(self, variable: Variable) -> Symbol:
-        """As in any region; but every trace of the body finds the same read outside, and calls pass it on as well."""
+        """Read as any region does; but each trace of the body finds the same read outside, and calls pass it on."""
         known = self._reads.get(variable)
         if known is not None or variable in self.written:
             return super().read(variable)
@@ -84,7 +84,7 @@ class Body(Region):
         return local
 
     def add_capture(self, outer: Symbol) -> Symbol:
-        """One parameter for each outer tensor, whether it is used by its own name or by that of a tensor around."""
+        """Add one parameter for each outer tensor, if it is used by its own name or by that of a tensor around."""
         known = next((parameter for source, parameter in self.captures if source is outer), None)
         return super().add_capture(outer) if known is None else known
 

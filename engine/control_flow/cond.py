@@ -168,7 +168,7 @@ def _is_text(name: object) -> bool:
 
 
 def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:
-    """Compute ``true_fn()`` if `pred` holds, else ``false_fn()``; only the branch taken is run.
+    """Run ``true_fn()`` if `pred` holds, else ``false_fn()``; only the branch taken is run.
 
     Args:
         pred: a scalar bool tensor. A Python bool, or a value outside of graphs, chooses now: the branch is called.
@@ -208,7 +208,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """Compute ``branches[index](*operands)``; only that branch is run. An index outside the range is clamped.
+    """Run ``branches[index](*operands)``; only that branch is run. An index outside the range is clamped.
 
     Args:
         index: a scalar integer tensor.
@@ -252,7 +252,7 @@ def case(
 
 
 def _only_one(pairs: list[tuple[Any, Callable[[], Any]]]) -> list[tuple[Any, Callable[[], Any]]]:
-    """Return `pairs`, whose predicates fail where more than one holds."""
+    """Return `pairs` with predicates that fail where more than one holds."""
     preds = [convert_to_tensor(pred, "bool") for pred, _ in pairs]
     held = sum_of(cast(stack(preds), "int32"))
     check = assert_less_equal(held, 1, "case: exclusive=True, and more than one predicate holds.")
@@ -271,7 +271,7 @@ def _chosen_case(pairs: list[tuple[Any, Callable[[], Any]]], default: Callable[[
 
 
 def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Callable[[], Any]:
-    """Return `function`, which fails unless `pred` holds."""
+    """Return `function` so that it fails unless `pred` holds."""
 
     def checked() -> Any:
         none = f"case: none of its {count} predicates holds, and it has no default. Give it default=, a function."
@@ -285,7 +285,7 @@ def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Callable[[],
 
 
 def _waiting(leaf: Any) -> Any:
-    """A result as one that waits for control dependencies; what is outside of the branch does not do so by itself."""
+    """Make a result wait for control dependencies; a tensor from outside of the branch does not do so by itself."""
     return identity(leaf) if isinstance(leaf, Tensor) else leaf
 
 

@@ -93,7 +93,7 @@ def _check_batch(**tensors: Tensor) -> None:
 
 
 def _between(odd: Tensor, even: Tensor, last: Any) -> Tensor:
-    """Compute ``even odd even odd ... last``: one more than two of each, as blanks and labels take turns."""
+    """Interleave blanks and labels: ``even odd even odd ... last``."""
     pairs = stack([even, odd], axis=-1)
     return pad(reshape(pairs, (dim(odd, 0), 2 * dim(odd, 1))), ((0, 0), (0, 1)), constant_values=last)
 
@@ -121,7 +121,7 @@ def _forward(emissions: Tensor, counts: Tensor, skips: Tensor) -> Tensor:
 
 
 def _negative_log(reached: Tensor, lengths: Tensor) -> Tensor:
-    """Minus the log probability to end with the last label or with the blank behind it."""
+    """Return minus the log probability to end with the last label or with the blank behind it."""
     blank, label = expand_dims(2 * lengths, 1), expand_dims(maximum(2 * lengths - 1, 0), 1)
     behind = squeeze(take_along_axis(reached, blank, axis=1), 1)
     on_label = squeeze(take_along_axis(reached, label, axis=1), 1)

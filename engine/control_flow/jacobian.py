@@ -22,7 +22,7 @@ from .vectorized_map import batched_map, dense
 
 
 def jacobian(ys: Any, xs: Any, unconnected_gradients: str = "none", parallel: bool = True) -> Any:
-    """The derivative of each element of `ys` with respect to each element of `xs` (as ``tf.GradientTape.jacobian``).
+    """Compute the derivative of each element of `ys` by each element of `xs` (as ``tf.GradientTape.jacobian``).
 
     Args:
         ys: a tensor, or a structure of them, of floating or complex dtypes.
@@ -160,7 +160,7 @@ def _jacobian(y: Any, xs: Any, zero: bool, parallel: bool) -> Any:
 
 
 def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any]:
-    """For each x the gradients of each column of `target`, stacked; None where there is no path."""
+    """Compute for each x the gradients of each column of `target`, stacked; None where there is no path."""
     connected: list[bool] = []
 
     def row(unit: Tensor) -> list[Any]:
@@ -174,7 +174,7 @@ def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any
 
 
 def _rows_of_value(target: Tensor, sizes: Sequence[int], xs: list[Any]) -> list[Any]:
-    """Return the same for a value, for each element of its last axes, of these sizes: a sweep over the tape for each.
+    """Compute the rows for a value, for each element of its last axes, of these sizes: a sweep of the tape each.
 
     The value itself is differentiated, for no tape has recorded what would be made of it now.
     """

@@ -59,7 +59,7 @@ class LoopVariables:
         return [self._declared_spec(*each) for each in zip(leaves, self.inits, self.names, strict=True)]
 
     def _invariant_leaves(self, structure: Any, declared: Any, path: str) -> list[Any]:
-        """The shapes that are declared for the leaves of `structure`, which are tuples themselves; None is any shape.
+        """Return shapes declared for the leaves of `structure`, which are tuples themselves; None is any shape.
 
         Raises:
             ValueError: they are not in the structure of the loop variables.

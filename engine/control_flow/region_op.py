@@ -76,7 +76,7 @@ def _fits_weakly(value: Any, like: Spec) -> bool:
 
 
 def rebuild(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """`structure` with its leaves replaced by tensors, and TensorArrays and TensorStores around those that are such."""
+    """Return `structure` with tensors for its leaves, in the TensorArrays and TensorStores that were there."""
     leaves = [leaf for _, leaf in flatten_with_path(structure)]
     values = [
         leaf.with_flow(tensor) if isinstance(leaf, (TensorArray, TensorStore)) else wrapped(tensor)
@@ -133,7 +133,7 @@ def check_takes(what: str, function: Callable[..., Any], count: int, hint: str) 
 
 
 def zeros_cotangent(tensor: Tensor) -> Tensor:
-    """Zero, as a cotangent of `tensor`."""
+    """Return zero, as a cotangent of `tensor`."""
     if isinstance(tensor.spec, RecordSpec):
         return empty_record()
     if isinstance(tensor.spec, ArraySpec):

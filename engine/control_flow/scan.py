@@ -73,7 +73,7 @@ def scan(
 def _scan(
     f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, length: Any, reverse: bool, finds_sizes: bool
 ) -> tuple[Any, Any]:
-    """Return `scan`; without `finds_sizes`, results of no steps have 0 for sizes that are found only in the run."""
+    """Scan as `scan` does; without `finds_sizes`, results of no steps have 0 for sizes found only in the run."""
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
     if not isinstance(steps, Symbol) and symbol_in([init, sequences]) is None and not in_explicit_graph():
@@ -118,7 +118,7 @@ def _zero_row(x: Tensor) -> Tensor:
 
 
 def _of_sizes(rows: list[Tensor], steps: Any, first: Callable[[], list[Tensor]] | None) -> list[Tensor]:
-    """Stacked results, also of no steps with the sizes that each result has.
+    """Give stacked results their sizes, also those of no steps.
 
     Args:
         rows: the results, of which an array without elements has no more than their specs.
@@ -199,7 +199,7 @@ ONE_ELEMENT = "It gets one element, which is a tuple where several tensors are g
 
 
 def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
-    """Return `f` over the elements of `xs` along the first axis, stacked (``keras.ops.map``).
+    """Map `f` over the elements of `xs` along the first axis, and stack the results (``keras.ops.map``).
 
     Args:
         f: maps one element (a tensor, or the structure of `xs`) to a tensor or a structure of tensors.
@@ -215,12 +215,12 @@ def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
 
 
 def map_rows(f: Callable[..., Any], xs: Any) -> Any:
-    """`map_fn` for an `f` that may fail for zeros: results of no steps have 0 for sizes found only in the run."""
+    """Map as `map_fn` does, for an `f` that may fail for zeros: without steps, sizes only known at run time are 0."""
     return _scan(lambda carry, x: (carry, f(x)), (), xs, None, reverse=False, finds_sizes=False)[1]
 
 
 def foldl(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any:
-    """Return `f` applied from the first element to the last: ``f(f(f(init, x0), x1), x2)``.
+    """Apply `f` from the first element to the last: ``f(f(f(init, x0), x1), x2)``.
 
     Args:
         initializer: the first accumulator; by default the first element, and the fold starts at the second.
@@ -229,12 +229,12 @@ def foldl(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any
 
 
 def foldr(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any:
-    """As `foldl`, from the last element to the first."""
+    """Fold as `foldl` does, but from the last element to the first."""
     return _fold("foldr", f, xs, initializer, reverse=True)
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any) -> Any:
-    """Compute ``for i in range(lower, upper): val = body_fun(i, val)`` (``keras.ops.fori_loop``)."""
+    """Run ``for i in range(lower, upper): val = body_fun(i, val)`` (``keras.ops.fori_loop``)."""
     start, end = _bound("lower", lower), _bound("upper", upper)
 
     def more(i: Any, _: Any) -> Any:
@@ -334,7 +334,7 @@ def _as_carry(leaf: Any) -> Any:
 def _trace_outputs(
     f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, inputs: list[TensorArray]
 ) -> tuple[Any, bool]:
-    """The structure, dtypes and shapes of f's second result, found in a scratch region, and whether f has effects."""
+    """Trace `f` in a scratch region for the structure, dtypes and shapes of its second result, and its effects."""
     region = Region(get_default_graph(), "scan_shapes")
     with region.as_default():
         carry = map_structure(_as_carry, init)

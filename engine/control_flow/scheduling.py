@@ -197,7 +197,7 @@ def dynamic_schedule(
     least_rows: int = 1,
     name: str | None = None,
 ) -> Any:
-    """``function(*inputs)``, on devices that are chosen when the inputs are there, by load and by what it takes.
+    """Call ``function(*inputs)`` on devices that are chosen once the inputs are there, by load and by its cost.
 
     Args:
         function: takes tensors and gives a tensor or a structure of them. It may use variables and any tensor from

@@ -28,7 +28,7 @@ class Uses:
         self._found: dict[Graph, dict[Symbol, list[tuple[Operation, int]]]] = {}
 
     def of(self, tensor: Symbol) -> Sequence[tuple[Operation, int]]:
-        """The uses of `tensor` in its own graph."""
+        """Return the uses of `tensor` in its own graph."""
         graph = tensor.operation.graph
         known = self._found.get(graph)
         if known is None:
@@ -37,7 +37,7 @@ class Uses:
 
 
 def uses_among(operations: Iterable[Operation]) -> dict[Symbol, list[tuple[Operation, int]]]:
-    """For each tensor which of `operations` take it and give something differentiable, and as which input."""
+    """Map each tensor to those of `operations` that take it and give something differentiable, and as which input."""
     found: dict[Symbol, list[tuple[Operation, int]]] = {}
     for operation in operations:
         if any(output.spec.differentiable for output in operation.outputs):
@@ -88,7 +88,7 @@ def _are_tables(tensors: Iterable[Symbol], uses: Uses) -> bool:
 
 
 def _passed_on(uses: Iterable[tuple[Operation, int]]) -> list[Symbol] | None:
-    """The tensors that must be tables, so that these uses of one take nothing but rows; None if they take more."""
+    """Return tensors that must be tables so that these uses of one take only rows; None if they take more."""
     tensors: list[Symbol] = []
     for operation, position in uses:
         inner = _passed_on_by(operation, position)

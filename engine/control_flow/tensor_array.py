@@ -138,7 +138,7 @@ class TensorArray:
         return self.with_flow(apply(op, self.flow, indices, self._element(value), name=name or "array_scatter"))
 
     def concat(self, name: str | None = None) -> Tensor:
-        """The elements end to end along their first axes, whose lengths may differ.
+        """Concatenate the elements along their first axes, whose lengths may differ.
 
         At run time, IndexError: an element was never written. ValueError: there is none, and no element_shape is known.
         """

@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 @explaining_keywords
 def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_while_loop: bool = True) -> Any:
-    """`function` over the elements of `elements` along the first axis, stacked, computed for all of them at once.
+    """Map `function` over the elements of `elements` along the first axis, for all at once, and stack the results.
 
     Args:
         function: maps one element (a tensor, or the structure of `elements`) to a tensor or a structure of tensors.
@@ -71,7 +71,7 @@ def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_whil
 
 
 def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[str]]:
-    """Return `vectorized_map`, with what had to be looped over as a second result."""
+    """Compute `vectorized_map`, and return also what had to be looped over."""
     given = [convert_to_tensor(leaf) for leaf in flatten(elements)]
     size = _common_size(given)
     leaves = [of_length(leaf, size) for leaf in given]
@@ -250,7 +250,7 @@ def _loop_sizes(tensor: Tensor, core: tuple[str, ...], signature: str | None) ->
 
 
 def _check_sizes(tensors: list[Tensor], cores: Sequence[tuple[str, ...]], signature: str | None) -> None:
-    """Axes of one name have one size."""
+    """Check that axes of one name have one size."""
     sizes: dict[str, int] = {}
     for tensor, core in zip(tensors, cores, strict=True):
         shape = tensor.shape or ()

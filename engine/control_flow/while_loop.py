@@ -200,7 +200,7 @@ def run_at_once(loop: Callable[[], Any], name: str) -> Any:
 
 
 def check_value(given: Any) -> None:
-    """Raises FoundSymbolError: a symbol is among what the function of a loop over values gave."""
+    """Check that a loop's function over values gave no symbol. Raises FoundSymbolError."""
     symbol = symbol_in(given)
     if symbol is not None:
         raise FoundSymbolError(symbol)

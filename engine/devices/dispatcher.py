@@ -39,7 +39,7 @@ class Client(Protocol):
     has_failed: bool
 
     def tell(self, what: str, work: Work, given: Any = None) -> None:
-        """Called by the dispatcher: "filled", "ended", "failed" (with the error), "short" (with a `Shortage`)."""
+        """Handle a dispatcher's message: "filled", "ended", "failed" (with the error), "short" (with a `Shortage`)."""
         ...
 
 
@@ -349,7 +349,7 @@ class Dispatcher:
             self._lose(flight, error)
 
     def fetch(self, value: Any, then: Callable[[Any], None]) -> None:
-        """For kernels: copy a value to the host, and call `then` with the copy. The step waits for that."""
+        """Copy a value to the host for a kernel, and call `then` with the copy. The step waits for that."""
         assert self._work is not None, "only kernels fetch"
         parent = self._work
         work = Work(parent.stream, f"copy of {parent.label} to host", then, (), None, parent.enqueued)

@@ -204,7 +204,7 @@ class GpuDevice(StreamDevice):
     # --- what the dispatcher reports --------------------------------------------------------------------------------
 
     def tell(self, what: str, work: Work, given: Any = None) -> None:
-        """Called by the dispatcher's thread; heard by `poll`."""
+        """Note a message of the dispatcher's thread; `poll` reads it."""
         self._told.append((what, work, work.generation, given))
         self.has_failed = self.has_failed or what == "failed"
         self._arrivals.wake()
@@ -236,7 +236,7 @@ class GpuDevice(StreamDevice):
             raise given
 
     def _fill(self, work: Work) -> None:
-        """The arrays of its results are there, though what computes them may not have ended."""
+        """Note that the arrays of a work's results are there, though what computes them may not have ended."""
         for asked in work.asked:
             self._under_way[asked] = None
         for buffer in work.outputs:
@@ -265,7 +265,7 @@ class GpuDevice(StreamDevice):
             listener.pressure(wanted)
 
     def _relieve(self, shortage: Shortage, progressed: bool) -> None:
-        """A kernel waits for memory: have some moved to the host, or let the kernel fail where none can be."""
+        """Move values to the host for a kernel that waits for memory, or let it fail where none can be moved."""
         hidden = max(0, shortage.used - self.memory.in_use)  # what kernels hold that no buffer accounts for
         self._press(shortage.wanted + hidden)
         if self.releases > shortage.releases:

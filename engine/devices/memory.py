@@ -74,7 +74,7 @@ class Allocation:
         self.counted_at = 0
 
     def count_again(self) -> int:
-        """A list of elements has grown by those that were written since; counted at intervals that grow with it.
+        """Count a list of elements again, with those written since; the intervals grow with it.
 
         Returns: how many bytes there are more than were counted before.
         """
@@ -158,7 +158,7 @@ class Memory:
         return self.hold(value, name)
 
     def release(self, allocations: tuple[Allocation, ...]) -> None:
-        """A buffer lets go of what it held."""
+        """Release what a buffer held."""
         for allocation in allocations:
             allocation.uses -= 1
             if not allocation.uses:
@@ -173,7 +173,7 @@ class Memory:
             self.on_release()
 
     def holders(self) -> list[tuple[str, int, int]]:
-        """Who holds how much: (label, bytes, how many values), the largest first."""
+        """Return who holds how much: (label, bytes, how many values), the largest first."""
         sizes: defaultdict[str, int] = defaultdict(int)
         counts: defaultdict[str, int] = defaultdict(int)
         for allocation in self._by_owner.values():

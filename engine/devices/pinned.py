@@ -45,7 +45,7 @@ class _Slab:
         self.free: list[tuple[int, int]] = [(0, len(memory))]
 
     def take(self, size: int) -> int | None:
-        """The start of the first free range of `size`; None if there is none."""
+        """Take the start of the first free range of `size`; None if there is none."""
         for position, (start, free) in enumerate(self.free):
             if free >= size:
                 self.free[position : position + 1] = [(start + size, free - size)] if free > size else []
@@ -53,7 +53,7 @@ class _Slab:
         return None
 
     def give(self, start: int, size: int) -> None:
-        """A range is free again; it joins its neighbours."""
+        """Give a range back; it joins its neighbours."""
         position = bisect_left(self.free, (start, size))
         last = position
         if position < len(self.free) and self.free[position][0] == start + size:
@@ -110,7 +110,7 @@ class PinnedSlabs:
         return np.frombuffer(self._pin(nbytes), np.uint8, nbytes)
 
     def give(self, piece: Piece) -> None:
-        """A piece is not needed any more."""
+        """Give back a piece that is not needed any more."""
         piece.slab.give(piece.start, piece.size)
 
 

@@ -220,7 +220,7 @@ class SimDevice(StreamDevice):
                 return now
 
     def _next(self) -> tuple[float, Stream | None]:
-        """When something is due next, and where. At the same time, ends come before starts."""
+        """Return when something is due next, and where. At the same time, ends come before starts."""
         soonest, found = inf, None
         for stream in self.streams:
             if stream.running is None and not stream.queue:
@@ -232,7 +232,7 @@ class SimDevice(StreamDevice):
         return soonest, found
 
     def _due(self, stream: Stream) -> float:
-        """When this stream's next start or end is due; infinite as long as that depends on others."""
+        """Return when this stream's next start or end is due; infinite as long as that depends on others."""
         if stream.running is not None:
             return stream.running.end or 0.0
         if not stream.queue:
@@ -338,7 +338,7 @@ class SimDevice(StreamDevice):
             listener.pressure(wanted)
 
     def _relieve(self, progressed: bool) -> float | None:
-        """Nothing can go on: the device is idle, or a kernel waits for memory which no other will release."""
+        """Relieve a device that can't go on: it is idle, or a kernel waits for memory that no other will release."""
         if self.is_idle:
             return None
         blocked = next(
@@ -404,7 +404,7 @@ def _what_is_before(inputs: Sequence[Any], updates: Sequence[Buffer]) -> list[Pe
 
 
 def _keep_intact(inputs: Sequence[Any]) -> None:
-    """An output may hold memory of these inputs in ways that are not found: it is never overwritten."""
+    """Keep these inputs: an output may hold their memory in ways that are not found, so it is never overwritten."""
     for buffer in inputs:
         for allocation in buffer.allocations if isinstance(buffer, Buffer) else ():
             allocation.poisoned = False

@@ -38,11 +38,11 @@ class MemoryListener(Protocol):
     """Listens to what happens to a device's memory, and may release some. See `SwapPolicy`."""
 
     def pressure(self, wanted: int) -> None:
-        """More memory is in use than before, or `wanted` bytes besides are waited for."""
+        """Handle that more memory is in use than before, or that `wanted` more bytes are waited for."""
         ...
 
     def aborted(self) -> None:
-        """All that was enqueued has been dropped; no copy that was asked for will end."""
+        """Handle that all that was enqueued has been dropped; no copy that was asked for will end."""
         ...
 
 
@@ -50,11 +50,11 @@ class DeviceObserver(Protocol):
     """Observes what a device does, for traces. Times are those of the device's clock."""
 
     def ran(self, stream: str, label: str, start: float, end: float) -> None:
-        """A kernel or copy has started, and its end is known."""
+        """Handle a kernel or copy that has started, and whose end is known."""
         ...
 
     def ended(self, time: float) -> None:
-        """It has ended, and what it held has been let go."""
+        """Handle a kernel or copy that has ended, and whose memory was released."""
         ...
 
 

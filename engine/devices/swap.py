@@ -283,14 +283,14 @@ class SwapPolicy:
             self._copy_out(entry)
 
     def forget(self, entry: _Entry) -> None:
-        """One place less holds this."""
+        """Note that one place less holds this."""
         entry.uses -= 1
         if not entry.uses:
             self._untrack(entry)
             self._let_go(entry)
 
     def aborted(self) -> None:
-        """No copy under way will end. See `MemoryListener`."""
+        """Note that no copy under way will end. See `MemoryListener`."""
         self._bytes_leaving = self._bytes_coming = 0
         for entry in list(self._moving):
             if entry.is_leaving and entry.uses:

@@ -182,7 +182,7 @@ class TimedDevice(StreamDevice):
         )
 
     def _copy(self, stream: int, label: str, nbytes: int, ready_at: float) -> float:
-        """When a copy ends that is enqueued now."""
+        """Book a copy that is enqueued now, and return when it ends."""
         seconds = self._latency + nbytes / self._bandwidth
         start = _latest(self._now(), self._free_at[stream], ready_at)
         self._book(stream, seconds, start + seconds)
@@ -202,7 +202,7 @@ class TimedDevice(StreamDevice):
         return copied, end
 
     def send(self, buffer: Buffer, done: Done) -> None:
-        """As `to_host`, but nobody writes what `done` is given: values that go several ways are copied once."""
+        """Copy as `to_host`, but nobody writes to what `done` gets: values that go several ways are copied once."""
         left = self._left
         if left is None or left[0] is not buffer:
             copied, end = self._to_host(buffer, done)
@@ -215,7 +215,7 @@ class TimedDevice(StreamDevice):
         self.send(buffer, partial(target._take, buffer.label, done))
 
     def pass_soon(self, target: TimedDevice, buffer: Any) -> Buffer | None:
-        """As `pass_on`, but gives the copy at once if it ends so soon that kernels may as well wait on their stream.
+        """Copy as `pass_on`, but return the copy at once if it ends so soon that kernels may wait on their stream.
 
         None if it takes longer, or is a number of rank 0, which hosts look at; then nothing was done.
         """
@@ -291,6 +291,6 @@ class TimedDevice(StreamDevice):
 
 
 def _latest(a: float, b: float, c: float) -> float:
-    """As `max`, in half the time."""
+    """Return the largest, as `max` does, in half the time."""
     most = a if a > b else b
     return most if most > c else c

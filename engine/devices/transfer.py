@@ -88,5 +88,5 @@ def _rebuilt(shape: Any, arrays: Iterator[Any]) -> Any:
 
 
 def _with_elements(shape: _Elements, arrays: Iterator[Any]) -> ArrayValue:
-    """The elements are put in as they are: what is copied may not be there yet."""
+    """Put the elements in as they are: what is copied may not be there yet."""
     return ArrayValue.from_written(shape.size, {index: _rebuilt(part, arrays) for index, part in shape.written})

@@ -68,7 +68,7 @@ class ArrayMethods:
         return operator_functions["cast"](self, dtype)
 
     def copy(self) -> Tensor:
-        """Return the tensor; none changes, so that no memory has to be copied."""
+        """Return the tensor itself: tensors do not change, so that no memory has to be copied."""
         return operator_functions["pass_on"](self)
 
     # --- reductions -----------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class ArrayMethods:
 
     @explaining_keywords
     def mean(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-        """The mean over axes, by default over all of them."""
+        """Return the mean over axes, by default over all of them."""
         return _reduced("mean", self, axis, dtype, out, keepdims)
 
     @explaining_keywords

@@ -79,7 +79,7 @@ def refuse_in_trace(name: str) -> None:
 
 @contextmanager
 def without_tapes() -> Generator[None]:
-    """Inside the block no tape of this thread records."""
+    """Keep the tapes of this thread from recording inside of the block."""
     before, graph_context.tapes = graph_context.tapes, ()
     try:
         yield

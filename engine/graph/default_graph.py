@@ -95,7 +95,7 @@ def without_references(key: Any) -> Any:
 
 
 def prefixes_of(names: Iterable[str]) -> dict[str, int]:
-    """Operations' names and the scopes in which they are, each with the number 0."""
+    """Return operations' names and the scopes in which they are, each with the number 0."""
     found: dict[str, int] = {}
     for name in names:
         parts = name.split("/")

@@ -54,7 +54,7 @@ class DeviceName:
         return _parsed(text)
 
     def merged(self, inner: DeviceName) -> DeviceName:
-        """The request of a scope `inner` inside one that asks for `self`: inner parts win, open ones are taken over.
+        """Merge the request of a scope `inner` into this one around it: what `inner` leaves open is taken from here.
 
         A device's number counts those of its kind: an inner scope that asks for another kind leaves it open.
 

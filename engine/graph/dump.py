@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 6  # of a constant; of more, shape and range are printed
 
 
 def dump(graph: Graph, fetches: Any = None, locations: bool = False) -> str:
-    """`graph`, or what `fetches` need of it, as text. See `Graph.dump`.
+    """Return `graph`, or what `fetches` need of it, as text. See `Graph.dump`.
 
     Raises:
         ValueError: a fetch belongs to another graph.

@@ -239,7 +239,7 @@ class Graph:
 
     @contextmanager
     def name_scope(self, name: str) -> Generator[str]:
-        """Prefix the names of operations built inside with ``name/``."""
+        """Prefix the names of operations that are built inside of the block with ``name/``."""
         before = self._scopes.name
         self._scopes.name = self.unique_name(name) + "/"
         try:
@@ -295,7 +295,7 @@ class Graph:
         return self._scopes.device
 
     def control_dependencies(self, control_inputs: Sequence[Any] | None) -> AbstractContextManager[None]:
-        """Operations built inside run after the operations and tensors of `control_inputs`; None lifts outer ones.
+        """Let operations built inside of the block run after those in `control_inputs`; None lifts outer blocks'.
 
         Values are finished: nothing waits for them.
 
@@ -337,7 +337,7 @@ class Graph:
             graph_context.stack.pop()
 
     def entered(self) -> AbstractContextManager[Graph]:
-        """Return `as_default` on behalf of a call on symbols of this graph, for which nobody chose a graph."""
+        """Enter the graph for a call on its symbols, where nobody chose a graph; see `as_default`."""
         return self.as_default()
 
     # --- saving ---------------------------------------------------------------------------------------------
@@ -571,7 +571,7 @@ def _innermost(inputs: Sequence[Tensor]) -> Graph:
 
 @contextmanager
 def eagerly() -> Generator[None]:
-    """Inside the block no graph is being built, whatever is around it: ops run at once.
+    """Run ops at once inside of the block, whatever is around it: no graph is built.
 
     For what is computed once and not in each step, such as the initial values of weights that a layer makes while it
     is traced.

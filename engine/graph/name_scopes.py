@@ -13,7 +13,7 @@ _variable_scope: ContextVar[str] = ContextVar("name scope of variables", default
 
 @contextmanager
 def name_scope(name: str) -> Generator[str]:
-    """``with ab.name_scope("encoder"):`` - a prefix for operations' names and for the paths of variables made inside.
+    """Prefix operations' names and the paths of variables that are made inside: ``with ab.name_scope("encoder"):``.
 
     >>> import anabranch as ab
     >>> with ab.name_scope("encoder"):

@@ -301,7 +301,7 @@ class Op:
         return None
 
     def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
-        """The call as an expression that writes into buffer `out` (of the result's shape and dtype), if it can."""
+        """Return the call as an expression that writes into buffer `out` (of the result's shape and dtype), or None."""
         return None
 
     def effects(self) -> Iterable[Effect]:
@@ -310,12 +310,12 @@ class Op:
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        """Cases from which the op's tests are generated."""
+        """Return cases from which the op's tests are generated."""
         return ()
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
-        """Cases that must be refused, with the error expected."""
+        """Return cases that must be refused, with the error expected."""
         return ()
 
 

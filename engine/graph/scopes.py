@@ -15,7 +15,7 @@ from .value import Value
 
 
 def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
-    """Compute ``with ab.device("gpu:0"):`` - ask for a device for the operations and variables made inside.
+    """Ask for a device for operations and variables that are made inside: ``with ab.device("gpu:0"):``.
 
     Args:
         name: a device's name, whole ("/job:worker/task:1/device:GPU:0") or in part: "gpu:1", "gpu" (any of them),
@@ -52,7 +52,7 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
 
 @contextmanager
 def _device_at_once(graph: Graph, name: str | DeviceFunction | None) -> Generator[None]:
-    """As `Graph.device`, for what runs at once, too."""
+    """Set the device as `Graph.device` does, for what runs at once, too."""
     before = graph_context.device
     with graph.device(name):
         with devices_at_once.lock:
@@ -67,7 +67,7 @@ def _device_at_once(graph: Graph, name: str | DeviceFunction | None) -> Generato
 
 
 def colocate_with(item: Any) -> AbstractContextManager[None]:
-    """``with ab.colocate_with(x):`` - operations built inside run on the device of an operation, tensor or variable.
+    """Place operations built inside on the device of an operation, tensor or variable: ``with ab.colocate_with(x):``.
 
     Args:
         item: what they are to be with. That holds wherever it is placed, whether a device was asked for or not.
@@ -99,7 +99,7 @@ def colocate_with(item: Any) -> AbstractContextManager[None]:
 
 
 def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
-    """``with ab.control_dependencies([op]):`` - operations built inside run after those named.
+    """Run operations built inside after those named: ``with ab.control_dependencies([op]):``.
 
     Args:
         control_inputs: operations or tensors; None lifts the dependencies of outer blocks. Where no graph is being

@@ -72,7 +72,10 @@ class IndexedSlices(Operators, _Fields):
         return None if self.shape is None else len(self.shape)
 
     def map_values(self, function: Callable[[Any], Any]) -> IndexedSlices:
-        """The same rows with `function` applied to their values; it must keep zero zero and add up: scale, cast."""
+        """Return the same rows with `function` applied to their values.
+
+        The function must keep zero zero and be additive: a scaling, or a cast.
+        """
         return IndexedSlices(function(self.values), self.indices, self.dense_shape)
 
     def whole_shape(self) -> Any:

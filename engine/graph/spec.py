@@ -17,7 +17,7 @@ Shape = tuple[Dim, ...] | None  # None: the rank itself is unknown
 
 
 def shape_text(shape: Shape) -> str:
-    """`shape` as a person writes it: ``[2,?,3]``, or ``[...]`` for an unknown rank."""
+    """Return `shape` as a person writes it: ``[2,?,3]``, or ``[...]`` for an unknown rank."""
     if shape is None:
         return "[...]"
     return "[" + ",".join("?" if dim is None else str(dim) for dim in shape) + "]"
@@ -206,7 +206,7 @@ def meet_shapes(a: Shape, b: Shape) -> Shape:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """NumPy's broadcasting over shapes with unknown parts.
+    """Broadcast shapes with unknown parts as NumPy does.
 
     Raises:
         ValueError: two known dimensions differ and neither is 1.
@@ -249,7 +249,7 @@ def spec_of(value: Any) -> TensorSpec:
 
 
 def as_shape(shape: Any) -> Shape:
-    """`shape` as a tuple of ints and Nones; an int means one dimension, None an unknown rank.
+    """Return `shape` as a tuple of ints and Nones; an int means one dimension, None an unknown rank.
 
     Raises:
         TypeError, ValueError: an entry is neither an integer nor None, or is negative.

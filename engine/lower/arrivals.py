@@ -71,7 +71,7 @@ def _seconds(receive: Node, device: Device) -> float:
 
 
 def _gates(arrivals: list[_Arrival], running: list[Node], ordered: _Order) -> dict[Node, Value]:
-    """For arrivals that had better wait, a value of the operation at whose end the copy begins."""
+    """Return, for arrivals that should wait, a value of the operation at whose end the copy begins."""
     ends: list[float] = []
     for node in running:
         ends.append((ends[-1] if ends else 0.0) + node.seconds)
@@ -117,12 +117,12 @@ class _Order:
             self._visit(node)
 
     def operations(self, device: str) -> list[Node]:
-        """Return those of a device."""
+        """Return the operations of a device that run in any case."""
         root = self._machine.root
         return [node for node in self.is_certain if node.kind == "op" and node.device == device and node.frame is root]
 
     def _visit(self, start: Node) -> None:
-        """Depth first, without recursion; what closes a cycle is the head of a loop, whose sources are not visited."""
+        """Visit depth first, without recursion; a cycle closes at the head of a loop, whose sources are not visited."""
         pending: list[tuple[Node, bool]] = [(start, False)]
         while pending:
             node, is_ready = pending.pop()

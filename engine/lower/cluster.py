@@ -81,7 +81,7 @@ def take_instead(machine: Machine, moved: dict[Value, Value]) -> None:
 
 
 def is_alone(node: Node) -> bool:
-    """Loops and branches that were not lowered run for long."""
+    """Test whether a node is a loop or branch that was not lowered: it runs for long."""
     return any(isinstance(operation.op, RegionOp) for operation in node.operations)
 
 
@@ -101,7 +101,7 @@ class Lateness:
             self._visit(node)
 
     def _visit(self, start: Node) -> None:
-        """Depth first, without recursion; what closes a cycle is a Merge, which is late by itself."""
+        """Visit depth first, without recursion; a cycle closes at a Merge, which is late by itself."""
         pending: list[tuple[Node, bool]] = [(start, False)]
         while pending:
             node, is_ready = pending.pop()
@@ -146,7 +146,7 @@ class Lateness:
 
 
 def _join(members: list[Node], moved: dict[Value, Value]) -> Node:
-    """Return one node for several; `moved` learns where their outputs are now."""
+    """Join several nodes to one, and note in `moved` where their outputs are now."""
     first = members[0]
     operations: list[Operation] = [operation for member in members for operation in member.operations]
     joined = Node("op", first.name, first.device, first.frame, (), (), operations)
@@ -174,7 +174,7 @@ def _join(members: list[Node], moved: dict[Value, Value]) -> Node:
 
 
 def _drop_unused(machine: Machine) -> None:
-    """Outputs of clusters that only the cluster itself needs are no outputs."""
+    """Drop outputs of clusters that only the cluster itself needs."""
     used = set(machine.consumers())
     moved: dict[Value, Value] = {}
     for node in machine.nodes:

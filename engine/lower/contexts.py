@@ -43,7 +43,7 @@ class Context:
     # --- values -----------------------------------------------------------------------------------------------------
 
     def value(self, tensor: Symbol, device: str) -> Value:
-        """A tensor of this graph, for use on `device`. (It may be on another one.)"""
+        """Return a tensor of this graph, for use on `device`. (It may be on another one.)"""
         known = self.values.get(tensor)
         if known is not None:
             return known
@@ -93,7 +93,7 @@ class Context:
         return known
 
     def make_pivot(self, device: str) -> Value:
-        """In the step itself: the start."""
+        """Make the pivot of the step itself: its start."""
         return self.machine.add(Node("no_op", "start", device, self.frame)).done
 
     # --- order ------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class BranchContext(_Inside):
         return self.switches.of(self.switches.choice, device, self.port, at=device)
 
     def nothing(self, device: str) -> Value:
-        """None on `device`, alive just if this branch is taken. (The pivot has the value of the choice.)"""
+        """Return None on `device`, alive just if this branch is taken. (The pivot has the value of the choice.)"""
         known = self._nothing.get(device)
         if known is None:
             node = self.machine.add(Node("no_op", f"{self.name}nothing", device, self.frame))
@@ -213,7 +213,7 @@ class LoopContext(_Inside):
         return value if value.node.kind == "const" else self.loop.constant_enter(value, device)
 
     def is_gated(self, value: Value) -> bool:
-        """A constant of the loop is there also where the body does not run any more."""
+        """Test whether a value needs a gate: a constant of the loop is there also when the body has ended."""
         return value.node.kind != "const" and not value.node.is_constant
 
     def make_pivot(self, device: str) -> Value:
@@ -266,7 +266,7 @@ class LoopParts:
             switch.inputs.append(self.goes_on)
 
     def set_predicate(self, goes_on: Value) -> None:
-        """The condition has been lowered."""
+        """Set the predicate once the condition has been lowered."""
         self.goes_on = goes_on
         for switch in self._waiting:
             switch.inputs.append(goes_on)

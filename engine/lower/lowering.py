@@ -103,11 +103,14 @@ class Lowering:
                 self._add(context, [operation])
 
     def _is_split(self, context: Context, operation: Operation) -> bool:
-        """In a lowered loop also what looks into TensorStores is: as one it would wait for all writes."""
+        """Test whether an operation is split: in a lowered loop also one that reads TensorStores.
+
+        As one node it would wait for all writes.
+        """
         return self.is_split(operation) or (context.frame.parent is not None and holds_store_access(operation))
 
     def _add(self, context: Context, operations: Sequence[Operation]) -> None:
-        """One node; a loop or branch that is not lowered, with what takes values from its frame."""
+        """Add one node; a loop or branch that is not lowered, with what takes values from its frame."""
         first = operations[0]
         device = self.device_of(first)
         made = {tensor for operation in operations for tensor in operation.outputs}
@@ -221,7 +224,7 @@ class Lowering:
         return context.joined(context.order_of(resource), str(device), "order")
 
     def _end(self, context: Context, operation: Operation, results: Sequence[Node], tokens: dict[Any, Node]) -> None:
-        """A lowered loop or branch has run when its results, and what orders its effects, are there."""
+        """End a lowered loop or branch: it has run when its results, and what orders its effects, are there."""
         context.done[operation] = [node.output for node in (*results, *tokens.values())]
         for resource, node in tokens.items():
             context.latest[resource] = ([node.output], [])
@@ -337,7 +340,7 @@ class Lowering:
         return self.device_of(operation)
 
     def _complete_controls(self) -> None:
-        """Every device that takes part in a loop has something that starts its iterations."""
+        """Give every device that takes part in a loop something that starts its iterations."""
         by_frame = {loop.frame: loop for loop, _ in self._loops}
         taking_part: dict[tuple[Any, str], None] = {}
         started = {(node.frame, node.device) for node in self.machine.nodes if node.kind == "next_iteration"}

@@ -157,7 +157,7 @@ class _Stores:
 
 
 def _can_be_narrowed(node: Node) -> bool:
-    """Not if it is to a store that is the same in all iterations: it has nothing to run ahead of."""
+    """Test whether a write can be narrowed: not to a store that is the same in all iterations."""
     return not node.inputs[0].node.is_constant and node.inputs[0].node.kind != "const"
 
 
@@ -197,7 +197,7 @@ class _Narrowing:
         return node
 
     def _take_passed(self) -> None:
-        """Whoever takes the store from a write takes it from what passes it on."""
+        """Take the store of a write from what passes it on."""
         for node in self.machine.nodes:
             node.inputs = [self._moved(value) for value in node.inputs]
         for node in self.passed.values():

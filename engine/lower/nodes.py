@@ -43,7 +43,7 @@ class Frame:
         return 0 if self.parent is None else self.parent.depth + 1
 
     def around(self) -> Iterator[Frame]:
-        """This frame and those around it, the innermost first."""
+        """Yield this frame and those around it, the innermost first."""
         frame: Frame | None = self
         while frame is not None:
             yield frame
@@ -211,7 +211,7 @@ class Machine:
         return sorted(found, key=lambda frame: frame.depth)
 
     def consumers(self) -> dict[Value, list[Node]]:
-        """For each value the nodes that take it, once for each time."""
+        """Map each value to the nodes that take it, once for each time."""
         found: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for source in node.sources:

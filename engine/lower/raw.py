@@ -129,7 +129,7 @@ class RawLowering:
         self._note_effects(node)
 
     def _plain(self, operations: list[Operation]) -> Node:
-        """Return one operation; a loop or branch with what takes values from its frame."""
+        """Add a node for one operation; a loop or branch with what takes values from its frame."""
         first = operations[0]
         frame, device = self.frames.of[first], self.device_of(first)
         made = {tensor for operation in operations for tensor in operation.outputs}
@@ -237,7 +237,7 @@ class RawLowering:
         return self._values[operation.outputs[0]] if is_handed_on else node.done
 
     def _conflicts(self, operation: Operation) -> list[Operation]:
-        """Earlier operations with which the order counts, unless waiting for them could mean not to run."""
+        """Return earlier operations with which the order counts, unless waiting for them could mean not to run."""
         found: list[Operation] = []
         for effect in operation.effects:
             known = self._accesses.get((self.frames.of[operation], effect.resource), [])
@@ -268,7 +268,7 @@ class RawLowering:
                 node.controls.append(heads[node.frame].output)
 
     def _complete_controls(self) -> None:
-        """Every device that takes part in a loop has something that starts its iterations."""
+        """Give every device that takes part in a loop something that starts its iterations."""
         nodes = self.machine.nodes
         started = {
             (node.frame, node.device)
@@ -289,7 +289,7 @@ class RawLowering:
             self._control(frame, str(device), conditions[frame].output)
 
     def _control(self, frame: Frame, device: str, goes_on: Value | None) -> None:
-        """A loop of its own that carries nothing; of a frame of one iteration its beginning alone."""
+        """Add a loop of its own that carries nothing; of a frame of one iteration its beginning alone."""
         assert frame.parent is not None, "the step itself is no loop"
         name = f"{frame.name}/control"
         gate = Node("no_op", f"{frame.name}/gate", self._sources[frame].node.device, frame.parent)
@@ -308,7 +308,7 @@ class RawLowering:
 
 
 def _with_their_merges(operations: Iterable[Operation], device_of: DeviceOf) -> DeviceOf:
-    """Return devices such that a Merge at the head of a loop has what it takes, Enter and NextIteration, on its own."""
+    """Choose devices so that a Merge at the head of a loop has its inputs, Enter and NextIteration, on its own."""
     together: dict[Operation, list[Operation]] = {}
     for merge in operations:
         if not isinstance(merge.op, Merge):

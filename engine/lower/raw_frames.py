@@ -68,11 +68,11 @@ class RawFrames:
         return frame in self._loops
 
     def sides_of(self, operation: Operation) -> Sides:
-        """On which sides of Switches of its frame it is. (What a Switch itself gives is on one more.)"""
+        """Return on which sides of Switches of its frame an operation is. (What a Switch gives is on one more.)"""
         return self._sides[operation]
 
     def sides_of_entering(self, frame: Frame) -> Sides:
-        """On which sides of Switches of the frame around is what enters a frame."""
+        """Return on which sides of Switches of the frame around is what enters a frame."""
         found = [self._sides_of_value(enter.inputs[0]) for enter in self._enters[frame]]
         return _ALWAYS.union(*found)
 
@@ -83,7 +83,7 @@ class RawFrames:
         return outside
 
     def guide_of(self, enter: Operation) -> Operation | None:
-        """The Enter of something that is no constant, into the same frame; that of a loop variable, if there is one."""
+        """Return the Enter of a non-constant into the same frame; that of a loop variable, if there is one."""
         others = [other for other in self._enters[self.of[enter]] if not self._is_guided(other)]
         return min(others, key=_is_constant, default=None)
 
@@ -288,7 +288,7 @@ class RawFrames:
         )
 
     def _check_loops(self) -> None:
-        """Every loop has at most one condition."""
+        """Check that every loop has at most one condition."""
         conditions: dict[Frame, Operation] = {}
         for operation in self._operations:
             if isinstance(operation.op, LoopCond):

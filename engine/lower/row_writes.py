@@ -20,7 +20,7 @@ from .nodes import Machine, Node, Value
 
 
 def writes_of_current_values(block: Sequence[Operation]) -> set[Operation]:
-    """The writes of rows in a block that begin with what their variables hold when they run."""
+    """Return the writes of rows in a block that begin with their variables' values when they run."""
     found: set[Operation] = set()
     if not any(isinstance(operation.op, AssignRows) for operation in block):
         return found

@@ -166,7 +166,7 @@ def lower_scheduled(context: Context, operation: Operation, targets: Sequence[De
 
 
 def scheduling_of(devices: Mapping[str, Device]) -> Callable[[Operation], list[Device]]:
-    """Gives for a scheduled function the devices on which it may run; none for what else there is.
+    """Return a function that gives a scheduled function's devices; none for other operations.
 
     Where the only one is the host, there is nothing to schedule.
     """

@@ -18,7 +18,7 @@ _MOVING = frozenset({"fetch", "identity", "recv", "send", "to_device", "to_host"
 
 
 def node_names(machine: Machine) -> dict[Node, str]:
-    """A name for each node that no other one has: its own, with its kind or a number behind it if that is needed."""
+    """Give each node a name that no other one has: its own, with its kind or a number behind it if needed."""
     sharing: dict[str, list[Node]] = {}
     for node in machine.nodes:
         sharing.setdefault(node.name, []).append(node)
@@ -41,7 +41,7 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 
 def in_order(machine: Machine) -> list[Node]:
-    """The nodes, each behind what it takes (a Recv behind its Send); those of loops behind others if they can be."""
+    """Sort nodes, each behind what it takes (a Recv behind its Send); those of loops behind others if possible."""
     records = records_of(machine)
     waits = {node: {*_before(node), *records.get(node, ())} for node in machine.nodes}
     followers: dict[Node, list[Node]] = {}
@@ -63,7 +63,7 @@ def in_order(machine: Machine) -> list[Node]:
 
 
 def records_of(machine: Machine) -> dict[Node, list[Node]]:
-    """For each node that collects a history those that record it."""
+    """Map each node that collects a history to those that record it."""
     records: dict[tuple[Frame, int], list[Node]] = {}
     for node in machine.nodes:
         if node.kind == "record":
@@ -135,7 +135,7 @@ class _Text:
         self._write(machine.root, 1)
 
     def _write(self, frame: Frame, depth: int) -> None:
-        """The nodes of a frame, and the frames inside where they begin."""
+        """Write the nodes of a frame, and the frames inside where they begin."""
         items: list[tuple[int, Node | Frame]] = [(self._position[n], n) for n in self._inside.get(frame, ())]
         items += [(self._start(child), child) for child in self._children.get(frame, ())]
         for _, item in sorted(items, key=lambda pair: pair[0]):
@@ -270,7 +270,7 @@ class _Drawing:
         self.lines.append("    }")
 
     def _box(self, frame: Frame, depth: int) -> None:
-        """The nodes of a frame, and the boxes inside it."""
+        """Write the nodes of a frame, and the boxes inside it."""
         for node in self.machine.nodes:
             if node.frame is frame:
                 self.lines.append("    " * depth + self._node(node))
@@ -344,6 +344,6 @@ def _shortened(names: Sequence[str], most: int = 8) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """`text` as a DOT string."""
+    """Return `text` as a DOT string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -149,7 +149,7 @@ def _needs(values: Iterable[Value], nodes: set[Node], order: dict[Node, int]) ->
 
 
 def _order(nodes: Iterable[Node]) -> dict[Node, int]:
-    """Number nodes so that each has a larger number than what it waits for in its iteration; empty if that can't be."""
+    """Number nodes so that each has a larger number than what it waits for in its iteration; empty if impossible."""
     found: dict[Node, int] = {}
     begun: set[Node] = set()
     for start in nodes:

@@ -81,10 +81,10 @@ class Engine(abc.ABC):
         return kernel
 
     def start(self) -> None:  # noqa: B027 (most have nothing to do)
-        """A step begins."""
+        """Begin a step."""
 
     def end(self) -> None:  # noqa: B027
-        """A step is over, and nothing of it is under way."""
+        """End a step, of which nothing is under way."""
 
     @abc.abstractmethod
     def submit(
@@ -105,7 +105,7 @@ class Engine(abc.ABC):
         done(value)
 
     def send(self, value: Any, done: Done) -> None:
-        """As `to_host`, but `done` is given what others may be given, too: it is only read."""
+        """Send as `to_host` does, but `done` gets what others may get, too: it is only read."""
         self.to_host(value, done)
 
     def pass_on(self, value: Any, target: Engine, done: Done) -> bool:
@@ -124,11 +124,11 @@ class Engine(abc.ABC):
         done(value)
 
     def to_device_after(self, value: Any, after: Any, done: Done) -> None:
-        """The same, not before a moment that `moment_of` gave."""
+        """Copy to the device, as `to_device`, but not before a moment that `moment_of` gave."""
         self.to_device(value, done)
 
     def record(self) -> Any:
-        """Something that takes the values of all iterations, by number."""
+        """Return something that takes the values of all iterations, by number."""
         return {}
 
     def gathered(self, items: Any) -> Any:
@@ -159,7 +159,7 @@ class Engine(abc.ABC):
 
 
 def moment_of(value: Any) -> Any:
-    """When a value of a device is there: what is enqueued and makes it, or the time; without the value itself."""
+    """Return when a device's value is there: what is enqueued and makes it, or the time; without the value itself."""
     return getattr(value, "writer", None) or getattr(value, "ready_at", 0.0)
 
 
@@ -177,7 +177,7 @@ def workers() -> ThreadPoolExecutor:
 
 
 def _forget_workers() -> None:
-    """In a child process, which has none of its parent's threads."""
+    """Forget the workers in a child process, which has none of its parent's threads."""
     global _pool
     _pool = None
 

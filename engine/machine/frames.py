@@ -170,7 +170,7 @@ class Frames:
         self.gathered = gathered
 
     def begin(self, plan: FramePlan) -> Iteration:
-        """The only iteration of a partition's own frame; `launch` starts it once what is fed has been delivered."""
+        """Open the only iteration of a partition's own frame; `launch` starts it once what is fed is there."""
         run = FrameRun(plan, None)
         return self.open(run, (), hold=1)
 
@@ -181,7 +181,7 @@ class Frames:
             self.finished(iteration)
 
     def enter(self, iteration: Iteration, child: int) -> FrameRun:
-        """The run of a frame inside `iteration`, at the first token that enters it."""
+        """Open the run of a frame inside `iteration`, at the first token that enters it."""
         run = FrameRun(iteration.run.plan.children[child], iteration)
         iteration.children[child] = run
         self.open(run, (*iteration.tag, 0))
@@ -247,7 +247,7 @@ class Frames:
                 deliver(iteration, value)
 
     def constant(self, run: FrameRun, position: int, value: Any) -> None:
-        """The value of a constant Enter has come: all iterations have it."""
+        """Take the value of a constant Enter, which all iterations have."""
         constant = run.plan.constants[position]
         run.arrived[position] = 1
         run.given[position] = value
@@ -263,7 +263,7 @@ class Frames:
             iteration = following
 
     def constant_dead(self, run: FrameRun, position: int) -> None:
-        """A constant Enter was dead."""
+        """Note that a constant Enter was dead."""
         constant = run.plan.constants[position]
         run.arrived[position] = 2
         for node, count in constant.counts:
@@ -276,7 +276,7 @@ class Frames:
             iteration = following
 
     def finished(self, iteration: Iteration) -> None:
-        """All nodes of an iteration have fired."""
+        """Finish an iteration all of whose nodes have fired."""
         run = iteration.run
         if iteration is not run.oldest:
             return
@@ -311,7 +311,7 @@ class Frames:
             deliver(opened, value)
 
     def _end(self, run: FrameRun) -> None:
-        """A frame is over: what was never alive on its way out is dead, and what it has recorded is handed on."""
+        """End a frame: what was never alive on its way out is dead, and its records are handed on."""
         plan, parent = run.plan, run.parent
         if parent is None:
             self.ended(plan)

@@ -96,7 +96,7 @@ class KeptStates:
         return (held.is_there or held.sent_by is run) and known[1].has(value, run)
 
     def sent(self, task: str, variable: Any, value: Any, run: object) -> tuple[KeptValue, Held]:
-        """Give what is to be sent to a task so that it has a value, and what `arrived` takes."""
+        """Return what is to be sent to a task so that it has a value, and what `arrived` takes."""
         key = id(variable)
         known = self._known.setdefault(key, (variable, _Known(len(self._known))))[1]
         held = self._held.setdefault((task, key), Held())

@@ -177,7 +177,7 @@ class PartStep(Step):
         super().submit(node, run, values, finish, it)
 
     def under_way(self) -> list[tuple[str, float]]:
-        """The operations that run apart from the loop at this moment, and for how many seconds; for any thread."""
+        """Return the operations that run apart from the loop now, and for how many seconds; any thread may call it."""
         now = time.perf_counter()
         with contextlib.suppress(RuntimeError):  # the loop has begun or ended one meanwhile
             apart = [known for number, known in self.outstanding.items() if number not in self.waits]

@@ -67,7 +67,7 @@ class TracedPartStep(TracedStep, PartStep):
         self._note_idle()
 
     def _note_idle(self) -> None:
-        """From now on it waits for other tasks, if nothing else is there to do or to wait for."""
+        """Note that it waits for other tasks from now on, if nothing else is there to do or to wait for."""
         if not (self.outstanding or self.is_held or self.is_over or self.has_work):
             self._idle_since = self.now()
 
@@ -115,7 +115,7 @@ class TracedPartStep(TracedStep, PartStep):
         return Lane(self.program.task, stream)
 
     def _lane(self, device: str, stream: str) -> Lane:
-        """A row of the task: of a device, where it has several, and of a thread, where that is not the loop's."""
+        """Return a lane of the task: of a device, where it has several, and of a thread, if that is not the loop's."""
         name = DeviceName.parse(device)
         more = [f"{name.kind}:{name.number}".lower()] if len(self.blueprint.devices) > 1 else []
         if threading.get_ident() != self._thread:

@@ -89,11 +89,11 @@ class MachinePrinter:
         self._pending: list[Callable[[], None]] = []
 
     def live_names(self) -> list[str]:
-        """For each place the name of its iterations that are alive."""
+        """Return, for each place, the name of its iterations that are alive."""
         return [f"live_{place.number}" for place in self.blueprint.places.values()]
 
     def print(self) -> str:
-        """Return the source."""
+        """Print the source."""
         for node in self.machine.nodes:
             if not self.blueprint.is_here(node):
                 continue
@@ -200,7 +200,7 @@ class MachinePrinter:
         dead.leave()
 
     def _print_apart(self, node: Node) -> None:
-        """An operation that runs elsewhere: its kernel, what begins it, and what takes its results."""
+        """Print an operation that runs elsewhere: its kernel, what begins it, and what takes its results."""
         for operation in all_operations(node.operations):  # variables keep copies: buffers are let go
             self.printer.stored.update([*operation.inputs, *operation.outputs])
         kernel = self._function(("kernel", node), f"kernel_{_short(node)}", [])
@@ -217,7 +217,7 @@ class MachinePrinter:
         self._print_finish(node)
 
     def _print_wait(self, node: Node) -> None:
-        """An operation that may wait for others: what begins it, and what takes its results."""
+        """Print an operation that may wait for others: what begins it, and what takes its results."""
         begin = self._function(("run", node), _short(node), ["it"])
         names = {tensor: begin.take(value, node) for tensor, value in zip(node.taken, node.inputs, strict=True)}
         values = [names[tensor] for tensor in node.operations[0].inputs]
@@ -351,7 +351,7 @@ class FunctionWriter:
     # --- handing on -------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """One node less that has not fired."""
+        """Print that one node less has not fired."""
         self.line("it.left -= 1")
         self.line("if not it.left: finished(it)")
 

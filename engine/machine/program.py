@@ -326,7 +326,7 @@ class MachineProgram:
         )
 
     def _other(self, guard: bool) -> MachineProgram:
-        """The same step with the NaN guard, or within the memory budget and by the passes that hold now.
+        """Return the same step with the NaN guard, or by the memory budget and passes that hold now.
 
         What it does counts as done by this program.
         """
@@ -577,7 +577,7 @@ def prepared_step(
     exact: bool = False,
     assign: Assign | None = None,
 ) -> PreparedStep:
-    """Return a step with its devices, ready to be lowered, or printed if there is one device. For arguments see above.
+    """Place a step on its devices, ready to be lowered, or to be printed for one device. For arguments see above.
 
     Raises:
         PlacementError: what was asked for can't be kept.

@@ -19,7 +19,7 @@ class StalledError(RuntimeError):
 
 
 def waiting_report(step: Step, what: str = "made no progress") -> str:
-    """For each partition the nodes that wait, with frame, iteration, what is missing, from where, and for how long.
+    """Report, for each partition, waiting nodes: frame, iteration, what is missing, from where, and for how long.
 
     Args:
         step: a run that is under way.

@@ -15,7 +15,7 @@ SCHEDULE_NAMES = ("schedule", "demultiplex", "replicate", "replicate_part", "joi
 
 
 def print_schedule_node(owner: MachinePrinter, writer: FunctionWriter, node: Node) -> None:
-    """The functions of a node; its kind says which."""
+    """Print the functions of a node by its kind."""
     if node.kind == "demultiplex":
         _print_demultiplex(writer, node)
     elif node.kind == "join":
@@ -51,7 +51,7 @@ def _print_apart(owner: MachinePrinter, writer: FunctionWriter, node: Node) -> N
 
 
 def _print_kernel(owner: MachinePrinter, node: Node) -> str:
-    """Return the function that is scheduled, over the values that it takes."""
+    """Print the function that is scheduled, over the values that it takes."""
     site = node.site
     kernel = owner.add_function(("kernel", node), [], "kernel")
     names: dict[Symbol, str] = {tensor: owner.printer.fresh("taken") for tensor in site.taken}

@@ -132,14 +132,14 @@ class Scheduler:
         self._under_way.clear()
 
     def abort(self) -> None:
-        """Everything on the devices is gone."""
+        """Forget everything on the devices, which is gone."""
         self._states.clear()
         self._pending.clear()
 
     # --- what printed code calls ------------------------------------------------------------------------------------
 
     def schedule(self, node: Node, kernel: Any, values: tuple[Any, ...], finish: Finish, it: Iteration) -> None:
-        """An input is there. It is decided with those that are there as well once what is ready now has run."""
+        """Schedule an input with others that are there; that is decided once what is ready now has run."""
         request = Request(node, kernel, values, finish, it)
         self._pending.append(request)
         if len(self._pending) == 1:
@@ -162,7 +162,7 @@ class Scheduler:
             request.finish(request.it, request)
 
     def demultiplex(self, request: Request) -> list[Any]:
-        """For each device the part that runs there, or None; of a device of another task the values that it takes."""
+        """Return for each device the part that runs there, or None; of another task's device the values it takes."""
         shares = {share.device: share for share in request.shares}
         return [self._part(request, shares[name]) if name in shares else None for name in request.site.targets]
 
@@ -233,7 +233,7 @@ class Scheduler:
     # --- what devices have to do ------------------------------------------------------------------------------------
 
     def _loads(self, batch: Sequence[Request]) -> dict[str, float]:
-        """For how long each device is busy."""
+        """Return for how long each device is busy."""
         loads: dict[str, float] = {}
         for name in dict.fromkeys(name for request in batch for name in request.site.targets):
             now = self.step.engines[name].now()
@@ -248,7 +248,7 @@ class Scheduler:
         self._under_way[name] = self._under_way.get(name, 0) + 1
 
     def note_done(self, request: Request, share: Share, seconds: float | None) -> None:
-        """A part is done; on a CPU it took so long."""
+        """Note that a part is done; on a CPU it took so long."""
         name = share.device
         self._under_way[name] = left = self._under_way.get(name, 1) - 1
         if not left:
@@ -334,7 +334,7 @@ class Scheduler:
         self.step.engines[name].to_device(state.copy, arrived)
 
     def _release(self, name: str) -> None:
-        """Memory runs short on a device: let go what is there. What kernels wait for is theirs."""
+        """Release what is there on a device where memory runs short. What kernels wait for is theirs."""
         held = [key for key, state in self._states.items() if key[0] == name and state.buffer is not None]
         for key in held:
             del self._states[key]

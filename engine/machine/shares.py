@@ -80,7 +80,7 @@ def _whole(job: Job, name: str, a_row: Seconds, before: Seconds) -> float:
 
 
 def _end(job: Job, parts: dict[str, int], loads: dict[str, float], a_row: Seconds, before: Seconds) -> float:
-    """When the last part is done."""
+    """Return when the last part is done."""
     return max(
         loads[name] + before(job.request, name) + rows * a_row(job.request, name) for name, rows in parts.items()
     )

@@ -156,7 +156,7 @@ class Timed:
 def _record(
     node: Node, seconds: float, names: Mapping[Operation, str], devices: Mapping[str, Device], costs: CostModel
 ) -> None:
-    """The time of a node, shared out among its operations as it was expected of them."""
+    """Record the time of a node, shared out among its operations in proportion to their estimates."""
     device = devices[str(node.device)]
     expected = [costs.estimate(operation, device) for operation in node.operations]
     total = sum(expected)

@@ -168,7 +168,7 @@ class Step:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """Return one step on checked feeds: what is fetched, in order.
+        """Run one step on checked feeds, and return what is fetched, in order.
 
         Raises:
             Exception: what an operation raised; `current` says where.
@@ -254,7 +254,7 @@ class Step:
             raise
 
     def _run_watched(self, ready: Any) -> None:
-        """The same in a drawn order, up to a deadline, or timed."""
+        """Run in a drawn order, up to a deadline, or timed."""
         item = None
         count, began = 0, time.perf_counter()
         try:
@@ -404,7 +404,7 @@ class Step:
         self._number += 1
 
     def end(self, number: int) -> bool:
-        """Something that was under way is there; whether the step still runs."""
+        """End something that was under way, and return whether the step still runs."""
         return self.outstanding.pop(number, None) is not None
 
     def to_host(self, node: Any, value: Any, finish: Callable[..., None], it: Iteration) -> None:
@@ -512,7 +512,7 @@ def _drawn(ready: list[Any], chosen: random.Random) -> Any:
 
 
 def as_bfloat16(value: Any) -> Any:
-    """32-bit floats cut off to 16 bits, as they travel, and filled up with zeros again.
+    """Truncate 32-bit floats to 16 bits, as they travel, and fill them up with zeros again.
 
     Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015),
     section 5.5 (lossy compression).

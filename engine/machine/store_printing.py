@@ -17,7 +17,7 @@ STORE_NAMES = (
 
 
 def print_store_node(writer: FunctionWriter, node: Node) -> None:
-    """The function of a store node: it leaves its inputs where they are if it has to wait."""
+    """Print the function of a store node: it leaves its inputs where they are if it has to wait."""
     arguments = [writer.take(value, node, keep=True) for value in node.inputs]
     slots = [writer.blueprint.place_of(node).slots.get((node, value), -1) for value in node.inputs]
     result = writer.printer.fresh("result")

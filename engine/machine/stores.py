@@ -158,7 +158,7 @@ class Stores:
         return DeferredStore(table, table.latest, store.size + 1)
 
     def put(self, node: Any, store: DeferredStore, key: Any, value: Any, item: Item, slot: int) -> Any:
-        """The key and value of a write have come; `WAITING` as long as it is not known what is before it."""
+        """Put the key and value of a write into a store; `WAITING` until it is known what is before it."""
         key = self._key(node, key, item, slot)
         if key is WAITING or (
             isinstance(store.table.base, DeferredStore) and not self._is_settled(node, store.table.base, item)

@@ -174,7 +174,7 @@ class StreamEngine(Engine):
         done(self.device.launch(kernel, values, outputs, node.seconds, node.name, fresh))
 
     def _read(self, record: DeviceRecord, index: int, done: Done) -> None:
-        """One element of a history: no kernel, but maybe a copy back from the host."""
+        """Read one element of a history: no kernel, but maybe a copy back from the host."""
         if not 0 <= index < record.size:
             raise IndexError(f"Element {index} of a history of {record.size} iterations was read.")
 
@@ -186,7 +186,7 @@ class StreamEngine(Engine):
         record.record.get(index, have)
 
     def _with_records(self, node: Any, kernel: Callable[..., Any], values: Sequence[Any], done: Done) -> None:
-        """A kernel that takes whole histories: their elements are its inputs, one by one."""
+        """Run a kernel that takes whole histories: their elements are its inputs, one by one."""
         gathered: dict[int, list[Any]] = {}
         positions = [position for position, value in enumerate(values) if type(value) is DeviceRecord]
 
@@ -200,7 +200,7 @@ class StreamEngine(Engine):
             self._gather(values[position], partial(have, position))
 
     def _gather(self, record: DeviceRecord, done: Callable[[list[Any]], None]) -> None:
-        """All elements on the device; those that are histories themselves as lists."""
+        """Gather all elements on the device; those that are histories themselves as lists."""
 
         def have(items: list[Any]) -> None:
             inner = [position for position, item in enumerate(items) if type(item) is DeviceRecord]
@@ -389,7 +389,7 @@ def _is_host(value: Any) -> bool:
 
 
 def _flattened(values: Sequence[Any], gathered: dict[int, list[Any]]) -> tuple[list[Any], list[Any]]:
-    """The values with histories laid out one after the other, and the shape in which they were: None for one value."""
+    """Flatten values, histories laid out one after the other; return their shape, too: None for one value."""
     flat: list[Any] = []
     shape: list[Any] = []
     for position, value in enumerate(values):

@@ -166,7 +166,7 @@ class TracedStep(Step):
     # --- kernels ----------------------------------------------------------------------------------------------------
 
     def ran(self, node: Node, began: float, *seen: Any) -> None:
-        """A node's operations have run, in this thread.
+        """Note that a node's operations have run, in this thread.
 
         Args:
             node: the node.
@@ -216,31 +216,31 @@ class TracedStep(Step):
     # --- loops ------------------------------------------------------------------------------------------------------
 
     def note_iteration(self, plan: FramePlan, name: str, began: float) -> None:
-        """An iteration is over."""
+        """Note the end of an iteration."""
         self.recorder.span(self._lane(plan.device, "iterations"), name, began, self.now(), {"loop": plan.name})
 
     def note_loop(self, plan: FramePlan, began: float) -> None:
-        """All iterations of a loop are over."""
+        """Note the end of all iterations of a loop."""
         details = {"line": str(plan.operation.location)} if isinstance(plan.operation, Operation) else None
         self.recorder.span(self._lane(plan.device, "iterations"), plan.name, began, self.now(), details)
 
     # --- transfers --------------------------------------------------------------------------------------------------
 
     def sending(self, number: int, tag: Tag) -> float:
-        """A value is about to be handed over to another device."""
+        """Note that a value is about to be handed over to another device."""
         began = self.now()
         lane = self._lane(self._send_device(number), "send")
         self._sent[number, tag] = (lane.device, lane.stream, began)
         return began
 
     def sent(self, number: int, began: float) -> None:
-        """It has been handed over."""
+        """Note that a value has been handed over."""
         receive, _ = self._receives[number]
         lane = self._lane(self._send_device(number), "send")
         self.recorder.kernel(*lane, "send", began, self.now(), {"operation": receive.name, "to": receive.device})
 
     def received(self, number: int, tag: Tag, began: float) -> None:
-        """A value has been delivered to an iteration."""
+        """Note that a value has been delivered to an iteration."""
         receive, _ = self._receives[number]
         key = (number, tag)
         source, target = self._sent.pop(key, None), self._landed.pop(key, None)
@@ -271,7 +271,7 @@ class TracedStep(Step):
 
     @contextmanager
     def copying(self, transfer: Key | None) -> Generator[None]:
-        """Copies that engines are asked for in the block belong to `transfer`."""
+        """Assign to `transfer` the copies that engines are asked for inside of the block."""
         before, self.transfer = self.transfer, transfer
         try:
             yield
@@ -279,11 +279,11 @@ class TracedStep(Step):
             self.transfer = before
 
     def left(self, transfer: Key, device: str, began: float) -> None:
-        """A value has been copied to the host."""
+        """Note that a value has been copied to the host."""
         self._sent[transfer] = (device, "d2h", began)
 
     def landed(self, transfer: Key, device: str, began: float) -> None:
-        """A value has been copied from the host."""
+        """Note that a value has been copied from the host."""
         self._landed[transfer] = (device, "h2d", began)
 
     def _send_device(self, number: int) -> str:
@@ -364,7 +364,7 @@ class TracedStreamEngine(StreamEngine):
         self.note_memory(self.step.at(time))
 
     def note_memory(self, time: float) -> None:
-        """Counters of what is held, and of what has moved to the host, if they have changed."""
+        """Note counters of what is held, and of what has moved to the host, if they have changed."""
         self._note("bytes in use", time, self.device.memory.in_use)
         if self.policy.threshold is not None:
             swaps = self.policy.statistics()

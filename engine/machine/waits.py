@@ -65,7 +65,7 @@ class Wait:
             raise
 
     def _next(self) -> Request:
-        """The next request, once the one before is done."""
+        """Return the next request, once the one before is done."""
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return next(self._course)

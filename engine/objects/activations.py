@@ -61,7 +61,7 @@ def sigmoid(x: Any) -> Tensor:
 
 
 def softmax(x: Any, axis: Any = -1) -> Tensor:
-    """``exp(x) / sum(exp(x))`` over `axis`; warns where that has one element, of which the result is always 1."""
+    """Return ``exp(x) / sum(exp(x))`` over `axis`; warns if that has one element: the result is always 1 then."""
     tensor = ops.convert_to_tensor(x)
     shape = tensor.shape
     if shape and isinstance(axis, int) and -len(shape) <= axis < len(shape) and shape[axis] == 1:

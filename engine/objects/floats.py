@@ -36,7 +36,7 @@ def is_mixed(name: Any) -> bool:
 
 
 def layer_dtype(dtype: DTypeLike) -> str:
-    """The name of the dtype to compute in, from a name, a NumPy dtype, a `DTypePolicy`, or Keras's serialised one.
+    """Return the name of the dtype to compute in, from a name, a NumPy dtype, a `DTypePolicy`, or Keras's config.
 
     Raises:
         ValueError: it is no numeric dtype.

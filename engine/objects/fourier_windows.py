@@ -72,7 +72,7 @@ def window_of(name: str, size: int, periodic: bool) -> NDArray[np.float64]:
 
 
 def _shape(name: str, places: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The window of `count` samples at `places`, which go from 0 to 1."""
+    """Return the window of `count` samples at `places`, which go from 0 to 1."""
     if name in _COSINES:
         return _cosines(_COSINES[name], 2 * np.pi * places)
     if name == "triang":  # not 0 at the ends
@@ -111,7 +111,7 @@ def _by_distance(name: str, distance: NDArray[np.float64], count: int) -> NDArra
 
 
 def _taylor(count: int) -> NDArray[np.float64]:
-    """Taylor's window with 4 side lobes of nearly one height, 30 dB below the main one."""
+    """Return Taylor's window with 4 side lobes of nearly one height, 30 dB below the main one."""
     width = (np.arccosh(10 ** (30 / 20)) / np.pi) ** 2
     lobes = np.arange(1, 4)
     spread = 4**2 / (width + 3.5**2)

@@ -63,7 +63,7 @@ class Initializer(ChecksKeywords):
         return cls(**config)
 
     def clone(self) -> Initializer:
-        """Another initializer with the same arguments."""
+        """Return another initializer with the same arguments."""
         return type(self).from_config(self.get_config())
 
     def __eq__(self, other: object) -> bool:
@@ -412,7 +412,7 @@ class STFT(Initializer):
 def compute_fans(
     shape: Sequence[int], input_axes: Sequence[int] | None = None, output_axes: Sequence[int] | None = None
 ) -> tuple[int, int]:
-    """Give the numbers of inputs and outputs of a unit whose weights have this shape.
+    """Return the numbers of inputs and outputs of a unit whose weights have this shape.
 
     Args:
         shape: the shape; that of a kernel is (..., in, out).

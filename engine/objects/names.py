@@ -24,7 +24,7 @@ def to_snake_case(name: str) -> str:
 
 
 def unique_name(prefix: str) -> str:
-    """`prefix` at its first use, then ``prefix_1``, ``prefix_2`` and so on, until `reset_names`."""
+    """Return `prefix` at its first use, then ``prefix_1``, ``prefix_2`` and so on, until `reset_names`."""
     count = _counts.get(prefix, 0)
     _counts[prefix] = count + 1
     return prefix if count == 0 else f"{prefix}_{count}"

@@ -10,7 +10,7 @@ from ..common.names_elsewhere import module_error
 
 
 def modules_by_name(package: str, names_in: Mapping[str, str]) -> dict[str, str]:
-    """Public names to the modules that define them.
+    """Map public names to the modules that define them.
 
     Args:
         package: the name of the package.

@@ -156,7 +156,7 @@ def custom_object_scope(custom_objects: Mapping[str, Any] | None) -> Generator[N
 
 @contextmanager
 def shared_writing_scope() -> Generator[None]:
-    """Inside the block, an object that is written twice gets the same number both times."""
+    """Write an object inside of the block with the same number each time."""
     token = _numbers_written.set({})
     try:
         yield
@@ -166,7 +166,7 @@ def shared_writing_scope() -> Generator[None]:
 
 @contextmanager
 def own_names_scope() -> Generator[dict[str, Any]]:
-    """Inside the block, classes and functions that are not anabranch's are written under names of their own.
+    """Write classes and functions that are not anabranch's under names of their own, inside of the block.
 
     The dict holds them by these names: as `custom_objects` it reads what was written, whoever registered them, and
     also if nobody did.
@@ -192,7 +192,7 @@ def _name_in_file(item: Any) -> str:
 
 @contextmanager
 def shared_reading_scope() -> Generator[None]:
-    """Inside the block, what has the same number is read as one object."""
+    """Read objects that have the same number as one, inside of the block."""
     token = _objects_read.set({})
     try:
         yield
@@ -289,7 +289,7 @@ def _special(class_name: str, **config: Any) -> dict[str, Any]:
 
 
 def _serialize_special(obj: Any) -> Any:
-    """Bytes, arrays, slices, dtypes and the like; None for everything else."""
+    """Return the config of bytes, arrays, slices, dtypes and the like; None for everything else."""
     if isinstance(obj, (complex, np.complexfloating)) or getattr(getattr(obj, "dtype", None), "kind", "") == "c":
         return _serialize_complex(obj)
     if isinstance(obj, np.generic):
@@ -317,7 +317,7 @@ def _serialize_special(obj: Any) -> Any:
 
 
 def _serialize_complex(obj: Any) -> dict[str, Any]:
-    """Complex numbers, which JSON lacks, as pairs; Keras can't write them at all."""
+    """Return complex numbers, which JSON lacks, as pairs; Keras can't write them at all."""
     if isinstance(obj, Tensor) and not isinstance(obj, (Variable, Value)):
         raise TypeError(f"{obj!r} can't be written to a config: it has no value. Use a NumPy array.")
     array: Any = np.asarray(obj)

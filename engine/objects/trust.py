@@ -48,7 +48,7 @@ def distrusts_files() -> bool:
 
 @contextmanager
 def own_objects_scope() -> Generator[None]:
-    """Inside the block, objects of this program are copied through their configs.
+    """Copy objects of this program through their configs inside of the block.
 
     These are trusted, as the program made them; but while a file is read, what the file says may be in them.
     """

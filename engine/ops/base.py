@@ -38,7 +38,7 @@ _MOST_SCALARS = 4096
 
 
 def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
-    """The only (or first) output of `op` over `inputs`: computed now if all are values, else built into their graph.
+    """Return the first output of `op` over `inputs`, computed now if all are values, else built into their graph.
 
     >>> import anabranch as ab
     >>> exp = ab.ops.registered_ops()["exp"]()
@@ -57,7 +57,7 @@ def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
 
 
 def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tensor, ...]:
-    """Compute all outputs of `op` over `inputs`; as `apply`.
+    """Return all outputs of `op` over `inputs`, as `apply` computes them.
 
     >>> import anabranch as ab
     >>> top_k = ab.ops.registered_ops()["top_k"]
@@ -73,12 +73,12 @@ def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tenso
 
 
 def build(op: Op, *inputs: Tensor, name: str | None = None) -> Symbol:
-    """The only (or first) output of `op`, built into the graph of `inputs`, or into the one that is being built."""
+    """Return the first output of `op`, built into the graph of `inputs`, or into the one that is being built."""
     return graph_for(inputs).add(op, inputs, name).outputs[0]
 
 
 def build_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Symbol, ...]:
-    """Return all outputs of `op`, as `build`."""
+    """Return all outputs of `op`, as `build` builds them."""
     return graph_for(inputs).add(op, inputs, name).outputs
 
 
@@ -151,7 +151,7 @@ class ConstantArray(Op):
 
 
 def as_array(value: Any, dtype: DTypeLike = None) -> Any:
-    """`value` as a NumPy array, or as a NumPy scalar where it has no axes.
+    """Return `value` as a NumPy array, or as a NumPy scalar where it has no axes.
 
     Python ints become int32 and Python floats float32 unless `dtype` says otherwise; NumPy values keep their dtype.
     Text of every kind (``str``, ``bytes`` in UTF-8, NumPy's ``<U`` and ``S``, objects that are all text) becomes
@@ -232,7 +232,7 @@ def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
 
 
 def constant(value: Any, dtype: DTypeLike = None, shape: Any = None, name: str | None = None) -> Tensor:
-    """Compute a tensor with a value that is known now: a value, or a constant of the graph that is being built.
+    """Return a tensor with a value that is known now: a value, or a constant of the graph that is being built.
 
     Args:
         value: a Python number, nested lists of them, or a NumPy array (which is copied). Variables and tensors among
@@ -256,7 +256,7 @@ def constant(value: Any, dtype: DTypeLike = None, shape: Any = None, name: str |
 
 
 def make_constant(array: Any, name: str | None = None, graph: Graph | None = None) -> Tensor:
-    """A tensor of a concrete array, which is copied and frozen: a constant of the graph that is built, or a value."""
+    """Make a tensor of an array, which is copied and frozen: a constant of the graph that is built, or a value."""
     array = as_scalar_or_array(np.array(array))
     if isinstance(array, np.ndarray):
         array.setflags(write=False)
@@ -309,7 +309,7 @@ _scalars: dict[Any, Value] = {}  # of Python's numbers, by type, number and dtyp
 
 
 def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
-    """Compute a Python number as a tensor of `dtype`, by default of its own."""
+    """Return a Python number as a tensor of `dtype`, by default of its own."""
     if graph is None and not graph_context.stack:
         key: Any = (type(value), value, dtype)
         known = _scalars.get(key)
@@ -350,7 +350,7 @@ def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Symbol:
 
 
 def convert_to_tensor(value: TensorLike, dtype: DTypeLike = None, name: str | None = None) -> Tensor:
-    """`value` as a tensor, cast to `dtype` if that is given and differs: a value, or a symbol of the graph being built.
+    """Convert `value` to a tensor, a value or symbol, and cast it to `dtype` if that is given and differs.
 
     >>> import anabranch as ab
     >>> ab.ops.convert_to_tensor([1, 2], dtype="float32").dtype
@@ -403,7 +403,7 @@ def dtype_of(value: TensorLike) -> Any:
 
 
 def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
-    """Compute the values as tensors of their common dtype.
+    """Return the values as tensors of their common dtype.
 
     Args:
         floating: integers and bools become float32 (for true division, mean, exp and their like).
@@ -438,7 +438,7 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
 
 
 def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
-    """`y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
+    """Return `y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
     dtype: DType = x.array.dtype
     kind = y.__class__
     if floating and dtype.kind != "f":
@@ -451,7 +451,7 @@ def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
 
 
 def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
-    """The graph of `tensors`, if it is not the current one, or does not see them: what joins them belongs there."""
+    """Return the graph of `tensors`, if it is not the current one, or does not see them: there they are joined."""
     symbols = [tensor for tensor in tensors if isinstance(tensor, Symbol)]
     if not symbols:
         return None
@@ -462,7 +462,7 @@ def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
 
 
 def as_floating(value: TensorLike) -> Tensor:
-    """`value` as a tensor of a floating (or complex) dtype; integers become float32."""
+    """Return `value` as a tensor of a floating (or complex) dtype; integers become float32."""
     return promote(value, floating=True)[0]
 
 
@@ -516,7 +516,7 @@ class Cast(Op):
 
 
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
-    """Return `x` in another dtype (``keras.ops.cast``).
+    """Cast `x` to another dtype (``keras.ops.cast``).
 
     >>> import anabranch as ab
     >>> ab.ops.cast([1.7, -1.7], "int32")

@@ -139,7 +139,7 @@ def print(
 
 
 def _named_stream(stream: Any) -> Any:
-    """The standard streams by name, so that what they are when the program runs is what counts; others as they are."""
+    """Return the names of standard streams, so that those of the run count; other streams as they are."""
     if stream is None or stream is sys.stderr:
         return "stderr"
     if stream is sys.stdout:
@@ -157,7 +157,7 @@ def _named_stream(stream: Any) -> Any:
 
 
 def _printed(value: Any, summarize: int, nested: bool) -> tuple[list[str], list[Tensor]]:
-    """Literal text, and the tensors that stand in its gaps."""
+    """Return literal text, and the tensors that stand in its gaps."""
     if isinstance(value, (Tensor, Variable)):
         return ["", ""], [_printable(convert_to_tensor(value))]
     if is_numpy(value):
@@ -307,7 +307,7 @@ class AssertShape(_Effectful):
 
 
 def _asserted(op: Op, name: str, *tensors: Tensor) -> Operation | None:
-    """Return the operation. On constants it is tried at once, except in loops and branches, which may never run."""
+    """Return the assertion. On constants it is tried at once, except in loops and branches, which may never run."""
     if runs_now(tensors):
         return apply_effect(op, *tensors)
     graph = graph_for(tensors)
@@ -476,7 +476,7 @@ class CheckNumerics(_Effectful):
 
 
 def check_numerics(x: TensorLike, message: str = "check_numerics") -> Tensor:
-    """`x` itself, which fails when the program runs if it holds a NaN or an infinity; its gradient is checked too.
+    """Return `x`, but fail at run time if it holds a NaN or an infinity; its gradient is checked too.
 
     Args:
         x: floating-point or complex numbers.

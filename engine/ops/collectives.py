@@ -179,7 +179,7 @@ def is_replicated() -> bool:
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:
-    """Compute the sum of a tensor over all replicas, inside `replicated`; alone the tensor itself.
+    """Return the sum of a tensor over all replicas, inside `replicated`; outside of it, the tensor itself.
 
     Its gradient is that of the weighted sum of the replicas' losses, whatever part of the rows each has.
     """

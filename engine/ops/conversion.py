@@ -15,7 +15,7 @@ __all__ = ["convert_to_tensor"]
 def convert_to_tensor(
     x: TensorLike, dtype: DTypeLike = None, sparse: bool | None = None, ragged: bool | None = None
 ) -> Tensor:
-    """`x` as a tensor of the current graph; cast to `dtype` if that is given and differs.
+    """Convert `x` to a tensor of the current graph, and cast it to `dtype` if that is given and differs.
 
     Args:
         x: a Python number, nested lists of them (or of tensors), an array, a Variable, `IndexedSlices`, or a tensor.

@@ -26,7 +26,7 @@ _PLAIN = frozenset({Value, Variable, int, float, bool, str, type(None), np.ndarr
 
 
 def symbol_in(value: Any) -> Symbol | None:
-    """A symbol among the leaves of `value`; None if there is none."""
+    """Return a symbol among the leaves of `value`; None if there is none."""
     if isinstance(value, Symbol):
         return value
     items: Iterable[object]
@@ -77,7 +77,7 @@ def recorded_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 
 def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which is called inside of the graph of a symbol among its arguments, if no graph is being built."""
+    """Wrap `function` to be called in the graph of a symbol among its arguments, if no graph is being built."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

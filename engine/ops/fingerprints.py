@@ -23,12 +23,12 @@ _CAT = np.uint64(0xC6A4A7935BD1E995)
 
 
 def fingerprints(texts: Any) -> Words:
-    """FarmHash's fingerprint of each string's UTF-8 bytes, of the shape of `texts`."""
+    """Return FarmHash's fingerprint of each string's UTF-8 bytes, of the shape of `texts`."""
     return _by_length(texts, _farm_hash)
 
 
 def siphash(texts: Any, key: tuple[int, int]) -> Words:
-    """SipHash-2-4 of each string's UTF-8 bytes under a key of two 64-bit integers."""
+    """Compute SipHash-2-4 of each string's UTF-8 bytes under a key of two 64-bit integers."""
     return _by_length(texts, lambda rows: _sip_hash(rows, key))
 
 
@@ -84,7 +84,7 @@ def _farm_hash(rows: Rows) -> Words:
 
 
 def _mix(u: Words, v: Words, multiplier: Words | np.uint64) -> Words:
-    """Hash128to64 with a multiplier."""
+    """Compute Hash128to64 with a multiplier."""
     a = _shift_mix((u ^ v) * multiplier)
     return _shift_mix((v ^ a) * multiplier) * multiplier
 
@@ -131,7 +131,7 @@ def _farm_33_to_64(rows: Rows) -> Words:
 
 
 def _weak(rows: Rows, start: int, a: Words, b: Words) -> tuple[Words, Words]:
-    """WeakHashLen32WithSeeds of 32 bytes."""
+    """Compute WeakHashLen32WithSeeds of 32 bytes."""
     w, x, y, z = (_word(rows, start + offset) for offset in (0, 8, 16, 24))
     a = a + w
     b = _rotate(b + a + z, 21)

@@ -49,7 +49,7 @@ _PLAIN_INDICES = frozenset({int, type(None), type(...)})
 
 
 def _getitem(x: Any, key: Any) -> Tensor:
-    """Compute ``x[key]``; of values by places that are known, without an op unless a tape records."""
+    """Return ``x[key]``; of values by places that are known, without an op unless a tape records."""
     if type(x) is Value and not graph_context.stack and not graph_context.tapes and _is_plain_index(key):
         part = x.array[key]
         if not isinstance(part, str):

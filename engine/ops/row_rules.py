@@ -30,7 +30,7 @@ def _only_rows(node: Operation, given: Sequence[State]) -> tuple[Rows, int] | No
 
 
 def multiplied(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """A multiple of the number of rows stays one."""
+    """Return the state of a multiple of the number of rows, which stays one."""
     found = _sizes_among(given)
     if found is not None and isinstance(found[1], Count) and node.outputs[0].ndim == 0:
         factor = known_array(node.inputs[1 - found[0]])
@@ -39,13 +39,13 @@ def multiplied(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def moved(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return a sum or difference of sizes and zeros, the sizes first."""
+    """Return the state of a sum or difference of sizes and zeros, the sizes first."""
     is_first = given[1] is None
     return _with_numbers(node, given, lambda count, by: count if by == 0 and is_first else None)
 
 
 def at_least(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return the larger one of sizes and of numbers up to 1: there is at least one row."""
+    """Return the state of the larger one of sizes and of numbers up to 1: there is at least one row."""
     return _with_numbers(node, given, lambda count, least: count if least <= 1 else None)
 
 
@@ -78,7 +78,7 @@ def _with_numbers(node: Operation, given: Sequence[State], change: Callable[[Cou
 
 
 def item(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return parts of a tensor: of the rows' axis the whole. An entry of sizes."""
+    """Return the state of parts of a tensor: of the rows' axis the whole; or of an entry of sizes."""
     state, items = given[0], tuple[Any, ...](self.items)
     if isinstance(state, Sizes) and len(items) == 1 and isinstance(items[0], int):
         return state.entries[items[0]]
@@ -86,7 +86,7 @@ def item(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def joined(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return parts one after the other: rows along another axis, or sizes."""
+    """Return the state of parts one after the other: rows along another axis, or sizes."""
     if any(isinstance(state, Rows) for state in given):
         return state_by_axes(node, given)
     entries: list[Count | None] = []
@@ -102,14 +102,14 @@ def joined(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def stacked(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return tensors along a new axis: rows, or single sizes."""
+    """Return the state of tensors along a new axis: rows, or single sizes."""
     if all(state is None or isinstance(state, Count) for state in given):
         return Sizes(tuple(state if isinstance(state, Count) else None for state in given))
     return state_by_axes(node, given)
 
 
 def transposed_windows(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return the transpose of a convolution of images, one a row."""
+    """Return the state of the transpose of a convolution of images, one a row."""
     image, kernel, shape = given
     is_by_image = isinstance(image, Rows) and image.axis == 0 and kernel is None
     is_shape_alike = isinstance(shape, Sizes) and shape.entries[0] is not None and not any(shape.entries[1:])
@@ -120,7 +120,7 @@ def transposed_windows(self: Any, node: Operation, given: Sequence[State]) -> St
 
 
 def dim(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return the size of one axis."""
+    """Return the state of the size of one axis."""
     found = _only_rows(node, given)
     if found is None:
         return mixed(node)
@@ -128,7 +128,7 @@ def dim(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def shape(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return the sizes of all axes."""
+    """Return the state of the sizes of all axes."""
     found = _only_rows(node, given)
     if found is None:
         return mixed(node)
@@ -136,7 +136,7 @@ def shape(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def _wanted(op: Any, node: Operation, given: Sequence[State]) -> Sequence[State] | None:
-    """For each size of the shape that an op makes: None, or a Count."""
+    """Return, for each size of the shape that an op makes, None or a Count."""
     place: int | None = op.shape_input
     if place is None:  # further inputs fill the Nones of its shape
         dynamic = iter(given[1:])
@@ -149,7 +149,7 @@ def _wanted(op: Any, node: Operation, given: Sequence[State]) -> Sequence[State]
 
 
 def reshaped(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """The elements of a row stay together where the rows' axis comes first, before and after."""
+    """Return the state of a reshape: elements of a row stay together if the rows' axis is first before and after."""
     state, wanted = given[0], _wanted(self, node, given)
     if not isinstance(state, Rows) or not wanted:
         return mixed(node)
@@ -179,7 +179,7 @@ def _stays(node: Operation, state: Rows, wanted: Sequence[State]) -> bool:
 
 
 def _product_of(sizes: Sequence[int | None]) -> tuple[int, bool]:
-    """Return the product of those sizes that are known; whether all are."""
+    """Return the product of the known sizes, and whether all are known."""
     product = 1
     for size in sizes:
         product *= 1 if size is None else size
@@ -187,7 +187,7 @@ def _product_of(sizes: Sequence[int | None]) -> tuple[int, bool]:
 
 
 def flattened(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return all axes but the last as one."""
+    """Return the state of rows with all axes but the last as one."""
     found = _only_rows(node, given)
     if found is None or found[0].axis != 0 or found[1] < 2:
         return mixed(node)
@@ -195,7 +195,7 @@ def flattened(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def unflattened(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return the leading axes of a shape instead of one."""
+    """Return the state of rows with the leading axes of a shape instead of one."""
     state, sizes = given
     if not isinstance(state, Rows) or state.axis != 0 or not isinstance(sizes, Sizes):
         return mixed(node)
@@ -204,7 +204,7 @@ def unflattened(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def spread(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Broadcasts and fills: along the axis as long as there are rows, and along no other."""
+    """Return the state of broadcasts and fills: along the axis as long as there are rows, and along no other."""
     wanted = _wanted(self, node, given)
     if wanted is None:
         return mixed(node)
@@ -226,7 +226,7 @@ def spread(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def array_of_rows(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return the parts along the first axis as elements."""
+    """Return the state of an array whose elements are the parts along the first axis."""
     state = given[0]
     if not isinstance(state, Rows) or state.axis == 0:
         return mixed(node)
@@ -234,13 +234,13 @@ def array_of_rows(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def element(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return one element, by an index that is the same for all rows."""
+    """Return the state of one element, by an index that is the same for all rows."""
     array, index = given
     return array.state if isinstance(array, Elements) and index is None else mixed(node)
 
 
 def with_element(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return an array with one element more, of the state of the others."""
+    """Return the state of an array with one more element, of the state of the others."""
     array, index, value = given
     if not isinstance(array, Elements) or index is not None or not isinstance(value, Rows | None):
         return mixed(node)
@@ -250,7 +250,7 @@ def with_element(self: Any, node: Operation, given: Sequence[State]) -> State:
 
 
 def stack_of_elements(self: Any, node: Operation, given: Sequence[State]) -> State:
-    """Return all elements along a new first axis."""
+    """Return the state of all elements along a new first axis."""
     array = given[0]
     if not isinstance(array, Elements):
         return mixed(node)

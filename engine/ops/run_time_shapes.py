@@ -46,7 +46,7 @@ class ShapeOf(Op):
 
 
 def runtime_shape(x: Tensor) -> Tensor:
-    """Compute the shape of `x` as an int32 vector: a constant where it is static.
+    """Return the shape of `x` as an int32 vector: a constant where it is static.
 
     Otherwise it is computed where `x` lives, so that a backward loop saves shapes and not values.
     """
@@ -137,7 +137,7 @@ class BroadcastToShape(Op):
 
 
 def sum_like(dy: Tensor, x: Tensor) -> Tensor:
-    """Compute a cotangent of a broadcast result, summed to the shape of the input `x` that was broadcast."""
+    """Return a cotangent of a broadcast result, summed to the shape of the input `x` that was broadcast."""
     if _are_alike(dy, x):
         return dy
     return apply(SumToShape(x.shape), dy, runtime_shape(x))
@@ -177,7 +177,7 @@ class ZerosOfShape(Op):
 
 
 def zeros_of(x: Tensor) -> Tensor:
-    """Compute zeros of the dtype and shape of `x`; of `x` only the shape is used."""
+    """Return zeros of the dtype and shape of `x`; of `x` only the shape is used."""
     if isinstance(x.spec, TensorSpec) and x.spec.is_static and x.shape == () and not dtypes.is_string(x.dtype):
         return scalar(0, x.dtype)
     return apply(ZerosOfShape(x.shape, x.dtype), runtime_shape(x))

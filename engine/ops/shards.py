@@ -22,7 +22,7 @@ from .neural.embedding import embedding_lookup, find_shards
 
 
 def join_shards(variable: ShardedVariable) -> Tensor:
-    """Compute the whole value of a sharded variable."""
+    """Return the whole value of a sharded variable."""
     values = [convert_to_tensor(shard) for shard in variable.shards]
     if len(values) == 1:
         return values[0]
@@ -44,7 +44,7 @@ def _joined(values: list[Tensor], grid: Sequence[int], axis: int = 0) -> Tensor:
 
 
 def take_of_shards(variable: ShardedVariable, indices: TensorLike, wrap: bool) -> Tensor:
-    """Compute the rows at `indices`, each taken where its shard is; negative ones count from the end if `wrap`.
+    """Return the rows at `indices`, each taken where its shard is; negative ones count from the end if `wrap`.
 
     At run time, IndexError: one is out of bounds.
     """

@@ -207,14 +207,14 @@ class Constraints:
                 self._near(parameter.operation, outer)
 
     def _near_product(self, parameter: Symbol, result: Symbol) -> None:
-        """A running sum is where its terms are made, so that none has to be moved in every iteration."""
+        """Put a running sum where its terms are made, so that none has to be moved in every iteration."""
         inputs = result.operation.inputs
         if isinstance(result.operation.op, Add) and is_among(parameter, inputs):
             for other in inputs:
                 self._near(result.operation, other)
 
     def _near_arrays(self, operation: Operation) -> None:
-        """A TensorArray is one buffer that its writes hand on: what writes and reads it is on one device."""
+        """Put what writes and reads a TensorArray on one device: it is one buffer that its writes hand on."""
         if operation.type == "shape_of":
             self._near(operation, operation.inputs[0])
         for tensor in operation.inputs:
@@ -287,7 +287,7 @@ def check_step(graph: Graph, targets: Iterable[Symbol | Operation], feeds: Itera
 
 
 def _handed_on(operation: Operation) -> Iterator[tuple[Operation, Symbol]]:
-    """Give the values that an operation takes, or hands into loops and branches and out of them: to whom, and which."""
+    """Yield the values that an operation takes, or hands into and out of loops and branches: to whom, and which."""
     op = operation.op
     if not is_split(op):
         for tensor in operation.inputs:

@@ -83,7 +83,7 @@ class CostModel:
         self._iterations[name] = (runs + 1, total + iterations)
 
     def measured(self, name: str) -> Measurement | None:
-        """The mean over all recorded runs of an operation; None if there were none."""
+        """Return the mean over all recorded runs of an operation; None if there were none."""
         sums = self._sums.get(name)
         return None if sums is None else Measurement(sums.seconds / sums.runs, sums.bytes // sums.runs)
 

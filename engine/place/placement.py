@@ -74,7 +74,7 @@ class Placement(Mapping[Operation, Device]):
     # --- changing it ------------------------------------------------------------------------------------------------
 
     def moved(self, item: Any, device: str) -> Placement:
-        """Another placement, with an operation, and all that must be with it, on another device.
+        """Return another placement, with an operation, and all that must be with it, on another device.
 
         Args:
             item: an operation, tensor, variable or full name.
@@ -96,7 +96,7 @@ class Placement(Mapping[Operation, Device]):
         return Placement(self._layout, places, simulate(self._layout, places))
 
     def if_it_pays(self, seconds_a_run: float) -> Placement:
-        """This one, or everything on the first device, where that is allowed and would hardly take longer.
+        """Return this placement, or everything on the first device, if that is allowed and hardly takes longer.
 
         Args:
             seconds_a_run: what it costs the host to run an operation by itself, in a step that spans devices.
@@ -111,7 +111,7 @@ class Placement(Mapping[Operation, Device]):
         return Placement(self._layout, places, alone)
 
     def together(self) -> Placement:
-        """This one, or, where one GPU is used and nothing asks to be elsewhere, everything on it that may be there.
+        """Return this one, or, if one GPU is used and nothing asks to be elsewhere, all that may be there on it.
 
         What may not stays with the host of the GPU. A step that stays on a GPU is launched as a whole, while values
         that cross cost the host some time each.

@@ -21,7 +21,7 @@ _EFFORT_A_SECOND = 1e8  # of a step: simulating a task takes about 3 us, so the 
 
 
 def search(layout: Layout, effort: int | None = None) -> tuple[list[int], Simulated]:
-    """A device for each group of `layout`, and the run that it makes. The same layout gives the same answer.
+    """Find a device for each group of `layout`, and the run that it makes. The same layout gives the same answer.
 
     Starts are the greedy simulation (with variables alone, and with all values counted as memory), everything on one
     device, and the program cut into pieces of equal work, in its order. They are improved by moving groups as long as
@@ -86,7 +86,7 @@ class _Search:
         return self._simulated(trial)
 
     def _simulated(self, places: list[int]) -> tuple[list[int], Simulated]:
-        """With its run; several ways lead to the same places, above all where most groups are bound."""
+        """Return `places` with their run; several ways lead to the same places, most of all for bound groups."""
         key = tuple(places)
         found = self._known.get(key)
         if found is None:
@@ -107,7 +107,7 @@ class _Search:
             yield self._in_pieces(pieces)
 
     def _in_pieces(self, pieces: int) -> list[int]:
-        """The groups in program order, cut into pieces of equal work, one for each of the quickest devices."""
+        """Cut the groups in program order into pieces of equal work, one for each of the quickest devices."""
         totals = [sum([task.seconds[device] for task in self.layout.tasks]) for device in range(self._count)]
         chosen = sorted(sorted(range(self._count), key=lambda device: (totals[device], device))[:pieces])
         first: dict[int, None] = dict.fromkeys(task.group for task in self.layout.tasks)
@@ -142,7 +142,7 @@ class _Search:
         return places, found
 
     def _all_moves(self) -> list[tuple[tuple[int, ...], int]]:
-        """Single groups, those with the most work first; then pairs of which one hands a value to the other.
+        """Return moves of single groups, most work first; then of pairs where one gives the other a value.
 
         Each with each device on which some of it may be, where some of it may be elsewhere.
         """
@@ -158,7 +158,7 @@ class _Search:
         ]
 
     def _moved(self, places: list[int], move: tuple[int, ...], device: int) -> list[int] | None:
-        """`places` with the groups of a move on a device, as far as they may be there; None if that can't help."""
+        """Return `places` with the groups of a move on a device, if they may be there; None if that can't help."""
         moved = [group for group in move if places[group] != device and device in self.layout.choices[group]]
         if not moved or not (self.has_limits or any(self._may_gain(places, group, device) for group in moved)):
             return None
@@ -172,7 +172,7 @@ class _Search:
         return bool(self.work[group]) or any(places[other] == device for other in self.neighbours[group])
 
     def _neighbours(self) -> dict[int, set[int]]:
-        """For each group, those that hand it values or take them."""
+        """Map each group to those that hand it values or take them."""
         tasks = self.layout.tasks
         found: dict[int, set[int]] = {task.group: set() for task in tasks}
         for task in tasks:
@@ -191,7 +191,7 @@ def _is_better(result: Simulated, found: Simulated) -> bool:
 
 
 def on_one_device(layout: Layout, device: int) -> list[int]:
-    """Everything that may be there on one device; what may not, on the first that it may be on."""
+    """Put everything that may be there on one device; what may not, on the first that it may be on."""
     return [_nearest(choices, device) for choices in layout.choices]
 
 
@@ -298,7 +298,7 @@ class Greedy:
         return (max(arrival, self.free[device]) if seconds else arrival) + seconds
 
     def _arrival(self, number: int, device: int, size: int, weight: float) -> float:
-        """When a value is on a device; one that was left open is made of what comes there."""
+        """Return when a value is on a device; one that was left open is made of what comes there."""
         task = self.tasks[number]
         place = self.place[task.group]
         if place != _UNDECIDED:

@@ -46,7 +46,7 @@ class Transfers:
         self._known: dict[tuple[int, int, int], float] = {}
 
     def seconds(self, source: int, destination: int, size: int) -> float:
-        """For `size` bytes; -1 for a value in the host's memory, which all devices of the host reach."""
+        """Return the time for `size` bytes; -1 for a value in the host's memory, which all of its devices reach."""
         if source == destination or (size < 0 and self._same_host[source][destination]):
             return 0.0
         key = (source, destination, size)

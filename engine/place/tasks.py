@@ -178,7 +178,7 @@ class Layout:
         return [source for tensor in tensors for source in self._sources[tensor]]
 
     def _settle_constants(self) -> None:
-        """Constants, of which each device has a copy, are said to be where they are used first."""
+        """Settle constants, of which each device has a copy, where they are used first."""
         computing = {task.group for task in self.tasks}
         for operation, user in self._first_users.items():
             group = self.groups[operation]
@@ -194,7 +194,7 @@ class Layout:
             self.resident[group] += resource.nbytes
 
     def _enter(self, region: Region, outer: Operation) -> str:
-        """Give a region's captured values their sources; the path of its operations' names."""
+        """Give a region's captured values their sources; return the path of its operations' names."""
         for tensor, parameter in region.captures:
             self._sources[parameter] = self._sources[tensor]
             self.names[parameter.operation] = f"{self.names[outer]}/{region.name}/{parameter.operation.name}"
@@ -247,7 +247,7 @@ class Layout:
         self._end(operation, weight, results)
 
     def _end(self, operation: Operation, weight: float, results: list[_Sources]) -> None:
-        """The loop or branch itself, which takes no time; its results come from inside."""
+        """Append the loop or branch itself, which takes no time; its results come from inside."""
         self._append(operation, weight, [(number, -1) for sources in results for number, _ in sources])
         last = ((len(self.tasks) - 1, -1),)
         for output, sources in zip(operation.outputs[:-1], results, strict=True):

@@ -303,7 +303,7 @@ class ConditionalAccumulator(_Accumulator):
         return self._apply([grad], local_step, name)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Any:
-        """The mean (or sum) of the gradients, once at least `num_required` were added; waits for them.
+        """Take the mean (or sum) of the gradients, once at least `num_required` were added; waits for them.
 
         It starts again empty, at the next step.
         """
@@ -431,16 +431,16 @@ class SparseConditionalAccumulator(_Accumulator):
         return self._apply(parts, local_step, name)
 
     def apply_indexed_slices_grad(self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None) -> Any:
-        """As `apply_grad`, for what `gradients` gives of a table."""
+        """Apply as `apply_grad`, but what `gradients` gives of a table."""
         whole = grad.dense_shape if self._is_open else None
         return self.apply_grad(grad.indices, grad.values, whole, local_step, name)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> tuple[Any, Any, Any]:
-        """Indices (ascending, each once), values and shape of the result; waits as `ConditionalAccumulator` does."""
+        """Take indices (ascending, each once), values and shape of the result; waits: see `ConditionalAccumulator`."""
         indices, values, shape = self._take(num_required, name)
         return indices, values, shape
 
     def take_indexed_slices_grad(self, num_required: Any, name: str | None = None) -> IndexedSlices:
-        """As `take_grad`."""
+        """Take as `take_grad`, but as `IndexedSlices`."""
         indices, values, shape = self.take_grad(num_required, name)
         return IndexedSlices(values, indices, shape)

@@ -46,12 +46,12 @@ class Attempt:
         self.on_done: Callable[[], None] | None = None
 
     def finish(self, result: Any = None) -> None:
-        """The request is served."""
+        """Finish the request, which is served."""
         self.result = result
         self._done()
 
     def fail(self, error: Exception) -> None:
-        """The request will not be served."""
+        """Fail the request, which will not be served."""
         self.error = error
         self._done()
 

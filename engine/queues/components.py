@@ -106,7 +106,7 @@ class Components:
         return tuple([TensorSpec(None if shape is None else (*batch, *shape), dtype) for shape, dtype in pairs])
 
     def arrays(self, values: Any) -> list[Any]:
-        """Concrete values as arrays of the components' dtypes.
+        """Return concrete values as arrays of the components' dtypes.
 
         Raises:
             ValueError, TypeError: they do not fit.
@@ -133,7 +133,7 @@ class Components:
                 )
 
     def tensors(self, values: Any) -> list[Tensor]:
-        """Values, of which some may be symbolic, as tensors of the components' dtypes.
+        """Return values, of which some may be symbolic, as tensors of the components' dtypes.
 
         Raises:
             ValueError, TypeError: they do not fit.

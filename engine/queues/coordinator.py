@@ -88,7 +88,7 @@ class Coordinator:
 
     @contextmanager
     def stop_on_exception(self) -> Generator[None]:
-        """Inside, an error asks all threads to stop and ends the block."""
+        """Stop all threads when an error ends the block."""
         try:
             yield
         except Exception as error:

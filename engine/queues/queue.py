@@ -269,7 +269,7 @@ class Queue(NamedResource):
         return self._dequeue_many(n, False, name or f"{self.name}/dequeue_many")
 
     def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
-        """As `dequeue_many`; but a closed queue with fewer elements (and at least one) gives what is left."""
+        """Dequeue as `dequeue_many`; but a closed queue with fewer elements (and at least one) gives what is left."""
         return self._dequeue_many(n, True, name or f"{self.name}/dequeue_up_to")
 
     @entering_graphs

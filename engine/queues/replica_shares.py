@@ -26,7 +26,7 @@ class ReplicaShares(ReplicaAccounts):
         return any(other == worker for chosen in self._unapplied.values() for *_, other in chosen)
 
     def _share_for(self, worker: int) -> int | None:
-        """The share that a worker is to compute now.
+        """Return the share that a worker is to compute now.
 
         Each worker has one share of a step. It gets another one if the step needs more than there are workers. Of the
         next batch it gets the part that has its place among the members, so that without drops a worker always has the

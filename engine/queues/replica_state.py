@@ -264,7 +264,7 @@ class ReplicaStepsState(ReplicaFencing):
         return self.token, -1 if self._handed is None else self._handed.tickets[0]
 
     def _refusal(self, worker: int, incarnation: int) -> Exception | None:
-        """Give the reason to refuse a worker's request; None if there is none."""
+        """Return the reason to refuse a worker's request; None if there is none."""
         if self._closed is not None:
             return CancelledError(self._closed)
         if self._abandoned is not None:

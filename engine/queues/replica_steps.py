@@ -87,7 +87,7 @@ class ReplicaStepsWait(_ReplicaStepsOp, WaitingOp):
     """A request that may have to wait: for a ticket, the set of a step, or an announcement."""
 
     def effects(self) -> tuple[Effect, ...]:
-        """Give the effects: a watch has none, since the commit that it waits for is an operation of the same step."""
+        """Return the effects: a watch has none, since the commit that it waits for is an operation of the same step."""
         return () if self.method == "watch" else super().effects()
 
     def course(self, *inputs: Any) -> Course:
@@ -203,7 +203,7 @@ class ReplicaSteps(NamedResource):
         return given
 
     def asking(self, method: str, task: str, inputs: Sequence[Any]) -> Request:
-        """The request for a ticket, a set, an announcement or to take part."""
+        """Return the request for a ticket, a set, an announcement or to take part."""
         check_held(self)
         state = self._state
 

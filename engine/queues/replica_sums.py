@@ -75,7 +75,7 @@ class ArrivingSum:
         self._kept[ticket] = rows, kept
 
     def take(self, tickets: Sequence[int]) -> list[Any]:
-        """Give the reduced values, and forget them.
+        """Return the reduced values, and forget them.
 
         Args:
             tickets: those that were added, in the order of their shares.

@@ -89,7 +89,7 @@ class QueueRunner:
     def create_threads(
         self, sess: Runs, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[threading.Thread]:
-        """Threads that run the enqueue operations; none if some for this session are still running.
+        """Create threads that run the enqueue operations; none if some for this session are still running.
 
         Args:
             sess: runs the operations.

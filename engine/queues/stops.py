@@ -42,7 +42,7 @@ class Stop:
         return len(self._runs)
 
     def ask(self) -> None:
-        """From now on what runs inside ends with CancelledError."""
+        """Ask what runs inside from now on to end with CancelledError."""
         with self._lock:
             self._is_asked = True
             if self._runs:
@@ -85,7 +85,7 @@ class Stop:
 
 @contextmanager
 def ending_by(stop: Stop) -> Generator[None]:
-    """Inside the block what runs is asked to end by `stop` alone, whatever the block is in."""
+    """End what runs inside of the block by `stop` alone, whatever the block is in."""
     token = _stops.set(())
     try:
         with stop:
@@ -110,7 +110,7 @@ def check_cancelled() -> None:
 
 
 def check_stop() -> None:
-    """The same for a step that computes, which also ends at its deadline.
+    """Check whether a step that computes was asked to end; it also ends at its deadline.
 
     Raises:
         CancelledError: the session was closed.
@@ -126,7 +126,7 @@ def check_stop() -> None:
 
 @contextmanager
 def listening(listener: Callable[[], None]) -> Generator[None]:
-    """Inside the block `listener` is called, by another thread, when the step of this thread is asked to end."""
+    """Call `listener`, by another thread, when the step of this thread is asked to end inside of the block."""
     stops = _stops.get()
     for stop in stops:
         stop.listen(listener)

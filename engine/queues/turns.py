@@ -55,7 +55,7 @@ class Turn:
         return attempt
 
     def end(self) -> None:
-        """It is over, if it has begun: the next one begins."""
+        """End the turn, if it has begun: the next one begins."""
         turns = self._turns
         with turns.gate.lock:
             if self._attempt is None or turns.current is not self._attempt:

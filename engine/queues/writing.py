@@ -81,7 +81,7 @@ class Writing:
             raise
 
     def _enter_inside(self, runs: list[Writing]) -> None:
-        """The same for a step that a function of another step runs, in its thread: it may hold locks already."""
+        """Enter for a step that a function of another step runs, in its thread: it may hold locks already."""
         self._locks = [lock for lock in self._locks if not lock._is_owned()]
         runs.append(self)
         try:
@@ -114,7 +114,7 @@ class Writing:
         return self._locks
 
     def hold(self) -> None:
-        """From now on an interrupt waits."""
+        """Hold interrupts from now on."""
         if self._window is None:
             self._window = _Window.opened()
 
@@ -137,7 +137,7 @@ def held_locks() -> frozenset[Lock]:
 
 
 def borrow_locks(locks: frozenset[Lock]) -> None:
-    """Steps that this thread runs from now on, in this context, do without locks that a waiting thread holds for it."""
+    """Borrow locks that a waiting thread holds for this one: steps run in this context do without them from now on."""
     _lent.set(locks)
 
 
@@ -150,7 +150,7 @@ def writing_together(variables: Iterable[Variable]) -> Generator[None]:
 
 
 def hold_interrupts() -> None:
-    """The run of this thread begins to write: from now on an interrupt waits until it has ended."""
+    """Hold interrupts: the run of this thread begins to write, and they wait from now on until it has ended."""
     runs = _here.runs
     if runs and threading.get_ident() == _main:
         runs[-1].hold()
@@ -158,7 +158,7 @@ def hold_interrupts() -> None:
 
 @contextmanager
 def others_go_on() -> Generator[None]:
-    """While this thread waits inside the block, other steps may write what its step writes; interrupts come through."""
+    """Let other steps write what this one writes while its thread waits in the block; interrupts come through."""
     runs = list(_here.runs)
     if not runs:
         yield
@@ -243,7 +243,7 @@ class _Window:
 
     @staticmethod
     def opened() -> _Window | None:
-        """Return a window that is open from now on; None if one is open, or if nothing is raised for interrupts."""
+        """Open a window, and return it; None if one is open, or if nothing is raised for interrupts."""
         before = _get_handler(_INTERRUPT)
         if _Window.current is not None or not callable(before):
             return None
@@ -269,7 +269,7 @@ class _Window:
 
 
 def _in_child() -> None:
-    """After a fork: the thread that did it is the main one and the only one; nobody gives back what others held."""
+    """Adjust a child after a fork: its only thread is the main one; nobody gives back what others held."""
     global _main
     _main = threading.get_ident()
     for thread, runs in list(_runs_of.items()):

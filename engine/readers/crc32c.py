@@ -71,7 +71,7 @@ def crc32c(data: bytes | bytearray | memoryview) -> int:
 
 
 def _joined(pieces: Any) -> Any:
-    """The register after pieces that begin with an empty one each, one behind the other; their number is 2**k."""
+    """Return the register after 2**k pieces, one behind the other, that begin with an empty one each."""
     register: Words = np.zeros(len(pieces), "uint32")
     for column in np.ascontiguousarray(pieces.T):
         register = _WORDS[(register ^ column) & np.uint32(255)] ^ (register >> np.uint32(8))

@@ -187,7 +187,7 @@ class Reader(NamedResource):
         return self._build(queue, None, name or f"{self.name}/read")
 
     def read_up_to(self, queue: Queue, num_records: int, name: str | None = None) -> tuple[Any, Any]:
-        """The next records, stacked; as `read`. There are fewer than `num_records` (at least one) only at the end.
+        """Read the next records, stacked; see `read`. Only the end has fewer than `num_records` (at least one).
 
         Raises:
             ValueError: records may differ in shape.

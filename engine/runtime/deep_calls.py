@@ -24,7 +24,7 @@ _before = 0
 
 @contextmanager
 def deep_calls(frames: int) -> Generator[None]:
-    """Inside, Python functions may call each other `frames` deep."""
+    """Let Python functions call each other `frames` deep inside of the block."""
     global _before
     with _lock:
         if not _users:

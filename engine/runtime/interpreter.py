@@ -103,7 +103,7 @@ class Interpreter:
         return [self._widen(value) for value in results]
 
     def _iterations(self) -> list[tuple[Operation, int]]:
-        """The loops that run, innermost first; one that further calls of a function run too, as the last one does."""
+        """Return the running loops, innermost first; one that further calls of a function run too, as the last does."""
         latest: dict[Operation, int] = {}
         for loop, count in reversed(self._loops):
             latest.setdefault(loop, count)

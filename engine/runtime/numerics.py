@@ -42,7 +42,7 @@ def _switch(numbers: bool | None = None, indices: bool | None = None) -> None:
 
 
 def enable_check_numerics() -> None:
-    """From now on, check the results of every operation for NaN and infinity (``tf.debugging.enable_check_numerics``).
+    """Check the results of every operation for NaN and infinity from now on (``tf.debugging.enable_check_numerics``).
 
     A step in which an operation makes a NaN out of numbers, or an infinity out of finite numbers, fails with a
     FloatingPointError that names the operation (and with its name the layer), the iteration of each loop around it, the
@@ -66,7 +66,7 @@ def disable_check_numerics() -> None:
 
 @contextmanager
 def check_numerics() -> Generator[None]:
-    """``with ab.debugging.check_numerics():`` - the guard holds inside the block."""
+    """Check results for NaN and infinity inside of the block: ``with ab.debugging.check_numerics():``."""
     before = _guard.enabled
     _switch(numbers=True)
     try:
@@ -76,7 +76,7 @@ def check_numerics() -> Generator[None]:
 
 
 def enable_check_indices() -> None:
-    """From now on, refuse ids that name no segment and no class, where segment ops and `one_hot` leave them out.
+    """Refuse ids that name no segment or class from now on, where segment ops and `one_hot` leave them out.
 
     A step with such an id fails with an IndexError that names the operation, the id and the user's line. Steps run
     without fused kernels meanwhile, so they are slower.
@@ -99,7 +99,7 @@ def disable_check_indices() -> None:
 
 @contextmanager
 def check_indices() -> Generator[None]:
-    """``with ab.debugging.check_indices():`` - the check holds inside the block."""
+    """Refuse ids that name no segment or class inside of the block: ``with ab.debugging.check_indices():``."""
     before = _guard.indices
     _switch(indices=True)
     try:
@@ -119,7 +119,7 @@ def looks_at_operations() -> bool:
 
 
 def check_fed(name: str, value: Any) -> None:
-    """Raises FloatingPointError: the value fed to tensor `name` holds NaN."""
+    """Check that the value fed to tensor `name` holds no NaN. Raises FloatingPointError."""
     if _guard.enabled and is_differentiable(value.dtype) and np.isnan(value).any():
         raise FloatingPointError(f"The value fed to {name!r} holds {_counted(np.isnan(value), 'NaN')}.")
 

@@ -64,7 +64,7 @@ def piece_of(operation: Operation, natives: Mapping[Operation, NativeRegion], ke
 
 
 def _seconds_of_product(operation: Operation) -> float:
-    """Infinity where sizes are known when it runs only."""
+    """Estimate the time of a product; infinity where sizes are known when it runs only."""
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     if not all(isinstance(spec, TensorSpec) and spec.is_static for spec in specs):
         return math.inf
@@ -91,7 +91,7 @@ def arranged(
 
 
 def print_group(block: Block, group: Sequence[Operation]) -> None:
-    """The call that runs a group; `printer.ran` then has for each operation an expression for the tuple it gave."""
+    """Print the call that runs a group; `printer.ran` then has an expression for the tuple that each operation gave."""
     printer = block.printer
     if group[0].op.type_name in _PRODUCTS:
         called = [_print_product(block, operation) for operation in group]
@@ -112,7 +112,7 @@ def _parallel_products() -> Any:
 
 
 def _print_product(block: Block, operation: Operation) -> tuple[str, str]:
-    """Return a product as a tuple of what computes it and its operands, and the call that runs it by itself."""
+    """Print a product as a tuple of what computes it and its operands, and the call that runs it by itself."""
     printer = block.printer
     outputs = [tensor.spec for tensor in operation.outputs]
     member = _parallel_products().Member(printer.kernels[operation], outputs)
@@ -121,7 +121,7 @@ def _print_product(block: Block, operation: Operation) -> tuple[str, str]:
 
 
 def _print_piece(block: Block, operation: Operation) -> tuple[str, str]:
-    """A piece as a tuple of a function and its arguments, and the call that runs it again ("" for a native loop)."""
+    """Print a piece as a tuple of function and arguments, and the call that runs it again ("" for a native loop)."""
     printer, native = block.printer, block.printer.natives.get(operation)
     if native is not None:
         names = [block.names[tensor] for tensor in native.plan.inputs]
@@ -146,7 +146,7 @@ class _Way:
 
 @contextmanager
 def always(is_parallel: bool) -> Generator[None]:
-    """Inside the block, groups in the whole process run side by side, or one after the other, whatever is faster."""
+    """Run groups in the whole process side by side, or one after the other, inside of the block, whatever is faster."""
     before, _Way.always = _Way.always, is_parallel
     try:
         yield
@@ -173,7 +173,7 @@ class ParallelSchedule:
         return results
 
     def _is_parallel(self) -> bool:
-        """Return one after the other at first, then side by side; from then on what was faster, but for trials."""
+        """Test whether to run in parallel: first not, then yes; from then on what was faster, but for trials."""
         self._runs += 1
         alone, together = self.times[False], self.times[True]
         if self._runs <= _COLD or not alone or min(alone) < 2 * machine_profile().thread_seconds:
@@ -232,7 +232,7 @@ class _Job:
             results[number] = _result(piece)
 
     def help(self) -> None:
-        """The same on another thread."""
+        """Help from another thread."""
         with self._lock:
             if not self._pieces:
                 return

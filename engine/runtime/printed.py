@@ -39,7 +39,7 @@ class Frame:
         self._takers: dict[Symbol, int] = {}
 
     def add_history(self, inner: Symbol, name: str) -> None:
-        """One more operation takes the history of `inner`; all take it by the last name."""
+        """Add one more operation that takes the history of `inner`; all take it by the last name."""
         self.histories[inner] = name
         self._takers[inner] = self._takers.get(inner, 0) + 1
 

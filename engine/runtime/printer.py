@@ -141,7 +141,7 @@ class Printer:
     def print_step(
         self, operations: Sequence[Operation], feeds: Sequence[Symbol], fetches: Sequence[Symbol], copied: set[Symbol]
     ) -> str:
-        """Return the source of ``step(*feeds)``, which returns the fetches as a tuple."""
+        """Print the source of ``step(*feeds)``, which returns the fetches as a tuple."""
         function = Function(self, "step")
         names: dict[Symbol, str] = {}
         for tensor in feeds:
@@ -255,7 +255,7 @@ class Block:
             self._free(dying.get(operation, ()))
 
     def _print_hold(self, operation: Operation, native: NativeRegion | None) -> None:
-        """Before the first write of the step: what holds interrupts back until all are done."""
+        """Print, before the first write of the step, what holds interrupts back until all are done."""
         printer = self.printer
         if printer.first_write is None:
             return
@@ -265,7 +265,7 @@ class Block:
             self.line(f"{printer.bind('hold_interrupts', hold_interrupts)}()")
 
     def _print_run(self, native: NativeRegion) -> None:
-        """Operations in a row that are compiled as a whole; the function beside it runs only if that can't."""
+        """Print operations in a row that are compiled as a whole; the function beside it runs only if that can't."""
         printer, plan = self.printer, native.plan
         taken = dict.fromkeys([*plan.inputs, *[tensor for operation in plan.run for tensor in operation.inputs]])
         for tensor in taken:
@@ -287,7 +287,7 @@ class Block:
         self._print_native(native, f"{inside.function.name}({', '.join(arguments.values())})")
 
     def _print_native(self, native: NativeRegion, instead: str) -> None:
-        """A run's call; `instead` calls a function that does the same without machine code."""
+        """Print a run's call; `instead` calls a function that does the same without machine code."""
         passed = [self.names[tensor] for tensor in native.plan.inputs]
         self.printer.in_runs.update(o for o in native.plan.run if not isinstance(o.op, Constant))
         names = ", ".join(self.output_name(tensor) for tensor in native.plan.outputs)
@@ -308,7 +308,7 @@ class Block:
         return self.print_start(self.printer.timing, operation)
 
     def print_start(self, timing: Timing, operation: Operation, is_iteration: bool = False) -> str:
-        """Return the name of a variable that holds when an operation, or an iteration of a loop, began."""
+        """Print a variable that holds when an operation, or an iteration of a loop, began; return its name."""
         began = self.fresh("began")
         timing.start(began, operation, is_iteration)
         self.line(f"{began} = {self.printer.bind('now', now)}()")
@@ -393,7 +393,7 @@ class Block:
         self._assign(operation, expression, arguments)
 
     def _print_write_rows(self, op: AssignRows, operation: Operation) -> None:
-        """A write of rows in the memory of variables.
+        """Print a write of rows in the memory of variables.
 
         Where other steps may read these meanwhile, nothing here holds the values that are written over: whoever else
         does is found out when it runs.
@@ -416,13 +416,13 @@ class Block:
         self._assign(operation, f"{update}({', '.join(arguments)})", arguments)
 
     def _print_ran(self, operation: Operation) -> None:
-        """The results of an operation that ran side by side with others; if it failed, it runs again."""
+        """Print the results of an operation that ran side by side with others; if it failed, it runs again."""
         arguments = [self.names[tensor] for tensor in operation.inputs]
         names = ", ".join(self.output_name(tensor) for tensor in operation.outputs)
         self.line(f"{names}, = {' or '.join(self.printer.ran[operation])}", (operation, arguments))
 
     def _print_kernel(self, operation: Operation) -> None:
-        """A fused operation: buffers for the results, and the call of its kernel on the addresses of the arrays."""
+        """Print a fused operation: buffers for the results, and the call of its kernel on the arrays' addresses."""
         printer, kernel = self.printer, self.printer.kernels[operation]
         arguments = [self.names[tensor] for tensor in operation.inputs]
         if callable(kernel):  # it makes the result
@@ -455,7 +455,7 @@ class Block:
     def _print_together(
         self, operation: Operation, op: HorizontallyFused, arguments: Sequence[str], outputs: Sequence[str]
     ) -> None:
-        """The call of a kernel that gets the operands of all members in one tuple."""
+        """Print the call of a kernel that gets the operands of all members in one tuple."""
         kernel, origin = self.printer.kernels[operation], (operation, arguments)
         shared, own, made = arguments[: len(op.shared)], arguments[len(op.shared) :], len(op.op.results)
         listed: list[str] = []

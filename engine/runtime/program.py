@@ -301,7 +301,7 @@ class Program:
 
     @contextlib.contextmanager
     def settled(self) -> Generator[Program]:
-        """Give the program that runs in this one's place after many runs; it does so at once inside the block."""
+        """Yield the program that runs after many runs in this one's place; inside of the block it is used at once."""
         before = self._often, self._left
         if self._often is None and self._left > 0:
             self._often = Program(*self._origin, self._exact, of=self, runs_often=True)
@@ -311,7 +311,7 @@ class Program:
             self._often, self._left = before
 
     def _other(self, guard: bool, timed: bool) -> Program:
-        """The same step with the NaN guard, with clocks, or within the memory budget and by the passes that hold now.
+        """Return the same step with the NaN guard, with clocks, or by the memory budget and passes that hold now.
 
         What it does counts as done by this program.
         """
@@ -405,7 +405,7 @@ def kernels_of(operations: Sequence[Operation], exact: bool) -> dict[Operation, 
 
 
 def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Makes the context in which a step runs: steps with large arrays keep their memory for the next one."""
+    """Return what makes the context in which a step runs: large arrays' memory is kept for the next step."""
     if not is_on("memory") or not any(
         _is_large(tensor)
         for block in all_blocks(operations)
@@ -511,7 +511,7 @@ def copied_value(value: Any) -> Any:
 
 
 def as_fetched(value: Any) -> Any:
-    """A fetched value as the caller gets it: TensorArrays as lists, TensorStores as dicts, a single string as a str."""
+    """Return a fetched value for the caller: TensorArrays as lists, TensorStores as dicts, a single string as a str."""
     if isinstance(value, StoreValue):
         return {key: copied_value(as_fetched(element)) for key, element in value.items()}
     if isinstance(value, ArrayValue):

@@ -127,7 +127,7 @@ def _is_row(value: _Array, rows: _Array, index: int) -> bool:
 
 
 def recorded_beside(node: Operation, tensor: Symbol, in_slots: Mapping[Symbol, Operation]) -> int | None:
-    """The position of the array among a loop's variables into which that writes the next value of variable `tensor`.
+    """Return the position of the loop variable's array into which that writes the next value of variable `tensor`.
 
     Args:
         node: the loop.
@@ -145,7 +145,7 @@ def recorded_beside(node: Operation, tensor: Symbol, in_slots: Mapping[Symbol, O
 
 
 def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Operation]:
-    """Results inside loops and branches that are computed in the slot of the TensorArray into which they are written.
+    """Map results in loops and branches to their writes, if computed in the TensorArray's slot that is written.
 
     The value is then in the array's memory, so it may be read and recorded, but not taken over by a variable.
 

@@ -56,7 +56,7 @@ class _RegionPrinter:
         self._print_as_function(native)
 
     def _print_as_function(self, native: NativeRegion | None) -> None:
-        """A function over the inputs, which returns the results and what the frame records.
+        """Print a function over the inputs, which returns the results and what the frame records.
 
         Where there is a native region, that runs, and the function only if it can't.
         """
@@ -203,7 +203,7 @@ class LoopPrinter(_RegionPrinter):
         return any(not o.op.elementwise for o in inside if not isinstance(o.op, (Parameter, Constant)))
 
     def _print_condition(self, names: dict[Symbol, str], loops: tuple[tuple[Operation, str], ...]) -> None:
-        """``while test:`` if the test is one expression, otherwise computed inside and left by ``break``."""
+        """Print ``while test:`` if the test is one expression, otherwise computed inside and left by ``break``."""
         recorded = [tensor for tensor in self.frame.histories if tensor.graph is self.op.condition]
         operations = needed_in_region(self.op.condition, recorded)
         result = self.op.condition.results[0]
@@ -228,7 +228,7 @@ class LoopPrinter(_RegionPrinter):
         inside.line(f"if not {inside.names[result]}: break")
 
     def _print_look(self, inside: Block) -> None:
-        """In each iteration: whether the step has to end."""
+        """Print a look, in each iteration, whether the step has to end."""
         printer = self.outer.printer
         look, check = printer.bind("requests", requests), printer.bind("check_stop", check_stop)
         inside.line(f"if {look}: {check}()")

@@ -22,7 +22,7 @@ from ..passes.memory.storage import inner_blocks
 
 
 def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
-    """The reads of elements, one or all, that nothing reads again.
+    """Return the reads of elements, one or all, that nothing reads again.
 
     Args:
         operations: of a step, in order.
@@ -57,7 +57,7 @@ def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Operati
 
 
 def _shared(operations: Iterable[Operation]) -> set[Symbol]:
-    """Histories of one tensor: they are one list."""
+    """Return histories that record the same tensor as another one: these are one list."""
     histories: dict[tuple[Symbol, Symbol], list[Symbol]] = {}
     for operation in operations:
         if isinstance(operation.op, History):
@@ -66,7 +66,7 @@ def _shared(operations: Iterable[Operation]) -> set[Symbol]:
 
 
 def _only_reads(body: Region, arrays: set[Symbol], inside: Sequence[Operation]) -> set[Operation]:
-    """The only uses of some of `arrays` in a body, where they read another element in each iteration."""
+    """Return the only uses of some of `arrays` in a body, where they read another element in each iteration."""
     users: dict[Symbol, set[Operation]] = {}
     for operation in inside if arrays else ():
         for array in arrays.intersection(operation.inputs):

@@ -19,7 +19,7 @@ from ..passes.memory.storage import inner_blocks
 
 
 def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
-    """The writes of rows that need not copy the variable: nothing that may share its memory is used afterwards."""
+    """Return row writes that need not copy the variable: nothing that may share its memory is used afterwards."""
     found: set[Operation] = set()
     _find_rows_in_place(operations, set(fetches), (), found)
     return found

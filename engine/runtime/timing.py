@@ -54,7 +54,7 @@ class Timing:
         self._starts: dict[str, Started] = {}
 
     def start(self, name: str, operation: Operation, is_iteration: bool = False) -> None:
-        """Variable `name` will hold when `operation` (or an iteration of it) has begun."""
+        """Note that variable `name` will hold when `operation` (or an iteration of it) has begun."""
         self._starts[name] = Started(operation, is_iteration)
 
     def close(self, scopes: Sequence[Mapping[str, Any]], error: Exception) -> None:
@@ -159,14 +159,14 @@ class SavedBytes:
 
 
 def note_saved_bytes(count: int) -> None:
-    """From now on, a step holds so many bytes for its backward pass."""
+    """Note that a step holds, from now on, so many bytes for its backward pass."""
     if active.recorder is not None:
         active.recorder.counter(here("")[0], "saved bytes", now(), count)
 
 
 @contextmanager
 def step_span(describe: Callable[[], Mapping[str, Any]]) -> Generator[None]:
-    """A span around a run of a step, whether it fails or not."""
+    """Record a span around a run of a step, whether it fails or not."""
     began = now()
     try:
         yield
@@ -175,7 +175,7 @@ def step_span(describe: Callable[[], Mapping[str, Any]]) -> Generator[None]:
 
 
 def note_compiled(began: float, describe: Callable[[], Mapping[str, Any]]) -> None:
-    """A program was compiled: a span on a lane of its own."""
+    """Note that a program was compiled, as a span on a lane of its own."""
     if active.recorder is not None:
         active.recorder.span(here("compile"), "compile", began, now(), describe)
 
@@ -197,7 +197,7 @@ def _is_known(spec: Spec) -> bool:
 
 
 def _formatted(tensors: Sequence[Symbol], seen: Iterator[_Form | str]) -> str:
-    """dtypes and shapes: the static ones from the specs, the others in turn from what was seen."""
+    """Format dtypes and shapes: the static ones from the specs, the others in turn from what was seen."""
     values = [tensor.spec for tensor in tensors if not isinstance(tensor.spec, FrameSpec)]
     forms = [spec if _is_known(spec) else next(seen) for spec in values]
     return ", ".join(form if isinstance(form, str) else describe_value(form) for form in forms)

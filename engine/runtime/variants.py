@@ -79,7 +79,7 @@ class Variants:
         return self._general
 
     def _forget(self) -> None:
-        """Other devices have been declared."""
+        """Forget the programs, as other devices have been declared."""
         self._programs.clear()
         self._general = None
         self._version = declaration.version

@@ -19,7 +19,7 @@ _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Generator[BinaryIO]:
-    """A stream that becomes the file `path` when the block ends, and nothing at all when it fails.
+    """Write a stream that becomes the file `path` when the block ends, and nothing at all when it fails.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and then takes the name: whoever
     opens `path` sees the whole old file or the whole new one. A link stays a link, and the mode of a file stays. What
@@ -57,7 +57,7 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
 
 
 def _create(target: Path) -> tuple[Path, int, int | None]:
-    """A new temporary file for `target`: its path, a descriptor, and one more that holds its lock until it is closed.
+    """Create a temporary file for `target`: its path, a descriptor, and one that holds its lock until it is closed.
 
     The lock says that somebody writes the file; the system releases it whatever ends the process.
     """

@@ -44,7 +44,7 @@ _field_names: weakref.WeakKeyDictionary[type[Op], list[str]] = weakref.WeakKeyDi
 
 
 def field_names(cls: type[Op]) -> list[str]:
-    """The attributes from which an op is made again: the fields of a dataclass, else the constructor's parameters."""
+    """Return the attributes that make an op again: the fields of a dataclass, else the constructor's parameters."""
     found = _field_names.get(cls)
     if found is None:
         found = _field_names[cls] = _found_field_names(cls)
@@ -246,7 +246,7 @@ class ValueReader:
 
 
 def read_spec(value: Any) -> Any:
-    """Return the reverse of `write_spec`."""
+    """Read a spec from JSON: the reverse of `write_spec`."""
     if value in ("frame", "record"):
         return FrameSpec() if value == "frame" else RecordSpec()
     if is_mapping(value):
@@ -270,6 +270,6 @@ def storable(array: Any) -> Any:
 
 
 def restored(array: Any, dtype: str) -> Any:
-    """Return the reverse of `storable`."""
+    """Read an array: the reverse of `storable`."""
     wanted = as_dtype(dtype)
     return array if array.dtype == wanted else array.view(wanted)

@@ -39,7 +39,7 @@ def describe(graph: Graph, operations: Collection[Operation] | None = None) -> t
 
 
 def describe_for_tasks(graph: Graph) -> tuple[dict[str, Any], list[Any], list[Any]]:
-    """As `describe`, and the variables and generators of the graph in the order in which the document has them.
+    """Describe as `describe` does, and return the variables and generators in the document's order, too.
 
     First values that can be computed elsewhere are described, not computed. Values that a task holds are left out.
     """

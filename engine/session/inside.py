@@ -54,7 +54,7 @@ def _one_level_out(tensor: Symbol, region: Region) -> Symbol:
 
 
 def find_by_name(graph: Graph, name: str) -> Any:
-    """The tensor (``operation:output``) or operation called `name`; inside a loop or branch as ``loop/region/name``.
+    """Find the tensor (``operation:output``) or operation `name`; inside a loop or branch: ``loop/region/name``.
 
     Raises:
         KeyError: there is none.

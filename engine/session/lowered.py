@@ -36,7 +36,7 @@ class Lowered:
         return self.machine.devices
 
     def dump(self) -> str:
-        """Typed text, one line a node, those of a loop's frame indented."""
+        """Return typed text, one line a node, those of a loop's frame indented."""
         return dump_machine(self.machine)
 
     def dot(self) -> str:

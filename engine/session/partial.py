@@ -96,7 +96,7 @@ class PartialRun:
         return _Piece(self.graph, operations, wanted, kept, list(given), self._schedule)
 
     def _earlier_effects(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Operations of the step that have to come before some of `operations`, because they touch the same state."""
+        """Return operations of the step that must come before some of `operations`, as they touch the same state."""
         now = set(operations)
         latest: dict[Any, int] = {}
         writes: set[Any] = set()

@@ -143,18 +143,18 @@ class Profile:
         )
 
     def by_user_line(self) -> list[UserLine]:
-        """Return the same by the lines that built the operations, what took longest first.
+        """Return the profile by the lines that built the operations, what took longest first.
 
         What several of your lines built in common, such as a fused kernel, counts for the last one of them.
         """
         return [UserLine(*summed) for summed in _summed(self.lines, lambda line: line.location)]
 
     def by_kernel(self) -> list[KernelTime]:
-        """Return the same by kind of kernel, what took longest first."""
+        """Return the profile by kind of kernel, what took longest first."""
         return [KernelTime(*summed) for summed in _summed(self.lines, lambda line: line.kernel or line.operation)]
 
     def stacks(self) -> list[Stack]:
-        """Return the same as parts of a flame graph: your line, and the operation in it."""
+        """Return the profile as parts of a flame graph: your line, and the operation in it."""
         found = [Stack((line.location or "elsewhere", line.operation), line.seconds, line.bytes) for line in self.lines]
         return [*found, Stack(("between operations",), self.between, 0)]
 
@@ -277,7 +277,7 @@ def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int | No
 
 
 def profile_program(program: Any, run: Callable[[], Any], runs: int | None = None) -> Profile:
-    """Return `profile` of a program that is there already.
+    """Profile a program that is there already; see `profile`.
 
     Args:
         program: the program.
@@ -444,7 +444,7 @@ def _formatted(describe: Callable[..., Mapping[str, Any]], arguments: tuple[Any,
 
 
 def _own_times(slices: Iterable[Slice], clock: float = 0.0) -> list[tuple[Slice, float]]:
-    """Each slice with its time less that of those inside and of their clocks, on its lane; what is around comes first.
+    """Return each slice with its time less that of those inside and of their clocks, on its lane; outer ones first.
 
     Args:
         slices: what was recorded.
@@ -510,7 +510,7 @@ def _numbers(program: Any) -> dict[Any, int]:
 
 
 def _lines_of(program: Any) -> dict[Operation, int]:
-    """For each operation the line where a loop or branch begins, or where the value of another one is there."""
+    """Map each operation to the line where a loop or branch begins, or where another one's value is there."""
     found: dict[Operation, int] = {}
     for number, origin in sorted(program.origins.items()):
         if origin.operation not in found or not origin.operation.op.regions:

@@ -43,7 +43,7 @@ class Arguments:
         }
 
     def call(self, python_function: Callable[..., Any], replaced: dict[str, Any]) -> Any:
-        """The function's result for these arguments, with some leaves replaced; values without any stay as they are."""
+        """Call the function for these arguments, with some leaves replaced; values without any stay as they are."""
         given = self._bound.arguments
         bound = inspect.BoundArguments(self._bound.signature, OrderedDict(given))
         for name, value in given.items():

@@ -122,7 +122,7 @@ class Session:
             return self._run(programs, fetches, leaves, values)
 
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
-        """A function of the values of `feed_list` that returns the fetches; quicker than `run` for repeated steps."""
+        """Make a function of the values of `feed_list` that returns the fetches; it is faster than `run` in a loop."""
         feeds = self._resolve_feeds(feed_list)
         leaves = tuple(self._resolve_fetches(fetches))
         programs = self._variants(leaves, feeds)
@@ -346,7 +346,7 @@ def _known(leaf: Any) -> Any:
 
 
 def _schedule(placement: Any, seed: Any, target: Any, lossy: Any) -> Schedule:
-    """Raises TypeError: one of them is something else than it should be. ValueError: they do not go together."""
+    """Check the schedule's arguments. Raises TypeError for a wrong type, ValueError if they do not go together."""
     pairs = _lossy_pairs(lossy)
     if pairs and target is None:
         raise ValueError(
@@ -370,7 +370,7 @@ def _schedule(placement: Any, seed: Any, target: Any, lossy: Any) -> Schedule:
 
 
 def _lossy_pairs(lossy: Any) -> tuple[tuple[str, str], ...]:
-    """Raises TypeError: it is something else than pairs of names. ValueError: a name can't be read."""
+    """Check pairs of names. Raises TypeError for anything else, ValueError for a name that can't be read."""
     given: Any = lossy
     if isinstance(lossy, str) or not isinstance(lossy, Iterable):
         raise TypeError(f"lossy={lossy!r}: expected pairs of names, such as [('/job:ps', '/job:worker')].")
@@ -388,7 +388,7 @@ _SCALARS: frozenset[Any] = frozenset(np.sctypeDict.values())  # classes of NumPy
 
 
 def checked_feed(tensor: Symbol, value: Any) -> Any:
-    """`value` as an array that fits `tensor`.
+    """Return `value` as an array that fits `tensor`.
 
     Raises:
         ValueError: its shape does not fit, or integers are outside the tensor's dtype.
@@ -440,7 +440,7 @@ def _from_objects(value: Any, tensor: Symbol) -> Any:
 
 
 def _check_range(tensor: Symbol, array: Any) -> None:
-    """Integers go into any integer dtype that holds their values."""
+    """Check that integers fit: they go into any integer dtype that holds their values."""
     limits = np.iinfo(tensor.dtype)
     if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
         wrong = next(value for value in (int(array.max()), int(array.min())) if not limits.min <= value <= limits.max)

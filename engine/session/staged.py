@@ -120,7 +120,7 @@ class Staged(Op):
         return [_filled(result, values) for result in results]
 
     def _derive(self, is_given: Sequence[bool], needed: Sequence[bool]) -> tuple[Staged, list[Any]]:
-        """The derivative as an op, and for each input its cotangent, made of the derivative's outputs; or None."""
+        """Derive the derivative as an op, and for each input its cotangent, from the derivative's outputs; or None."""
         ys = [output for output, given in zip(self.outputs, is_given, strict=True) if given]
         with self.graph.as_default():
             seeds = [self.graph.add(Placeholder(y.spec), (), "cotangent").outputs[0] for y in ys]

@@ -62,7 +62,7 @@ class EventFile:
         self._write(bytes_field(3, "brain.Event:2"), 0)
 
     def scalar(self, name: str, data: Any, step: int = 0) -> None:
-        """A number at a step.
+        """Write a number at a step.
 
         Args:
             name: its tag; slashes group tags.
@@ -89,7 +89,7 @@ class EventFile:
         self.buckets(name, *bucketed(np.asarray(as_array(data)), buckets), step)
 
     def buckets(self, name: str, numbers: Any, limits: Any, counts: Any, step: int = 0) -> None:
-        """A histogram of which the buckets are known, as `bucketed` gives them; without any nothing is written.
+        """Write a histogram of which the buckets are known, as `bucketed` gives them; without any nothing is written.
 
         Args:
             name: its tag.
@@ -102,7 +102,7 @@ class EventFile:
             self._summary(name, bytes_field(5, head + doubles_field(6, limits) + doubles_field(7, counts)), step)
 
     def image(self, name: str, data: Any, step: int = 0, max_outputs: int = 3) -> None:
-        """One image or several.
+        """Write one image or several.
 
         Args:
             name: its tag; several images are ``name/0``, ``name/1``, ...
@@ -126,7 +126,7 @@ class EventFile:
             self._summary(tag, bytes_field(4, _image(as_bytes(image))), step)
 
     def text(self, name: str, data: str | Iterable[str], step: int = 0) -> None:
-        """Text, as Markdown.
+        """Write text, as Markdown.
 
         Args:
             name: its tag.
@@ -137,7 +137,7 @@ class EventFile:
         self._tensor(name, list(data) if several else [data], "text", b"", step, is_vector=several)
 
     def keras_model(self, name: str, json_text: str, step: int = 0) -> None:
-        """A model's config as JSON, which TensorBoard draws layer by layer.
+        """Write a model's config as JSON, which TensorBoard draws layer by layer.
 
         Args:
             name: its tag.
@@ -167,7 +167,7 @@ class EventFile:
     def _tensor(
         self, name: str, texts: list[str], plugin: str, content: bytes, step: int, is_vector: bool = False
     ) -> None:
-        """A summary that a plugin of TensorBoard reads from a tensor of strings."""
+        """Write a summary that a plugin of TensorBoard reads from a tensor of strings."""
         told = bytes_field(1, plugin) + (bytes_field(2, content) if content else b"")
         metadata = bytes_field(1, told) + integer_field(4, _TENSOR_CLASS)
         shape = bytes_field(2, bytes_field(2, integer_field(1, len(texts)))) if is_vector else bytes_field(2, b"")
@@ -209,7 +209,7 @@ def bucketed(values: Array, buckets: int = BINS) -> tuple[Array, Array, Array]:
 
 
 def as_bytes(image: Array) -> Array:
-    """Floats from 0 to 1 as 0 ... 255."""
+    """Convert floats from 0 to 1 to 0 ... 255."""
     if image.dtype == np.uint8:
         return image
     return (np.clip(np.nan_to_num(image.astype("float64")), 0.0, 1.0) * 255 + 0.5).astype("uint8")

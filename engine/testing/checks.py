@@ -39,7 +39,7 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 
 
 def check_value(sample: Sample) -> int:
-    """`run` gives what is expected (or twice the same), in the form that `infer` says, and leaves its inputs alone."""
+    """Check that `run` gives what is expected (or twice the same), in the form of `infer`, and keeps its inputs."""
     inputs = [_frozen(x) for x in sample.inputs]
     results = as_tuple(sample.op.run(np, *inputs))
     may_vary = sample.op.shape_from_values or not all_floating(inputs)
@@ -180,7 +180,7 @@ class _NumpyExpressions:
 
 
 def check_emission(sample: Sample) -> int:
-    """`emit`, `emit_out` and `expression` give the bits that `run` gives."""
+    """Check that `emit`, `emit_out` and `expression` give the bits that `run` gives."""
     op, inputs = sample.op, sample.inputs
     expected = op.run(np, *inputs)
     cases = _check_emitted(op, inputs, expected)
@@ -231,7 +231,7 @@ def _fortran(x: Any) -> Any:
 
 
 def _spread(x: Any) -> Any:
-    """Every second element of a larger array along each axis, from its end to its start."""
+    """Return every second element of a larger array along each axis, from its end to its start."""
     larger = np.zeros([2 * dim for dim in x.shape], x.dtype)
     larger = _garbage(larger) if x.dtype.kind in "biufcV" else larger
     part = larger[(..., *(slice(None, None, -2),) * x.ndim)]
@@ -243,7 +243,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {"fortran": _fortran, "strided": _spr
 
 
 def check_layouts(sample: Sample) -> int:
-    """Arrays in other layouts give the same values; what is emitted for them still equals `run` on them."""
+    """Check that other layouts give the same values; what is emitted for them still equals `run` on them."""
     op = sample.op
     expected = op.run(np, *sample.inputs)
     if not any(is_array(x) and x.size > 1 for x in sample.inputs):
@@ -288,7 +288,7 @@ def in_double(value: Any) -> Any:
 
 
 def check_dtypes(sample: Sample) -> int:
-    """In every dtype that `infer` takes, `run` gives the dtype that it says, and what is emitted equals it.
+    """Check that, for each dtype that `infer` takes, `run` gives the dtype it says, and emitted code equals it.
 
     The sample's floating inputs are tried in all dtypes, its integers in those that hold their values. `infer` may
     refuse dtypes by TypeError, but neither float32 nor float64 where the sample is floating. In double precision the

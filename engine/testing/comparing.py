@@ -45,7 +45,7 @@ def pairs(first: Any, second: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def assert_same_form(actual: Any, expected: Any) -> None:
-    """One type, dtype and shape."""
+    """Assert one type, dtype and shape."""
     fail_unless(
         type(actual) is type(expected), f"the type is {type(actual).__name__}, expected {type(expected).__name__}"
     )
@@ -54,7 +54,7 @@ def assert_same_form(actual: Any, expected: Any) -> None:
 
 
 def assert_identical(actual: Any, expected: Any) -> None:
-    """One type, dtype, shape, and the same bits, but that all NaNs are one."""
+    """Assert one type, dtype, shape, and the same bits, but that all NaNs are one."""
     assert_same_form(actual, expected)
     if actual.dtype.kind not in "biufcV":
         np.testing.assert_array_equal(actual, expected)
@@ -69,7 +69,7 @@ def assert_identical(actual: Any, expected: Any) -> None:
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float, elementwise: bool = False) -> None:
-    """Equal integers; floats within `tolerance` of each other or, unless `elementwise`, of the largest among them."""
+    """Assert equal integers; floats within `tolerance` of each other or, unless `elementwise`, of the largest."""
     fail_unless(
         np.shape(actual) == np.shape(expected), f"the shape is {np.shape(actual)}, expected {np.shape(expected)}"
     )
@@ -90,7 +90,7 @@ def _as_wide(value: Any) -> Any:
 
 
 def assert_fits(value: Any, spec: Any) -> None:
-    """`value` has the form of run-time values, and is what `spec` says."""
+    """Assert that `value` has the form of run-time values, and is what `spec` says."""
     scalar = not value.shape and value.dtype.kind != "T"  # the scalars of NumPy's strings are Python's
     fail_unless(
         isinstance(value, np.generic if scalar else np.ndarray),

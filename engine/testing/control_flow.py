@@ -24,7 +24,7 @@ TIMES = 3  # iterations of the loops
 
 
 def check_control_flow(sample: Sample, known: str = "static", kernels: bool = False, derivatives: bool = True) -> int:
-    """Inside a branch, a loop that captures and one that carries, an op's values and derivatives are those outside.
+    """Check that an op has the same values and derivatives in a branch, a loop that captures and one that carries.
 
     Both roads are compared: to the bit, or with `kernels` within rounding. Derivatives take most of the time; they
     can be left out.
@@ -45,7 +45,7 @@ def check_control_flow(sample: Sample, known: str = "static", kernels: bool = Fa
 
 
 def build_programs(probe: Probe, derivatives: bool = True) -> tuple[list[list[Symbol]], Controls]:
-    """In the probe's graph: the results outside, in a branch and in two loops; then the derivatives in those places."""
+    """Build in the probe's graph results outside, in a branch and two loops; then the derivatives in those places."""
     controls = add_controls(probe.graph)
     with probe.graph.as_default():
         plain = probe.outputs(probe.inputs)
@@ -56,7 +56,7 @@ def build_programs(probe: Probe, derivatives: bool = True) -> tuple[list[list[Sy
 
 
 def _compare_places(groups: list[list[Any]], taken: bool) -> None:
-    """The results in all places are equal, or zero if the branch is not taken and the loops do not run."""
+    """Compare the results in all places: equal, or zero if the branch is not taken and the loops do not run."""
     (plain, *values), (outside, *inside) = groups[:4], groups[4:] or [[]]
     for group in values:
         for value, wanted in zip(group, plain, strict=True):
@@ -138,7 +138,7 @@ def _assert_same_road(value: Any, wanted: Any, kernels: bool) -> None:
 
 
 def check_session(sample: Sample, known: str = "static") -> int:
-    """A session, which fuses and specialises, gives the interpreter's values and derivatives, for any layout of feeds.
+    """Check that a session, which fuses and specialises, gives the interpreter's results, for any layout of feeds.
 
     What follows the op in the graph is elementwise, so that its results become the operands of kernels.
     """

@@ -104,7 +104,7 @@ class Probe:
         return _pulled(first, self._pulls)
 
     def derivatives(self, loss: Tensor) -> list[Symbol]:
-        """First derivatives for the wanted inputs, then those of `slope`."""
+        """Return first derivatives for the wanted inputs, then those of `slope`."""
         first: list[Any] = gradients(loss, self.wanted)
         missing = [x.name for x, derivative in zip(self.wanted, first, strict=True) if derivative is None]
         fail_unless(not missing, f"no gradient comes back to {', '.join(missing)}")
@@ -116,7 +116,7 @@ class Probe:
 
 
 def check_derivatives(sample: Sample, known: str = "static", directions: int = 2) -> int:
-    """Return derivatives of both orders along random directions equal central differences.
+    """Check that derivatives of both orders along random directions equal central differences.
 
     Args:
         sample: the case.
@@ -148,7 +148,7 @@ def _compare(
     rng: np.random.Generator,
     directions: int,
 ) -> None:
-    """Each stage's number changes along random directions as its derivatives say."""
+    """Check that each stage's number changes along random directions as its derivatives say."""
     found = [run([number, *derivatives], feeds) for number, derivatives in stages]
     for x, value in zip(list(wanted) * len(stages), [v for group in found for v in group[1:]], strict=True):
         shape = feeds[x].shape

@@ -43,7 +43,7 @@ CHECKS: dict[str, Callable[[Sample], int]] = {
 
 
 def check_error(sample: ErrorSample) -> int:
-    """The call is refused with the error and message that the sample says."""
+    """Check that the call is refused with the error and message that the sample says."""
     try:
         sample.call()
     except sample.error as error:

@@ -16,7 +16,7 @@ from .derivatives import Probe
 
 
 def check_saving(sample: Sample, known: str = "static", inside: bool = True) -> int:
-    """A graph with the op and its gradient is the same after reloading: the same names, and the same bits.
+    """Check that a graph with the op and its gradient is the same after reloading: same names, and same bits.
 
     It can be differentiated further: gradients of the gradient, built after loading, equal those of the original.
 

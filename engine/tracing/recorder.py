@@ -95,7 +95,7 @@ class Recorder:
         self.events: list[Event] = []
 
     def kernel(self, device: str, stream: str, name: str, start: float, end: float, details: Details = None) -> None:
-        """Work on a device: an operation or a transfer. `name` is its kind; details may name the "operation"."""
+        """Record work on a device: an operation or transfer. `name` is its kind; details may name the "operation"."""
         self.events.append(Slice(Lane(device, stream), name, start, end, details, True))
 
     def span(self, lane: tuple[str, str], name: str, start: float, end: float, details: Details = None) -> None:
@@ -106,7 +106,7 @@ class Recorder:
         self.events.append(Slice(Lane(*lane), name, start, end, details, False))
 
     def flow(self, key: Any, source: End, target: End) -> None:
-        """An arrow, from (device, stream, time) to (device, stream, time), such as a Send and its Recv.
+        """Record an arrow, from (device, stream, time) to (device, stream, time), such as a Send and its Recv.
 
         It is drawn between the innermost slices at these times, which are best given as the starts of two slices; where
         there is no slice, or it would end before it starts, it is left out. The slice of a Recv should begin when its
@@ -124,5 +124,5 @@ class Recorder:
         self.events.append(Clock(device, time, ahead, error))
 
     def instant(self, lane: tuple[str, str], name: str, time: float, details: Details = None) -> None:
-        """Something that happened at one moment."""
+        """Record something that happened at one moment."""
         self.events.append(Instant(Lane(*lane), name, time, details))

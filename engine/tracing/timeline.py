@@ -66,7 +66,7 @@ def write_timeline(events: Sequence[Event], path: str | os.PathLike[str]) -> Non
 
 
 def timeline(events: Sequence[Event]) -> str:
-    """`events` as a JSON document."""
+    """Return `events` as a JSON document."""
     return _Timeline(events).text()
 
 
@@ -237,7 +237,7 @@ def _first_time(event: Slice | Flow | Counter | Instant) -> float:
 
 
 def _clocks(clocks: Iterable[Clock]) -> dict[str, dict[str, float | None]]:
-    """By device, the largest error of its clock, and how far that was ahead then, in microseconds."""
+    """Return, by device, the largest error of its clock, and how far it was ahead then, in microseconds."""
     worst: dict[str, Clock] = {}
     for clock in clocks:
         if clock.device not in worst or clock.error > worst[clock.device].error:
@@ -281,7 +281,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_json(time: int, event: dict[str, Any]) -> str:
-    """An event at a time in nanoseconds. JSON's own way to write floats could be 1e-05, which is read inexactly."""
+    """Print an event at a time in ns. JSON's own way to write floats could be 1e-05, which is read inexactly."""
     times = f'"ts": {_microseconds(time)}'
     if "dur" in event:
         times += f', "dur": {_microseconds(event.pop("dur"))}'

@@ -33,14 +33,14 @@ class Active:
         self._lock = fork_safe_lock()
 
     def begin(self) -> Recorder:
-        """Another trace begins: it shares the recorder of those under way."""
+        """Begin another trace: it shares the recorder of those under way."""
         with self._lock:
             self._traces += 1
             self.recorder = self.recorder or Recorder()
             return self.recorder
 
     def end(self) -> None:
-        """A trace ends; with the last one, recording does."""
+        """End a trace; with the last one, recording ends."""
         with self._lock:
             self._traces -= 1
             if not self._traces:
@@ -102,7 +102,7 @@ class Trace:
 
 @contextmanager
 def trace(path: str | os.PathLike[str] | None = None) -> Generator[Trace]:
-    """``with ab.trace("steps.json"):`` - what runs inside, in any thread, is written as a timeline for Perfetto.
+    """Write what runs inside, in any thread, as a timeline for Perfetto: ``with ab.trace("steps.json"):``.
 
     Args:
         path: the file, in Chrome's JSON trace format, compressed if the name ends with ".gz"; open it in

@@ -69,7 +69,7 @@ def as_later(initial_value: Any, dtype: DTypeLike) -> Later | None:
 
 
 def one_initial_value(initial_value: Any, initializer: Any, name: str | None) -> Any:
-    """Give the one of `initial_value` and `initializer` that was passed.
+    """Return the one of `initial_value` and `initializer` that was passed.
 
     Raises:
         ValueError: both were, or neither.

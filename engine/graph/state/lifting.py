@@ -37,7 +37,7 @@ class Creations:
 
     @contextmanager
     def replay(self) -> Generator[None]:
-        """Inside, variables that were made in an earlier trace are made again: they are the same ones."""
+        """Make the variables of an earlier trace again inside of the block: they are the same ones."""
         self._next = 0
         _tracing.stack.append(self)
         try:

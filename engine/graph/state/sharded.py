@@ -64,7 +64,7 @@ class Rows:
 
 
 def rows_of_shards(rows: int, count: int, layout: str = "div") -> list[Rows]:
-    """Give the rows of each of `count` shards; the first ones hold one more than the others where that is uneven.
+    """Return the rows of each of `count` shards; the first ones hold one more than the others where that is uneven.
 
     Args:
         rows: of the whole.
@@ -94,7 +94,7 @@ def layout_of_grid(counts: Sequence[int]) -> str:
 
 
 def grid_of_layout(layout: str) -> tuple[int, ...] | None:
-    """Give how many parts there are along each axis; None if it is cut by rows alone.
+    """Return how many parts there are along each axis; None if it is cut by rows alone.
 
     >>> grid_of_layout("1x2"), grid_of_layout("mod")
     ((1, 2), None)
@@ -103,7 +103,7 @@ def grid_of_layout(layout: str) -> tuple[int, ...] | None:
 
 
 def regions_of_grid(shape: Sequence[int], counts: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Give the part of a whole that each shard holds, in row-major order of the parts.
+    """Return the part of a whole that each shard holds, in row-major order of the parts.
 
     Args:
         shape: of the whole; its sizes divide.
@@ -381,7 +381,7 @@ def part_of(whole: Any, rows: Rows) -> Any:
 
 
 def block_of(whole: Any, region: Sequence[slice]) -> Any:
-    """The part of a first value that one shard of a grid holds, as an array; no more is made at once than it takes."""
+    """Return the part of a first value that a shard of a grid holds, as an array; no more is made at once."""
     if not hasattr(whole, "at"):
         return np.array((whole.compute() if isinstance(whole, Later) else whole)[tuple(region)], order="C")
     rows, *rest = region

@@ -313,7 +313,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         return self.value
 
     def stored_value(self) -> Any:
-        """The current value itself, not a copy: for the runtime, which does not change it in place while it is used."""
+        """Return the value itself, not a copy: for the runtime, which does not change it in place while it is used."""
         return self._value
 
     def write_value(self, value: Any) -> None:
@@ -430,7 +430,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, which have a lock of their own."""
+        """Return the state for copies and pickles, which have a lock of their own."""
         state = {name: value for name, value in self.__dict__.items() if name not in ("lock", "home", "_held")}
         is_here = self.home is None and self._held is None
         return state if is_here else {**state, "_value": self.numpy()}
@@ -586,5 +586,5 @@ def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
 
 
 def _own(value: Any) -> Any:
-    """`value` as an array that shares memory with nothing else, or as a NumPy scalar."""
+    """Return `value` as an array that shares memory with nothing else, or as a NumPy scalar."""
     return as_scalar_or_array(aligned_copy(value))

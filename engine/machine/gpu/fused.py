@@ -92,7 +92,7 @@ _modules: dict[tuple[int, str], Any] = {}
 
 
 def compiled_module(cupy: Any, source: str) -> Any:
-    """The functions of a source, compiled once a process (cupy keeps machine code on disk)."""
+    """Compile the functions of a source, once a process (cupy keeps machine code on disk)."""
     module = _modules.get((id(cupy), source))
     if module is None:
         module = _modules[id(cupy), source] = cupy.RawModule(code=source, options=OPTIONS)

@@ -47,7 +47,7 @@ class OnGpu(Later):
         return self.host
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles have the value in the memory of the host."""
+        """Describe copies and pickles, which have the value in the memory of the host."""
         return Given, (self.dispatcher.call(self.array.get),)
 
 
@@ -74,7 +74,7 @@ class StepVariables:
         self.written: dict[Variable, None] = {}
 
     def begin(self, values: Mapping[Variable, Any]) -> None:
-        """A run begins, with these values."""
+        """Begin a run with these values."""
         self.values = dict(values)
         self.written = {}
 
@@ -127,7 +127,7 @@ class DeviceVariables:
         self._copies: dict[Variable, _Copy] = {}
 
     def begin(self, step: int) -> None:
-        """Called with each kernel: the step that it belongs to."""
+        """Begin a kernel of a step; called with each kernel."""
         if step != self._of_step:
             self._of_step = step
             self._copies.clear()
@@ -186,5 +186,5 @@ class DeviceVariable:
         self._values.write(self._variable, value)
 
     def write_value(self, value: Any) -> None:
-        """As `Variable.write_value`."""
+        """Write a value as `Variable.write_value` does."""
         self._values.write(self._variable, value)

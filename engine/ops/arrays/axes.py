@@ -243,7 +243,7 @@ def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
 
 
 def reverse(tensor: TensorLike, axis: int | Sequence[int]) -> Tensor:
-    """TensorFlow's name for `flip` along given axes."""
+    """Flip along given axes; this is TensorFlow's name for `flip`."""
     return flip(tensor, axis)
 
 
@@ -347,7 +347,7 @@ def _at_least(x: TensorLike, rank: int, trailing: int) -> Tensor:
 
 
 def atleast_1d(x: TensorLike) -> Tensor:
-    """`x`, or a vector of one element if it is a scalar."""
+    """Return `x`, or a vector of one element if it is a scalar."""
     return _at_least(x, 1, 0)
 
 

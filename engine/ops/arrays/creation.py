@@ -119,7 +119,7 @@ def ones(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
 
 
 def zeros_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """Zeros of the shape of `x`, and of its dtype unless another is given. The values of `x` are not needed."""
+    """Return zeros of the shape of `x`, and of its dtype unless another is given. Values of `x` are not needed."""
     tensor = convert_to_tensor(x)
     wanted = as_dtype(dtype) if dtype is not None else tensor.dtype
     if tensor.shape is not None and None not in tensor.shape:
@@ -128,12 +128,12 @@ def zeros_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
 
 
 def ones_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """Ones of the shape of `x`, and of its dtype unless another is given. The values of `x` are not needed."""
+    """Return ones of the shape of `x`, and of its dtype unless another is given. Values of `x` are not needed."""
     return full_like(x, 1, dtype)
 
 
 def full_like(x: TensorLike, fill_value: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """`fill_value` in the shape of `x`, and of its dtype unless another is given. Of `x` only the shape is needed."""
+    """Return `fill_value` in the shape of `x`, and of its dtype unless given. Of `x` only the shape is needed."""
     tensor = convert_to_tensor(x)
     wanted = as_dtype(dtype) if dtype is not None else tensor.dtype
     if tensor.shape is not None and None not in tensor.shape:
@@ -191,7 +191,7 @@ class Range(Op):
 
 
 def _arange(xp: Any, *limits: Any) -> Any:
-    """NumPy's arange over scalars of one dtype."""
+    """Return NumPy's arange over scalars of one dtype."""
     # In small and unsigned types NumPy's own `stop - start` overflows: an empty range would become a huge one.
     numbers = [limit.item() for limit in limits] if dtypes.is_integer(limits[0].dtype) else limits
     return xp.arange(*numbers, dtype=limits[0].dtype)
@@ -209,7 +209,7 @@ def _arange_size(start: Any, stop: Any, step: Any) -> int:
 def arange(
     start: TensorLike, stop: TensorLike | None = None, step: TensorLike | None = None, dtype: DTypeLike = None
 ) -> Tensor:
-    """start, start + step, ... up to `stop`, which is left out; ``arange(n)`` counts from 0.
+    """Return start, start + step, ... up to `stop`, which is left out; ``arange(n)`` counts from 0.
 
     Args:
         start: a number or scalar tensor; the first element, or the end if `stop` is left out.
@@ -497,7 +497,7 @@ class Diag(Op):
 
 
 def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """Diagonal `offset` of the planes of two axes of `x`, as the last axis of the result.
+    """Return diagonal `offset` of the planes of two axes of `x`, as the last axis of the result.
 
     Raises:
         ValueError: there are not two such axes.
@@ -521,7 +521,7 @@ def diag(x: TensorLike, k: int = 0) -> Tensor:
 
 
 def meshgrid(*x: TensorLike, indexing: str = "xy") -> list[Tensor]:
-    """Coordinate tensors from coordinate vectors: each vector repeated along the axes of all others.
+    """Return coordinate tensors from coordinate vectors: each vector repeated along the axes of all others.
 
     Args:
         *x: vectors; other tensors are flattened, as in NumPy.

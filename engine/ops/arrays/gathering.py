@@ -25,7 +25,7 @@ from .shaping import ravel
 
 
 def integers(indices: TensorLike, what: str) -> Tensor:
-    """`indices` as an integer tensor (an empty list counts as one).
+    """Return `indices` as an integer tensor (an empty list counts as one).
 
     Raises:
         TypeError: they are of another dtype.
@@ -37,7 +37,7 @@ def integers(indices: TensorLike, what: str) -> Tensor:
 
 
 def checked_positions(xp: Any, indices: Any, size: int, axis: int, wrap: bool) -> Any:
-    """`indices` as positions counted from the front.
+    """Return `indices` as positions counted from the front.
 
     Raises:
         IndexError: one of them is out of bounds.
@@ -62,7 +62,7 @@ def register_combiner(arrays: type, combine: Callable[[Any, str, Any, Any, Any],
 
 
 def combine_rows(xp: Any, ufunc: str, out: Any, places: Any, values: Any) -> None:
-    """Row by row, combine `values` [n, width] into the contiguous `out` [m, width] at `places` [n], in place."""
+    """Combine `values` [n, width] row by row into the contiguous `out` [m, width] at `places` [n], in place."""
     arrays: type[object] = out.__class__
     own = _combiners.get(arrays)
     if own is not None and own(xp, ufunc, out, places, values):
@@ -305,7 +305,7 @@ def _take(x: Tensor, indices: Tensor, axis: int | None, wrap: bool) -> Tensor:
 
 
 def gather(params: TensorLike, indices: TensorLike, axis: int | None = None, batch_dims: int = 0) -> Tensor:
-    """TensorFlow's `take`: the parts of `params` at `indices` along `axis`. Negative indices are errors.
+    """Return the parts of `params` at `indices` along `axis`; TensorFlow's `take`. Negative indices are errors.
 
     Args:
         params: a tensor.
@@ -435,7 +435,7 @@ class PutAlongAxis(Op):
 
 
 def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
-    """For each index the element of `x` at that place along `axis` (as with the result of `argsort`).
+    """Return, for each index, the element of `x` at that place along `axis` (as with the result of `argsort`).
 
     Args:
         x: a tensor.

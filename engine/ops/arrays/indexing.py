@@ -75,7 +75,7 @@ Items = tuple[Item, ...]
 
 
 def _resolve(items: Items, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """The key at run time."""
+    """Return the key at run time."""
     remaining = iter(inputs)
     return tuple(
         next(remaining) if item is Place.INPUT else item.resolve(remaining) if isinstance(item, SliceItem) else item
@@ -280,7 +280,7 @@ def _check_pick(spec: TensorSpec, axis: int, item: Item, pick: TensorSpec | None
 
 
 def add_at(xp: Any, out: Any, key: tuple[Any, ...], values: Any) -> None:
-    """``out[key] += values`` in place, in a contiguous `out`, with repeated positions added up."""
+    """Add up ``out[key] += values`` in place, in a contiguous `out`, also at repeated positions."""
     if values.size * 8 < out.size:
         xp.add.at(out, key, values)
         return

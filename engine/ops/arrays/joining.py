@@ -253,7 +253,7 @@ def _split(x: Tensor, sizes: Sequence[int | Tensor], axis: int) -> tuple[Tensor,
 
 
 def concatenate(xs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
-    """The tensors `xs` one after the other along `axis`; all other dimensions are the same. None joins their elements.
+    """Join the tensors `xs` along `axis`; all other dimensions are the same. With None, join their elements.
 
     Raises:
         ValueError: there are none, or their shapes differ elsewhere.
@@ -274,24 +274,24 @@ def concatenate(xs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
 
 
 def append(x1: TensorLike, x2: TensorLike, axis: int | None = None) -> Tensor:
-    """Return `x2` behind `x1` along `axis`; None joins their elements as vectors."""
+    """Append `x2` behind `x1` along `axis`; None joins their elements as vectors."""
     first, second = promote(x1, x2)
     return concatenate([ravel(first), ravel(second)]) if axis is None else concatenate([first, second], axis)
 
 
 def hstack(xs: Sequence[TensorLike]) -> Tensor:
-    """Return the tensors side by side: along axis 1, or along axis 0 if they are vectors."""
+    """Stack the tensors side by side: along axis 1, or along axis 0 if they are vectors."""
     tensors = [atleast_1d(x) for x in together(xs, "hstack")]
     return concatenate(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
 def vstack(xs: Sequence[TensorLike]) -> Tensor:
-    """Return the tensors one above the other: along axis 0, vectors as rows."""
+    """Stack the tensors vertically: along axis 0, with vectors as rows."""
     return concatenate([atleast_2d(x) for x in together(xs, "vstack")], 0)
 
 
 def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """Consecutive parts of `x` along `axis`.
+    """Split `x` into consecutive parts along `axis`.
 
     Args:
         x: a tensor.
@@ -443,7 +443,7 @@ class Unstack(Op):
 
 
 def stack(x: Sequence[TensorLike] | Tensor, axis: int = 0) -> Tensor:
-    """Return the tensors `x`, all of one shape, along a new axis.
+    """Stack the tensors `x`, all of one shape, along a new axis.
 
     Raises:
         ValueError: there are none, or their shapes differ.
@@ -464,7 +464,7 @@ def stack(x: Sequence[TensorLike] | Tensor, axis: int = 0) -> Tensor:
 
 
 def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor]:
-    """Return the parts of `x` along `axis`, without that axis.
+    """Unstack `x`: return its parts along `axis`, without that axis.
 
     Args:
         x: a tensor.
@@ -484,7 +484,7 @@ def unstack(x: TensorLike, num: int | None = None, axis: int = 0) -> list[Tensor
 
 
 def array(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """`x` as a tensor; NumPy's name for `convert_to_tensor`."""
+    """Return `x` as a tensor; this is NumPy's name for `convert_to_tensor`."""
     return convert_to_tensor(x, dtype)
 
 

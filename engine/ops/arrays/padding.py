@@ -144,7 +144,7 @@ def _pad_positions(size: int, before: int, behind: int, mode: Any) -> Any:
 
 
 def _pad_pairs(pad_width: Any, rank: int) -> list[tuple[DimLike, DimLike]]:
-    """`pad_width` as one pair of widths for each axis.
+    """Return `pad_width` as one pair of widths for each axis.
 
     Raises:
         ValueError: it has another form.
@@ -177,7 +177,7 @@ def _width(width: Any) -> DimLike:
 
 
 def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: TensorLike | None = None) -> Tensor:
-    """`x` made larger at the ends of its axes.
+    """Make `x` larger at the ends of its axes.
 
     Args:
         x: a tensor of known rank.
@@ -263,7 +263,7 @@ class RepeatPositions(Op):
 
 
 def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
-    """Return each element of `x` several times, one behind the other, along `axis`.
+    """Repeat each element of `x` several times, one behind the other, along `axis`.
 
     Args:
         x: a tensor.
@@ -303,7 +303,7 @@ def _repeat_positions(size: DimLike, repeats: Tensor) -> Tensor:
 
 
 def tile(x: TensorLike, repeats: Any) -> Tensor:
-    """Return copies of the whole of `x`, `repeats` of them along each axis.
+    """Repeat the whole of `x`, `repeats` times along each axis.
 
     Args:
         x: a tensor.
@@ -334,7 +334,7 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
 
 
 def _tiled_by_vectors(x: Tensor, repeats: Any) -> Tensor:
-    """Return `tile` where the run finds out how many axes there are: shapes are vectors then."""
+    """Repeat as `tile` does, where the number of axes is known at run time only: shapes are vectors then."""
     counts, sizes = ravel(_as_vector(repeats)), runtime_shape(x)
     missing = size(counts) - size(sizes)
     counts = concatenate([ones((maximum(-missing, 0),), dtypes.int32), counts])

@@ -114,7 +114,7 @@ def _fold_settings(what: str, kernel_size: Any, dilation: Any, stride: Any, padd
 def _windows(
     what: str, x: Tensor, first: int, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[Tensor, list[DimLike]]:
-    """`x` with each axis from the first one on taken apart into two, [size, windows]; and the numbers of windows."""
+    """Split each axis of `x` from the first one on into two, [size, windows]; return also the numbers of windows."""
     counts: list[DimLike] = []
     for place, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
         axis = first + 2 * place
@@ -131,7 +131,7 @@ def fold(
     padding: IntOrSequence = 0,
     stride: IntOrSequence = 1,
 ) -> Tensor:
-    """Images put together from all their windows, where what overlaps is added up (col2im); the adjoint of `unfold`.
+    """Put images together from all their windows, and add up overlaps (col2im); the adjoint of `unfold`.
 
     Args:
         x: what `unfold` gives, [batch, channels * kernel height * kernel width, windows].
@@ -182,7 +182,7 @@ def _folded_channels(tensor: Tensor, sizes: Sequence[int], windows: int) -> DimL
 
 
 def _added(x: Tensor, axis: int, length: int, positions: Tensor) -> Tensor:
-    """Return the two axes [size, windows] from `axis` on made one, with the values added at their positions."""
+    """Merge the two axes [size, windows] from `axis` on, and add up the values at their positions."""
     sizes: list[Any] = [dim(x, place) for place in range(rank_of(x))]
     sizes[axis : axis + 2] = [length]
     shape = tuple(size if isinstance(size, int) else None for size in sizes)
@@ -304,7 +304,7 @@ def _padded_to_strides(x: Tensor, sizes: Sequence[int], strides: Sequence[int], 
 
 
 def depth_to_space(x: TensorLike, block_size: int, data_format: str | None = "channels_last") -> Tensor:
-    """The channels of each pixel spread over a block of pixels (pixel shuffle); the inverse of `space_to_depth`.
+    """Spread the channels of each pixel over a block of pixels (pixel shuffle); the inverse of `space_to_depth`.
 
     Args:
         x: images, [batch, height, width, channels], or with channels first [batch, channels, height, width].
@@ -331,7 +331,7 @@ def depth_to_space(x: TensorLike, block_size: int, data_format: str | None = "ch
 
 
 def space_to_depth(x: TensorLike, block_size: int, data_format: str | None = "channels_last") -> Tensor:
-    """Return blocks of pixels made the channels of one pixel each; the inverse of `depth_to_space`.
+    """Move each block of pixels into the channels of one pixel; the inverse of `depth_to_space`.
 
     Args:
         x: images, [batch, height, width, channels], or with channels first [batch, channels, height, width].
@@ -378,7 +378,7 @@ _Axes = list[list[str]]  # the names on each axis: several in a group
 
 
 def rearrange(tensor: TensorLike, pattern: str, **axes_lengths: int) -> Tensor:
-    """Return the axes of a tensor taken apart, put in another order and put together.
+    """Split the axes of a tensor, put them in another order, and merge them.
 
     Args:
         tensor: a tensor with as many axes as the left side of the pattern.

@@ -75,7 +75,9 @@ class OneHot(LeavesOut, Op):
 
 
 def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: DTypeLike = None, sparse: bool = False) -> Tensor:
-    """Vectors with a one at the place that each integer names; what is outside 0 to `num_classes` - 1 gives zeros.
+    """Return vectors with a one at the place that each integer names; zeros for integers that are out of range.
+
+    The range is from 0 to `num_classes` - 1.
 
     Args:
         x: integers of any shape; floats are cut to integers, as by `cast`. `debugging.check_indices` makes those
@@ -154,7 +156,7 @@ class Argwhere(Op):
 
 
 def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
-    """The positions of the elements that are not zero: one int32 vector for each axis, of a size known by the run.
+    """Return the positions of nonzero elements: one int32 vector for each axis; its size is known at run time.
 
     Raises:
         ValueError: `x` is a scalar or of unknown rank.
@@ -166,7 +168,7 @@ def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
 
 
 def argwhere(x: TensorLike) -> Tensor:
-    """The positions of the elements that are not zero, as the rows of an int32 matrix (TensorFlow's ``where(x)``).
+    """Return the positions of nonzero elements as the rows of an int32 matrix (TensorFlow's ``where(x)``).
 
     >>> import anabranch as ab
     >>> ab.ops.argwhere([[0, 7], [8, 0]])

@@ -21,7 +21,7 @@ from .shaping import ShapeLike, constant_value, dim, ravel
 
 
 def array_split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """Consecutive parts of `x` along `axis`, whose sizes may differ by one.
+    """Split `x` into consecutive parts along `axis`, whose sizes may differ by one.
 
     Args:
         x: a tensor.
@@ -66,7 +66,7 @@ def _split_along(name: str, x: TensorLike, indices_or_sections: Any, axis: int) 
 
 
 def vsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
-    """Consecutive parts of `x`, of at least two axes, along axis 0. See `split`."""
+    """Split `x`, of at least two axes, into consecutive parts along axis 0. See `split`."""
     tensor = convert_to_tensor(x)
     if tensor.ndim is not None and tensor.ndim < 2:
         raise ValueError(f"vsplit needs at least 2 axes; got {tensor!r}.")
@@ -74,7 +74,7 @@ def vsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
 
 
 def hsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
-    """Consecutive parts of `x` along axis 1, or along axis 0 if it is a vector. See `split`."""
+    """Split `x` into consecutive parts along axis 1, or along axis 0 if it is a vector. See `split`."""
     tensor = convert_to_tensor(x)
     if tensor.ndim is None:
         raise ValueError(f"hsplit needs an input of known rank; got {tensor!r}. Name the axis with ops.split.")
@@ -82,12 +82,12 @@ def hsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
 
 
 def dsplit(x: TensorLike, indices_or_sections: Any) -> list[Tensor]:
-    """Consecutive parts of `x`, of at least three axes, along axis 2. See `split`."""
+    """Split `x`, of at least three axes, into consecutive parts along axis 2. See `split`."""
     return _split_along("dsplit", x, indices_or_sections, 2)
 
 
 def dstack(xs: Sequence[TensorLike]) -> Tensor:
-    """Return the tensors one behind the other: along axis 2; matrices and vectors as layers of depth 1.
+    """Stack the tensors in depth: along axis 2; matrices and vectors are layers of depth 1.
 
     >>> import anabranch as ab
     >>> ab.ops.dstack([[1, 2], [3, 4]])
@@ -137,17 +137,17 @@ def get_item(x: TensorLike, key: Any) -> Tensor:
 
 
 def copy(x: TensorLike) -> Tensor:
-    """`x` as a tensor of its own. (No operation writes into a value that another one still needs.)"""
+    """Return `x` as a tensor of its own. (No operation writes into a value that another one still needs.)"""
     return identity(x)
 
 
 def empty(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
-    """Return a tensor of `shape` whose values say nothing: zeros here. Of float32 unless `dtype` says otherwise."""
+    """Return a tensor of `shape` with undefined values: zeros here. Of float32 unless `dtype` says otherwise."""
     return zeros(shape, dtype)
 
 
 def empty_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """A tensor of the shape of `x` (and its dtype unless another is given) whose values say nothing: zeros here."""
+    """Return a tensor shaped as `x`, and of its dtype unless another is given, with undefined values: zeros here."""
     return zeros_like(x, dtype)
 
 
@@ -162,7 +162,7 @@ def is_tensor(x: Any) -> bool:
 
 
 def dtype(x: TensorLike) -> str:
-    """The name of the dtype of `x`, as Keras has it: ``"float32"``. Tensors have it as NumPy's dtype, in ``x.dtype``.
+    """Return the name of the dtype of `x`, as Keras has it: ``"float32"``. (``x.dtype`` is NumPy's dtype.)
 
     >>> import anabranch as ab
     >>> ab.ops.dtype(ab.placeholder((2,), "bfloat16"))

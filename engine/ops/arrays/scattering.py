@@ -383,7 +383,7 @@ _REDUCTIONS: dict[str, tuple[Any, Any]] = {
 def scatter_update(
     inputs: TensorLike, indices: TensorLike, updates: TensorLike, reduction: str | None = None
 ) -> Tensor:
-    """`inputs` with the parts that the last axis of `indices` names replaced by `updates`, or combined with them.
+    """Replace the parts of `inputs` that the last axis of `indices` names by `updates`, or combine them.
 
     Args:
         inputs: a tensor of rank r.
@@ -425,12 +425,12 @@ def _scatter_reduced(x: Tensor, indices: Tensor, updates: Tensor, reduce: Any, c
 
 
 def scatter_nd(indices: TensorLike, updates: TensorLike, shape: ShapeLike) -> Tensor:
-    """TensorFlow's name for `scatter`: zeros of `shape` with `updates` added at `indices`."""
+    """Add `updates` at `indices` to zeros of `shape`; this is TensorFlow's name for `scatter`."""
     return scatter(indices, updates, shape)
 
 
 def tensor_scatter_nd_add(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    """TensorFlow's name for `scatter_update` with ``reduction="add"``."""
+    """Add `updates` at `indices`: TensorFlow's name for `scatter_update` with ``reduction="add"``."""
     return scatter_add(tensor, indices, updates)
 
 
@@ -441,17 +441,17 @@ def tensor_scatter_nd_sub(tensor: TensorLike, indices: TensorLike, updates: Tens
 
 
 def tensor_scatter_nd_update(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    """TensorFlow's name for `scatter_update`."""
+    """Replace parts by `updates`: TensorFlow's name for `scatter_update`."""
     return scatter_update(tensor, indices, updates)
 
 
 def tensor_scatter_nd_max(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    """TensorFlow's name for `scatter_update` with ``reduction="max"``."""
+    """Take maxima with `updates`: TensorFlow's name for `scatter_update` with ``reduction="max"``."""
     return scatter_update(tensor, indices, updates, "max")
 
 
 def tensor_scatter_nd_min(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    """TensorFlow's name for `scatter_update` with ``reduction="min"``."""
+    """Take minima with `updates`: TensorFlow's name for `scatter_update` with ``reduction="min"``."""
     return scatter_update(tensor, indices, updates, "min")
 
 

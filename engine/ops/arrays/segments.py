@@ -278,13 +278,15 @@ class SegmentProd(_SegmentReduction):
 
 
 def _scaled(products: Any, ids: Any, count: int) -> Any:
-    """Products of rows, after each row was divided by 4."""
+    """Return products of rows, after each row was divided by 4."""
     powers = 0.25 ** np.bincount(ids[(ids >= 0) & (ids < count)], minlength=count)
     return (products * powers.reshape((-1,) + (1,) * (products.ndim - 1))).astype("float32")
 
 
 def _product_of_others(data: Tensor, ids: Tensor, count: Tensor) -> Tensor:
-    """For each row, the product of all other rows of its segment: no division, so zeros are exact in any order.
+    """Return, for each row, the product of all other rows of its segment: without division, so zeros are exact.
+
+    The rows may have any order.
 
     In the order of the segments it is the running product from the left times the one from the right, both of which
     start again with each segment: linear recurrences. Rows are the last axis, so that what there is one of for each
@@ -304,7 +306,7 @@ def _product_of_others(data: Tensor, ids: Tensor, count: Tensor) -> Tensor:
 
 
 def run_starts(x: Tensor) -> Tensor:
-    """For each element of a vector whether it differs from the one before it; the first one does."""
+    """Test, for each element of a vector, whether it differs from the one before it; the first one does."""
     return logical_or(equal(arange(dim(x, 0)), 0), not_equal(x, roll(x, 1, 0)))
 
 
@@ -378,7 +380,7 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: Any = N
 
 
 def segment_prod(data: TensorLike, segment_ids: TensorLike, num_segments: Any = None, sorted: bool = False) -> Tensor:
-    """The product of the rows of each segment; 1 for segments without rows. The arguments are those of `segment_sum`.
+    """Return the product of the rows of each segment; 1 for segments without rows. Arguments: see `segment_sum`.
 
     >>> import anabranch as ab
     >>> ab.ops.segment_prod([2, 3, 4], [0, 0, 2])
@@ -409,7 +411,7 @@ def segment_min(data: TensorLike, segment_ids: TensorLike, num_segments: Any = N
 
 
 def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: Any = None) -> Tensor:
-    """The mean of the rows of each segment, as TensorFlow has it; 0 for segments without rows.
+    """Return the mean of the rows of each segment, as TensorFlow does; 0 for segments without rows.
 
     The arguments are those of `segment_sum`; integers become float32.
 

@@ -116,7 +116,7 @@ def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_axis: int, batc
 
 
 def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: DTypeLike = "bool") -> Tensor:
-    """For each length a vector that is true up to it: ``mask[..., j] = j < lengths[...]``.
+    """Return, for each length, a vector that is true up to it: ``mask[..., j] = j < lengths[...]``.
 
     Args:
         lengths: integers of any shape.

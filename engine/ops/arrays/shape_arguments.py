@@ -54,6 +54,6 @@ def _size(dim: Any, shape: ShapeLike) -> Tensor:
 
 
 def fill_shape(static: Sequence[int | None], dynamic: Sequence[Any]) -> tuple[int, ...]:
-    """The concrete shape at run time: the Nones of `static` replaced in order by `dynamic`."""
+    """Return the concrete shape at run time: the Nones of `static` replaced in order by `dynamic`."""
     remaining = iter(dynamic)
     return tuple(int(next(remaining)) if dim is None else dim for dim in static)

@@ -315,7 +315,7 @@ def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
 
 
 def filling(x: Tensor, shape: Any) -> Tensor:
-    """`x` in the shape that `constant` is given: reshaped if the number of elements is the same, else broadcast."""
+    """Give `x` the shape that `constant` asks for: reshaped if the number of elements is the same, else broadcast."""
     if shape is None:
         return x
     wanted = tuple(dim or 0 for dim in as_shape(shape) or ())
@@ -333,7 +333,7 @@ def ravel(x: TensorLike) -> Tensor:
 
 
 def index_text(entries: Iterable[slice[Any, Any, Any] | EllipsisType | None]) -> str:
-    """Source text of an index of Nones, Ellipses, whole and reversed slices."""
+    """Return source text of an index of Nones, Ellipses, whole and reversed slices."""
     names: list[str] = []
     for entry in entries:
         if isinstance(entry, slice):
@@ -569,7 +569,7 @@ class BroadcastTo(Op):
 
 
 def broadcast_to(x: TensorLike, shape: ShapeLike) -> Tensor:
-    """`x` repeated along new axes and axes of size 1 to have `shape` (ints, scalar tensors, or one vector tensor).
+    """Repeat `x` along new axes and axes of size 1 to have `shape` (ints, scalar tensors, or one vector tensor).
 
     Raises:
         ValueError: NumPy's broadcasting rules do not lead from the shape of `x` to `shape`.

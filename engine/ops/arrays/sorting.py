@@ -44,7 +44,7 @@ _MANY = 8  # times k: from so many elements on the largest are parted from the o
 
 
 def _comparable(x: Any) -> Any:
-    """The same elements, as a dtype whose NaNs are sorted behind all numbers: those of bfloat16 are not moved."""
+    """Return the same elements in a dtype whose NaNs are sorted behind all numbers: those of bfloat16 are not."""
     return x.astype("float32") if x.dtype.name == "bfloat16" else x
 
 
@@ -115,7 +115,7 @@ class Sort(Op):
 
 
 def _descending(xp: Any, x: Any) -> Any:
-    """The int32 positions in descending order along the last axis; of equal elements the first, NaNs before all."""
+    """Return int32 positions in descending order along the last axis; of equal elements the first, NaNs before all."""
     # Sorted backwards, so that among equal elements the first one comes last and is the first one from the end.
     order = xp.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return (x.shape[-1] - 1 - order).astype(np.int32)
@@ -160,7 +160,7 @@ class TopK(Op):
         return _descending(xp, x)[..., : self.k] if found is None else found
 
     def _partitioned(self, xp: Any, x: Any) -> Any:
-        """Found without sorting all. None where other elements equal the last of these: then the first count."""
+        """Find the largest without sorting all. None where others equal the last of these: then the first count."""
         chosen = xp.sort(xp.argpartition(x, x.shape[-1] - self.k, axis=-1)[..., x.shape[-1] - self.k :], axis=-1)
         values = xp.take_along_axis(x, chosen, axis=-1)
         if xp.any(xp.sum(x >= xp.min(values, axis=-1, keepdims=True), axis=-1) != self.k):
@@ -375,7 +375,7 @@ def _has_small_integers(x: Any) -> bool:
 
 
 def _unique_integers(x: Any) -> tuple[Any, Any, Any]:
-    """`UniquePositions` of a vector of small integers: a quarter of the time that sorting their positions takes."""
+    """Find `UniquePositions` of a vector of small integers, in a quarter of the time of sorting positions."""
     packed = x.astype(np.int64) << 32
     packed |= np.arange(x.size, dtype=np.int64)
     packed.sort()

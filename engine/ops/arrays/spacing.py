@@ -30,7 +30,7 @@ def logspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Tensor:
-    """`num` powers of `base`, with exponents evenly spaced from `start` to `stop`.
+    """Return `num` powers of `base`, with exponents evenly spaced from `start` to `stop`.
 
     Args:
         start, stop: exponents, which broadcast against each other.
@@ -58,7 +58,7 @@ def geomspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Tensor:
-    """`num` values from `start` to `stop`, each the same multiple of the one before. Both ends come out exactly.
+    """Return `num` values from `start` to `stop`, each the same multiple of the one before. Both ends are exact.
 
     Args:
         start, stop: numbers of one sign, which broadcast against each other; NaNs come of others.
@@ -105,7 +105,7 @@ def _result_dtype(start: TensorLike, stop: TensorLike, dtype: DTypeLike) -> Any:
 
 
 def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Tensor:
-    """Vandermonde's matrix: the powers of each element of `x` as a row.
+    """Return Vandermonde's matrix: the powers of each element of `x` as a row.
 
     Args:
         x: a vector.
@@ -171,7 +171,7 @@ def linspace(
     dtype: DTypeLike = None,
     axis: int = 0,
 ) -> Any:
-    """`num` evenly spaced values from `start` to `stop`.
+    """Return `num` evenly spaced values from `start` to `stop`.
 
     Args:
         start: a number or tensor.

@@ -20,7 +20,7 @@ from .tensor_arrays import ArrayOp
 
 
 def lengths_of(array: Tensor) -> Tensor:
-    """The lengths of the elements' first axes, int32, computed where the array lives: no values are kept for it."""
+    """Return the lengths of the elements' first axes, int32, computed where the array is: no values are kept."""
     if not isinstance(array, Symbol):
         return apply(ArrayLengths(), array)
     return array.operation.graph.add_shared(("lengths of", array), ArrayLengths(), [array], "array_lengths")

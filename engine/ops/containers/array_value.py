@@ -194,7 +194,7 @@ class ArrayValue:
         return not store.latest and store.buffer is None and store.items is None
 
     def rows(self) -> Any:
-        """The elements as the rows of one array, where all were made as that and none was changed since; else None."""
+        """Return the elements as the rows of one array, where all were made as that and none was changed; else None."""
         store = self._store
         if store.items is not None or store.latest or store.buffer is None or _NEVER in store.written_at[: self.size]:
             return None  # memory that was handed out, or slots that were added, may hold nothing yet
@@ -271,7 +271,7 @@ class ArrayValue:
         return ArrayValue(store, store.latest, self.size)
 
     def slot(self, index: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Memory for an element of that shape and dtype, to be written next at `index`: the slot, if it is free."""
+        """Return memory for an element of that shape and dtype, to be written next at `index`: the slot, if free."""
         store, at = self._store, int(index)
         if store.buffer is None and store.items is None and self.size:
             store.buffer = np.empty((len(store.written_at), *shape), dtype)
@@ -283,7 +283,7 @@ class ArrayValue:
         return row
 
     def slots_behind_a_row(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-        """Memory for all slots of an array that has none yet, with a free row in front; None if it has."""
+        """Return memory for all slots of an array that has none yet, with a free row in front; None if it has."""
         store = self._store
         if store.buffer is not None or store.items is not None or not self.size or self._version != store.latest:
             return None
@@ -292,7 +292,7 @@ class ArrayValue:
         return rows
 
     def add_at(self, index: Any, value: Any) -> ArrayValue:
-        """A new array with `value` added to the element at `index`; unwritten counts as zero. Grows as needed."""
+        """Return a new array with `value` added to element `index`; unwritten counts as zero. Grows as needed."""
         before = self.read_or_none(index)
         return self.write(index, value if before is None else add_values(before, value), dynamic_size=True)
 
@@ -345,7 +345,7 @@ class ArrayValue:
         return stacked
 
     def take_all(self, element_shape: Sequence[int | None] | None, dtype: DTypeLike) -> Any:
-        """As `stack`; the elements are let go one by one: nothing reads them again."""
+        """Stack as `stack` does; the elements are released one by one: nothing reads them again."""
         items = self._store.items
         if not items or self._store.changed or len(items) != self.size or not all(map(is_array, items)):
             return self.stack(element_shape, dtype)
@@ -372,7 +372,7 @@ class ArrayValue:
         return stacked
 
     def map_rows(self, function: Callable[[Any], Any]) -> ArrayValue:
-        """A new array with `function` applied to the rows of all elements at once; unwritten slots stay unwritten."""
+        """Return a new array with `function` applied to all elements' rows at once; unwritten slots stay so."""
         present = [index for index in range(self.size) if self.has(index)]
         result = ArrayValue.empty(self.size)
         if not present:

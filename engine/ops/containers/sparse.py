@@ -74,7 +74,7 @@ class SparseTensor(_Fields):
 
 
 def _leaf(value: TensorLike, dtype: DTypeLike) -> TensorLike:
-    """A list as an array (an empty one of `dtype`), so that it is one leaf of the structure; anything else as it is."""
+    """Return a list as an array (an empty one of `dtype`), so that it is one leaf; anything else as it is."""
     if not is_sequence(value):
         return value
     if any(isinstance(item, (Tensor, Variable)) for item in value):
@@ -251,7 +251,7 @@ def slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike) -> Sparse
 
 
 def concat(axis: int, sp_inputs: Sequence[SparseTensor]) -> SparseTensor:
-    """Sparse tensors one behind the other along `axis`, in row-major order; all other sizes are the same.
+    """Join sparse tensors along `axis`, in row-major order; all other sizes are the same.
 
     Raises:
         ValueError: there are none, or their shapes are known to differ elsewhere.
@@ -388,7 +388,7 @@ class SampledProduct(Op):
 
 
 def sparse_product(rows: Tensor, columns: Tensor, values: Tensor, dense: Tensor, count: DimLike) -> Tensor:
-    """The product of a sparse matrix of `count` rows and a dense one."""
+    """Return the product of a sparse matrix of `count` rows and a dense one."""
     known = count if isinstance(count, int) else None
     return apply(SparseProduct(known), rows, columns, values, dense, convert_to_tensor(count, "int32"))
 
@@ -446,7 +446,7 @@ def reduce_sum(sp_input: SparseTensor, axis: Any = None, keepdims: bool = False)
 
 
 def matmul(sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b: bool = False) -> Tensor:
-    """A sparse matrix times a dense one (``tf.sparse.sparse_dense_matmul``); differentiable in the values and `b`.
+    """Multiply a sparse matrix by a dense one (``tf.sparse.sparse_dense_matmul``); differentiable in values and `b`.
 
     The time grows with the number of stored elements times the columns of `b`, the memory does not.
 
@@ -499,7 +499,7 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
     partition_strategy: str = "mod",
 ) -> Tensor:
-    """For each row of ids the sum or mean of the embeddings that they name (``tf.nn.embedding_lookup_sparse``).
+    """Sum or average, for each row of ids, the embeddings they name (``tf.nn.embedding_lookup_sparse``).
 
     Args:
         params: the table of embeddings [vocabulary, ...], or a list of shards of it, as for `embedding_lookup`.

@@ -79,7 +79,7 @@ class HorizontallyFused(Op):
         return tuple(k for k in range(self.op.input_count) if k not in self.shared)
 
     def members(self, inputs: Sequence[Any]) -> list[list[Any]]:
-        """For each member the inputs of `op`."""
+        """Return, for each member, the inputs of `op`."""
         own, found = self.own, list[list[Any]]()
         for member in range(self.count):
             first = len(self.shared) + member * len(own)

@@ -232,7 +232,7 @@ class SumOfDead(Op):
 
 
 def _parts(sizes: Sequence[int], order: _Array, bounds: _Array, starts: _Array, ends: _Array) -> Iterator[_Part]:
-    """For each row of each segment: segment, place there, row, and from which step to which it is live in it."""
+    """Yield for each row of each segment: segment, place there, row, and from which step to which it is live in it."""
     cuts, by_start, by_end, rows = bounds.tolist(), starts.tolist(), ends.tolist(), order.tolist()
     for number, size in enumerate(sizes):
         first, last = cuts[number], cuts[number + 1]

@@ -315,7 +315,7 @@ def next_iteration(data: TensorLike, into: Tensor | None = None, name: str | Non
 
 
 def loop_cond(pred: TensorLike, name: str | None = None) -> Tensor:
-    """`pred`, as what says whether a loop goes on. A loop that spans devices needs one.
+    """Return `pred` as the condition of a loop. A loop that spans devices needs one.
 
     Args:
         pred: scalar bool, of a loop's frame.

@@ -224,7 +224,7 @@ _PANEL = 32  # columns that are eliminated one by one; what is right of them is 
 
 
 def _eliminate(xp: Any, lu: Any, order: Any, step: int, stop: int) -> Any:
-    """One step of Gauss's elimination in place, over a stack of matrices: bring up the largest pivot, subtract its row.
+    """Eliminate one step of Gauss in place, over a stack of matrices: bring up the largest pivot, subtract its row.
 
     It is subtracted in the columns before `stop` only.
 
@@ -434,7 +434,7 @@ def pinv(x: TensorLike, rcond: TensorLike | None = None) -> Tensor:
 
 
 def lstsq(a: TensorLike, b: TensorLike, rcond: TensorLike | None = None) -> Tensor:
-    """Compute the X of least length among those with the least sum of squares of A X - B.
+    """Find the X of least length among those with the least sum of squares of A X - B.
 
     Args:
         a: one matrix, [m, n].
@@ -474,7 +474,7 @@ def _check_rows(first: Dim, second: Dim, a: Tensor, b: Tensor) -> None:
 
 
 def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The sign and the logarithm of the absolute value of the determinants of the matrices in the last two axes.
+    """Return the sign and the logarithm of the absolute value of the determinants of matrices in the last two axes.
 
     Args:
         x: [..., m, m].

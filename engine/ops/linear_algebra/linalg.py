@@ -300,7 +300,7 @@ class UnflattenRows(Op):
 
 
 def product_of_rows(op: Op, a: Tensor, *others: Tensor) -> Tensor:
-    """[..., k] times [k, n] as one product of matrices, so that the gradient of the matrix is one product, too.
+    """Multiply [..., k] by [k, n] as one product of matrices, so that the matrix's gradient is one product, too.
 
     Args:
         op: the product of [rows, k] and the other operands, [rows, n].
@@ -326,7 +326,7 @@ def _is_half(dtype: DType) -> bool:
 
 
 def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The matrix product; leading axes broadcast, and vectors act as a row on the left and a column on the right.
+    """Return the matrix product; leading axes broadcast, vectors act as a row on the left and a column on the right.
 
     float16 and bfloat16 operands are multiplied in float32; two int8 operands give int32, as in Keras.
 
@@ -372,7 +372,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def dot(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Return `numpy.dot`: the sum over the last axis of `x1` and the last but one (or only) axis of `x2`.
+    """Compute `numpy.dot`: the sum over the last axis of `x1` and the last but one (or only) axis of `x2`.
 
     Raises:
         ValueError: these axes differ in size, or a rank is unknown.
@@ -406,7 +406,7 @@ def inner(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def outer(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Compute each element of `x1` times each element of `x2`, both flattened: [size of x1, size of x2]."""
+    """Multiply each element of `x1` by each element of `x2`, both flattened: [size of x1, size of x2]."""
     a, b = promote(x1, x2)
     return multiply(expand_dims(ravel(a), 1), expand_dims(ravel(b), 0))
 
@@ -475,7 +475,7 @@ def cdist(x: TensorLike, y: TensorLike) -> Tensor:
 def cross(
     x1: TensorLike, x2: TensorLike, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Tensor:
-    """The cross product of vectors of 3 components (2 count as having no third) along an axis.
+    """Return the cross product of vectors of 3 components (2 count as having no third) along an axis.
 
     Args:
         axisa, axisb: where the components of the inputs are.

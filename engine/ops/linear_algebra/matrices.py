@@ -251,7 +251,7 @@ class Cholesky(Op):
 
 
 def hermitian_part(x: Any) -> Any:
-    """Half the sum of arrays of matrices and their conjugate transposes."""
+    """Return half the sum of arrays of matrices and their conjugate transposes."""
     flipped = x.swapaxes(-1, -2)
     return (x + (flipped.conj() if x.dtype.kind == "c" else flipped)) / 2
 
@@ -320,7 +320,7 @@ def det(x: TensorLike) -> Tensor:
 
 
 def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
-    """The Cholesky factors of the Hermitian (if real, symmetric), positive definite matrices in the last two axes.
+    """Return the Cholesky factors of Hermitian (if real, symmetric), positive definite matrices in the last two axes.
 
     Args:
         upper: the upper factor U with U^H U = A instead of the lower L with L L^H = A.
@@ -335,7 +335,7 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
-    """Compute the solution X of A X = B.
+    """Solve A X = B for X.
 
     Args:
         a: square matrices, [..., m, m].
@@ -357,7 +357,7 @@ def _solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
-    """Compute the solution X of A X = B where only the upper (or `lower`) triangle of A counts; see `solve`."""
+    """Solve A X = B for X, where only the upper (or `lower`) triangle of A counts; see `solve`."""
     from .triangular import SolveTriangular
 
     return _solved(SolveTriangular(lower), a, b)

@@ -77,7 +77,7 @@ def _diagonals(matrices: Tensor) -> Tensor:
 
 
 def _on_diagonal(values: Tensor) -> Tensor:
-    """Square matrices with the given diagonals."""
+    """Return square matrices with the given diagonals."""
     return multiply(_row(values), eye(dim(values, -1), dtype=values.dtype))
 
 
@@ -287,7 +287,7 @@ def _svd_cotangent(
 
 
 def _imaginary(x: Tensor) -> Tensor:
-    """Complex numbers without their real parts."""
+    """Return complex numbers without their real parts."""
     return cast(imag(x), x.dtype) * 1j
 
 
@@ -444,7 +444,7 @@ def matrix_rank(x: TensorLike, tol: TensorLike | None = None) -> Tensor:
 
 
 def relative_precision(x: Tensor) -> Any:
-    """Up to which part of the largest singular value others may be rounding: the larger side times the precision."""
+    """Return the part of the largest singular value that may be rounding: the larger side times the precision."""
     precision = float(np.finfo(part_type(x.dtype)).eps)
     rows, columns = dim(x, -2), dim(x, -1)
     if isinstance(rows, int) and isinstance(columns, int):

@@ -19,7 +19,7 @@ _WORDS_OF_BLOCK = 4  # that the generator makes of one value of its counter
 
 
 def raw_words(key: Any, count: int, start: int = 0) -> Any:
-    """`count` 64-bit words, those from number `start` on."""
+    """Return `count` 64-bit words, those from number `start` on."""
     bits = np.random.Philox(key=key_words(key))
     if not start:
         return bits.random_raw(count)
@@ -40,7 +40,7 @@ def half_threshold(rate: float) -> int:
 
 
 def unit_numbers(key: Any, count: int, dtype: DType, start: int = 0) -> Any:
-    """`count` uniforms in [0, 1), in float64 or (for narrower types, too) in float32, from number `start` on."""
+    """Return `count` uniforms in [0, 1), in float64 or (for narrower types, too) in float32, from number `start` on."""
     if dtype == dtypes.float64:
         return unit_of_words(raw_words(key, count, start))
     halves = half_words(key, count, start)
@@ -49,7 +49,7 @@ def unit_numbers(key: Any, count: int, dtype: DType, start: int = 0) -> Any:
 
 
 def unit_of_words(words: Any) -> Any:
-    """Fresh 64-bit words, which are written over, as float64 uniforms in [0, 1)."""
+    """Return fresh 64-bit words, which are written over, as float64 uniforms in [0, 1)."""
     words >>= 11
     return words.astype("float64") * 2.0**-53
 

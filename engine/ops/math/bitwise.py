@@ -210,7 +210,7 @@ def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def bitwise_not(x: TensorLike) -> Tensor:
-    """Compute ``~x``: every bit of an integer inverted, or the negation of bools.
+    """Invert every bit of an integer, or negate bools: ``~x``.
 
     Raises:
         TypeError: the input is neither.

@@ -332,7 +332,7 @@ class Minimum(_Extremum):
 
 
 def equal(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """``x1 == x2``, elementwise, as bools. (The operator ``==`` of tensors asks whether they are the same object.)
+    """Compare ``x1 == x2`` elementwise, as bools. (The operator ``==`` of tensors tests if they are one object.)
 
     >>> import anabranch as ab
     >>> ab.ops.equal([1, 2], 2)
@@ -422,7 +422,7 @@ def where(condition: TensorLike, x1: TensorLike, x2: TensorLike) -> Tensor: ...
 
 
 def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None) -> Any:
-    """`x1` where `condition` is true, elsewhere `x2`; all three broadcast. Without them, the indices of true elements.
+    """Return `x1` where `condition` is true, elsewhere `x2`; all broadcast. Without them, indices of true elements.
 
     No gradient flows to the side that is not taken, so a NaN there does no harm.
 
@@ -448,7 +448,7 @@ def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | 
 
 
 def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], default: TensorLike = 0) -> Tensor:
-    """For each element, the choice that belongs to the first true condition.
+    """Return, for each element, the choice that belongs to the first true condition.
 
     Args:
         condlist: bools; all broadcast.
@@ -475,7 +475,7 @@ def select(condlist: Sequence[TensorLike], choicelist: Sequence[TensorLike], def
 
 
 def maximum(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Compute the greater of two values, elementwise; NaN where either is NaN.
+    """Return the greater of two values, elementwise; NaN where either is NaN.
 
     Where both are equal each gets half of the gradient.
     """
@@ -483,7 +483,7 @@ def maximum(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def minimum(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Compute the smaller of two values, elementwise; NaN where either is NaN.
+    """Return the smaller of two values, elementwise; NaN where either is NaN.
 
     Where both are equal each gets half of the gradient.
     """
@@ -507,7 +507,7 @@ def clip(x: TensorLike, x_min: TensorLike | None, x_max: TensorLike | None) -> T
 
 
 def heaviside(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The step function: 0 where `x1` is negative, 1 where it is positive, `x2` where it is 0, NaN where it is NaN."""
+    """Return the step function: 0 where `x1` is negative, 1 where positive, `x2` where 0, NaN where NaN."""
     x, at_zero = promote(x1, x2, floating=True)
     return where(equal(x, 0), at_zero, where(less(x, 0), 0, where(greater(x, 0), 1, x)))
 

@@ -220,12 +220,12 @@ class Conjugate(Op):
 
 
 def conjugated(x: Tensor) -> Tensor:
-    """Compute the conjugate of a complex tensor; any other tensor itself, for which nothing is built."""
+    """Return the conjugate of a complex tensor; any other tensor itself, for which nothing is built."""
     return apply(Conjugate(), x) if x.dtype.kind == "c" else x
 
 
 def complex(real: TensorLike, imag: TensorLike) -> Tensor:
-    """Complex numbers from their real and imaginary parts (``tf.complex``).
+    """Make complex numbers from their real and imaginary parts (``tf.complex``).
 
     Args:
         real, imag: real numbers, which broadcast against each other.
@@ -285,7 +285,7 @@ def conj(x: TensorLike) -> Tensor:
 
 
 def angle(x: TensorLike) -> Tensor:
-    """The angle of each element in the complex plane, in radians from -pi to pi; that of negative numbers is pi.
+    """Return the angle of each element in the complex plane, in radians from -pi to pi; negative numbers have pi.
 
     The gradient with respect to real numbers is zero, and NaN at a complex 0.
 
@@ -334,7 +334,7 @@ def polar(abs_: TensorLike, angle: TensorLike) -> Tensor:
 
 
 def view_as_complex(x: TensorLike) -> Tensor:
-    """Complex numbers from real ones, whose last axis holds the real and the imaginary parts.
+    """Make complex numbers from real ones, whose last axis holds the real and the imaginary parts.
 
     Args:
         x: real numbers, [..., 2].

@@ -120,7 +120,7 @@ class ElementwiseFunction(ElementwiseOp, abstract=True):
 
 
 def promote_numbers(*values: TensorLike) -> list[Tensor]:
-    """Return `promote`, with bools counted as int32."""
+    """Promote as `promote` does, but bools count as int32."""
     tensors = promote(*values)
     if tensors[0].dtype == dtypes.bool_:
         return [cast(tensor, dtypes.int32) for tensor in tensors]
@@ -500,7 +500,7 @@ def abs(x: TensorLike) -> Tensor:
 
 
 def sign(x: TensorLike) -> Tensor:
-    """-1, 0 or 1 by the sign of `x`; NaN where `x` is NaN. Its gradient is zero."""
+    """Return -1, 0 or 1 by the sign of `x`; NaN where `x` is NaN. Its gradient is zero."""
     return apply(Sign(), *promote_numbers(x))
 
 
@@ -521,7 +521,7 @@ def reciprocal(x: TensorLike) -> Tensor:
 
 
 def identity(x: TensorLike) -> Tensor:
-    """`x` as the output of an operation of its own, to be given a name, a device or control dependencies."""
+    """Return `x` as the output of an operation of its own, to be given a name, a device or control dependencies."""
     return apply(Identity(), convert_to_tensor(x))
 
 

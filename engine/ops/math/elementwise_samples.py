@@ -24,7 +24,7 @@ def binary_samples(
     high: float = 2.0,
     dtype: str = "float32",
 ) -> Iterable[Sample]:
-    """Equal shapes, broadcasting, scalars, an empty axis."""
+    """Yield samples of equal shapes, broadcasting, scalars, an empty axis."""
     rng = np.random.default_rng(0)
 
     def draw(*shape: int) -> Any:

@@ -302,7 +302,7 @@ def fabs(x: TensorLike) -> Tensor:
 
 
 def fmax(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Compute the larger of two, elementwise; where one is NaN, the other.
+    """Return the larger of two values, elementwise; where one is NaN, the other.
 
     >>> import anabranch as ab
     >>> ab.ops.fmax([1.0, float("nan")], [2.0, 3.0])
@@ -313,18 +313,18 @@ def fmax(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def fmin(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Compute the smaller of two, elementwise; where one is NaN, the other."""
+    """Return the smaller of two values, elementwise; where one is NaN, the other."""
     x, y = promote(x1, x2)
     return where(isnan(x), y, where(isnan(y), x, minimum(x, y))) if dtypes.is_floating(x.dtype) else minimum(x, y)
 
 
 def deg2rad(x: TensorLike) -> Tensor:
-    """Compute degrees as radians; int64 counts as float64."""
+    """Convert degrees to radians; int64 counts as float64."""
     return as_wide_floating(x) * (math.pi / 180)
 
 
 def rad2deg(x: TensorLike) -> Tensor:
-    """Compute radians as degrees; int64 counts as float64."""
+    """Convert radians to degrees; int64 counts as float64."""
     return as_wide_floating(x) * (180 / math.pi)
 
 
@@ -349,7 +349,7 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def nextafter(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Compute the next floating-point number after `x1` in the direction of `x2`, elementwise."""
+    """Return the next floating-point number after `x1` in the direction of `x2`, elementwise."""
     return apply(NextAfter(), *promote(x1, x2, floating=True))
 
 
@@ -377,7 +377,7 @@ def _is_infinity(x: TensorLike, infinity: float) -> Tensor:
 
 
 def view(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
-    """Compute the bytes of `x` read as numbers of `dtype`, without a copy where possible. No gradient flows through it.
+    """Read the bytes of `x` as numbers of `dtype`, without a copy where possible. No gradient flows through it.
 
     Args:
         x: a tensor; its last axis grows or shrinks where the elements of `dtype` are of another size.

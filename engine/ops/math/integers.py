@@ -103,7 +103,7 @@ def lcm(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def unravel_index(indices: TensorLike, shape: ShapeLike) -> tuple[Tensor, ...]:
-    """Compute positions in a flattened array of `shape`, as coordinates along its axes.
+    """Convert positions in a flattened array of `shape` to coordinates along its axes.
 
     Args:
         indices: integers; negative ones count from the end. They are not checked against the size of the array.

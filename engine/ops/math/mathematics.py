@@ -88,7 +88,10 @@ class Power(ElementwiseOp):
 
 
 def _reduced_exponent(x: Tensor, y: Tensor) -> Any:
-    """``y - 1``, but 1 where x and y are both 0: the slope is 0 there, where ``y * x**(y - 1)`` is ``0 * inf``."""
+    """Return ``y - 1``, but 1 where x and y are both 0.
+
+    The slope is 0 there, where ``y * x**(y - 1)`` is ``0 * inf``.
+    """
     known = known_array(y)
     if known is not None and np.all(known != 0):
         return known.item() - 1 if y.shape == () else y - 1

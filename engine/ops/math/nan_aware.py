@@ -91,7 +91,7 @@ def nanargmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) ->
 
 
 def _where_some(x: Tensor, axis: AxisLike, keepdims: bool, result: Tensor, otherwise: float) -> Tensor:
-    """`result`, but `otherwise` where all elements of `x` over `axis` are NaN."""
+    """Return `result`, but `otherwise` where all elements of `x` over `axis` are NaN."""
     if not dtypes.is_floating(x.dtype):
         return result
     return where(all_true(isnan(x), axis, keepdims), otherwise, result)
@@ -108,13 +108,13 @@ def _count(x: Tensor, axis: AxisLike, keepdims: bool) -> Tensor:
 
 
 def nanmean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The mean over `axis` of the elements that are not NaN; NaN where there are none. Integers give float32."""
+    """Return the mean over `axis` of the elements that are not NaN; NaN if there are none. Integers give float32."""
     wide, wanted = _wide(x)
     return cast(nansum(wide, axis, keepdims) / _count(wide, axis, keepdims), wanted)
 
 
 def nanvar(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The variance over `axis` (divided by n) of the elements that are not NaN: real; NaN where there are none."""
+    """Return the variance over `axis` (divided by n) of the elements that are not NaN: real; NaN if there are none."""
     wide, wanted = _wide(x)
     deviation = where(isnan(wide), 0, wide - nanmean(wide, axis, keepdims=True))
     if wanted.kind == "c":

@@ -65,12 +65,12 @@ def quantile(
 def percentile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """Return `quantile` with `q` in percent: from 0 to 100."""
+    """Return quantiles, with `q` in percent: from 0 to 100. See `quantile`."""
     return _quantile("percentile", x, _shares("percentile", q, 100.0), axis, method, keepdims, skip_nan=False)
 
 
 def median(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The middle element in order over `axis` (all axes by default), or the mean of the two; NaN where one is NaN.
+    """Return the middle element in order over `axis` (all by default), or the mean of the two; NaN if one is NaN.
 
     >>> import anabranch as ab
     >>> float(ab.Session().run(ab.ops.median([3, 1, 2, 10])))
@@ -82,7 +82,7 @@ def median(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tens
 def nanquantile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """Return `quantile` of the elements that are not NaN; NaN where all are.
+    """Return quantiles of the elements that are not NaN; NaN where all are. See `quantile`.
 
     >>> import anabranch as ab
     >>> float(ab.Session().run(ab.ops.nanquantile([1.0, float("nan"), 3.0], 0.5)))
@@ -94,17 +94,17 @@ def nanquantile(
 def nanpercentile(
     x: TensorLike, q: TensorLike, axis: AxisLike = None, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
-    """Return `percentile` of the elements that are not NaN; NaN where all are."""
+    """Return percentiles of the elements that are not NaN; NaN where all are. See `percentile`."""
     return _quantile("nanpercentile", x, _shares("nanpercentile", q, 100.0), axis, method, keepdims, skip_nan=True)
 
 
 def nanmedian(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """Return `median` of the elements that are not NaN; NaN where all are."""
+    """Return the median of the elements that are not NaN; NaN where all are. See `median`."""
     return _quantile("nanmedian", x, _shares("nanmedian", 0.5, 1.0), axis, "linear", keepdims, skip_nan=True)
 
 
 def _shares(name: str, q: TensorLike, whole: float) -> Tensor:
-    """`q` as parts of 1, in float64 unless it is a float32 array: then its own rounding decides where it points.
+    """Return `q` as parts of 1, in float64 unless it is a float32 array: then its own rounding decides.
 
     Raises:
         ValueError: it has more than one axis, or is known and reaches outside of [0, whole].

@@ -26,7 +26,7 @@ AxisLike: TypeAlias = int | Sequence[int] | None
 
 
 def axes_attribute(axis: AxisLike, rank: int | None) -> Axes:
-    """`axis` as ops keep it: normalised where the rank is known, else as given (None means all axes).
+    """Return `axis` as ops keep it: normalised where the rank is known, else as given (None means all axes).
 
     Raises:
         ValueError: an axis is out of range or given twice.

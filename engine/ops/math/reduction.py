@@ -455,7 +455,7 @@ def _summable(x: TensorLike) -> Tensor:
 
 
 def sum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The sum over `axis` (all axes by default). Bools and small integers are summed as int32; 0 for no elements.
+    """Return the sum over `axis` (all by default); 0 for no elements. Bools and small integers are summed as int32.
 
     >>> import anabranch as ab
     >>> ab.ops.sum([[1.0, 2.0], [3.0, 4.0]], axis=0)
@@ -466,7 +466,7 @@ def sum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
 
 
 def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The mean over `axis` (all axes by default). Integers give float32; NaN for no elements.
+    """Return the mean over `axis` (all axes by default). Integers give float32; NaN for no elements.
 
     >>> import anabranch as ab
     >>> ab.ops.mean([[1, 2], [3, 4]], axis=1)
@@ -477,7 +477,7 @@ def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor
 
 
 def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: DTypeLike = None) -> Tensor:
-    """The product over `axis` (all axes by default); 1 for no elements. Its gradient is exact where factors are 0."""
+    """Return the product over `axis` (all by default); 1 for no elements. Its gradient is exact where factors are 0."""
     tensor = _summable(x) if dtype is None else convert_to_tensor(x, dtype)
     if tensor.ndim is None and axis is None and not keepdims:
         tensor = reshape(tensor, (-1,))  # so that the gradient has axes to visit
@@ -485,7 +485,7 @@ def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: DT
 
 
 def max(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, initial: float | None = None) -> Tensor:
-    """The maximum over `axis` (all axes by default), and of `initial`. Its gradient is split equally among ties.
+    """Return the maximum over `axis` (all by default), and of `initial`. Its gradient is split equally among ties.
 
     Raises:
         ValueError: there are no elements, and no `initial`.
@@ -499,7 +499,7 @@ def max(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, initial: f
 
 
 def min(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, initial: float | None = None) -> Tensor:
-    """The minimum over `axis` (all axes by default), and of `initial`. Its gradient is split equally among ties.
+    """Return the minimum over `axis` (all by default), and of `initial`. Its gradient is split equally among ties.
 
     Raises:
         ValueError: there are no elements, and no `initial`.
@@ -509,12 +509,12 @@ def min(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, initial: f
 
 
 def amax(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """Another name of `max`."""
+    """Return the maximum over `axis`: another name of `max`."""
     return max(x, axis, keepdims)
 
 
 def amin(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """Another name of `min`."""
+    """Return the minimum over `axis`: another name of `min`."""
     return min(x, axis, keepdims)
 
 
@@ -554,7 +554,7 @@ def logsumexp(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> T
 
 
 def var(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """The variance over `axis`: the mean of squared deviations (divided by n). Half precision is widened inside."""
+    """Return the variance over `axis`: the mean of squared deviations (divided by n). Half precision is widened."""
     tensor = as_floating(x)
     wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
     deviation = wide - mean(wide, axis, keepdims=True)

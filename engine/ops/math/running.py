@@ -29,7 +29,7 @@ from .reduced import accumulator_of
 
 
 def axis_attribute(axis: int, rank: int | None) -> int:
-    """`axis` as ops keep it: counted from the front where the rank is known, else as given."""
+    """Return `axis` as ops keep it: counted from the front where the rank is known, else as given."""
     return axis if rank is None else normalize_axis(axis, rank)
 
 
@@ -219,7 +219,7 @@ class LinearScan(Op):
 
 
 def product_of_others(x: Tensor, axis: int) -> Tensor:
-    """For each element, the product of all the others along `axis`; no division, so zeros are exact."""
+    """Return, for each element, the product of all the others along `axis`; no division, so zeros are exact."""
     return apply(CumProd(axis, exclusive=True), x) * apply(CumProd(axis, exclusive=True, reverse=True), x)
 
 
@@ -237,7 +237,7 @@ def cumsum(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> T
 
 
 def cumprod(x: TensorLike, axis: int | None = None, dtype: DTypeLike = None) -> Tensor:
-    """The running product along `axis` (None: of the flattened input). Its gradient is exact where factors are 0."""
+    """Return the running product along `axis` (None: of the flattened input); its gradient is exact at zeros."""
     tensor = _runnable(x, dtype)
     if axis is None:
         return apply(CumProd(0), ravel(tensor))

@@ -431,7 +431,7 @@ def bessel_i_values(xp: Any, order: int, x: Any) -> Any:
 
 
 def as_wide_floating(x: TensorLike) -> Tensor:
-    """`as_floating`, but that int64 becomes float64, as Keras has it for some functions."""
+    """Convert as `as_floating` does, but int64 becomes float64, as Keras has it for some functions."""
     tensor = convert_to_tensor(x)
     return cast(tensor, dtypes.float64) if tensor.dtype == dtypes.int64 else as_floating(tensor)
 

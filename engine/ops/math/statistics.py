@@ -77,7 +77,7 @@ def diff(a: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
 
 
 def trapezoid(y: TensorLike, x: TensorLike | None = None, dx: TensorLike = 1.0, axis: int = -1) -> Tensor:
-    """Compute the integral along `axis` of what has the values `y`, by the trapezoidal rule.
+    """Compute the integral along `axis` of a function with the values `y`, by the trapezoidal rule.
 
     Args:
         y: values; integers count as float32.
@@ -117,7 +117,7 @@ def ptp(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
 
 
 def corrcoef(x: TensorLike) -> Tensor:
-    """Pearson's correlation coefficients of variables.
+    """Compute Pearson's correlation coefficients of variables.
 
     Args:
         x: [variables, observations], or one variable as a vector. int64 counts as float64, other integers as float32.
@@ -339,7 +339,7 @@ def _limits(values: Tensor, limits: Any) -> tuple[Tensor, Tensor]:
 
 
 def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike | None = None) -> Tensor:
-    """The mean over `axis`, weighted.
+    """Return the weighted mean over `axis`.
 
     Args:
         weights: of the shape of `x`, or a vector along the one `axis`.

@@ -25,7 +25,7 @@ from .window_geometry import (
 
 
 def adaptive_max_pool(inputs: TensorLike, output_size: int | Sequence[int], data_format: str | None = None) -> Tensor:
-    """Return `max_pool` to a given size, with windows as equal as may be.
+    """Take the maximum of windows as equal as possible, such that the result has a given size; see `max_pool`.
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -49,7 +49,7 @@ def adaptive_max_pool(inputs: TensorLike, output_size: int | Sequence[int], data
 def adaptive_average_pool(
     inputs: TensorLike, output_size: int | Sequence[int], data_format: str | None = None
 ) -> Tensor:
-    """Return `average_pool` to a given size, with windows as equal as may be. Integers become float32.
+    """Average windows as equal as possible, to a given size; see `average_pool`. Integers become float32.
 
     Args:
         inputs, output_size, data_format: see `adaptive_max_pool`.

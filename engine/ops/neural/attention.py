@@ -100,7 +100,7 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> int:
 
 
 def _logits(query: Tensor, key: Tensor, groups: int, scale: Any) -> Tensor:
-    """[batch, heads, targets, sources], in float32 at least."""
+    """Return logits [batch, heads, targets, sources], in float32 at least."""
     if groups == 1:
         products = einsum("btnh,bsnh->bnts", query, key)
     else:

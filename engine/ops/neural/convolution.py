@@ -349,7 +349,7 @@ def conv(
     data_format: str | None = None,
     dilation_rate: int | Sequence[int] = 1,
 ) -> Tensor:
-    """Compute the convolution of 1, 2 or 3 spatial axes with a kernel (which is not flipped: a cross-correlation).
+    """Convolve 1, 2 or 3 spatial axes with a kernel (which is not flipped: a cross-correlation).
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -411,7 +411,7 @@ def depthwise_conv(
     data_format: str | None = None,
     dilation_rate: int | Sequence[int] = 1,
 ) -> Tensor:
-    """Compute the convolution of each channel by itself.
+    """Convolve each channel by itself.
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -450,7 +450,7 @@ def separable_conv(
     data_format: str | None = None,
     dilation_rate: int | Sequence[int] = 1,
 ) -> Tensor:
-    """Return `depthwise_conv`, whose channels are then mixed cell by cell.
+    """Convolve each channel by itself, and then mix the channels cell by cell.
 
     Args:
         inputs: [batch, *sizes, channels], or [batch, channels, *sizes] with ``data_format="channels_first"``.
@@ -491,7 +491,7 @@ def conv_transpose(
     data_format: str | None = None,
     dilation_rate: int | Sequence[int] = 1,
 ) -> Tensor:
-    """The transpose of a convolution, as a map from what is shaped as its result to what is shaped as its input.
+    """Apply the transpose of a convolution, which maps what is shaped as its result to the shape of its input.
 
     With r the reach of the kernel, ``(kernel size - 1) * dilation rate + 1``, an axis of size n becomes one of size
     ``(n - 1) * stride + r + output_padding`` if the padding is "valid", where output_padding is by default

@@ -62,7 +62,7 @@ def correlate(xp: Any, x: Any, kernel: Any, windows: Sequence[Window]) -> Any:
 
 
 def correlate_transposed(xp: Any, dy: Any, kernel: Any, windows: Sequence[Window], channels: int) -> Any:
-    """The transpose of `correlate` in its input: what `dy`, shaped as its result, adds to each cell of the input.
+    """Apply the transpose of `correlate` in its input: what `dy`, shaped as its result, adds to each input cell.
 
     Args:
         dy: [batch, *outs, filters].
@@ -94,7 +94,7 @@ def correlate_transposed(xp: Any, dy: Any, kernel: Any, windows: Sequence[Window
 
 
 def correlate_filter(xp: Any, x: Any, dy: Any, windows: Sequence[Window], shape: Sequence[int]) -> Any:
-    """The transpose of `correlate` in its kernel: what `dy`, shaped as its result, adds to each cell of the kernel.
+    """Apply the transpose of `correlate` in its kernel: what `dy`, shaped as its result, adds to each kernel cell.
 
     Args:
         x: [batch, *sizes, channels].
@@ -130,7 +130,7 @@ def _back(rank: int) -> tuple[int, ...]:
 
 
 def _grouped_kernel(kernel: Any, groups: int) -> Any:
-    """[*kernel, channels of a group, filters] as one matrix a group."""
+    """Return [*kernel, channels of a group, filters] as one matrix a group."""
     split = kernel.reshape(-1, groups, kernel.shape[-1] // groups)
     return split.swapaxes(0, 1)
 
@@ -154,7 +154,7 @@ def _is_elementwise(kernel: Any, groups: int) -> bool:
 
 
 def _window_view(xp: Any, x: Any, windows: Sequence[Window]) -> Any:
-    """[batch, *extents, channels] seen as [batch, *outs, *kernel sizes, channels]."""
+    """View [batch, *extents, channels] as [batch, *outs, *kernel sizes, channels]."""
     batch, *steps, channel = x.strides
     shape = (x.shape[0], *[w.out for w in windows], *[w.kernel for w in windows], x.shape[-1])
     outer = [step * w.stride for step, w in zip(steps, windows, strict=True)]
@@ -196,7 +196,7 @@ def _frame(windows: Sequence[Window]) -> tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 def _columns(xp: Any, x: Any, windows: Sequence[Window], groups: int) -> Iterator[tuple[Block, Any]]:
-    """The cells under the windows as one matrix a group, in blocks. A block's memory is used again by the next."""
+    """Yield the cells under the windows as one matrix a group, in blocks. Blocks use the same memory again."""
     rank = len(windows)
     flat = None
     for block, view in _views(xp, x, windows):
@@ -219,7 +219,7 @@ def _has_few_filters(channels: int, filters: int, windows: Sequence[Window]) -> 
 
 
 def _few_filters(xp: Any, x: Any, kernel: Any, windows: Sequence[Window]) -> Any:
-    """`correlate` at stride 1 by one product of all cells with all kernel cells, whose parts are shifted and added.
+    """Correlate at stride 1 by one product of all cells with all kernel cells, whose parts are shifted and added.
 
     It moves batch * cells * kernel cells * filters numbers; columns are batch * cells * kernel cells * channels.
     """
@@ -242,7 +242,7 @@ def _are_disjoint(windows: Sequence[Window]) -> bool:
 
 
 def _disjoint(xp: Any, dy: Any, kernel: Any, windows: Sequence[Window]) -> Any:
-    """Return `correlate_transposed` where no cell is in two windows: each gets one product."""
+    """Compute `correlate_transposed` where no cell is in two windows: each gets one product."""
     out = xp.zeros((dy.shape[0], *[window.size for window in windows], kernel.shape[-2]), dy.dtype)
     if not (out.size and dy.size):
         return out
@@ -264,7 +264,7 @@ def _parts(xp: Any, x: Any, groups: int) -> list[Any]:
 
 
 def _depthwise(xp: Any, x: Any, kernel: Any, windows: Sequence[Window], groups: int, out: Any) -> None:
-    """`correlate` with few channels and filters a group: products of vectors over the groups."""
+    """Correlate with few channels and filters a group: products of vectors over the groups."""
     *sizes, per_group, filters = kernel.shape
     multiplier = filters // groups
     weights = kernel.reshape(*sizes, per_group, groups, multiplier)
@@ -280,7 +280,7 @@ def _depthwise(xp: Any, x: Any, kernel: Any, windows: Sequence[Window], groups: 
 
 
 def _depthwise_filter(xp: Any, x: Any, dy: Any, windows: Sequence[Window], groups: int, out: Any) -> None:
-    """`correlate_filter` with few channels and filters a group; adds to `out`."""
+    """Add `correlate_filter` with few channels and filters a group to `out`."""
     *sizes, per_group, filters = out.shape
     split = out.reshape(*sizes, per_group, groups, filters // groups)
     outs, _ = _letters(len(windows))

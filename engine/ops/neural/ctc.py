@@ -183,7 +183,7 @@ def ctc_decode(
     merge_repeated: bool = True,
     mask_index: int | None = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the label sequences that the outputs of a CTC model stand for.
+    """Find the label sequences that the outputs of a CTC model stand for.
 
     Args:
         inputs: logits, [batch, time, classes].

@@ -82,7 +82,7 @@ def find_shards(
 def embedding_lookup(
     params: Any, ids: TensorLike, partition_strategy: str = "mod", max_norm: float | None = None
 ) -> Tensor:
-    """Compute the rows of a table, cut into shards or whole, that ids name (``tf.nn.embedding_lookup``).
+    """Return the rows of a table, cut into shards or whole, that ids name (``tf.nn.embedding_lookup``).
 
     Args:
         params: a table ``(vocabulary, ...)``, or a list of shards of it. Of n shards the first ``vocabulary % n`` hold

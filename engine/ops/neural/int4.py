@@ -80,7 +80,7 @@ class DequantizeInt4(Op):
         return found if width == self.columns else xp.ascontiguousarray(found[:, : self.columns])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        """None: weights are frozen."""
+        """Return None: weights are frozen."""
         return (None,) * 4
 
     @classmethod

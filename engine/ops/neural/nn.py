@@ -134,7 +134,7 @@ def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
 
 
 def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """`x` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert, Unterthiner and Hochreiter, 2015)."""
+    """Return `x` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert, Unterthiner, Hochreiter, 2015)."""
     tensor = as_floating(x)
     return where(greater(tensor, 0), tensor, alpha * expm1(minimum(tensor, 0)))
 
@@ -179,7 +179,7 @@ def squareplus(x: TensorLike, b: float = 4) -> Tensor:
 
 
 def sparse_plus(x: TensorLike) -> Tensor:
-    """0 up to -1, ``(x + 1)^2 / 4`` up to 1, then `x`."""
+    """Return 0 up to -1, ``(x + 1)^2 / 4`` up to 1, then `x`."""
     tensor = as_floating(x)
     inside = clip(tensor, -1, 1) + 1
     return where(greater_equal(tensor, 1), tensor, inside * inside * 0.25)
@@ -214,7 +214,7 @@ hard_swish = hard_silu
 
 
 def sparse_sigmoid(x: TensorLike) -> Tensor:
-    """0 up to -1, ``(x + 1) / 2`` up to 1, then 1."""
+    """Return 0 up to -1, ``(x + 1) / 2`` up to 1, then 1."""
     return (clip(as_floating(x), -1, 1) + 1) * 0.5
 
 
@@ -242,13 +242,13 @@ def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
 
 
 def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
-    """`x`, but 0 where ``|x| <= threshold``."""
+    """Return `x`, but 0 where ``|x| <= threshold``."""
     tensor = as_floating(x)
     return where(greater(absolute(tensor), threshold), tensor, 0)
 
 
 def glu(x: TensorLike, axis: int = -1) -> Tensor:
-    """Compute the first half of `x` along `axis` times the sigmoid of the second (Dauphin et al., 2016).
+    """Multiply the first half of `x` along `axis` by the sigmoid of the second (Dauphin et al., 2016).
 
     Raises:
         ValueError: the size of the axis is not known to be even.
@@ -287,7 +287,7 @@ def log_softmax(x: TensorLike, axis: AxisLike = -1) -> Tensor:
 
 
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
-    """Compute the nearest point of the probability simplex along `axis` (Martins and Astudillo, 2016).
+    """Return the nearest point of the probability simplex along `axis` (Martins and Astudillo, 2016).
 
     The result sums to 1; that of Keras 3.15 does not, because it subtracts a sum of running sums.
     """
@@ -305,7 +305,7 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 def moments(x: TensorLike, axes: AxisLike, keepdims: bool = False, synchronized: bool = False) -> tuple[Tensor, Tensor]:
-    """The mean and the variance over `axes`. Half precision is widened inside, and the results clipped to its range.
+    """Return mean and variance over `axes`. Half precision is widened inside, and results clipped to its range.
 
     Args:
         synchronized: across devices; only False is known here.
@@ -336,7 +336,7 @@ def batch_normalization(
     scale: TensorLike | None = None,
     epsilon: float = 1e-3,
 ) -> Tensor:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + offset`` with vectors along `axis` (Ioffe and Szegedy, 2015).
+    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + offset``, vectors along `axis` (Ioffe, Szegedy, 2015).
 
     Args:
         x: [..., features, ...] with the features in `axis`.
@@ -373,7 +373,7 @@ def layer_normalization(
     axis: AxisLike = -1,
     epsilon: float | None = None,
 ) -> Tensor:
-    """`x` with mean 0 and variance 1 over `axis`, times `gamma`, plus `beta` (Ba, Kiros and Hinton, 2016).
+    """Return `x` with mean 0 and variance 1 over `axis`, times `gamma`, plus `beta` (Ba, Kiros and Hinton, 2016).
 
     Half precision is widened inside.
 
@@ -403,7 +403,7 @@ def _along_axes(weight: TensorLike, x: Tensor, axis: AxisLike) -> Tensor:
 def rms_normalization(
     x: TensorLike, scale: TensorLike | None = None, axis: AxisLike = -1, epsilon: float | None = None
 ) -> Tensor:
-    """`x` over the root of its mean square along `axis`, times `scale` if there is one (Zhang and Sennrich, 2019)."""
+    """Divide `x` by the root of its mean square along `axis`, and multiply by `scale` (Zhang and Sennrich, 2019)."""
     tensor = as_floating(x)
     wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
     power = mean(wide * wide, axis, keepdims=True)
@@ -412,7 +412,7 @@ def rms_normalization(
 
 
 def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | None = None) -> Tensor:
-    """Return `x` over its norm along `axis`, which counts as at least `epsilon` (1e-7).
+    """Divide `x` by its norm along `axis`, which counts as at least `epsilon` (1e-7).
 
     Args:
         order: of the norm, as `norm` takes it.

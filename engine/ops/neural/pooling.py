@@ -330,7 +330,7 @@ def _bits(dtype: DType) -> DType:
 
 
 def _where(xp: Any, found: Any, values: Any) -> Any:
-    """The bits of `values` where `found`, elsewhere none: a quarter of the time of `where`, and safe for infinities."""
+    """Return the bits of `values` where `found`, elsewhere none: 4 times as fast as `where`, infinities are safe."""
     return xp.bitwise_and(values.view(_bits(values.dtype)), xp.negative(found.view("int8")))
 
 
@@ -452,7 +452,7 @@ def max_pool(
     padding: str = "valid",
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute the greatest value of each window, channel by channel.
+    """Return the greatest value of each window, channel by channel.
 
     Where several cells hold the maximum, the derivative goes to the first of them, as in TensorFlow.
 
@@ -491,7 +491,7 @@ def average_pool(
     padding: str = "valid",
     data_format: str | None = None,
 ) -> Tensor:
-    """The mean of each window, channel by channel; cells outside the input do not count. Integers become float32.
+    """Return the mean of each window, channel by channel, of cells inside the input. Integers become float32.
 
     Args:
         inputs, pool_size, strides, padding, data_format: see `max_pool`.

@@ -99,7 +99,7 @@ class QuantizedMatMul(Op):
         return xp.where(xp.isnan(rounded), x.dtype.type(0), rounded), scale
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        """Rounding passes cotangents on; weights are frozen."""
+        """Return the gradient: rounding passes cotangents on; weights are frozen."""
         (dy,) = cotangents
         kernel, scale = node.inputs[1:3]
         assert dy is not None

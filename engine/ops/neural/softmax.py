@@ -177,7 +177,7 @@ def check_labels(labels: Any, classes: int) -> None:
 
 
 def _rows(xp: Any, x: Any, labels: Any) -> tuple[Any, tuple[Any, Any]]:
-    """`x` as rows of classes, and the index of each row's label in them. Contiguous `x` is not copied."""
+    """Return `x` as rows of classes, and the index of each row's label in them. Contiguous `x` is not copied."""
     rows = x.reshape((labels.size, x.shape[-1]))
     return rows, (xp.arange(labels.size), labels.reshape(-1))
 

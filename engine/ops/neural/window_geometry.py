@@ -90,7 +90,7 @@ def cells(windows: Sequence[Window]) -> product[tuple[int, ...]]:
 
 
 def overlaps(windows: Sequence[Window], cell: Sequence[int]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """`Window.overlap` on all axes, as keys into results and inputs with a batch axis before the spatial ones."""
+    """Return `Window.overlap` on all axes, as keys into results and inputs, whose first axis is the batch."""
     pairs = [window.overlap(position) for window, position in zip(windows, cell, strict=True)]
     return (slice(None), *[pair[0] for pair in pairs]), (slice(None), *[pair[1] for pair in pairs])
 
@@ -142,7 +142,7 @@ def at_axis(padding: Padding, axis: int) -> str | tuple[int, int]:
 
 
 def check_data_format(what: str, data_format: str | None) -> str:
-    """`data_format`, or its default.
+    """Return `data_format`, or its default.
 
     Raises:
         ValueError: there is none of that name.

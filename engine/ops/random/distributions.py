@@ -101,7 +101,7 @@ def _log_gamma_numbers(key: Any, alpha: Any, stream: int = 0) -> Any:
 
 
 def draw_gamma(key: Any, shape: Sequence[int], alpha: Any, dtype: DTypeLike = "float32") -> Any:
-    """Gamma distributed numbers of shape parameter `alpha` and scale 1, as an array. NaN where alpha is not positive.
+    """Draw Gamma distributed numbers of shape parameter `alpha` and scale 1, as an array; NaN if alpha isn't positive.
 
     Args:
         key: two integers, as from `SeedGenerator.next`.
@@ -117,7 +117,7 @@ def draw_gamma(key: Any, shape: Sequence[int], alpha: Any, dtype: DTypeLike = "f
 
 
 def draw_beta(key: Any, shape: Sequence[int], alpha: Any, beta: Any, dtype: DTypeLike = "float32") -> Any:
-    """Beta distributed numbers, as an array. NaN where a parameter is not positive. See `draw_gamma`.
+    """Draw Beta distributed numbers, as an array. NaN where a parameter is not positive. See `draw_gamma`.
 
     >>> import anabranch as ab
     >>> ab.random.draw_beta((1, 2), (3,), 2.0, 3.0)
@@ -131,7 +131,7 @@ def draw_beta(key: Any, shape: Sequence[int], alpha: Any, beta: Any, dtype: DTyp
 
 
 def _exact_tail(k: int) -> float:
-    """log(k!) less Stirling's approximation of it."""
+    """Compute log(k!) less Stirling's approximation of it."""
     return math.lgamma(k + 1) - ((k + 0.5) * math.log(k + 1) - (k + 1) + math.log(2 * math.pi) / 2)
 
 
@@ -236,7 +236,7 @@ class _Distribution(RandomOp):
         return super().infer(*inputs)
 
     def on_host(self, parameter: Any) -> Any:
-        """`parameter` as NumPy's."""
+        """Return `parameter` as NumPy's."""
         return parameter if is_numpy(parameter) else parameter.get()
 
     def draw_with(self, key: Any, shape: tuple[int, ...], *parameters: Any) -> Any:
@@ -326,7 +326,7 @@ def _is_positive(value: Any) -> Any:
 
 
 def gamma(shape: ShapeLike, alpha: TensorLike, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
-    """Gamma distributed numbers of shape parameter `alpha` and scale 1. No gradient flows to `alpha`.
+    """Draw Gamma distributed numbers of shape parameter `alpha` and scale 1. No gradient flows to `alpha`.
 
     Args:
         shape: ints, int32 scalar tensors or both.
@@ -348,7 +348,7 @@ def gamma(shape: ShapeLike, alpha: TensorLike, dtype: DTypeLike = None, seed: An
 
 
 def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
-    """Beta distributed numbers: from 0 to 1, of mean ``alpha / (alpha + beta)``. See `gamma`.
+    """Draw Beta distributed numbers: from 0 to 1, of mean ``alpha / (alpha + beta)``. See `gamma`.
 
     Args:
         shape: ints, int32 scalar tensors or both.

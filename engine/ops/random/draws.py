@@ -54,7 +54,7 @@ class Draw(Later):
         return self.whole if self.rows is None else (len(self.rows), *self.whole[1:])
 
     def at(self, rows: Rows) -> Draw:
-        """Return the same for some of the rows.
+        """Draw the same numbers for some of the rows.
 
         Raises:
             ValueError: these are rows of a part already.

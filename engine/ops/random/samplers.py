@@ -73,7 +73,7 @@ from .shape_order import shape_before
 
 
 def _narrowed(values: Any, dtype: DType, low: float, high: float) -> Any:
-    """`values` in `dtype`, with those that rounding brought up to `high` put just below it (but not below `low`)."""
+    """Return `values` in `dtype`; those rounded up to `high` are put just below it (but not below `low`)."""
     result = values.astype(dtype, copy=False)
     least, limit = (np.asarray(bound).astype(dtype) for bound in (low, high))
     reached = result >= limit
@@ -90,7 +90,7 @@ def draw_uniform(
     high: float = 1.0,
     part: tuple[int, int] | None = None,
 ) -> Any:
-    """Uniform numbers in [low, high), as an array: for initializers and other uses outside of a graph.
+    """Draw uniform numbers in [low, high), as an array: for initializers and other uses outside of a graph.
 
     Args:
         key: two integers, as from `SeedGenerator.next`.
@@ -113,7 +113,7 @@ def _uniform_of(values: Any, shape: Sequence[int], wanted: DType, low: float, hi
 
 
 def _standard_normal(unit: Any, count: int) -> Any:
-    """`count` numbers: those of the first half are cosines, those of the second one sines, of the same angles."""
+    """Return `count` numbers: those of the first half are cosines, those of the second sines, of the same angles."""
     half = (count + 1) // 2
     radius = np.sqrt(-2 * np.log1p(-unit[:half]))
     angle = unit[half:] * unit.dtype.type(2 * math.pi)
@@ -140,7 +140,7 @@ def draw_normal(
     stddev: float = 1.0,
     part: tuple[int, int] | None = None,
 ) -> Any:
-    """Normally distributed numbers, as an array. See `draw_uniform`."""
+    """Draw normally distributed numbers, as an array. See `draw_uniform`."""
     wanted, count = as_dtype(dtype), element_count(shape)
     if part is not None and part != (0, count):
         values = _some_standard_normal(key, count, wanted, *part)
@@ -150,7 +150,7 @@ def draw_normal(
 
 
 def _normal_of(values: Any, shape: Sequence[int], wanted: DType, mean: float, stddev: float) -> Any:
-    """Numbers of a mean and a standard deviation made of those of 0 and 1."""
+    """Scale numbers of mean 0 and standard deviation 1 to others."""
     values = values * values.dtype.type(stddev) + values.dtype.type(mean)
     return as_scalar_or_array(values.astype(wanted, copy=False).reshape(tuple(shape)))
 
@@ -166,7 +166,7 @@ def draw_truncated_normal(
     stddev: float = 1.0,
     part: tuple[int, int] | None = None,
 ) -> Any:
-    """Normally distributed numbers within 2 standard deviations of the mean, as an array. See `draw_uniform`."""
+    """Draw normally distributed numbers within 2 standard deviations of the mean, as an array. See `draw_uniform`."""
     unit = unit_numbers(key, element_count(shape), dtypes.float64, 0 if part is None else part[0])
     values = erfinv_values(np, (2 * unit - 1) * CENTRAL) * math.sqrt(2)
     values = np.clip(values, -2, 2) * stddev + mean
@@ -176,7 +176,7 @@ def draw_truncated_normal(
 def draw_integers(
     key: Any, shape: Sequence[int], low: int, high: int, dtype: DTypeLike = "int32", part: tuple[int, int] | None = None
 ) -> Any:
-    """Uniform integers in [low, high), as an array. See `draw_uniform`."""
+    """Draw uniform integers in [low, high), as an array. See `draw_uniform`."""
     wanted, words = as_dtype(dtype), raw_words(key, element_count(shape), 0 if part is None else part[0])
     if high - low < 2**64:
         words %= np.uint64(high - low)
@@ -389,7 +389,7 @@ class RandomCategories(Op):
 def uniform(
     shape: ShapeLike, minval: TensorLike = 0.0, maxval: TensorLike = 1.0, dtype: DTypeLike = None, seed: Any = None
 ) -> Tensor:
-    """Uniform numbers in [minval, maxval).
+    """Draw uniform numbers in [minval, maxval).
 
     Args:
         shape: ints, int32 scalar tensors or both.
@@ -417,7 +417,7 @@ def uniform(
 def normal(
     shape: ShapeLike, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, dtype: DTypeLike = None, seed: Any = None
 ) -> Tensor:
-    """Normally distributed numbers.
+    """Draw normally distributed numbers.
 
     Args:
         shape: ints, int32 scalar tensors or both.
@@ -441,7 +441,7 @@ def normal(
 def truncated_normal(
     shape: ShapeLike, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, dtype: DTypeLike = None, seed: Any = None
 ) -> Tensor:
-    """Normally distributed numbers within 2 standard deviations of the mean; arguments as for `normal`."""
+    """Draw normally distributed numbers within 2 standard deviations of the mean; arguments as for `normal`."""
     wanted = floating_dtype("truncated_normal", dtype)
     static, dynamic = shape_before("truncated_normal", shape, mean, stddev)
     known = numbers_of(mean, stddev)
@@ -452,7 +452,7 @@ def truncated_normal(
 
 
 def randint(shape: ShapeLike, minval: int, maxval: int, dtype: DTypeLike = "int32", seed: Any = None) -> Tensor:
-    """Uniform integers in [minval, maxval).
+    """Draw uniform integers in [minval, maxval).
 
     Raises:
         ValueError: `dtype` holds no integers, or there is no number in the interval, or one that `dtype` can't hold.
@@ -470,13 +470,13 @@ def randint(shape: ShapeLike, minval: int, maxval: int, dtype: DTypeLike = "int3
 
 
 def bernoulli(shape: ShapeLike, p: TensorLike = 0.5, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
-    """1 with probability `p` and 0 otherwise, in `dtype` (float32)."""
+    """Draw 1 with probability `p` and 0 otherwise, in `dtype` (float32)."""
     unit = uniform(shape, dtype="float32", seed=seed)
     return convert_to_tensor(unit < convert_to_tensor(p, "float32"), as_dtype(dtype or "float32"))
 
 
 def categorical(logits: TensorLike, num_samples: int, dtype: DTypeLike = "int32", seed: Any = None) -> Tensor:
-    """Class numbers, drawn for each row by unnormalised log-probabilities.
+    """Draw class numbers for each row by unnormalised log-probabilities.
 
     Args:
         logits: [batch, classes].
@@ -507,7 +507,7 @@ def _is_number(value: object) -> bool:
 
 
 def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
-    """A rate of dropout, which may be a scalar tensor or a variable: then its value is known when the graph runs.
+    """Check a rate of dropout, which may be a scalar tensor or a variable: then its value is known when the graph runs.
 
     Args:
         caller: for messages.
@@ -528,7 +528,7 @@ def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
 
 
 def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike | None = None, seed: Any = None) -> Tensor:
-    """`inputs` with a random part of the elements, `rate`, set to 0, and the others scaled by ``1 / (1 - rate)``.
+    """Set a random part of the elements, `rate`, to 0, and scale the others by ``1 / (1 - rate)``.
 
     Args:
         rate: from 0 to 1 (inclusive: everything is dropped); a number, or a scalar tensor or variable.

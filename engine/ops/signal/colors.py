@@ -58,7 +58,7 @@ def _floating_channels(what: str, images: TensorLike, data_format: str | None) -
 
 
 def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """Red, green and blue as hue, saturation and value. A hue of 0 is red, 1/3 green, 2/3 blue.
+    """Convert red, green and blue to hue, saturation and value. A hue of 0 is red, 1/3 green, 2/3 blue.
 
     Args:
         images: one image or a batch, of floats in [0, 1], with 3 channels.
@@ -87,7 +87,7 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
 
 
 def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """Compute the inverse of `rgb_to_hsv`.
+    """Convert hue, saturation and value to red, green and blue: the inverse of `rgb_to_hsv`.
 
     Args:
         images: one image or a batch, of floats in [0, 1], with 3 channels.

@@ -74,7 +74,7 @@ def gaussian_blur(
     sigma: Any = (1.0, 1.0),
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute images blurred by a bell curve. Outside there are zeros.
+    """Blur images by a bell curve. Outside there are zeros.
 
     Args:
         images: one image or a batch. Integers are rounded.
@@ -137,7 +137,7 @@ def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
 
 
 def psnr(x1: TensorLike, x2: TensorLike, max_val: TensorLike) -> Tensor:
-    """The ratio of the peak of a signal to the noise, in decibels: ``20 log10(max_val) - 10 log10(mean((x1 - x2)^2))``.
+    """Return the peak signal-to-noise ratio in decibels: ``20 log10(max_val) - 10 log10(mean((x1 - x2)^2))``.
 
     Args:
         x1, x2: a signal and what is left of it, of one shape.
@@ -179,7 +179,7 @@ def ssim(
     k2: float = 0.03,
     data_format: str | None = None,
 ) -> Tensor:
-    """The structural similarity of two images: 1 for equal ones, less where brightness, contrast or shapes differ.
+    """Return the structural similarity of two images: 1 if equal, less where brightness, contrast or shapes differ.
 
     Args:
         image1, image2: one image or a batch each, of one shape; height and width are `filter_size` at least.
@@ -218,7 +218,7 @@ def ssim(
 
 
 def _similarity(means: Sequence[Tensor], c1: float, c2: float) -> Tensor:
-    """The formula of the paper from local means of x, y, x^2, y^2 and x y, and its mean for each image."""
+    """Apply the paper's formula to local means of x, y, x^2, y^2 and x y, and return its mean for each image."""
     mean_x, mean_y, square_x, square_y, product = means
     brightness = (2.0 * mean_x * mean_y + c1) / (mean_x * mean_x + mean_y * mean_y + c1)
     variances = (square_x - mean_x * mean_x) + (square_y - mean_y * mean_y)

@@ -301,7 +301,7 @@ class InverseRealTransformBack(Op):
 
 
 def joined_parts(name: str, x: Any) -> tuple[Tensor, DType]:
-    """Compute a pair of real and imaginary parts as complex numbers, and the dtype of the parts.
+    """Return a pair of real and imaginary parts as complex numbers, and the dtype of the parts.
 
     Raises:
         ValueError: it is no pair of real tensors of one shape.
@@ -328,12 +328,12 @@ def _described(value: Any) -> str:
 
 
 def parted(x: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
-    """Compute the real and imaginary parts of complex numbers, in `dtype`."""
+    """Return the real and imaginary parts of complex numbers, in `dtype`."""
     return cast(real(x), dtype), cast(imag(x), dtype)
 
 
 def real_signal(name: str, x: TensorLike) -> tuple[Tensor, DType]:
-    """Real numbers in single or double precision, and their own dtype.
+    """Return real numbers in single or double precision, and their own dtype.
 
     Raises:
         ValueError: they are complex.
@@ -404,7 +404,7 @@ def ifft2(x: Any) -> tuple[Tensor, Tensor]:
 
 
 def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
-    """Compute the Fourier transform of real numbers along the last axis, of which the first half says all.
+    """Compute the Fourier transform of real numbers along the last axis; its first half says all.
 
     Args:
         x: real numbers, [..., n].
@@ -427,7 +427,7 @@ def rfft(x: TensorLike, fft_length: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 def irfft(x: Any, fft_length: int | None = None) -> Tensor:
-    """Real numbers from the first half of their Fourier transform: the inverse of `rfft`.
+    """Return real numbers from the first half of their Fourier transform: the inverse of `rfft`.
 
     Args:
         x: a pair of the real and the imaginary part, [..., n].

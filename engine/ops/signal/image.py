@@ -33,7 +33,7 @@ def pad_images(
     target_width: _Size = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute images with a border of zeros.
+    """Surround images with a border of zeros.
 
     Args:
         images: one image or a batch.
@@ -74,7 +74,7 @@ def crop_images(
     target_width: _Size = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute a window of images.
+    """Crop a window out of images.
 
     Args:
         images: one image or a batch.

@@ -33,7 +33,7 @@ def check_data_format(what: str, data_format: str | None) -> str:
 
 
 def image_tensor(what: str, images: TensorLike, batch_only: bool = False) -> Tensor:
-    """Compute the images as a tensor.
+    """Return the images as a tensor.
 
     Raises:
         ValueError: it is neither one image (3 axes) nor a batch of images (4 axes).
@@ -63,14 +63,14 @@ def rank_of(tensor: Tensor) -> int:
 
 
 def as_batch(tensor: Tensor, data_format: str) -> Tensor:
-    """Compute one image or several as [batch, height, width, channels]."""
+    """Return one image or several as [batch, height, width, channels]."""
     if rank_of(tensor) == 3:
         tensor = expand_dims(tensor, 0)
     return tensor if data_format == "channels_last" else transpose(tensor, (0, 2, 3, 1))
 
 
 def from_batch(batch: Tensor, like: Tensor, data_format: str) -> Tensor:
-    """Compute the inverse of `as_batch`: the layout of the tensor `like` that was given."""
+    """Invert `as_batch`: return the layout of the tensor `like` that was given."""
     if data_format == "channels_first":
         batch = transpose(batch, (0, 3, 1, 2))
     return squeeze(batch, 0) if rank_of(like) == 3 else batch
@@ -82,7 +82,7 @@ def compute_dtype(tensor: Tensor) -> DType:
 
 
 def restore_dtype(values: Tensor, dtype: DType) -> Tensor:
-    """Weighted pixels in the dtype of the images: integers are rounded, halves away from zero, and stay in range."""
+    """Return weighted pixels in the dtype of the images: integers are rounded, halves away from zero, and in range."""
     if values.dtype == dtype:
         return values
     if dtypes.is_floating(dtype):

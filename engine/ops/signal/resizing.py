@@ -54,7 +54,7 @@ def _triangle(e: Any, x: Any) -> Any:
 
 
 def _cubic(e: Any, x: Any) -> Any:
-    """R. Keys, "Cubic convolution interpolation for digital image processing" (1981), with a = -1/2."""
+    """Apply R. Keys, "Cubic convolution interpolation for digital image processing" (1981), with a = -1/2."""
     near = ((1.5 * x - 2.5) * x) * x + 1.0
     far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
     return e.where(x >= 2.0, 0.0, e.where(x >= 1.0, far, near))
@@ -131,7 +131,7 @@ def _in_floats(tensor: Tensor) -> Tensor:
 
 
 def _as_before(values: Tensor, before: Tensor) -> Tensor:
-    """Weighted pixels in the dtype that they had; integers are rounded."""
+    """Return weighted pixels in the dtype that they had; integers are rounded."""
     if values.dtype == before.dtype:
         return values
     return saturate_cast(round(values), before.dtype)
@@ -151,7 +151,7 @@ def resize(
     fill_value: float = 0.0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute images of another size.
+    """Resize images.
 
     Args:
         images: one image or a batch. Heights and widths may be unknown. Integers are rounded, and stay in the range of
@@ -262,7 +262,7 @@ def scale_and_translate(
     method: str,
     antialias: bool = True,
 ) -> Tensor:
-    """Compute images scaled and moved: what is at x comes to ``x * scale + translation``, and outside there are zeros.
+    """Scale and move images: what is at x comes to ``x * scale + translation``, and outside there are zeros.
 
     Args:
         images: a tensor of any shape of known rank.

@@ -158,7 +158,7 @@ class OverlapAdd(Op):
 
 
 def extract_sequences(x: TensorLike, sequence_length: int, sequence_stride: int) -> Tensor:
-    """Compute sequences of `sequence_length` elements of the last axis, starting every `sequence_stride` elements.
+    """Cut the last axis into sequences of `sequence_length`, one starting every `sequence_stride` elements.
 
     Args:
         x: [..., n].
@@ -271,7 +271,7 @@ def istft(
     window: Any = "hann",
     center: bool = True,
 ) -> Tensor:
-    """The signal of which `stft`, with the same arguments, makes a transform; if there is none, that closest to it.
+    """Return the signal whose `stft`, with the same arguments, is `x`; if there is none, that closest to it.
 
     Args:
         x: a pair of the real and the imaginary part, [..., count, fft_length // 2 + 1].

@@ -36,7 +36,7 @@ def _window(x: TensorLike, name: str, shape: Callable[[Tensor], Tensor]) -> Tens
 
 
 def bartlett(x: TensorLike) -> Tensor:
-    """Bartlett's window of `x` points: a triangle that is 0 at both ends.
+    """Return Bartlett's window of `x` points: a triangle that is 0 at both ends.
 
     Args:
         x: the number of points, an integer or a scalar tensor.
@@ -52,22 +52,22 @@ def bartlett(x: TensorLike) -> Tensor:
 
 
 def hanning(x: TensorLike) -> Tensor:
-    """Von Hann's window of `x` points: a raised cosine that is 0 at both ends. See `bartlett`."""
+    """Return von Hann's window of `x` points: a raised cosine that is 0 at both ends. See `bartlett`."""
     return _window(x, "hanning", lambda place: 0.5 + 0.5 * cos(place * math.pi))
 
 
 def hamming(x: TensorLike) -> Tensor:
-    """Hamming's window of `x` points: a raised cosine on a pedestal of 0.08. See `bartlett`."""
+    """Return Hamming's window of `x` points: a raised cosine on a pedestal of 0.08. See `bartlett`."""
     return _window(x, "hamming", lambda place: 0.54 + 0.46 * cos(place * math.pi))
 
 
 def blackman(x: TensorLike) -> Tensor:
-    """Blackman's window of `x` points: the first three terms of a cosine series. See `bartlett`."""
+    """Return Blackman's window of `x` points: the first three terms of a cosine series. See `bartlett`."""
     return _window(x, "blackman", lambda place: 0.42 + 0.5 * cos(place * math.pi) + 0.08 * cos(place * (2 * math.pi)))
 
 
 def kaiser(x: TensorLike, beta: TensorLike) -> Tensor:
-    """Kaiser's window of `x` points, made of Bessel functions.
+    """Return Kaiser's window of `x` points, made of Bessel functions.
 
     Args:
         x: the number of points, an integer or a scalar tensor.

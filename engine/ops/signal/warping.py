@@ -40,7 +40,7 @@ _Node = tuple[Tensor, Tensor | None, Tensor | None]  # an index, its weight, and
 
 
 def _mirrored(index: Any, size: DimLike) -> Tensor:
-    """Compute ``d c b | a b c d | c b a``, folded back to 0 ... size - 1."""
+    """Fold indices back to 0 ... size - 1, mirrored: ``d c b | a b c d | c b a``."""
     last = size - 1
     return absolute(mod(index + last, larger(2 * last, 1)) - last)
 
@@ -120,7 +120,7 @@ def _corner(
 def map_coordinates(
     inputs: TensorLike, coordinates: Any, order: int, fill_mode: str = "constant", fill_value: TensorLike = 0
 ) -> Tensor:
-    """Compute the values of an array at places between its elements.
+    """Interpolate the values of an array at places between its elements.
 
     Args:
         inputs: an array of known rank. Integers are rounded, halves away from zero.
@@ -198,7 +198,7 @@ def affine_transform(
     fill_value: TensorLike = 0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute images moved, scaled, turned or sheared.
+    """Move, scale, turn or shear images.
 
     The pixel (x, y) of the result is what `images` show at ``((a0 x + a1 y + a2) / k, (b0 x + b1 y + b2) / k)`` with
     ``k = c0 x + c1 y + 1``.
@@ -253,7 +253,7 @@ def perspective_transform(
     fill_value: TensorLike = 0,
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute images seen from elsewhere: four points of each come to four given places.
+    """Change the perspective of images: four points of each come to four given places.
 
     Args:
         images: one image or a batch.
@@ -306,7 +306,7 @@ def elastic_transform(
     seed: Any = None,
     data_format: str | None = None,
 ) -> Tensor:
-    """Compute images bent at random: every pixel is moved a little, and neighbours are moved alike.
+    """Bend images at random: every pixel is moved a little, and neighbours are moved alike.
 
     Args:
         images: one image or a batch.

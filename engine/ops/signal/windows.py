@@ -137,7 +137,7 @@ def _slice_like(x: Tensor, starts: Tensor, like: Tensor) -> Tensor:
 
 
 def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
-    """Compute the part of `inputs` of size `shape` that begins at `start_indices`.
+    """Return the part of `inputs` of size `shape` that begins at `start_indices`.
 
     Args:
         inputs: a tensor of rank r.

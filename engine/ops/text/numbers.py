@@ -107,7 +107,7 @@ def fnv1a(array: Any) -> Any:
 
 
 def compiled(pattern: str, what: str) -> re.Pattern[str]:
-    """`pattern` as a regular expression.
+    """Compile `pattern` as a regular expression.
 
     Raises:
         ValueError: it is none.
@@ -145,7 +145,7 @@ def rewriter(rewrite: str, groups: int) -> Callable[[re.Match[str]], str]:
 
 
 def substring(text: str, start: int, length: int, unit: str) -> str:
-    """The part of `text` from `start` on, of at most `length` units.
+    """Return the part of `text` from `start` on, of at most `length` units.
 
     Raises:
         ValueError: `start` is outside the string, `length` is negative, or a character is cut in two.
@@ -212,7 +212,7 @@ def number_format(kind: str, precision: int, scientific: bool, shortest: bool, w
 
 
 def print_numbers(array: Any, template: str, width: int) -> Any:
-    """Return the strings of numbers, in the printf format `template`."""
+    """Format numbers as strings, by the printf format `template`."""
     kind = array.dtype.kind
     if kind == "b":
         return each(lambda item: ("true" if item else "false").rjust(width), array)

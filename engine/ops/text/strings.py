@@ -43,7 +43,7 @@ _FILLS = ("", "0", " ", "-", "+")
 
 
 def _strings(value: TensorLike, what: str) -> Tensor:
-    """`value` as a tensor of strings.
+    """Return `value` as a tensor of strings.
 
     Raises:
         TypeError: it holds something else.
@@ -76,7 +76,7 @@ def _only_ascii(encoding: str) -> bool:
 
 
 def strip(input: TensorLike) -> Tensor:
-    """Each string without the white space at its ends."""
+    """Return each string without the white space at its ends."""
     return apply(StringStrip(), _strings(input, "strip"))
 
 

@@ -61,7 +61,7 @@ class Dependent:
             user.add_need(self)
 
     def _behind(self, lowest: int) -> set[Dependent]:
-        """This and all that it depends on, down to the order number `lowest`."""
+        """Return this and all that it depends on, down to the order number `lowest`."""
         found: set[Dependent] = set()
         pending: list[Dependent] = [self]
         while pending:
@@ -72,7 +72,7 @@ class Dependent:
         return found
 
     def _ahead(self, highest: int) -> set[Dependent]:
-        """This and all that depends on it, up to the order number `highest`."""
+        """Return this and all that depends on it, up to the order number `highest`."""
         found: set[Dependent] = set()
         pending: list[Dependent] = [self]
         while pending:
@@ -84,7 +84,7 @@ class Dependent:
 
 
 def in_order(items: Iterable[Dependent]) -> list[Dependent]:
-    """A set of dependents as a list, the same in each run: the order numbers that follow must not hang on hashes."""
+    """Sort a set of dependents into a list, the same in each run: order numbers must not depend on hashes."""
     return sorted(items, key=_order)
 
 

@@ -60,7 +60,7 @@ def _assign_block(graph: Graph, places: Mapping[Operation, str], around: str) ->
 
 
 def _assign_unread(holder: Operation, places: Mapping[Operation, str]) -> None:
-    """A loop variable that the body does not read only passes through: its device is that of its next value."""
+    """Assign unread loop variables, which only pass through the body, the device of their next values."""
     if isinstance(holder.op, While):
         condition, body = holder.op.condition, holder.op.body
         _take_over(body.parameters, body.results, places)

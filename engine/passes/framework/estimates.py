@@ -96,7 +96,7 @@ def traffic_of(operation: Operation) -> float:
 
 
 def _parts_of(operation: Operation) -> tuple[Symbol, ...]:
-    """The tensors of whose size what an operation reads is: where it takes rows, they are read, and not the table."""
+    """Return the tensors of whose size an operation's reads are: where it takes rows, they are read, not the table."""
     return (*operation.inputs[1:], *operation.outputs) if operation.op.reads_rows else operation.inputs
 
 
@@ -116,13 +116,13 @@ Rule = Callable[[tuple[Symbol, ...], tuple[Symbol, ...]], float]
 
 
 def _matmul(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
-    """Twice the product of the three sizes: each size is in two of the operands and the result."""
+    """Estimate a product: twice the three sizes' product, each of which is in two of the operands and the result."""
     sizes = [elements(tensor.spec.shape) for tensor in (*inputs[:2], outputs[0])]
     return 2.0 * math.sqrt(math.prod(sizes))
 
 
 def _convolution(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
-    """For each element of the images, the filters' elements of one channel. (Images are the larger operands.)"""
+    """Estimate a convolution: each image element times a channel's filters. (Images are the larger operands.)"""
     values = [elements(tensor.spec.shape) for tensor in (*inputs[:2], outputs[0])]
     filters = min(values)
     shape = min((*inputs[:2], outputs[0]), key=lambda tensor: elements(tensor.spec.shape)).spec.shape
@@ -135,7 +135,7 @@ def _cubic(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
 
 
 def _dear(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
-    """Return functions of elements that take some 20 operations each."""
+    """Estimate functions of elements that take some 20 operations each."""
     return 20.0 * max(_most_elements(inputs), _most_elements(outputs))
 
 

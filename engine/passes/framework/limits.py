@@ -70,7 +70,7 @@ def counted() -> Generator[None]:
 
 @contextmanager
 def at_most(rewrites: int) -> Generator[None]:
-    """Each step that this thread prepares inside the block gets at most so many rewrites.
+    """Limit each step that this thread prepares inside of the block to so many rewrites.
 
     Args:
         rewrites: how many; a negative number for any number.

@@ -47,7 +47,7 @@ class PassLog:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def of(self, pass_name: str) -> tuple[list[Note], list[Note]]:
-        """The changes of one pass, and what it left alone."""
+        """Return the changes of one pass, and what it left alone."""
         return (
             [note for note in self.changes if note.pass_name == pass_name],
             [note for note in self.kept if note.pass_name == pass_name],
@@ -74,20 +74,20 @@ def note_change(pass_name: str, operation: Operation | None, text: Text) -> None
 
 
 def note_left_out(pass_name: str, why: str) -> None:
-    """A pass has not run. Nothing happens unless a log is recorded."""
+    """Note that a pass has not run. Nothing happens unless a log is recorded."""
     if _recording.log is not None:
         _recording.log.left_out[pass_name] = why
 
 
 def note_seconds(pass_name: str, seconds: float) -> None:
-    """A pass has run for so long. Nothing happens unless a log is recorded."""
+    """Note for how long a pass has run. Nothing happens unless a log is recorded."""
     log = _recording.log
     if log is not None:
         log.seconds[pass_name] = log.seconds.get(pass_name, 0.0) + seconds
 
 
 def note_kept(pass_name: str, operation: Operation | None, why: Text) -> None:
-    """A pass has left `operation` where it is: `why` says which value holds it. Nothing happens unless recorded."""
+    """Note that a pass left `operation` where it is: `why` says which value holds it. Unrecorded, nothing happens."""
     log = _recording.log
     if log is not None:
         log.kept.append(_note(pass_name, operation, why))

@@ -33,7 +33,7 @@ class Network:
         return len(self._leaving) - 1
 
     def connect(self, start: int, goal: int, price: int = ENDLESS) -> None:
-        """A connection from `start` to `goal`."""
+        """Connect `start` to `goal`."""
         self._leaving[start].append(len(self._goal))
         self._goal.append(goal)
         self._room.append(price)

@@ -80,7 +80,7 @@ def _number(graph: Graph, order: list[Operation]) -> None:
 
 
 def earlier_effects(operations: Sequence[Operation]) -> dict[Operation, list[Operation]]:
-    """For each operation with effects, those that must come before it: a write stays behind all earlier accesses of
+    """Map each operation with effects to those that must come before it: a write stays behind all earlier accesses of
     its resource, a read behind the latest write."""
     writer: dict[Any, Operation] = {}
     readers: dict[Any, list[Operation]] = {}  # since the latest write

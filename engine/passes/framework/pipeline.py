@@ -260,7 +260,7 @@ def _switched(
     switch: str = "",
     moves_writes: bool = False,
 ) -> Pass:
-    """A row for a pass that a switch turns off, and describes."""
+    """Return a row for a pass that a switch turns off, and describes."""
     known = PASSES[switch or name]
     return Pass(name, known.description, known.is_exact, requires, run, of, by_rules, known.name, moves_writes)
 

@@ -64,7 +64,7 @@ def _unseen(operations: Iterable[Operation], seen: set[Operation]) -> list[Opera
 def needed_in_region(
     region: Region, demanded: Iterable[Symbol] = (), results: Iterable[Symbol] | None = None
 ) -> list[Operation]:
-    """The operations of a region that a run of it needs: for its results, its effects and the `demanded` tensors.
+    """Return the operations of a region that a run of it needs: for its results, effects and the `demanded` tensors.
 
     Args:
         region: the body of a loop, a condition or a branch.
@@ -208,14 +208,14 @@ class Kept:
         return self._recorded.get(graph, set())
 
     def inside(self, region: Region) -> Kept:
-        """As a region inside sees them."""
+        """Return these tensors as a region inside sees them."""
         seen = Kept(region, ())
         seen._recorded = self._recorded
         seen.own = self.recorded_in(region).union(region.results)
         return seen
 
     def including(self, tensors: Iterable[Symbol]) -> Kept:
-        """These, and more, which blocks inside do not see otherwise."""
+        """Return these, and more, which blocks inside do not see otherwise."""
         seen = Kept(self.graph, ())
         seen._recorded = {graph: set(known) for graph, known in self._recorded.items()}
         seen.own = set(self.own)
@@ -228,7 +228,7 @@ class Kept:
 
 
 def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:
-    """The regions of a loop or branch, each with the operations that a run of it needs, and what is wanted of them.
+    """Yield the regions of a loop or branch, each with the operations that a run needs, and what is wanted of them.
 
     Args:
         operation: any; others have no such regions.
@@ -295,7 +295,7 @@ def inner_tensors(operations: Iterable[Operation]) -> set[Symbol]:
 
 
 def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Symbol]]:
-    """For the bodies of recursions among `operations` of a step, and inside, what the frames of their calls record.
+    """Map the bodies of recursions among `operations` of a step, and inside, to what the frames of their calls record.
 
     A body records the union of what is asked of any of its calls. What one body records may need what another one
     does, so that it takes a fixpoint.
@@ -365,7 +365,7 @@ def _producer(target: Symbol | Operation) -> Operation:
 
 
 def frame_users(needed: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
-    """For the frame of a loop or branch among `needed` operations those of them that take values from it."""
+    """Map the frame of a loop or branch among `needed` operations to those of them that take values from it."""
     if not any(map(_regions_of, needed)):
         return {}  # as in most blocks: none makes a frame
     users: dict[Symbol, list[Operation]] = {}

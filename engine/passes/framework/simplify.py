@@ -35,7 +35,7 @@ def _shape_of(op: ShapeOf, inputs: Sequence[Symbol]) -> Rewrite:
 
 
 def _to_shape(op: Any, inputs: Sequence[Symbol]) -> Rewrite:
-    """Summing, broadcasting or reshaping to the shape that a value has already is no work."""
+    """Drop summing, broadcasting or reshaping to the shape that a value has already."""
     x, wanted = inputs[0], _constant_shape(inputs[1])
     if wanted is None:
         return None
@@ -54,7 +54,7 @@ def _cast(op: Cast, inputs: Sequence[Symbol]) -> Rewrite:
 
 
 def _custom_gradient(op: CustomGradient, inputs: Sequence[Symbol]) -> Rewrite:
-    """Once gradients are built, only the values are left; what else it takes need not be computed for it."""
+    """Drop a custom gradient once gradients are built: only the values are left; other inputs need no computing."""
     return tuple(inputs[: op.rule.results])
 
 

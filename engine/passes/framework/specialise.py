@@ -164,7 +164,7 @@ class Specialised:
         self._note_copy(operation, operation.outputs, new)
 
     def _note_copy(self, operation: Operation, outputs: Sequence[Symbol], new: Operation) -> None:
-        """`new` gives `outputs` of `operation`, but for those that are fed."""
+        """Note that `new` gives `outputs` of `operation`, but for those that are fed."""
         self.operations[operation] = new
         if len(outputs) == 1:
             self.tensors.setdefault(outputs[0], new.outputs[0])
@@ -230,7 +230,7 @@ class Specialised:
         return local
 
     def _renewed(self, op: Op) -> Op:
-        """Return ops that refer to inner tensors refer to their copies."""
+        """Return an op that refers to the copies of inner tensors, if it refers to them."""
         if not isinstance(op, (History, Saved, Recorded, Call)):
             return op  # as most are
         if isinstance(op, History):
@@ -266,7 +266,7 @@ class Specialised:
         return new
 
     def _known_around(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> Operation | None:
-        """In a loop, the parameter for what is computed before it from the same values.
+        """Return, in a loop, the parameter for what is computed before it from the same values.
 
         That is then needed even if the loop makes no iteration, so that it must not be able to fail.
         """
@@ -288,7 +288,7 @@ class Specialised:
         return local.operation
 
     def _inferred(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> tuple[Spec, ...]:
-        """Specs from what is fed. Inside a loop or branch, what can't work for these shapes may never run: there it
+        """Infer specs from what is fed. Inside a loop or branch, what can't work for these may never run: there it
         fails only when it does."""
         try:
             specs = op.infer(*[tensor.spec for tensor in inputs])
@@ -552,7 +552,7 @@ def _request(operation: Operation) -> tuple[Any, ...]:
 
 
 def _sharing_key(op: Op, inputs: list[Symbol], operation: Operation) -> Any:
-    """Return operations with equal keys compute the same; None for what must not be shared."""
+    """Return a key: operations with equal keys compute the same; None for what must not be shared."""
     if operation.effects or operation.control_inputs:
         return None
     if isinstance(op, Constant):

@@ -77,7 +77,7 @@ def is_on(name: str) -> bool:
 
 
 def turned_off() -> frozenset[str]:
-    """The names of the passes that do not run: always the same object for the same names."""
+    """Return the names of the passes that do not run: always the same object for the same names."""
     off = _switches.off
     return off if off is not None else _turn_off(_of_environment(os.environ.get(VARIABLE, "")))
 
@@ -112,7 +112,7 @@ def set_passes(**passes: bool) -> None:
 
 
 def get_passes() -> dict[str, bool]:
-    """For each pass of the compiler whether it runs.
+    """Return, for each pass of the compiler, whether it runs.
 
     >>> import anabranch as ab
     >>> ab.config.get_passes()["cse"]

@@ -90,7 +90,7 @@ def _fetched(step: Rewriter) -> Iterator[str]:
 
 
 def listed(block: Block) -> Iterator[str]:
-    """Each operation is listed by its graph, once, at its index."""
+    """Check that each operation is listed by its graph, once, at its index."""
     places = block.graph.operations
     for operation in block.operations:
         if operation.graph is not block.graph:
@@ -100,7 +100,7 @@ def listed(block: Block) -> Iterator[str]:
 
 
 def back_pointers(block: Block) -> Iterator[str]:
-    """Yield each output points to its operation and position."""
+    """Check that each output points to its operation and position."""
     for operation in block.operations:
         for position, tensor in enumerate(operation.outputs):
             if tensor.operation is not operation or tensor.index != position:
@@ -109,7 +109,7 @@ def back_pointers(block: Block) -> Iterator[str]:
 
 
 def defined_before(block: Block) -> Iterator[str]:
-    """Each input is a tensor of the same graph that is computed before."""
+    """Check that each input is a tensor of the same graph that is computed before."""
     there = set(block.graph.inner_inputs()) if isinstance(block.graph, Region) else set[Symbol]()
     for operation in block.operations:
         for tensor in operation.inputs:
@@ -121,7 +121,7 @@ def defined_before(block: Block) -> Iterator[str]:
 
 
 def waits(block: Block) -> Iterator[str]:
-    """Yield each operation waits for operations of its graph that come before."""
+    """Check that each operation waits for operations of its graph that come before."""
     for operation in block.operations:
         for source in operation.control_inputs:
             if source.graph is not block.graph:
@@ -131,7 +131,7 @@ def waits(block: Block) -> Iterator[str]:
 
 
 def effects(block: Block) -> Iterator[str]:
-    """The effects of each operation are those of its op."""
+    """Check that the effects of each operation are those of its op."""
     for operation in block.operations:
         known = operation.op.effects()
         if (operation.effects or known) and set(merged_effects(operation.effects)) != set(merged_effects(known)):
@@ -140,7 +140,7 @@ def effects(block: Block) -> Iterator[str]:
 
 
 def specs(block: Block) -> Iterator[str]:
-    """The outputs have the specs that follow from the inputs, or narrower ones.
+    """Check that the outputs have the specs that follow from the inputs, or narrower ones.
 
     In a region an op may refuse its inputs: the branch or loop may never run, and fails when it does. There outputs
     may keep wider specs, too, where a value takes the place of one of which less was known.
@@ -163,7 +163,7 @@ def specs(block: Block) -> Iterator[str]:
 
 
 def captures(block: Block) -> Iterator[str]:
-    """The inputs of what holds regions end with what these capture, and a capture's parameter has the same spec."""
+    """Check that inputs of an op with regions end with their captures, and a capture's parameter has the same spec."""
     for operation in block.operations:
         regions = operation.op.regions
         outers = [outer for region in regions for outer, _ in region.captures]
@@ -183,7 +183,7 @@ def captures(block: Block) -> Iterator[str]:
 
 
 def needed(block: Block) -> Iterator[str]:
-    """Each operation of a region is needed by a run of it, or is a parameter."""
+    """Check that each operation of a region is needed by a run of it, or is a parameter."""
     if isinstance(block.graph, Region):
         there = set(block.operations)
         for operation in block.graph.operations:
@@ -192,7 +192,7 @@ def needed(block: Block) -> Iterator[str]:
 
 
 def captures_taken(block: Block) -> Iterator[str]:
-    """Each capture of a region is taken by an operation that a run of it needs, is a result of it, or is recorded."""
+    """Check that each capture of a region is taken by an operation that a run needs, is its result, or is recorded."""
     if not isinstance(block.graph, Region):
         return
     taken = {tensor for operation in block.operations for tensor in operation.inputs} | block.kept.own
@@ -202,7 +202,7 @@ def captures_taken(block: Block) -> Iterator[str]:
 
 
 def loop_variables(block: Block) -> Iterator[str]:
-    """A loop has as many first values as parameters and results, of specs that the parameters take."""
+    """Check that a loop has as many first values as parameters and results, of specs that the parameters take."""
     for operation in block.operations:
         op = operation.op
         if not isinstance(op, While):
@@ -221,7 +221,7 @@ def loop_variables(block: Block) -> Iterator[str]:
 
 
 def branches(block: Block) -> Iterator[str]:
-    """All branches give as many results as the operation has outputs beside its frame."""
+    """Check that all branches give as many results as the operation has outputs beside its frame."""
     for operation in block.operations:
         if isinstance(operation.op, Branch):
             counts, wanted = [len(region.results) for region in operation.op.regions], len(operation.outputs) - 1
@@ -230,7 +230,7 @@ def branches(block: Block) -> Iterator[str]:
 
 
 def results(block: Block) -> Iterator[str]:
-    """The results of a region are tensors of the region."""
+    """Check that the results of a region are tensors of the region."""
     if isinstance(block.graph, Region) and block.holder is not None:
         for result in block.graph.results:
             if result.operation.graph is not block.graph:
@@ -238,7 +238,7 @@ def results(block: Block) -> Iterator[str]:
 
 
 def recorded(block: Block) -> Iterator[str]:
-    """Each record of a frame is of a tensor of a region of the loop or branch that the frame is of."""
+    """Check that each record of a frame is of a tensor of a region of the loop or branch that the frame is of."""
     for operation in block.operations:
         op = operation.op
         if isinstance(op, (History, Saved)):
@@ -250,7 +250,7 @@ def recorded(block: Block) -> Iterator[str]:
 
 
 def on_devices(block: Block) -> Iterator[str]:
-    """In a step that is placed each operation has a device, in one that is not none has."""
+    """Check that in a step that is placed each operation has a device, and in any other step none."""
     for operation in block.operations:
         if bool(operation.device) != block.is_placed:
             where, what = operation.device or "no device", "placed" if block.is_placed else "not placed"

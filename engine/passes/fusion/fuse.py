@@ -150,7 +150,7 @@ def _form_of_block(operations: Sequence[Operation], kept: set[Symbol]) -> Hashab
 
 
 def _is_worthwhile(group: Group, forms: Mapping[Operation, Form]) -> bool:
-    """Two operations or more that go through memory; or one that NumPy computes in several passes, or on one core."""
+    """Test whether a group has two operations through memory; or one that NumPy does in passes or on one core."""
     passes = sum(_passes(member.op, forms[member]) for member in group.members)
     return passes > 1 or (
         passes == 1
@@ -160,7 +160,7 @@ def _is_worthwhile(group: Group, forms: Mapping[Operation, Form]) -> bool:
 
 
 def _passes(op: Op, form: Form) -> int:
-    """About how often NumPy goes through memory for an op, counted up to 2."""
+    """Estimate how often NumPy goes through memory for an op, counted up to 2."""
     if form.normalises:
         return 2
     if op.elementwise:

@@ -238,7 +238,7 @@ def _can_compute(step: Op, inputs: Sequence[TensorSpec], output: TensorSpec, rul
 
 
 def _chain(ops: Sequence[Op], founds: bool = True, is_view: bool = False) -> Form | None:
-    """Return one op behind the other."""
+    """Return the form of ops that run one behind the other."""
     steps = tuple((op, (position,)) for position, op in enumerate(ops))
     return Form((0,), steps, (len(ops),), founds, is_view) if ops else None
 
@@ -335,7 +335,7 @@ class Placed:
     steps: tuple[Layout, ...]
 
     def shifted_by(self, shift: Callable[[Layout], Layout]) -> Placed:
-        """Return the same, with other layouts."""
+        """Return the same values, with other layouts."""
         return Placed(self.space, tuple(map(shift, self.inputs)), tuple(map(shift, self.steps)))
 
 

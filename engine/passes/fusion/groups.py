@@ -182,7 +182,7 @@ class Block:
         self.behind[operation] = below if len(below) <= _MOST_BEHIND else frozenset([self._all_of(below)])
 
     def _all_of(self, parts: Iterable[Dependent]) -> Dependent:
-        """Something that depends on all `parts`, to stand for them."""
+        """Return something that depends on all `parts`, to stand for them."""
         whole = Dependent(next(self._order))
         for part in in_order(parts):
             whole.add_need(part)
@@ -455,7 +455,7 @@ def _by_size(group: Group, other: Group) -> tuple[Group, Group]:
 
 
 def _rebases(operation: Operation, group: Group) -> Iterable[_Rebase]:
-    """The spaces in which an operation may join a group: its own, or, for parts that are put together, a larger one."""
+    """Return the spaces in which an operation may join a group: its own, or a larger one for parts put together."""
     if operation.op.kernel_role is not KernelRole.JOIN:
         return [_Rebase(group.space)]
     parts = parts_of_joined(operation)

@@ -70,7 +70,7 @@ def _is_several(members: Sequence[Operation]) -> bool:
 
 
 def _kind_of(operation: Operation) -> Kind | None:
-    """Operations of the same kind can be one, but for what depends on what; None for those that no other can join."""
+    """Return an operation's kind: those of one kind can be one, but for dependencies; None if no other can join it."""
     op = operation.op
     if not isinstance(op, Fused) or operation.control_inputs:
         return None
@@ -136,7 +136,7 @@ def _independent(operations: Sequence[Operation], members: Sequence[Operation]) 
 
 
 def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
-    """Return one operation instead of a group. Their tensors live on as its outputs."""
+    """Make one operation instead of a group. Their tensors live on as its outputs."""
     first, last = group[0], group[-1]
     op = first.op
     assert isinstance(op, Fused)

@@ -134,7 +134,7 @@ class Space:
         return found
 
     def using(self, layout: Layout) -> Space | None:
-        """The space where a value of this layout is used; None if that would have to wait for the whole kernel."""
+        """Return the space where a value of this layout is used; None if it would have to wait for the whole kernel."""
         missing = self.missing(layout)
         if not missing:
             return self
@@ -295,7 +295,7 @@ def reduced_layout(layout: Layout, axes: Sequence[int], keepdims: bool) -> Layou
 
 
 def part_layout(layout: Layout, axis: int, count: int, keeps_axis: bool) -> tuple[Layout, Interval] | None:
-    """The layout of one of `count` equal parts along an axis, and the axis of the parts."""
+    """Return the layout of one of `count` equal parts along an axis, and the axis of the parts."""
     interval = layout[axis]
     if interval is None:
         return None
@@ -306,7 +306,7 @@ def part_layout(layout: Layout, axis: int, count: int, keeps_axis: bool) -> tupl
 
 
 def joined_layout(layout: Layout, axis: int, parts: Interval, is_new: bool) -> Layout | None:
-    """The layout of parts put together: along an axis that they have, or a new one. The inverse of `part_layout`."""
+    """Return the layout of parts put together, along an axis of theirs or a new one. The inverse of `part_layout`."""
     if is_new:
         return (*layout[:axis], parts, *layout[axis:])
     interval = layout[axis]

@@ -195,7 +195,7 @@ def forms_of(weight: Symbol, around: tuple[Inside, ...]) -> list[Symbol]:
 
 
 def crossed(forms: Sequence[Symbol], around: tuple[Inside, ...]) -> range:
-    """The levels into which a weight of these forms is captured, the outermost first; loops and branches only."""
+    """Return the levels into which a weight of these forms is captured, outermost first; loops and branches only."""
     first = len(around) - (len(forms) - 1)
     for level in range(len(around) - 1, first - 1, -1):
         if not isinstance(around[level].holder.op, (While, Branch)):

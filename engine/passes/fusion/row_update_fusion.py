@@ -74,7 +74,7 @@ class _Update:
 
     @staticmethod
     def of(writes: Sequence[Operation], unique: Symbol) -> _Update | None:
-        """The writes, if they are of variables of the same shape that were read before."""
+        """Return the writes, if they are of variables of the same shape that were read before."""
         variables: list[Variable] = []
         for write in writes:
             read = write.inputs[0].operation

@@ -63,7 +63,7 @@ class Place:
         return place
 
     def places(self) -> list[Place]:
-        """All places inside, the innermost first; those in recursions, whose calls may take anything, are left out."""
+        """Return all places inside, innermost first, without those in recursions, whose calls may take anything."""
         found: list[Place] = []
         for operation in self.live():
             for region in operation.op.regions:
@@ -157,7 +157,7 @@ def _backward_bodies(place: Place) -> list[Place]:
 
 
 def _check_elsewhere(loop: LoopView, place: Place, known: list[Operation]) -> None:
-    """No loop that is not known is its gradient."""
+    """Check that no loop that is not known is its gradient."""
     outermost = place
     while outermost.around is not None:
         outermost = outermost.around
@@ -172,7 +172,7 @@ def _check_frame(backward: Backward) -> None:
 
 
 def _check_histories(loop: LoopView, place: Place, found: list[Backward]) -> None:
-    """Nothing but these backward loops takes values of the iterations of `loop`."""
+    """Check that nothing but these backward loops takes values of the iterations of `loop`."""
     frame = loop.node.outputs[-1]
     near = [backward.node for backward in found if backward.place is place]
     for operation in place.live():

@@ -206,7 +206,7 @@ class _Group:
     # --- moving ---------------------------------------------------------------------------------------------
 
     def _batched(self, wanted: Sequence[Symbol]) -> list[tuple[Symbol, Symbol]]:
-        """Return arrays of what `wanted` are in each iteration, in the order of the arrays that are read."""
+        """Return arrays of the `wanted` tensors' values in each iteration, in the order of the arrays that are read."""
         batch = new_batch(self.loop.trips_tensor())
         found: list[tuple[Symbol, Symbol]] = []
         for tensor in wanted:

@@ -287,7 +287,7 @@ def _added_terms(loop: LoopView, position: int) -> list[_Term]:
 
 
 def _added(loop: LoopView, operation: Operation) -> tuple[Symbol, list[_Term]]:
-    """To what an operation adds parts, and these; none if it does more."""
+    """Return what an operation adds parts to, and these; none if it does more."""
     op, inputs = operation.op, operation.inputs
     if isinstance(op, Add):
         base, other = inputs if _is_put(loop, inputs[1]) else inputs[::-1]
@@ -518,7 +518,7 @@ def _position(operation: Operation, tensor: Symbol) -> int:
 
 
 def _concatenated(loop: LoopView, array: Symbol) -> Symbol | None:
-    """The elements of an array end to end, as whatever takes them does, if nothing else takes the array."""
+    """Return the elements of an array end to end, as what takes them does, if nothing else takes the array."""
     taker = _only_taker(loop, array)
     if taker is None or not isinstance(taker.op, ArrayConcat):
         return None

@@ -209,7 +209,7 @@ def array_size(array: Symbol) -> Linear | None:
 
 
 def _recorded(read: Operation) -> Symbol | None:
-    """What, of another loop's body, an operation reads from the record of an iteration."""
+    """Return what, of another loop's body, an operation reads from the record of an iteration."""
     if not isinstance(read.op, ArrayRead):
         return None
     array: Symbol | None = read.inputs[0]
@@ -219,7 +219,7 @@ def _recorded(read: Operation) -> Symbol | None:
 
 
 def counted(frame: Symbol) -> Linear:
-    """The trip count of the loop to which `frame` belongs."""
+    """Return the trip count of the loop to which `frame` belongs."""
     trips = trip_count(frame.operation)
     if trips is not None and trips.known is not None:
         return Linear(0, max(0, trips.known))

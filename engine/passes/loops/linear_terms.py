@@ -168,7 +168,7 @@ class _Accumulation:
         return step if lies_together and _is_plain(operation.op, step.source, tensor) else None
 
     def _cost(self, tensor: Symbol, steps: Sequence[_Step]) -> float:
-        """About how long an iteration takes that applies `steps` and adds up `tensor`, in elements that go by.
+        """Estimate how long an iteration takes that applies `steps` and adds up `tensor`, in elements that go by.
 
         What others need is computed in any case. Sums of products leave the loop, where they are one product.
         """

@@ -148,7 +148,7 @@ def lengths_of(loop: LoopView, mask: Mask) -> Lengths | None:
 
 
 def _compared(mask: Mask) -> tuple[Symbol, Symbol, bool] | None:
-    """(x, y, when) where a mask says no more than that ``x < y`` is as `when` says, of integers: they have no NaN."""
+    """Return (x, y, when) if a mask only says that ``x < y`` is as `when` says, of integers: they have no NaN."""
     operation = mask.bools.operation
     if not isinstance(operation.op, (Greater, GreaterEqual, Less, LessEqual)):
         return None
@@ -161,7 +161,7 @@ def _compared(mask: Mask) -> tuple[Symbol, Symbol, bool] | None:
 
 
 def _without_axes(tensor: Symbol) -> Symbol:
-    """A tensor before it was put in another shape, with one value to a row or one value at all."""
+    """Return a tensor before it was put in another shape, with one value to a row or one value at all."""
     while _says_the_same(tensor.operation):
         tensor = tensor.operation.inputs[0]
     return tensor

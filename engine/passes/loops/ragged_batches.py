@@ -327,7 +327,7 @@ class _Segments:
             self.nodes.append(self._build(number))
 
     def _spans(self, masks: dict[Symbol, Symbol]) -> tuple[Symbol, ...]:
-        """From which step on, and to which, each row is live."""
+        """Compute from which step on, and to which, each row is live."""
         found = self.found
         if found.lengths is not None:
             return build_multi(SpansOfLengths(found.lengths.first), found.lengths.lengths, self.steps)
@@ -359,7 +359,7 @@ class _Segments:
         return self._unstacked[outer]
 
     def _split(self, window: Symbol, flips: bool) -> tuple[Symbol, ...]:
-        """For each segment the array of what its steps read of a window, of all steps."""
+        """Split a window of all steps into arrays, one for each segment, of what its steps read."""
         op = SplitSegments(self.sizes, flips, "own" if window.dtype == dtypes.bool_ else "first")
         parts = build_multi(op, window, self.order, self.plan[2], *self.spans)
         return tuple([build(ArrayUnstack(), part) for part in parts])

@@ -294,7 +294,7 @@ def _take_whole(loop: LoopView, roles: dict[Symbol, bool | None], operation: Ope
 
 
 def _note_role(roles: dict[Symbol, bool | None], tensor: Symbol, has_rows: bool | None) -> None:
-    """A captured value is taken by rows, as a whole, or (None) element by element."""
+    """Note that a captured value is taken by rows, as a whole, or (None) element by element."""
     if roles.setdefault(tensor, has_rows) != has_rows:
         raise NotRowWiseError(f"{tensor.operation.name!r} is taken by rows or elements, and as a whole")
 
@@ -335,7 +335,7 @@ def _keeps_rows(found: RowWise, operation: Operation) -> bool:
 
 
 def resized(found: RowWise, operation: Operation, rows: int) -> tuple[Op, tuple[Symbol, ...]]:
-    """The op and the inputs by which an operation does the same for so many rows; it may name how many there are."""
+    """Return the op and inputs by which an operation does the same for so many rows; it may name their number."""
     op, result = operation.op, operation.outputs[0]
     if not isinstance(op, _OF_A_SHAPE) or result not in found.in_rows:
         return op, operation.inputs

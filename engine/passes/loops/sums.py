@@ -84,7 +84,7 @@ def _chain(loop: LoopView, parameter: Symbol, result: Symbol) -> list[tuple[Oper
 
 
 def summed_products(loop: LoopView) -> set[Operation]:
-    """The products of which nothing but their sum over all iterations is wanted: they become one product after it."""
+    """Return the products of which only the sum over all iterations is wanted: they become one product after it."""
     terms = [_term(loop, position) for position in range(loop.op.carried)]
     pieces = [list(_pieces(term.operation)) for term in terms if term is not None and _is_alone(loop, term)]
     return {piece for each in pieces for piece in each if is_summed_as_whole(piece)}
@@ -280,7 +280,7 @@ class _Sum:
         return [self._gathered(operand, len(operands) == 1) for operand in operands]
 
     def _place(self, operand: Symbol) -> Symbol | None:
-        """The index at which the body reads an operand from an array outside, if all of its elements can be had."""
+        """Return the index at which the body reads an operand from an array outside, if all its elements can be had."""
         loop, read = self.loop, operand.operation
         if not isinstance(read.op, ArrayRead) or read.graph is not loop.body or loop.trips is None:
             return None

@@ -85,7 +85,7 @@ class ShortLoops:
             self.trips.update(_with_partners(self._cheapest(found), operations, users))
 
     def _cheapest(self, loops: Mapping[Operation, int]) -> dict[Operation, int]:
-        """As many of these loops as the step has room for, those that make the fewest copies first."""
+        """Choose as many of these loops as the step has room for, those that make the fewest copies first."""
         work = {loop: trips * self._work(_body(loop)) for loop, trips in loops.items()}
         found = dict[Operation, int]()
         for loop in sorted(loops, key=work.__getitem__):
@@ -253,7 +253,7 @@ class Unrolled(Specialised):
             self.tensors.setdefault(node.outputs[position], value)  # it may be fed
 
     def _start(self, body: Region, needed: Sequence[Operation], values: Mapping[Symbol, Symbol], into: Graph) -> None:
-        """Nothing of the body is copied yet, and its variables have these values."""
+        """Start a copy of the body, of which nothing is copied yet, with these values of its variables."""
         for operation in needed:
             for tensor in operation.outputs:
                 self.tensors.pop(tensor, None)
@@ -280,7 +280,7 @@ class Unrolled(Specialised):
             self._look_into(operation, into)
 
     def _copy_record(self, operation: Operation, records: Mapping[Symbol, list[Symbol]], into: Graph) -> None:
-        """The trip count, or the history, of a loop that is none any more."""
+        """Copy the trip count, or the history, of a loop that is unrolled."""
         op = operation.op
         if isinstance(op, History):
             made: ArrayOf | Constant = ArrayOf(op.inner.spec)
@@ -332,7 +332,7 @@ class Unrolled(Specialised):
     def _recorded_at(
         self, record: Symbol, place: int, reads: Sequence[Operation]
     ) -> tuple[Symbol, list[Operation]] | None:
-        """The record of the element at a place of the array that `record` records, and which of `reads` to read of it.
+        """Return the record of the element at `place` of the array that `record` records, and which of `reads` to read.
 
         Args:
             record: a history or a saved value, perhaps of others inside.

@@ -200,7 +200,7 @@ class LoopView:
             self.body.is_built = True
 
     def trips_tensor(self) -> int | Symbol:
-        """The trip count outside, for what runs before the loop; call it inside `outside`."""
+        """Return the trip count outside, for what runs before the loop; call it inside `outside`."""
         known = self.known_trips
         if known is not None:
             return known

@@ -46,7 +46,7 @@ def _is_large(state: SavedState, tensor: Symbol) -> bool:
 
 
 def _chain(state: SavedState, tensor: Symbol, held: set[Symbol]) -> tuple[list[Operation], set[Symbol]] | None:
-    """The few operations that compute a tensor from what is `held`, and what of that they take; None if none do."""
+    """Return the few operations that compute a tensor from what is `held`, and what they take of it; or None."""
     operations: list[Operation] = []
     leaves: set[Symbol] = set()
     pending = [tensor]

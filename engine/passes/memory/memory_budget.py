@@ -47,7 +47,7 @@ def memory_budget() -> int | None:
 
 @contextmanager
 def within_memory_budget(budget: int | None) -> Generator[None]:
-    """Give what this thread runs inside the block a budget of its own.
+    """Give what this thread runs inside of the block a budget of its own.
 
     Raises:
         TypeError, ValueError: as `set_memory_budget`.

@@ -111,7 +111,7 @@ def _recompute_in(
 
 
 def _stateful_loops(operations: Sequence[Operation], kept: Kept) -> list[tuple[SavedState, Reads]]:
-    """The loops among `operations` whose state backward loops read, and where they do; not those seen to already."""
+    """Return the loops among `operations` whose state backward loops read, and where; not those seen to already."""
     loops = {o.outputs[-1]: o for o in operations if isinstance(o.op, While) and not o.op.keeps_to_budget}
     histories = [o for o in operations if isinstance(o.op, History) and o.inputs[0] in loops]
     if not histories:
@@ -137,7 +137,7 @@ def _stateful_loops(operations: Sequence[Operation], kept: Kept) -> list[tuple[S
 
 
 def _bodies(operations: Iterable[Operation]) -> dict[Graph, tuple[int, Operation]]:
-    """For the regions of the loops among `operations`, and inside, the loop and its number."""
+    """Map the regions of the loops among `operations`, and inside, to the loop and its number."""
     loops = [operation for operation in all_operations(operations) if isinstance(operation.op, While)]
     return {region: (number, loop) for number, loop in enumerate(loops) for region in loop.op.regions}
 
@@ -214,7 +214,7 @@ def _chosen(states: Sequence[SavedState], budget: int | None, can_swap: bool) ->
 def _with_back(
     states: Sequence[SavedState], before: Sequence[Choice], choices: Sequence[Choice], budget: int
 ) -> list[Choice]:
-    """`choices`, but for loops that could as well stay with what they saved at a lower price."""
+    """Return `choices`, but for loops that could keep what they saved before at a lower price."""
     found = list(choices)
     for position, choice in enumerate(before):
         tried = [*found[:position], choice, *found[position + 1 :]]

@@ -99,11 +99,11 @@ class SavedState:
             node.op.keeps_to_budget = True
 
     def all_saved(self) -> Choice:
-        """Nothing is computed again."""
+        """Return the choice that computes nothing again."""
         return Choice(self.wanted, ())
 
     def bytes_of(self, choice: Choice) -> int:
-        """About how many bytes are saved in all iterations together."""
+        """Estimate how many bytes are saved in all iterations together."""
         return self.trips * sum([bytes_of(tensor.spec) for tensor in self.kept.union(choice.saved)])
 
     def choose(self, price: float) -> Choice:
@@ -113,7 +113,7 @@ class SavedState:
         known: dict[Symbol, tuple[int, int]] = {}
 
         def places_of(tensor: Symbol) -> tuple[int, int]:
-            """Between the two places of a tensor is the price of saving it."""
+            """Return the two places of a tensor, between which is the price of saving it."""
             if tensor not in known:
                 made, there = known[tensor] = network.place(), network.place()
                 if not isinstance(tensor.spec, FrameSpec):
@@ -177,7 +177,7 @@ def _hands_on_arrays(operation: Operation, inputs: Sequence[Symbol]) -> bool:
 
 
 def seconds_of(operation: Operation) -> float:
-    """About what a run takes."""
+    """Estimate how long a run takes."""
     op = operation.op
     if isinstance(op, While):
         return trips_of(operation) * sum(_seconds_of_region(region) for region in op.regions)
@@ -241,7 +241,7 @@ def constant_of(tensor: Symbol) -> int | None:
 
 
 def bytes_gathered(node: Operation) -> int:
-    """About how many bytes loop fission would take more: it gathers the operands and results of products."""
+    """Estimate how many more bytes loop fission would take: it gathers the operands and results of products."""
     assert isinstance(node.op, While)
     products = [operation for operation in node.op.body.operations if isinstance(operation.op, MatMul)]
     captured = {parameter for _, parameter in node.op.body.captures}

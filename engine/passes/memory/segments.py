@@ -69,14 +69,14 @@ class Pair:
         return 4 + sum([bytes_of(self.op.body.parameters[k].spec) for k in self.live])
 
     def bytes_within(self, length: int) -> int:
-        """About how many bytes are alive at most with segments of so many iterations."""
+        """Estimate how many bytes are alive at most with segments of so many iterations."""
         return -(-trips_of(self.node) // length) * self._bytes_a_start() + length * self._bytes_an_iteration()
 
     def _bytes_an_iteration(self) -> int:
         return sum([bytes_of(tensor.spec) for tensor in self.inner])
 
     def best_length(self, budget: int) -> int:
-        """The length of segments that takes least memory; where the loop's is unknown, what there is room for."""
+        """Return the length of segments that takes least memory; if the loop's is unknown, what there is room for."""
         one = max(self._bytes_an_iteration(), 1)
         trips = trips_of(self.node)
         length = max(2, round(math.sqrt(trips * self._bytes_a_start() / one)))
@@ -187,7 +187,7 @@ class _Cutting:
     def _segment(
         self, into: Region, state: Sequence[Symbol], positions: Sequence[int], inner: Sequence[Symbol]
     ) -> tuple[Operation, dict[Symbol, Symbol]]:
-        """At most so many iterations from `state` on; `inner` tensors of the body by what they are in this run.
+        """Build at most so many iterations from `state` on; return the body's `inner` tensors in this run, too.
 
         Args:
             positions: those of the variables that `state` describes; the others are left out.

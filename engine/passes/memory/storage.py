@@ -125,7 +125,7 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol
 
 
 def _accesses(operations: Sequence[Operation]) -> dict[object, list[Operation]]:
-    """For each resource the operations that touch it."""
+    """Map each resource to the operations that touch it."""
     found: dict[object, list[Operation]] = {}
     for operation in operations:
         for effect in operation.effects:
@@ -134,7 +134,7 @@ def _accesses(operations: Sequence[Operation]) -> dict[object, list[Operation]]:
 
 
 def users_of(operations: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
-    """For each tensor the operations that take it."""
+    """Map each tensor to the operations that take it."""
     found: dict[Symbol, list[Operation]] = {}
     for operation in operations:
         for tensor in dict.fromkeys(operation.inputs):
@@ -186,7 +186,7 @@ def with_views(tensors: Iterable[Symbol], users: dict[Symbol, list[Operation]]) 
 
 
 def _reused_operands(operation: Operation, dying: Iterable[Symbol], reusable: set[Symbol]) -> dict[Symbol, Symbol]:
-    """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten."""
+    """Map results of a fused operation to operands of the same spec that nothing else needs: they are overwritten."""
     free = [tensor for tensor in dying if tensor in reusable and is_among(tensor, operation.inputs)]
     found: dict[Symbol, Symbol] = {}
     for result in operation.outputs:
@@ -235,7 +235,7 @@ def _may_replace(operation: Operation, result: Symbol, operand: Symbol) -> bool:
 
 
 def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Symbol]) -> set[Symbol]:
-    """Those of `fresh` (values nothing else refers to) that no operation passes on as a view, nor into a region."""
+    """Return those of `fresh` (values nothing else refers to) that no operation passes on as a view, or to a region."""
     passed_on = {
         tensor
         for operation in operations
@@ -255,7 +255,7 @@ def is_fresh(tensor: Symbol) -> bool:
 
 
 def last_uses(operations: Sequence[Operation], kept: Iterable[Symbol]) -> dict[Operation, list[Symbol]]:
-    """For each operation of a block, the tensors made in the block that nothing after it uses; `kept` ones live on.
+    """Map each operation of a block to the tensors made in it that nothing after it uses; `kept` ones live on.
 
     Only Python variables of their own are listed: constants, frames and saved values are none.
     """

@@ -71,7 +71,7 @@ def _is_one(value: Any) -> bool:
 
 
 def _is_exact_zero(value: Any) -> bool:
-    """Zero of integers and bools, which have no NaN and no infinity."""
+    """Test whether a value is a zero of integers or bools, which have no NaN and no infinity."""
     return value.dtype.kind in "biu" and not np.any(value)
 
 
@@ -126,7 +126,7 @@ def _is_one_choice(condition: Any) -> bool:
 
 
 def _known_choice(match: Match, site: Site) -> Rewrite:
-    """``where`` of a constant condition, or of two equal values."""
+    """Rewrite ``where`` of a constant condition, or of two equal values, to the value it takes."""
     where: Operation = match["where"]
     chosen = match["x"] if np.all(match.get("condition", True)) else match["y"]
     spec = where.op.infer(*[tensor.spec for tensor in where.inputs])
@@ -138,7 +138,7 @@ def _known_choice(match: Match, site: Site) -> Rewrite:
 
 
 def _cast_of_cast(match: Match, site: Site) -> Rewrite:
-    """A cast of what a cast made wider starts from what that took."""
+    """Rewrite a cast of what a cast made wider to a cast of what that took."""
     source, wide, target = match["x"], match["inner"].op.dtype, match["cast"].op.dtype
     if not _is_wider(source.dtype, wide) or not _goes_directly(source.dtype, wide, target):
         return None

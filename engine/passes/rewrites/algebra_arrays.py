@@ -142,7 +142,7 @@ def _known_stack(match: Match, site: Site) -> Rewrite:
 
 
 def _known_ends(match: Match, site: Site) -> Rewrite:
-    """Elements end to end."""
+    """Rewrite known elements of an array end to end to a concatenation."""
     spec = match["array"].spec
     count = spec.size if isinstance(spec, ArraySpec) else None
     rows = _rows(match["array"], count, site) if count and count <= _LONGEST else []
@@ -151,7 +151,7 @@ def _known_ends(match: Match, site: Site) -> Rewrite:
 
 
 def _known_rows(match: Match, site: Site) -> Rewrite:
-    """All elements of a cotangent, zeros where it has none."""
+    """Rewrite all elements of a cotangent to a stack of them, with zeros where it has none."""
     array, shape = match["array"], match["shape"]
     if not 0 < int(shape[0]) <= _LONGEST or isinstance(array.operation.op, ArrayUnstack):
         return None
@@ -168,7 +168,7 @@ def _zeros(shape: tuple[int, ...], dtype: Any, site: Site) -> Symbol:
 
 
 def _rows(array: Symbol, count: int, site: Site) -> list[Symbol | _Nothing]:
-    """The first elements of an array; none of them if any is not known."""
+    """Return the first elements of an array; none of them if any is not known."""
     found: list[Symbol | _Nothing] = []
     for place in range(count):
         element = _element(array, place, site)

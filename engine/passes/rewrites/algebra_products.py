@@ -20,7 +20,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _contraction_of(op: Any, inputs: Sequence[Symbol]) -> Contraction | None:
-    """A product of stacks of matrices by labels."""
+    """Return a product of stacks of matrices as a contraction by labels."""
     if isinstance(op, Contraction):
         return op
     shapes = [tensor.shape for tensor in inputs]

@@ -47,7 +47,7 @@ def _known_size(match: Match, site: Site) -> Rewrite:
 
 
 def _known_entries(match: Match, site: Site) -> Rewrite:
-    """Sizes that are constants are part of the op."""
+    """Make sizes that are constants part of the op."""
     op, (x, *entries) = match["shaped"].op, match["shaped"].inputs
     sizes = [constant_of(tensor, site) for tensor in entries]
     if any(size is None for size in sizes):
@@ -60,7 +60,7 @@ def _known_entries(match: Match, site: Site) -> Rewrite:
 
 
 def _known_rows(match: Match, site: Site) -> Rewrite:
-    """All axes but the last as one, where their sizes are known."""
+    """Rewrite all axes but the last to one, where their sizes are known."""
     x, shape = match["x"], shape_of(match["x"])
     if not shape:
         return None
@@ -68,7 +68,7 @@ def _known_rows(match: Match, site: Site) -> Rewrite:
 
 
 def _rows_put_back(match: Match, site: Site) -> Rewrite:
-    """Rows under axes whose sizes are known now."""
+    """Put rows back under axes whose sizes are known now."""
     x, known = match["x"], shape_of(match["x"])
     if known is None:
         return None
@@ -84,14 +84,14 @@ def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
 
 
 def _no_transpose(match: Match, site: Site) -> Rewrite:
-    """A transpose that changes nothing."""
+    """Drop a transpose that changes nothing."""
     x = match["x"]
     axes = () if x.shape is None else _permutation(match["transpose"].op, len(x.shape))
     return x if x.shape is not None and axes == tuple(range(len(axes))) else None
 
 
 def _one_transpose(match: Match, site: Site) -> Rewrite:
-    """A transpose of a transpose."""
+    """Rewrite a transpose of a transpose to one."""
     x = match["x"]
     if x.shape is None:
         return None
@@ -100,7 +100,7 @@ def _one_transpose(match: Match, site: Site) -> Rewrite:
 
 
 def _reshapes(match: Match, site: Site) -> Rewrite:
-    """Reshapes of reshapes are one, or none. Where a size is unknown the first may fail, so that it stays."""
+    """Rewrite reshapes of reshapes to one, or none. Where a size is unknown the first may fail, so that it stays."""
     op, inputs = match["reshape"].op, match["reshape"].inputs
     spec = op.infer(*[tensor.spec for tensor in inputs])
     origin = inputs[0]
@@ -114,7 +114,7 @@ def _reshapes(match: Match, site: Site) -> Rewrite:
 
 
 def _key_of_axes(match: Match, site: Site) -> Rewrite:
-    """``x[:, None]``, ``x[:, 0]`` of an axis of size 1, and their gradients, are reshapes."""
+    """Rewrite ``x[:, None]``, ``x[:, 0]`` of an axis of size 1, and their gradients, to reshapes."""
     op, x = match["item"].op, match["x"]
     whole = x.shape if isinstance(op, GetItem) else op.shape
     axes = None if whole is None else _reshaped_axes(op.items, whole)
@@ -163,7 +163,7 @@ def _one_broadcast(match: Match, site: Site) -> Rewrite:
 
 
 def _transposed_left(match: Match, site: Site) -> Rewrite:
-    """A transposed operand of a product is a flag of it."""
+    """Rewrite a transposed operand of a product to a flag of it."""
     op = match["product"].op
     return site.make(type(op)(not op.transpose_a, op.transpose_b), match["a"], match["b"])
 
@@ -180,7 +180,7 @@ def _swaps_last_two(transpose: Operation) -> bool:
 
 
 def _transposed_product(match: Match, site: Site) -> Rewrite:
-    """The transpose of a product is the product of the transposes, the other way round; but for the order of sums."""
+    """Rewrite a product's transpose to the transposes' product, the other way round; sums may change their order."""
     op, a = match["product"].op, match["a"]
     if a.dtype.kind == "c" or match["transpose"].op.axes not in (None, (1, 0)):
         return None
@@ -191,14 +191,14 @@ def _transposed_product(match: Match, site: Site) -> Rewrite:
 
 
 def _parts_of_stack(match: Match, site: Site) -> Rewrite:
-    """``unstack(stack(parts))``."""
+    """Rewrite ``unstack(stack(parts))`` to the parts."""
     cut, parts = match["cut"].op, match["joined"].inputs
     is_whole = _is_along(cut.axis, match["joined"]) and len(parts) == cut.count
     return parts if is_whole and _are_alike(parts) else None
 
 
 def _parts_of_concatenation(match: Match, site: Site) -> Rewrite:
-    """``split(concatenate(parts))`` where it is cut at the seams."""
+    """Rewrite ``split(concatenate(parts))`` to the parts, where it is cut at the seams."""
     cut, parts = match["cut"], match["joined"].inputs
     if len(cut.inputs) > 1 or not _is_along(cut.op.axis, match["joined"]):
         return None
@@ -213,7 +213,7 @@ def _is_along(axis: int, joining: Operation) -> bool:
 
 
 def _parts_of_taken(match: Match, site: Site) -> Rewrite:
-    """Parts of rows that are taken are taken part by part: each is in the cache when it is used."""
+    """Take parts of rows that are taken part by part: each is in the cache when it is used."""
     op, (rows, *sizes) = match["split"].op, match["split"].inputs
     taking, shape = rows.operation, rows.shape
     if shape is None or shape[0] is not None or None in shape[1:] or op.axis % len(shape):
@@ -234,7 +234,7 @@ def _are_alike(tensors: Sequence[Symbol]) -> bool:
 
 
 def _whole_of_parts(match: Match, site: Site) -> Rewrite:
-    """``stack(unstack(x))`` and ``concatenate(split(x))`` of all parts in order."""
+    """Rewrite ``stack(unstack(x))`` and ``concatenate(split(x))`` of all parts in order to x."""
     joined, cut = match["joined"], match["cut"]
     if len(cut.inputs) > 1 or not is_same(cut.outputs, joined.inputs):
         return None
@@ -256,7 +256,7 @@ def _element_of_stack(match: Match, site: Site) -> Rewrite:
 
 
 def _part_of_joined(match: Match, site: Site) -> Rewrite:
-    """A slice that is in one part of what was concatenated."""
+    """Rewrite a slice that is in one part of a concatenation to a slice of that part."""
     items, joining = match["item"].op.items, match["joined"]
     if None in items or Ellipsis in items:
         return None
@@ -300,7 +300,7 @@ def _sliced(low: int, high: int, size: int) -> SliceItem:
 
 
 def _rows_in_order(match: Match, site: Site) -> Rewrite:
-    """Single rows that are put next to each other, each place once, are joined in that order."""
+    """Join single rows that are put next to each other, each place once, in that order."""
     rows, op, places, shape = match["rows"], match["put"].op, match["places"], match["shape"]
     if rows.op.axis != 0 or op.axis != 0:
         return None

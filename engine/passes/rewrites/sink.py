@@ -48,7 +48,7 @@ def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Kept
 
 
 def _places(operations: Sequence[Operation], kept: set[Symbol], asked: set[Operation]) -> dict[Operation, _Place]:
-    """The branch into which each operation that can sink does; not those that are `kept` or `asked` for."""
+    """Map each operation that can sink to the branch into which it does; not those that are `kept` or `asked` for."""
     found: dict[Operation, _Place] = {}
     uses: dict[Operation, set[_Place | None]] = {}  # None: needed outside of branches
     for operation in reversed(operations):
@@ -76,7 +76,7 @@ def _can_move(operation: Operation, kept: set[Symbol]) -> bool:
 
 
 def _entered(operation: Operation, place: _Place | None) -> Sequence[_Place | None]:
-    """For each input of an operation the branch that takes it: where the operation sinks, or one of its own."""
+    """Return, for each input of an operation, the branch that takes it: where the operation sinks, or its own."""
     if place is not None or not operation.op.is_choice:
         return [place] * len(operation.inputs)
     inside = [(operation.inputs[0], k) for k, region in enumerate(operation.op.regions) for _ in region.captures]
@@ -112,7 +112,7 @@ class _Sinking:
         reorder(self.graph, {})
 
     def _homes(self) -> dict[Operation, Operation]:
-        """For each operation that sinks, the branching operation into which it does: the first that needs it."""
+        """Map each operation that sinks to the branching operation into which it does: the first that needs it."""
         homes: dict[Operation, Operation] = {}
 
         def note(source: Operation, home: Operation) -> None:
@@ -191,7 +191,7 @@ class _Sinking:
         return changes.capture(region, outer)
 
     def _outside(self, tensor: Symbol) -> Symbol:
-        """`tensor` itself, or the value that was saved where it is computed now."""
+        """Return `tensor` itself, or the value that was saved where it is computed now."""
         if tensor.operation not in self.homes:
             return tensor
         known = self.saved.get(tensor)
