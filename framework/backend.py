@@ -44,7 +44,7 @@ def result_type(*dtypes: DTypeLike | TensorLike) -> str:
 
 
 def get_uid(prefix: str = "") -> int:
-    """1 at the first use of `prefix`, then 2 and so on, until `clear_session`.
+    """Return 1 at the first use of `prefix`, then 2 and so on, until `clear_session`.
 
     >>> get_uid("block of mine"), get_uid("block of mine")
     (1, 2)

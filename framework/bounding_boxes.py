@@ -25,7 +25,7 @@ def convert_format(
     width: int | None = None,
     dtype: str = "float32",
 ) -> Any:
-    """Return boxes of one format in another one.
+    """Convert boxes from one format to another.
 
     Args:
         boxes: ``[..., 4]``, or a dict with such "boxes" and other things, which stay as they are.
@@ -67,7 +67,7 @@ def clip_to_image_size(
     width: int | None = None,
     bounding_box_format: str = "xyxy",
 ) -> dict[str, Any]:
-    """Return boxes without the parts outside of the image; labels of those that are left with no area become -1.
+    """Clip boxes to the image; labels of those that are left with no area become -1.
 
     Args:
         bounding_boxes: a dict of "boxes" ``[..., n, 4]`` and "labels" ``[..., n]``.

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 def as_argument(value: Any) -> Any:
-    """`value` as an argument of a computation: numbers, arrays and (nested) lists of them as a tensor."""
+    """Return `value` as an argument of a computation: numbers, arrays and (nested) lists of them become a tensor."""
     if value is None or isinstance(value, (str, bool, Tensor, Variable)):
         return value
     if isinstance(value, dict):

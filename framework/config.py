@@ -27,7 +27,7 @@ _epsilon = 1e-7
 
 
 def epsilon() -> float:
-    """The small number that keeps divisions and logarithms of losses and metrics finite; 1e-7 unless it was set."""
+    """Return the small number that keeps divisions and logarithms of losses and metrics finite; 1e-7 by default."""
     return _epsilon
 
 

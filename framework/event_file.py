@@ -30,7 +30,7 @@ class EventWriter(EventFile):
     """
 
     def graph(self, graph: Graph) -> None:
-        """The operations of a graph, grouped by the parts of their names."""
+        """Write the operations of a graph, grouped by the parts of their names."""
         self._write(_bytes(4, graph_def(graph)), 0)
 
 

@@ -120,7 +120,7 @@ class FeatureSpace(Layer):
 
     @classmethod
     def float(cls, name: str | None = None) -> Feature:
-        """Return numbers as they are."""
+        """Return a feature of numbers as they are."""
         made = layers.Identity(dtype="float32", name=_named(name, "float"))
         return Feature("float32", made, "float")
 
@@ -128,13 +128,13 @@ class FeatureSpace(Layer):
     def float_rescaled(
         cls, scale: float | Sequence[float] = 1.0, offset: float | Sequence[float] = 0.0, name: str | None = None
     ) -> Feature:
-        """Return numbers times `scale` plus `offset`."""
+        """Return a feature of numbers times `scale` plus `offset`."""
         made = layers.Rescaling(scale, offset, name=_named(name, "float_rescaled"))
         return Feature("float32", made, "float")
 
     @classmethod
     def float_normalized(cls, name: str | None = None) -> Feature:
-        """Numbers less their mean, divided by their standard deviation."""
+        """Return a feature of numbers less their mean, divided by their standard deviation."""
         made = layers.Normalization(axis=-1, name=_named(name, "float_normalized"))
         return Feature("float32", made, "float")
 
@@ -159,7 +159,7 @@ class FeatureSpace(Layer):
         output_mode: str = "one_hot",
         name: str | None = None,
     ) -> Feature:
-        """Return integers as categories."""
+        """Return a feature of integers as categories."""
         label = _named(name, "integer_categorical")
         made = layers.IntegerLookup(max_tokens=max_tokens, num_oov_indices=num_oov_indices, name=label)
         return Feature("int32", made, output_mode)
@@ -172,26 +172,26 @@ class FeatureSpace(Layer):
         output_mode: str = "one_hot",
         name: str | None = None,
     ) -> Feature:
-        """Return strings as categories."""
+        """Return a feature of strings as categories."""
         label = _named(name, "string_categorical")
         made = layers.StringLookup(max_tokens=max_tokens, num_oov_indices=num_oov_indices, name=label)
         return Feature("string", made, output_mode)
 
     @classmethod
     def string_hashed(cls, num_bins: int, output_mode: str = "one_hot", name: str | None = None) -> Feature:
-        """Return strings as the buckets into which they are hashed."""
+        """Return a feature of strings as the buckets into which they are hashed."""
         made = layers.Hashing(num_bins=num_bins, name=_named(name, "string_hashed"))
         return Feature("string", made, output_mode)
 
     @classmethod
     def integer_hashed(cls, num_bins: int, output_mode: str = "one_hot", name: str | None = None) -> Feature:
-        """Return integers as the buckets into which they are hashed."""
+        """Return a feature of integers as the buckets into which they are hashed."""
         made = layers.Hashing(num_bins=num_bins, name=_named(name, "integer_hashed"))
         return Feature("int32", made, output_mode)
 
     @classmethod
     def cross(cls, feature_names: Sequence[str], crossing_dim: int, output_mode: str = "one_hot") -> Cross:
-        """Return columns whose values together are hashed into one feature."""
+        """Return a crossed feature: columns whose values together are hashed into one feature."""
         return Cross(feature_names, crossing_dim, output_mode)
 
     def __init__(
@@ -284,7 +284,7 @@ class FeatureSpace(Layer):
     # --- using ------------------------------------------------------------------------------------------------------
 
     def get_inputs(self) -> dict[str, Tensor]:
-        """Symbolic inputs ``(batch, 1)`` by name, for a model."""
+        """Return symbolic inputs ``(batch, 1)`` by name, for a model."""
         self._check_adapted()
         if not self.inputs:
             self.inputs = {

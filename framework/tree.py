@@ -27,7 +27,7 @@ class MAP_TO_NONE:  # noqa: N801 - Keras's name
 
 
 def flatten(structure: object) -> list[Any]:
-    """The leaves in order.
+    """Return the leaves in order.
 
     >>> flatten({"b": [1, (2,)], "a": None})
     [None, 1, 2]
@@ -36,7 +36,7 @@ def flatten(structure: object) -> list[Any]:
 
 
 def flatten_with_path(structure: object) -> list[tuple[Path, Any]]:
-    """The leaves in order, each with the keys and positions that lead to it.
+    """Return the leaves in order, each with the keys and positions that lead to it.
 
     >>> flatten_with_path([{"a": 42}, 7])
     [((0, 'a'), 42), ((1,), 7)]
@@ -47,7 +47,7 @@ def flatten_with_path(structure: object) -> list[tuple[Path, Any]]:
 
 
 def map_structure(func: Callable[..., object], *structures: object, none_is_leaf: bool = True) -> Any:
-    """`func` of the leaves of structures of one form, in that form.
+    """Apply `func` to the leaves of structures of one form, and return the results in that form.
 
     Args:
         func: a function of as many arguments as there are structures.
@@ -71,7 +71,7 @@ def map_structure(func: Callable[..., object], *structures: object, none_is_leaf
 
 
 def map_structure_up_to(shallow_structure: object, func: Callable[..., object], *structures: object) -> Any:
-    """Return `func` of what structures have in the places of the leaves of `shallow_structure`, in its form.
+    """Apply `func` to what structures have in the places of the leaves of `shallow_structure`, in its form.
 
     Args:
         shallow_structure: the form down to which the structures are opened.
@@ -101,7 +101,7 @@ def _parts(structures: tuple[Any, ...], key: object) -> tuple[Any, ...]:
 
 
 def pack_sequence_as(structure: object, flat_sequence: Iterable[object]) -> Any:
-    """`structure` with its leaves replaced, in order, by those of `flat_sequence`.
+    """Return `structure` with its leaves replaced, in order, by those of `flat_sequence`.
 
     Raises:
         TypeError: `flat_sequence` is no sequence. ValueError: it has more or fewer elements than there are leaves.
@@ -199,7 +199,7 @@ def lists_to_tuples(structure: object) -> Any:
 
 
 def map_shape_structure(func: Callable[[Any], Any], structure: object) -> Any:
-    """Return `func` of the shapes in a structure: tuples and lists of integers and None count as leaves.
+    """Apply `func` to the shapes in a structure: tuples and lists of integers and None count as leaves.
 
     >>> map_shape_structure(len, {"a": (None, 3), "b": [(1,), ()]})
     {'a': 2, 'b': [1, 0]}

@@ -97,7 +97,7 @@ def to_categorical(x: ArrayLike, num_classes: int | None = None) -> Array: ...
 
 
 def to_categorical(x: TensorLike, num_classes: int | None = None) -> Tensor | Array:
-    """Integer labels as one-hot rows.
+    """Return integer labels as one-hot rows.
 
     Args:
         x: labels ``[...]`` or ``[..., 1]``.
@@ -136,7 +136,7 @@ def normalize(x: ArrayLike, axis: int = -1, order: float = 2) -> Array: ...
 
 
 def normalize(x: TensorLike, axis: int = -1, order: float = 2) -> Tensor | Array:
-    """Return vectors divided by their norms; zeros stay zeros.
+    """Divide vectors by their norms; zeros stay zeros.
 
     Args:
         x: an array or tensor ``[...]``.
@@ -180,7 +180,7 @@ def pad_sequences(
     truncating: str = "pre",
     value: object = 0.0,
 ) -> Array:
-    """Return sequences of different lengths as one array.
+    """Pad sequences of different lengths to one array.
 
     Args:
         sequences: a list of sequences; the elements of all of them have one shape.

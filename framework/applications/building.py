@@ -91,7 +91,7 @@ class Options:
         return height, width
 
     def named(self, name: str) -> Options:
-        """The options with a name, unless they have one."""
+        """Return the options with `name` as their name, unless they have one already."""
         return self if self.name is not None else replace(self, name=name)
 
     def images(self, shape: tuple[int | None, ...]) -> Any:

@@ -206,7 +206,7 @@ def _normalization(name: str | None = None) -> LayerNormalization:
 
 
 def _block(inputs: Tensor, filters: int, name: str) -> Tensor:
-    """Convolved feature by feature, then mixed at each place, and added."""
+    """Convolve each feature separately, then mix the features at each place, and add the input."""
     x = convolved(inputs, filters, 7, f"{name}_depthwise_conv", padding="same", groups=filters)
     x = _normalization(f"{name}_layernorm")(x)
     x = Dense(4 * filters, name=f"{name}_pointwise_conv_1")(x)

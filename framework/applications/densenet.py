@@ -132,7 +132,7 @@ def _step(x: Tensor, name: str) -> Tensor:
 
 
 def _transition(x: Tensor, name: str) -> Tensor:
-    """Half of the features, at half the size."""
+    """Return half of the features, at half the size."""
     x = activated(normalized(x, f"{name}_bn"), f"{name}_relu")
     x = convolved(x, channels_of(x) // 2, 1, f"{name}_conv", use_bias=False)
     return AveragePooling2D(2, strides=2, name=f"{name}_pool")(x)

@@ -239,7 +239,7 @@ def _normalized(x: Tensor, name: str) -> Tensor:
 
 
 def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Tensor:
-    """Widened, convolved feature by feature, and narrowed again; its input is added where that fits."""
+    """Widen the features, convolve each separately, and narrow them; add the input where the shapes agree."""
     x, before = inputs, channels_of(inputs)
     if stage.expansion != 1:
         x = convolution(x, before * stage.expansion, 1, f"{name}expand_conv")

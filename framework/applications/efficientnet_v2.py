@@ -285,7 +285,7 @@ def swished(x: Tensor, name: str) -> Tensor:
 
 
 def _block(inputs: Tensor, filters: int, stage: _Stage, dropout: float, name: str) -> Tensor:
-    """Widened, convolved and narrowed again; its input is added where that fits."""
+    """Widen the features, convolve and narrow them; add the input where the shapes agree."""
     before = channels_of(inputs)
     x = (_fused if stage.is_fused else _apart)(inputs, before * stage.expansion, filters, stage, name)
     if stage.stride != 1 or before != filters:

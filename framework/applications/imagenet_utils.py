@@ -95,7 +95,7 @@ def _reversed(x: Tensor | Array, axis: int) -> Any:
 
 
 def _along(numbers: tuple[float, ...], axis: int, x: Tensor | Array) -> NDArray[Any]:
-    """Numbers, one for each channel, in the shape and dtype in which they go with `x`."""
+    """Return one number for each channel, in a shape and dtype that broadcast against `x`."""
     return np.asarray(numbers, str(x.dtype)).reshape((-1,) + (1,) * (-1 - axis))
 
 

@@ -100,7 +100,7 @@ def _normalized(x: Tensor, name: str, activation_name: str | None = None) -> Ten
 
 
 def _block(inputs: Tensor, filters: int, stride: int, number: int) -> Tensor:
-    """Widened, convolved feature by feature, and narrowed again."""
+    """Widen the features, convolve each separately, and narrow them."""
     x, before = inputs, channels_of(inputs)
     prefix = f"block_{number}_" if number else "expanded_conv_"
     if number:

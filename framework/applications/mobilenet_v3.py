@@ -215,7 +215,7 @@ def _activated(x: Tensor, variant: _Variant, is_hard_swish: bool = True) -> Tens
 
 
 def _block(inputs: Tensor, block: _Block, variant: _Variant, number: int) -> Tensor:
-    """Widened, convolved feature by feature, and narrowed again."""
+    """Widen the features, convolve each separately, and narrow them."""
     x, before = inputs, channels_of(inputs)
     filters, inside = divisible(block.filters * variant.alpha), divisible(before * block.expansion)
     prefix = f"expanded_conv_{number}_" if number else "expanded_conv_"
@@ -236,7 +236,7 @@ def _block(inputs: Tensor, block: _Block, variant: _Variant, number: int) -> Ten
 
 
 def _squeezed(inputs: Tensor, filters: int, name: str) -> Tensor:
-    """Features weighed by what the whole image has of them (Hu, Shen and Sun, 2018)."""
+    """Weigh each feature by its mean over the whole image (Hu, Shen and Sun, 2018)."""
     x = GlobalAveragePooling2D(keepdims=True, name=f"{name}_avg_pool")(inputs)
     x = convolved(x, divisible(filters / 4), 1, f"{name}_conv", padding="same")
     x = ReLU(name=f"{name}_relu")(x)

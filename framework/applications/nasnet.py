@@ -132,7 +132,7 @@ def _normalized(x: Tensor, name: str) -> Tensor:
 
 
 def _squeezed(x: Tensor, filters: int, convolution: str, normalization: str) -> Tensor:
-    """So many features, made of those of each place."""
+    """Make `filters` features from those of each place."""
     x = convolved(Activation("relu")(x), filters, 1, convolution, padding="same", use_bias=False)
     return _normalized(x, normalization)
 

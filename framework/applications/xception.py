@@ -75,7 +75,7 @@ def _separable(x: Tensor, filters: int, name: str) -> Tensor:
 
 
 def _block(inputs: Tensor, widths: Sequence[int], number: int) -> Tensor:
-    """Separable convolutions behind activations, and their input added; some blocks halve the size."""
+    """Apply activations and separable convolutions, and add the input; some blocks halve the size."""
     x, shortcut = inputs, inputs
     if number in _HALVING:
         shortcut = convolved(inputs, widths[-1], 1, None, strides=2, padding="same", use_bias=False)

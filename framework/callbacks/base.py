@@ -66,54 +66,54 @@ class Callback(ChecksKeywords):
             setattr(self, name, value)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """At the start of an epoch, counted from 0."""
+        """Act at the start of an epoch, counted from 0."""
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """At the end of an epoch, after validation."""
+        """Act at the end of an epoch, after validation."""
 
     def on_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """An older name of `on_train_batch_begin`."""
+        """Act before a training step: an older name of `on_train_batch_begin`."""
 
     def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """An older name of `on_train_batch_end`."""
+        """Act after a training step: an older name of `on_train_batch_end`."""
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Before a training step."""
+        """Act before a training step."""
         self.on_batch_begin(batch, logs=logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """After a training step."""
+        """Act after a training step."""
         self.on_batch_end(batch, logs=logs)
 
     def on_test_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Before a step of `evaluate`, or of validation."""
+        """Act before a step of `evaluate`, or of validation."""
 
     def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """After a step of `evaluate`, or of validation."""
+        """Act after a step of `evaluate`, or of validation."""
 
     def on_predict_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Before a step of `predict`."""
+        """Act before a step of `predict`."""
 
     def on_predict_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """After a step of `predict`; ``logs["outputs"]`` is what it gave."""
+        """Act after a step of `predict`; ``logs["outputs"]`` holds its outputs."""
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """At the start of `fit`."""
+        """Act at the start of `fit`."""
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """At the end of `fit`."""
+        """Act at the end of `fit`."""
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
-        """At the start of `evaluate`, or of validation."""
+        """Act at the start of `evaluate`, or of validation."""
 
     def on_test_end(self, logs: Logs | None = None) -> None:
-        """At the end of `evaluate`, or of validation."""
+        """Act at the end of `evaluate`, or of validation."""
 
     def on_predict_begin(self, logs: Logs | None = None) -> None:
-        """At the start of `predict`."""
+        """Act at the start of `predict`."""
 
     def on_predict_end(self, logs: Logs | None = None) -> None:
-        """At the end of `predict`."""
+        """Act at the end of `predict`."""
 
     def wants_batches(self, mode: str) -> bool:
         """Test whether this callback does anything at single batches of `mode` ("train", "test", "predict")."""
@@ -216,12 +216,12 @@ class CallbackList:
         self._call("on_epoch_end", epoch, _own(logs))
 
     def begin_batch(self, mode: str, batch: int, logs: Logs | None = None) -> None:
-        """``on_train_batch_begin``, ``on_test_batch_begin`` or ``on_predict_batch_begin``."""
+        """Call ``on_train_batch_begin``, ``on_test_batch_begin`` or ``on_predict_batch_begin``, as `mode` says."""
         for callback in self._callbacks_at_batches(mode):
             getattr(callback, f"on_{mode}_batch_begin")(batch, logs=_own(logs))
 
     def end_batch(self, mode: str, batch: int, logs: Logs | None = None) -> None:
-        """``on_train_batch_end``, ``on_test_batch_end`` or ``on_predict_batch_end``."""
+        """Call ``on_train_batch_end``, ``on_test_batch_end`` or ``on_predict_batch_end``, as `mode` says."""
         for callback in self._callbacks_at_batches(mode):
             getattr(callback, f"on_{mode}_batch_end")(batch, logs=_own(logs))
 
@@ -265,11 +265,11 @@ class CallbackList:
         self.on_end("predict", logs)
 
     def on_begin(self, mode: str, logs: Logs | None = None) -> None:
-        """``on_train_begin``, ``on_test_begin`` or ``on_predict_begin``."""
+        """Call ``on_train_begin``, ``on_test_begin`` or ``on_predict_begin``, as `mode` says."""
         self._call(f"on_{mode}_begin", _own(logs))
 
     def on_end(self, mode: str, logs: Logs | None = None) -> None:
-        """``on_train_end``, ``on_test_end`` or ``on_predict_end``."""
+        """Call ``on_train_end``, ``on_test_end`` or ``on_predict_end``, as `mode` says."""
         self._call(f"on_{mode}_end", _own(logs))
 
     def _call(self, method: str, *args: object) -> None:

@@ -146,7 +146,7 @@ class Every(Callback):
 
 @contextmanager
 def _averages_kept(model: Model) -> Generator[None]:
-    """The running averages, and the states that steps of testing may change, are as before behind the block."""
+    """Restore the running averages, and the states that steps of testing may change, after the block."""
     trained = {id(variable) for variable in (*model.trainable_variables, *getattr(model.optimizer, "variables", ()))}
     parts = stateful_parts(model).values()
     variables = [each for part in parts for each in (part.shards if isinstance(part, ShardedVariable) else [part])]

@@ -106,7 +106,7 @@ class Progbar:
         return self.stateful_metrics is None or name not in self.stateful_metrics
 
     def _seconds_per_step(self, current: int, now: float) -> float:
-        """Without the first step, which compiles."""
+        """Return the mean time of a step, without the first one, which compiles."""
         if not current:
             return 0.0
         if self._after_first is not None and current > 1:

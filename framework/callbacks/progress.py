@@ -23,7 +23,7 @@ _WORTH_A_LOOK = 0.1  # a share of the time
 
 
 def resolve_verbose(verbose: str | int) -> int:
-    """0 (nothing), 1 (bar) or 2 (lines) for what the user asked.
+    """Return 0 (nothing), 1 (bar) or 2 (lines) for what the user asked.
 
     Raises:
         ValueError: it is none of "auto", 0, 1 and 2.
@@ -49,7 +49,7 @@ def _is_notebook() -> bool:
 
 
 def format_logs(logs: Logs) -> str:
-    """Logs as Keras prints them: four decimals, or an exponent where these would hide the value."""
+    """Return logs as Keras prints them: four decimals, or an exponent where these would hide the value."""
     return " - ".join(f"{name}: {_format_value(value)}" for name, value in logs.items())
 
 

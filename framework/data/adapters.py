@@ -47,7 +47,7 @@ class Layout:
     key: str
 
     def pack(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """x, y and sample_weight with `leaves` in their places."""
+        """Return x, y and sample_weight with `leaves` in their places."""
         x, y, weight = (map_structure(lambda p: leaves[p], part) for part in (self.x, self.y, self.sample_weight))
         return x, y, weight
 
@@ -121,7 +121,7 @@ def unpack_x_y_sample_weight(data: object) -> tuple[Any, Any, Any]:
 
 
 def pack_x_y_sample_weight(x: object, y: object = None, sample_weight: object = None) -> Any:
-    """Return the reverse of `unpack_x_y_sample_weight`.
+    """Pack x, y and sample_weight into a tuple: the reverse of `unpack_x_y_sample_weight`.
 
     >>> pack_x_y_sample_weight(1, 2)
     (1, 2)
@@ -135,7 +135,7 @@ def pack_x_y_sample_weight(x: object, y: object = None, sample_weight: object = 
 
 
 def convert_structure(value: object, name: str) -> Any:
-    """`value`, an array or a structure of arrays, with each leaf as an array of the dtype that models compute with.
+    """Convert an array, or each leaf of a structure of arrays, to an array of the dtype that models compute with.
 
     Floating-point data become `config.floatx()`; everything else keeps its dtype.
 
@@ -208,7 +208,7 @@ def check_lengths(x: object, y: object, sample_weight: object) -> int:
 
 
 def train_validation_split(parts: tuple[Rows, Rows | None, Rows | None], validation_split: float) -> tuple[Any, Any]:
-    """(x, y, sample_weight) cut in two; the last rows are for validation.
+    """Split (x, y, sample_weight) in two; the last rows are for validation.
 
     Raises:
         ValueError: the fraction is not between 0 and 1, or leaves one side without rows.
@@ -277,18 +277,18 @@ class Data:
     draws_order: bool = False
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches of one pass over the data."""
+        """Yield the batches of one pass over the data."""
         raise NotImplementedError
 
     def begin_pass(self) -> None:
-        """Called before batches are read by `part`; `epoch` does what it does."""
+        """Begin a pass whose batches `part` reads; `epoch` does the same by itself."""
 
     def part(self, first: int, stop: int) -> Iterator[Batch] | None:
-        """The batches of these numbers of a pass that is not shuffled; None where they can't be read by number."""
+        """Return the batches of these numbers of a pass that is not shuffled; None if they can't be read by number."""
         return None
 
     def on_epoch_end(self) -> None:
-        """Called when a pass is complete."""
+        """Act at the end of a complete pass."""
 
     def skip_passes(self, count: int) -> None:
         """Take note that so many passes were made before an interruption."""
@@ -340,7 +340,7 @@ class ArrayData(Data):
         return _permutation(self.rows) if self.shuffle else None
 
     def rows_of(self, order: Array | None, number: int) -> Array:
-        """The numbers of the rows of a batch, in a pass of this order."""
+        """Return the numbers of the rows of a batch, in a pass of this order."""
         place = int(order[number]) if order is not None and self.shuffle == "batch" else number
         start = place * self.batch_size
         stop = min(start + self.batch_size, self.rows)
@@ -531,10 +531,10 @@ class PyDataset:
         return length()
 
     def on_epoch_begin(self) -> None:
-        """Called before each pass."""
+        """Act before each pass."""
 
     def on_epoch_end(self) -> None:
-        """Called after each pass."""
+        """Act after each pass."""
 
 
 def as_data(
@@ -547,7 +547,7 @@ def as_data(
     class_weight: Mapping[int, float] | None = None,
     labels: LabelForm = "guess",
 ) -> Data:
-    """Whatever `fit` accepts as x, y and sample_weight, as a source of batches.
+    """Return a source of batches for whatever `fit` accepts as x, y and sample_weight.
 
     Raises:
         ValueError, TypeError: the arguments contradict each other, or x is nothing that gives batches.

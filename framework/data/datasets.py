@@ -112,7 +112,7 @@ class Dataset(Transformations, PyDataset):
             self._order = self._random.permutation(self._count)
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = None) -> Dataset:
-        """Return the dataset with `function` of each batch: of (x, y) it gets two arguments.
+        """Apply `function` to each batch of the dataset; of (x, y) it gets two arguments.
 
         Args:
             function: takes and returns arrays, or structures of them.
@@ -121,21 +121,21 @@ class Dataset(Transformations, PyDataset):
         return _Mapped(self, function)
 
     def take(self, count: int) -> Dataset:
-        """The first `count` batches."""
+        """Return the first `count` batches."""
         return _Part(self, 0, count)
 
     def skip(self, count: int) -> Dataset:
-        """All but the first `count` batches."""
+        """Return all but the first `count` batches."""
         return _Part(self, count, len(self))
 
     def prefetch(self, buffer_size: int) -> Dataset:
-        """The same dataset, of which `fit` makes `buffer_size` batches ahead; a negative number leaves the choice."""
+        """Return the same dataset, of which `fit` makes `buffer_size` batches ahead (its choice if negative)."""
         if buffer_size > 0:
             self.max_queue_size = buffer_size
         return self
 
     def cache(self) -> Dataset:
-        """Return the dataset with its batches kept in memory; they keep the order of the first pass."""
+        """Keep the batches of the dataset in memory; they keep the order of the first pass."""
         return _Cached(self)
 
 

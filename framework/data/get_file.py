@@ -150,7 +150,7 @@ def file_digest(path: str | os.PathLike[str], algorithm: str = "auto", file_hash
 
 
 def extract_archive(path: Path, folder: Path, archive_format: str | Sequence[str] | None = "auto") -> bool:
-    """Unpack an archive; whether it was one.
+    """Unpack an archive, and return whether it was one.
 
     Raises:
         ValueError: a member would be written outside of `folder`, or the format is unknown.

@@ -31,7 +31,7 @@ _RESAMPLING = ("nearest", "bilinear", "bicubic", "hamming", "box", "lanczos")
 
 
 def _pillow(what: str) -> Any:
-    """Pillow's module of images.
+    """Return Pillow's module of images.
 
     Raises:
         ImportError: it is not installed.
@@ -179,7 +179,7 @@ def smart_resize(
     interpolation: str = "bilinear",
     data_format: str = "channels_last",
 ) -> Tensor:
-    """An image in another size, undistorted: of what has the ratio of the new size, the largest part in the middle.
+    """Resize an image without distortion: the largest part in the middle with the ratio of the new size is kept.
 
     Args:
         x: ``(height, width, channels)`` or ``(batch, height, width, channels)``, an array or a tensor.

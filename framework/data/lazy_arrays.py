@@ -63,12 +63,12 @@ class LazyArray:
         return self.convert(np.asarray(self.source[self.start + first : self.start + max(first, last) : step]))
 
     def take(self, rows: Array, axis: int = 0) -> Array:
-        """These rows, in this order. They are read in rising order, each once, as HDF5 wants it."""
+        """Return these rows, in this order. They are read in rising order, each once, as HDF5 wants it."""
         wanted, places = np.unique(np.asarray(rows), return_inverse=True)
         return self.convert(np.asarray(self.source[(wanted + self.start).tolist()]))[places]
 
     def part(self, start: int, stop: int) -> LazyArray:
-        """The rows from `start` to `stop`, still unread."""
+        """Return the rows from `start` to `stop`, still unread."""
         return LazyArray(self.source, self.convert, self.start + start, self.start + stop)
 
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Array:
@@ -110,5 +110,5 @@ def is_sparse_matrix(value: Any) -> bool:
 
 
 def part_of(array: Array | LazyArray, start: int, stop: int) -> Array | LazyArray:
-    """The rows from `start` to `stop` of an array of either kind."""
+    """Return the rows from `start` to `stop` of an array of either kind."""
     return array.part(start, stop) if isinstance(array, LazyArray) else array[start:stop]

@@ -521,7 +521,7 @@ def on_elements(function: Callable[..., object]) -> Callable[[Any], Any]:
 
 
 def _as_array(part: object) -> Any:
-    """As `_as_numpy`, for results of Python: numbers become arrays, too."""
+    """Convert a part as `_as_numpy` does, but for results of Python: numbers become arrays, too."""
     return part if isinstance(part, Transformations) else as_array(part)
 
 

@@ -207,7 +207,7 @@ def _remedy(target: Sequence[int | None], prediction: Sequence[int | None]) -> s
 
 
 def as_predictions(y_pred: TensorLike) -> Tensor:
-    """`y_pred` as a tensor of a floating-point dtype; integers become float32."""
+    """Convert `y_pred` to a tensor of a floating-point dtype; integers become float32."""
     tensor = ops.convert_to_tensor(y_pred)
     return tensor if tensor.spec.differentiable else ops.cast(tensor, "float32")
 

@@ -30,7 +30,7 @@ _LEAST_LOGIT, _MOST_LOGIT = -math.log(1 / EPSILON - 1), math.log(_ONE_MINUS / (1
 
 @on_tensors
 def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """Compute ``mean(square(y_true - y_pred), axis=-1)``
+    """Compute ``mean(square(y_true - y_pred), axis=-1)``.
 
     >>> import anabranch as ab
     >>> ab.losses.mean_squared_error([[0.0, 1.0]], [[1.0, 3.0]])
@@ -42,14 +42,14 @@ def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 @on_tensors
 def mean_absolute_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """Compute ``mean(abs(y_true - y_pred), axis=-1)``"""
+    """Compute ``mean(abs(y_true - y_pred), axis=-1)``."""
     target, prediction = aligned("mean_absolute_error", y_true, y_pred)
     return ops.mean(ops.abs(prediction - target), axis=-1)
 
 
 @on_tensors
 def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """``100 * mean(abs((y_true - y_pred) / y_true), axis=-1)``, where targets count as at least 1e-7 in size."""
+    """Return ``100 * mean(abs((y_true - y_pred) / y_true), axis=-1)``; targets count as at least 1e-7 in size."""
     target, prediction = aligned("mean_absolute_percentage_error", y_true, y_pred)
     return 100.0 * ops.mean(ops.abs((target - prediction) / ops.maximum(ops.abs(target), EPSILON)), axis=-1)
 
@@ -64,7 +64,7 @@ def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Te
 
 @on_tensors
 def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
-    """The mean of ``error**2 / 2`` for errors up to `delta`, and of ``delta * (abs(error) - delta / 2)`` beyond.
+    """Return the mean of ``error**2 / 2`` for errors up to `delta`, and of ``delta * (abs(error) - delta / 2)`` beyond.
 
     Source: Huber, "Robust Estimation of a Location Parameter", 1964.
     """
@@ -84,7 +84,7 @@ def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 @on_tensors
 def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
-    """Minus the cosine of the angle between targets and predictions, vectors along `axis`: -1 where they agree."""
+    """Return minus the cosine of the angle between targets and predictions, vectors along `axis`: -1 if they agree."""
     target, prediction = aligned("cosine_similarity", y_true, y_pred)
     return -ops.sum(ops.normalize(target, axis) * ops.normalize(prediction, axis), axis=axis)
 
@@ -146,7 +146,7 @@ def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 def binary_crossentropy(
     y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
 ) -> Tensor:
-    """The mean of ``-y_true * log(p) - (1 - y_true) * log(1 - p)`` over `axis`.
+    """Return the mean of ``-y_true * log(p) - (1 - y_true) * log(1 - p)`` over `axis`.
 
     Args:
         y_true: labels 0 and 1, or probabilities.
@@ -178,7 +178,7 @@ def binary_focal_crossentropy(
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
-    """Binary cross-entropy times ``(1 - p_t) ** gamma``, which weighs down what is already predicted well.
+    """Return binary cross-entropy times ``(1 - p_t) ** gamma``, which gives less weight to what is predicted well.
 
     Args:
         y_true, y_pred, from_logits, label_smoothing, axis: as for `binary_crossentropy`.
@@ -260,7 +260,7 @@ def categorical_focal_crossentropy(
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
-    """Categorical cross-entropy of which each term is multiplied by ``alpha * (1 - p) ** gamma``.
+    """Return categorical cross-entropy of which each term is multiplied by ``alpha * (1 - p) ** gamma``.
 
     Args:
         y_true, y_pred, from_logits, label_smoothing, axis: as for `categorical_crossentropy`.

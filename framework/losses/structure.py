@@ -49,7 +49,7 @@ def dice(y_true: TensorLike, y_pred: TensorLike, axis: Axis = None) -> Tensor:
 
 @on_tensors
 def tversky(y_true: TensorLike, y_pred: TensorLike, alpha: float = 0.5, beta: float = 0.5, axis: Axis = None) -> Tensor:
-    """Return `dice` with weights of its own for what was found too much and for what was missed.
+    """Compute `dice` with separate weights for what was found too much and for what was missed.
 
     Args:
         y_true, y_pred, axis: as for `dice`.
@@ -102,7 +102,7 @@ def circle(
     gamma: float = 80,
     margin: float = 0.4,
 ) -> Tensor:
-    """Draws embeddings of one class together and pushes those of others away, most where it is most needed.
+    """Draw embeddings of one class together and push those of others away, most where it is most needed.
 
     Args:
         y_true: class numbers [batch].

@@ -152,7 +152,7 @@ class AUC(Metric):
 
 
 def _gains(tp: Tensor, fp: Tensor, tn: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """Recall gain, 0 where it would be negative, and precision gain; 0 and 1 where there is no true positive."""
+    """Compute recall gain, at least 0, and precision gain; 0 and 1 where there is no true positive."""
     odds = ops.divide_no_nan(tp + fn, tn + fp)
     none = ops.equal(tp, 0.0)
     recall_gain = ops.where(none, 0.0, 1.0 - odds * ops.divide_no_nan(fn, tp))

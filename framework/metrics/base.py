@@ -200,7 +200,10 @@ def _as_arguments(args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tup
 
 
 def _acting_at_once(method: Callable[..., object]) -> Callable[..., Any]:
-    """`method`, which is given tensors; those of our own metrics run compiled on values, as they are many small ops."""
+    """Wrap `method`, so that it is given tensors.
+
+    The methods of this package's own metrics run compiled on values, as they are many small ops.
+    """
     is_own = (method.__module__ or "").startswith(_OWN_MODULES)  # None where `exec` ran code without a module
     is_update = method.__name__ == "update_state"
 

@@ -95,7 +95,7 @@ def _of_class(
 
 
 def _count(target: Tensor, prediction: Tensor, weight: Tensor | None, thresholds: Sequence[float]) -> dict[str, Tensor]:
-    """The four counts [thresholds, labels] from targets, predictions and weights [labels, values]."""
+    """Return the four counts [thresholds, labels] from targets, predictions and weights [labels, values]."""
     whole = ops.ones_like(prediction) if weight is None else weight
     true = target * whole
     positives = _bucket_sums if is_even(thresholds) else _compared_sums
@@ -106,14 +106,14 @@ def _count(target: Tensor, prediction: Tensor, weight: Tensor | None, thresholds
 
 
 def _compared_sums(prediction: Tensor, amounts: list[Tensor], thresholds: Sequence[float]) -> list[Tensor]:
-    """For each threshold the sums of amounts whose prediction is above it."""
+    """Sum, for each threshold, the amounts whose prediction is above it."""
     limits = np.asarray(thresholds, prediction.dtype).reshape(-1, 1, 1)
     above = ops.cast(ops.greater(ops.expand_dims(prediction, 0), limits), prediction.dtype)
     return [ops.sum(above * ops.expand_dims(amount, 0), axis=2) for amount in amounts]
 
 
 def _bucket_sums(prediction: Tensor, amounts: list[Tensor], thresholds: Sequence[float]) -> list[Tensor]:
-    """Return the same for thresholds at equal distances, in time that does not grow with their number.
+    """Sum as `_compared_sums` does, for evenly spaced thresholds, in time that does not grow with their number.
 
     Amounts are added up in the buckets between thresholds, and then from the top down.
     """
@@ -195,7 +195,7 @@ LONG_NAMES = {"tp": "true_positives", "fp": "false_positives", "tn": "true_negat
 
 
 def new_counts(metric: Metric, shape: tuple[int, ...], names: Iterable[str] = tuple(LONG_NAMES)) -> dict[str, Variable]:
-    """Variables of a metric for the counts `names`, which are also its attributes ``true_positives`` and so on."""
+    """Add variables to a metric for the counts `names`; they are also its attributes ``true_positives`` and so on."""
     counts = {short: metric.add_variable(shape, name=LONG_NAMES[short]) for short in names}
     for short, variable in counts.items():
         setattr(metric, LONG_NAMES[short], variable)

@@ -132,7 +132,9 @@ def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int | Sequ
 
 @on_tensors
 def concordance_correlation(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
-    """Like `pearson_correlation`, but 1 only where targets and predictions are equal, not where they are proportional.
+    """Return a correlation that is 1 only where targets and predictions are equal, not where they are proportional.
+
+    For that see `pearson_correlation`.
 
     Source: Lin, "A Concordance Correlation Coefficient to Evaluate Reproducibility", 1989.
 

@@ -88,7 +88,7 @@ class IoU(Metric):
         self.total_cm.assign_add(ops.cast(ops.reshape(amounts, self.total_cm.shape), self.dtype))
 
     def _numbers(self, values: TensorLike, sparse: bool) -> Tensor:
-        """Class numbers of all positions, [positions]."""
+        """Return the class numbers of all positions, [positions]."""
         tensor = ops.convert_to_tensor(values)
         return ops.reshape(ops.cast(tensor if sparse else ops.argmax(tensor, axis=self.axis), "int32"), (-1,))
 
@@ -109,7 +109,7 @@ class IoU(Metric):
         return ops.broadcast_to(weight, ops.shape(label))
 
     def result(self) -> Tensor:
-        """The mean over the target classes that occur."""
+        """Return the mean over the target classes that occur."""
         matrix = ops.cast(self.total_cm, "float32")
         hits = ops.diag(matrix)
         union = ops.sum(matrix, axis=0) + ops.sum(matrix, axis=1) - hits

@@ -154,7 +154,7 @@ class LayerGraph:
         return outputs[0] if is_single and not _is_of_models(inputs) else outputs
 
     def _standardized(self, inputs: object, masks: Masks) -> list[Tensor | None]:
-        """Flat inputs, of the ranks and dtypes that the model was built for."""
+        """Return flat inputs, of the ranks and dtypes that the model was built for."""
         given = self._flat(inputs)
         flat = [_as_input(value, symbol, self.model_name) for value, symbol in zip(given, self.inputs, strict=True)]
         for tensor, mask in zip(flat, masks or [], strict=False):
@@ -189,7 +189,7 @@ class LayerGraph:
         return flat
 
     def _flat_like(self, structure: object, given: Any, path: str) -> list[Any]:
-        """The leaves of `given`, which is a structure of structures like that of the inputs."""
+        """Return the leaves of `given`, which is a structure of structures like that of the inputs."""
         if isinstance(structure, dict):
             keys = sorted(structure)
             fits = isinstance(given, dict) and all(key in given or is_optional(structure[key]) for key in keys)
@@ -332,7 +332,7 @@ def _checked(structure: object, what: str, model_name: str) -> list[Symbol]:
 
 
 def _as_input(value: TensorLike | None, symbol: Tensor, model_name: str) -> Tensor | None:
-    """`value` with the dtype of the model's input, and with its rank where an axis of size 1 makes the difference."""
+    """Return `value` with the dtype of the model's input, and with its rank if only an axis of size 1 differs."""
     if value is None:
         if is_optional(symbol):
             return None

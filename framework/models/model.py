@@ -115,7 +115,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             self.built = True
 
     def _call(self, inputs: object, training: bool | Tensor | None = None, mask: Masks | Tensor = None) -> Any:
-        """Return the outputs; subclasses define it, functional models have it."""
+        """Compute the outputs. Subclasses define this method; functional models have it."""
         graph = self.layer_graph
         if graph is None:
             remedy = "Rename forward to call." if defines_forward(self) else "Define it, or use Model(inputs, outputs)."
@@ -162,7 +162,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             return self._call_on_tensors((self.layer_graph.placeholders(),), {})
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Return the masks that the layers inside gave to the outputs stay; the model itself adds none."""
+        """Return None, so that masks that the layers inside gave to the outputs stay; the model itself adds none."""
         return None
 
     @property
@@ -405,7 +405,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         save_model(self, filepath, overwrite=overwrite, zipped=zipped, for_keras=for_keras)
 
     def checkpoint_items(self) -> dict[str, Any]:
-        """All state by name, as `CheckpointManager` saves it: weights, optimizers, metrics and random generators."""
+        """Return all state by name, as `CheckpointManager` saves it: of weights, optimizers, metrics and generators."""
         if self.built and self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return dict(stateful_parts(self))
@@ -586,7 +586,7 @@ def has_own_constructor(cls: type) -> bool:
 
 
 def _any_batch(shapes: Any) -> Any:
-    """Shapes, in their structure, with the batch left open."""
+    """Return shapes, in their structure, with the size of the batch unknown."""
     if isinstance(shapes, dict):
         return {name: _any_batch(shape) for name, shape in shapes.items()}
     is_list = isinstance(shapes, list)

@@ -145,7 +145,7 @@ def _read(value: object) -> Any:
 
 
 def _with_dtypes(cls: type[Op], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of an op, with names of dtypes (which is what Keras writes) read as dtypes where it has those."""
+    """Return the attributes of an op, with names of dtypes (as Keras writes them) read as dtypes."""
     annotations = (
         {field.name: str(field.type) for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     )

@@ -88,7 +88,7 @@ class Sequential(Model):
             raise
 
     def _forget_input(self) -> None:
-        """Layers were added after the model saw data: they are built when it sees data again."""
+        """Forget the input after layers were added to a model that saw data: they are built when it sees data again."""
         self.built = False
         self._input_layer = None
         self._symbolic = []
@@ -273,7 +273,7 @@ def _as_layer(item: object) -> Any:
 
 
 def _input_of(layer: Layer) -> TensorSpec | None:
-    """The shape and dtype of the inputs that a first layer takes, where it says so; a model has them with its own."""
+    """Return the shape and dtype of the inputs that a first layer takes, if it says so; a model's own, for a model."""
     if layer.batch_input_shape is not None:
         return TensorSpec(layer.batch_input_shape, as_dtype(layer.input_dtype))
     graph = layer.layer_graph if isinstance(layer, Model) else None

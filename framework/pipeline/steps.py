@@ -126,7 +126,7 @@ class _Loop:
     # --- microbatches -----------------------------------------------------------------------------------------------
 
     def _microbatch(self, number: Tensor) -> tuple[list[Tensor], Any]:
-        """The tensors of a microbatch, and its share of the rows: None where all have the same."""
+        """Return the tensors of a microbatch, and its share of the rows: None where all have the same."""
         if self._is_even:
             return [stacked[number] for stacked in self._stacked], None
         size, more = self._rows // self._count, self._rows % self._count

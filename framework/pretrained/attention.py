@@ -106,7 +106,7 @@ class SelfAttention(Layer):
         return outputs if cache is None else (outputs, cache)
 
     def _projected(self, inputs: Tensor) -> list[Tensor]:
-        """Queries, keys and values by heads."""
+        """Return queries, keys and values by heads."""
         if self.fused:
             wide, narrow = self.heads * self.head_dim, self.key_heads * self.head_dim
             parts = ops.split(self.qkv(inputs), [wide, wide + narrow], axis=-1)

@@ -82,7 +82,7 @@ def example_image(config: Config, size: int) -> Any:
 
 
 def tokens_and_mask(inputs: Tensors) -> tuple[Any, Any]:
-    """Tokens, and the mask that may come with them."""
+    """Return the tokens, and the mask that may come with them."""
     if not isinstance(inputs, dict):
         return inputs, None
     unknown = sorted(set(inputs) - {"tokens", "mask"})

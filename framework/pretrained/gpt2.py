@@ -117,7 +117,7 @@ class GPT2LMHeadModel(PretrainedModel):
         return {"pre_block_layers": [self.embed], "sequential_blocks": self.blocks}
 
     def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Any, Any]:
-        """Logits (batch, steps, vocabulary) of tokens that follow what the caches hold, and the caches with them.
+        """Return logits (batch, steps, vocabulary) of tokens that follow those in the caches, and the new caches.
 
         Args:
             tokens: ints (batch, steps).
@@ -133,7 +133,7 @@ class GPT2LMHeadModel(PretrainedModel):
         return self.tokens(self.norm(x), reverse=True), found
 
     def cache_sizes(self) -> list[tuple[int, int]]:
-        """Heads, and their length, of each block's keys and values."""
+        """Return how many heads each block's keys and values have, and the length of a head."""
         return [(block.attention.key_heads, block.attention.head_dim) for block in self.blocks]
 
     def example(self) -> Any:

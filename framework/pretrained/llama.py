@@ -148,7 +148,7 @@ class LlamaForCausalLM(PretrainedModel):
         return {"pre_block_layers": [self.tokens], "sequential_blocks": self.blocks}
 
     def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Any, Any]:
-        """Logits of tokens that follow what the caches hold, and the caches with them; see `GPT2LMHeadModel.step`."""
+        """Return logits of tokens that follow those in the caches, and the new caches; see `GPT2LMHeadModel.step`."""
         x, found = self.tokens(tokens), []
         for block, cache in zip(self.blocks, caches, strict=True):
             x, cache = block(x, cache=cache, start=start)
@@ -156,7 +156,7 @@ class LlamaForCausalLM(PretrainedModel):
         return self.tokens(self.norm(x), reverse=True), found
 
     def cache_sizes(self) -> list[tuple[int, int]]:
-        """Heads, and their length, of each block's keys and values."""
+        """Return how many heads each block's keys and values have, and the length of a head."""
         return [(block.attention.key_heads, block.attention.head_dim) for block in self.blocks]
 
     def example(self) -> Any:

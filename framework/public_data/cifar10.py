@@ -14,7 +14,7 @@ _HASH = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 
 
 def load_data() -> Split:
-    """50,000 images to train with and 10,000 to test with.
+    """Load 50,000 images to train with and 10,000 to test with.
 
     Returns:
         ``(x_train, y_train), (x_test, y_test)``: uint8 images ``[n, 32, 32, 3]``, uint8 classes ``[n, 1]``.

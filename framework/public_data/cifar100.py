@@ -10,7 +10,7 @@ _HASH = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
 
 def load_data(label_mode: str = "fine") -> Split:
-    """50,000 images to train with and 10,000 to test with.
+    """Load 50,000 images to train with and 10,000 to test with.
 
     Args:
         label_mode: "fine" for the 100 kinds, "coarse" for the 20 groups of them.

@@ -13,7 +13,7 @@ _FOLDER = os.path.join("datasets", "fashion-mnist")
 
 
 def load_data() -> Split:
-    """60,000 images to train with and 10,000 to test with.
+    """Load 60,000 images to train with and 10,000 to test with.
 
     Returns:
         ``(x_train, y_train), (x_test, y_test)``: uint8 images ``[n, 28, 28]``, uint8 classes below 10 ``[n]``.

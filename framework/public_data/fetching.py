@@ -29,7 +29,7 @@ def fetch(name: str, stored_as: str, file_hash: str | None = None, **options: ob
 
 
 def fetch_from(origin: str, name: str, file_hash: str | None = None, **options: Any) -> Path:
-    """Return `get_file`, with what to do where there is no network.
+    """Fetch a file by `get_file`; an error says what to do where there is no network.
 
     Raises:
         OSError: it is not in the cache and can't be fetched.
@@ -74,7 +74,7 @@ def shuffled_and_cut(x: Array, y: Array, test_split: float, seed: int) -> Split:
 
 
 def shuffled(count: int, random: np.random.RandomState) -> Array:
-    """The numbers below `count`, in an order that is drawn as in Keras."""
+    """Return the numbers below `count`, in an order that is drawn as in Keras."""
     order = np.arange(count)
     random.shuffle(order)
     return order

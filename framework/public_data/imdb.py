@@ -20,7 +20,7 @@ def load_data(
     oov_char: int | None = 2,
     index_from: int = 3,
 ) -> Split:
-    """25,000 reviews to train with and 25,000 to test with.
+    """Load 25,000 reviews to train with and 25,000 to test with.
 
     Args:
         path: the file's name in the cache.

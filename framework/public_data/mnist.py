@@ -6,7 +6,7 @@ from .fetching import Split, fetch, read_arrays
 
 
 def load_data(path: str = "mnist.npz") -> Split:
-    """60,000 images to train with and 10,000 to test with.
+    """Load 60,000 images to train with and 10,000 to test with.
 
     Args:
         path: the file's name in the cache.

@@ -29,7 +29,7 @@ Texts = tuple[list[str], list[str]]
 
 
 def load_data(source: str = "de", target: str = "en") -> tuple[Texts, Texts, Texts]:
-    """29,000 pairs of sentences to train with, 1,014 to choose by, and 1,000 to test with (those of 2016).
+    """Load 29,000 pairs of sentences to train with, 1,014 to choose by, and 1,000 to test with (those of 2016).
 
     Args:
         source: the language to translate from: "cs", "de", "en" or "fr".

@@ -56,7 +56,7 @@ def read_objects(stream: BinaryIO) -> Any:
 
 
 def _follow(name: str, stack: list[Any], marks: list[int]) -> None:
-    """The instructions that make or fill something of what is on the stack."""
+    """Follow an instruction that makes or fills an object from values on the stack."""
     if name in _CONSTANTS:
         stack.append(_CONSTANTS[name])
     elif name == "EMPTY_LIST":
@@ -104,7 +104,7 @@ def _made(name: str, arguments: tuple[object, ...]) -> Any:
 
 
 def _give_state(stack: list[Any]) -> None:
-    """A type gets its byte order, an array becomes one."""
+    """Give an object its state: a type gets its byte order, an array becomes one."""
     state = stack.pop()
     made: _Made = stack[-1]
     made.state = state

@@ -18,7 +18,7 @@ END = "<eos>"  # behind each sentence
 
 
 def load_data() -> tuple[Array, Array, Array]:
-    """929,589 words to train with, 73,760 to choose by, and 82,430 to test with, sentences in their order.
+    """Load 929,589 words to train with, 73,760 to choose by, and 82,430 to test with, sentences in their order.
 
     The text has small letters only, ``N`` for numbers, ``<unk>`` for words that are not among the 10,000, and here an
     ``<eos>`` behind each sentence. The most frequent word of the first part has the number 0.

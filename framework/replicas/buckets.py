@@ -22,7 +22,7 @@ from ...engine.passes.framework.order import hoist
 
 
 def buckets_of(sizes: Sequence[int], dtypes: Sequence[object], order: Sequence[int], most: int) -> list[list[int]]:
-    """Part tensors into buckets: each of one dtype, and of at most so many bytes, unless one tensor has more.
+    """Group tensors into buckets: each of one dtype, and of at most so many bytes, unless one tensor has more.
 
     Args:
         sizes: the bytes of each tensor.

@@ -40,7 +40,7 @@ class CutSteps:
     # --- what a kind of steps defines -------------------------------------------------------------------------------
 
     def placed(self) -> AbstractContextManager[None]:
-        """Give the scope in which steps are built, of a model that has its weights."""
+        """Return the scope in which steps are built, of a model that has its weights."""
         raise NotImplementedError
 
     @property

@@ -37,7 +37,7 @@ class LocalSteps(CutSteps):
         return nullcontext()
 
     def replicas(self) -> Sequence[Callable[[], AbstractContextManager[Any]]]:
-        """Give a function for each replica that makes the scope in which it is built."""
+        """Return a function for each replica that makes the scope in which it is built."""
         return [partial(device, name) for name in self.strategy.devices]
 
     def build_sums(

@@ -43,7 +43,7 @@ class MetricUpdate:
     tensors: list[Symbol]
 
     def parts(self) -> Iterator[tuple[Part, list[Any]]]:
-        """Give what a replica puts: rows in their order, and of scalars the mean by rows, as of logs.
+        """Yield what a replica puts: rows in their order, and of scalars the mean by rows, as of logs.
 
         Raises:
             ValueError: an argument is neither.

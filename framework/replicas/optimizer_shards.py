@@ -241,7 +241,7 @@ def _flat(gradient: Tensor | IndexedSlices, variable: Variable) -> Tensor:
 
 
 def _padded(parts: list[Any], size: int) -> Any:
-    """Vectors, joined and filled up with zeros."""
+    """Join vectors, and fill them up with zeros."""
     missing = size - sum(int(part.shape[0]) for part in parts)
     if missing:
         parts = [*parts, ops.zeros((missing,), parts[0].dtype)]

@@ -366,7 +366,7 @@ class ParallelFit(ClusterFit):
         return []
 
     def _build_idle(self) -> Any:
-        """The program of a worker that has no row of a batch: it takes part in the sums, and makes the update."""
+        """Build the program of a worker that has no row of a batch: it takes part in the sums, and makes the update."""
         with Graph().as_default() as graph:
             self._build_updates([_nothing(entry) for entry in self.plan.entries])
             effects = [operation for operation in graph.operations if operation.writes]

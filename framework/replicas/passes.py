@@ -78,7 +78,7 @@ def _can_be_split(model: Any, mode: str, batch: Batch) -> bool:
 
 
 def _agreed_way(strategy: Strategy, digest: bytes, batches: int) -> Way | None:
-    """The way in which all workers, or those that make the same call now, share a pass; None if there is none."""
+    """Return how all workers, or those that make the same call now, share a pass; None if they do not."""
     if isinstance(strategy, DataParallel):
         assert strategy.group is not None
         is_main = threading.current_thread() is threading.main_thread()  # others might come in another order

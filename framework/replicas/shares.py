@@ -73,7 +73,7 @@ class Shares:
         return number < (self._data.batches or 0)
 
     def batch(self, share: int) -> Batch:
-        """The rows of a share.
+        """Return the rows of a share.
 
         Raises:
             ValueError: data that are read in order would have to be read again.

@@ -276,7 +276,7 @@ class StepTracer:
         first: Mapping[Variable, Any],
         counted: Iterable[Variable],
     ) -> tuple[dict[LogKey, Any], dict[str, RunningLog]]:
-        """Part what a step logs into what replicas give, and what depends on the states of metrics and optimizers."""
+        """Divide a step's logs into what replicas give, and what depends on the states of metrics and optimizers."""
         variables = [v for metric in self.model.metrics for v in metric.variables] if values else []
         variables += counted
         tensors = {variable: scope.get_current_value(variable) for variable in variables}

@@ -408,7 +408,7 @@ class ReplicaFit(ReplicaMember):
                 progress.redraw(done)
 
     def _hooks_at(self, current: Current, step: int) -> CallbackList:
-        """Give the callbacks that are called at a step: all, but those that have seen it before a chief was lost."""
+        """Return the callbacks that are called at a step: all, but those that have seen it before a chief was lost."""
         hooks, seen = self.hooks, current.seen
         if seen is None or step >= max(seen, current.shown):
             return hooks

@@ -124,7 +124,7 @@ def _written(model: Model) -> Callable[[BinaryIO], None]:
 
 
 def reduce_model(model: Model) -> tuple[Any, ...]:
-    """A model for `copy.deepcopy` and for pickling: what `save_model` writes, and the user's classes and functions."""
+    """Describe a model for `copy.deepcopy` and pickling: what `save_model` writes, and the user's objects."""
     stream = io.BytesIO()
     with own_names_scope() as objects:
         _written(model)(stream)

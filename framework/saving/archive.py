@@ -123,7 +123,7 @@ def to_json(config: Mapping[str, object]) -> str:
 
 
 def _first_unfit(value: object, place: str, above: frozenset[int]) -> tuple[str, Any]:
-    """The place and value of the first thing in a config that JSON can't express; an empty place if there is none."""
+    """Return the place and value of the first part of a config that JSON can't express; an empty place if none."""
     if isinstance(value, (str, int, float)) or value is None:
         return "", None
     if not isinstance(value, (dict, list, tuple)) or id(value) in above:

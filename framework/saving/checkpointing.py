@@ -202,7 +202,7 @@ def read_backup(folder: Folder) -> State:
 
 
 def state_as_text(state: State) -> str:
-    """Nested dicts and lists of numbers, texts and arrays, as one text."""
+    """Write nested dicts and lists of numbers, texts and arrays as one text."""
     stream = io.BytesIO()
     _write(stream, state)
     return base64.b64encode(stream.getvalue()).decode("ascii")
@@ -349,7 +349,7 @@ class TrainingRun:
         self._path = str(place)
 
     def epochs(self, initial_epoch: int, epochs: int) -> range:
-        """The epochs to run. What was saved between two epochs is restored now."""
+        """Return the epochs to run. State that was saved between two epochs is restored now."""
         state = self._loaded
         if state is None:
             return range(initial_epoch, epochs)

@@ -219,7 +219,7 @@ class _Written:
 
 
 def _real_where_it_is(value: object) -> Any:
-    """Complex numbers whose imaginary part is zero as real ones, which Keras can write; ops take either."""
+    """Return complex numbers whose imaginary part is zero as real ones, which Keras can write; ops take either."""
     if isinstance(value, (complex, np.complexfloating)) and value.imag == 0:
         return value.real
     if isinstance(value, np.ndarray) and value.dtype.kind == "c" and not value.imag.any():
@@ -323,7 +323,7 @@ class _Rebuild:
         return {name: self._fill(item) for name, item in value.items()}
 
     def structure(self, value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Any:
-        """`input_layers` or `output_layers`: an address, or lists, tuples or dicts of them."""
+        """Read `input_layers` or `output_layers`: an address, or lists, tuples or dicts of them."""
         if isinstance(value, dict):
             return {name: self.structure(item) for name, item in value.items()}
         if len(value) == 3 and isinstance(value[0], str) and all(isinstance(part, int) for part in value[1:]):

@@ -306,7 +306,7 @@ def _by_function() -> dict[Any, _Operation]:
 
 
 def keras_call(call: PublicCall) -> KerasCall | None:
-    """The operation of Keras that a call is; None if there is none, or none that can be written with its arguments."""
+    """Return the operation of Keras that a call is; None if there is none, or none for its arguments."""
     operation = _by_function().get(call.function)
     if operation is None:
         return None

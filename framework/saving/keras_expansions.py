@@ -60,7 +60,7 @@ def _once(outputs: Sequence[Symbol], expand: Callable[[], Any]) -> list[Symbol] 
 
 
 def _ones_along(x: Tensor, axis: int) -> Tensor | None:
-    """As many ones of int32 as the size of an axis of `x`; None where Keras has no such tensors."""
+    """Return as many ones of int32 as the size of an axis of `x`; None where Keras has no such tensors."""
     if x.shape is None or x.dtype.kind == "T":
         return None
     axis %= len(x.shape)
@@ -188,7 +188,7 @@ def _from_parts(op: Op, real: Tensor, imag: Tensor) -> Tensor:
 
 
 def _running(function: Callable[..., Any], first: Callable[..., Any]) -> Callable[..., Any]:
-    """Running sums and products from the end, and such that leave the element itself out."""
+    """Expand running sums and products that go from the end, or leave the element itself out."""
 
     def expand(op: Any, x: Any) -> Any:
         if op.reverse:
@@ -205,7 +205,7 @@ def _running(function: Callable[..., Any], first: Callable[..., Any]) -> Callabl
 
 
 def _inverse_fft(x: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    """By the transform: with the parts exchanged before and after, it goes back."""
+    """Invert a Fourier transform by the transform: with the parts exchanged before and after, it goes back."""
     real, imag = x
     size = ops.shape(real)[-1]
     if isinstance(size, Tensor):

@@ -188,7 +188,7 @@ def _reshape(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> Ker
 
 
 def _broadcast(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
-    """The result's shape is fixed, or that of a tensor, or open where the input's is."""
+    """Write a broadcast; the result's shape is fixed, or that of a tensor, or unknown where the input's is."""
     source, shape = inputs[0], outputs[0].shape
     if len(inputs) > 1 and isinstance(inputs[1].operation.op, ShapeOf):
         like = inputs[1].operation.inputs[0]

@@ -179,7 +179,7 @@ def _weight_places(reader: WeightsReader, group: str) -> list[str]:
 
 
 def _names(reader: WeightsReader, place: str, attribute: str) -> list[str]:
-    """A list of names in an attribute, which Keras splits into ``name0``, ``name1`` and so on where it is long."""
+    """Return the list of names in an attribute, which Keras splits into ``name0``, ``name1``, ... if it is long."""
     attributes = reader.attributes(place)
     if attribute in attributes:
         parts = [attributes[attribute]]

@@ -67,7 +67,7 @@ def _write_arrays(group: Any, variables: list[Variable]) -> None:
 
 
 def _as_of_old(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a model or layer with class and config alone, and calls where it is part of a functional model."""
+    """Return a model's or layer's config with class and config alone, and calls if a functional model contains it."""
     config = dict(item["config"])
     if isinstance(config.get("layers"), list):
         config["layers"] = [_as_of_old(layer) for layer in config["layers"]]

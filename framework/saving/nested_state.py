@@ -36,7 +36,7 @@ class NestedState:
         }
 
     def get_state_tree(self, value_format: str = "backend_tensor") -> dict[str, dict[str, Any]]:
-        """Give the values of all variables as dicts in dicts, by the parts of their paths.
+        """Return the values of all variables as dicts in dicts, by the parts of their paths.
 
         Args:
             value_format: "backend_tensor" for tensors, "numpy_array" for arrays.

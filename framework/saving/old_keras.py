@@ -50,7 +50,7 @@ def _single(addresses: Sequence[object]) -> Any:
 
 
 def _modern_optimizer(config: Mapping[str, object]) -> dict[str, Any]:
-    """Without what meant nothing; the decay of old optimizers as the schedule that it was."""
+    """Drop the options that meant nothing; the decay of old optimizers becomes the schedule that it was."""
     modern = {name: value for name, value in config.items() if name not in (*_OPTIMIZER_OPTIONS, "decay")}
     if not config.get("decay"):
         return modern
@@ -84,7 +84,7 @@ def modern_numbers(names: Sequence[str]) -> dict[str, str]:
 
 
 def with_learning_rate(stored: Mapping[str, object], expected: Mapping[str, object]) -> dict[str, Any]:
-    """An optimizer's arrays by position, as today: Keras 2 kept the learning rate, today's second, in the config.
+    """Return an optimizer's arrays by today's positions: Keras 2 kept the learning rate, today's second, in the config.
 
     Args:
         stored: what a file holds.

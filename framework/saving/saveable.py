@@ -61,7 +61,7 @@ def check_saveable(model: Model, custom_objects: Mapping[str, object] | None = N
 
 @contextmanager
 def _unnoticed() -> Generator[None]:
-    """Making layers leaves no trace in default names, nor in the random numbers that come next."""
+    """Undo after the block what making layers changes in default names, and in the next random numbers."""
     generator = global_generator()
     before, counts = generator.state, dict(names._counts)
     try:

@@ -96,7 +96,7 @@ def _attributes(item: Saveable) -> Iterator[tuple[str, Any]]:
 
 
 def _computed_layers(item: Saveable) -> Sequence[Layer] | None:
-    """The layers that a Sequential or functional model is made of, without those that are only its attributes."""
+    """Return the layers that a Sequential or functional model is made of, without those that are mere attributes."""
     if isinstance(item, Sequential):
         return item.layers
     graph = item.layer_graph if isinstance(item, Model) else None
@@ -254,7 +254,7 @@ def _difference(title: str, value: object, stored: Stored | None) -> list[str]:
 
 
 def _rank(dtype: DType) -> int:
-    """Return booleans fit integers, these floating-point numbers, these complex ones; not the other way."""
+    """Return a dtype's rank: booleans fit integers, these floating-point, these complex numbers; not vice versa."""
     return 2 if is_floating(dtype) else {"b": 0, "i": 1, "u": 1}.get(dtype.kind, 3)
 
 

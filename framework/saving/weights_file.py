@@ -259,5 +259,5 @@ def _as_native(values: Array, dtype: DType) -> Array:
 
 
 def _reason(error: Exception) -> str:
-    """HDF5's own words on one line."""
+    """Return HDF5's own words on one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -338,7 +338,7 @@ class Batcher:
     # --- in the thread, or where calls are short ------------------------------------------------------------------
 
     def _compute(self, batch: list[_Request], kind: object) -> list[Any]:
-        """Give for each request its outputs, or what was raised.
+        """Return for each request its outputs, or what was raised.
 
         Where requests together fail, each is computed alone.
         """
@@ -355,7 +355,7 @@ class Batcher:
         return [self._compute([request], self._kind([request]))[0] for request in batch]
 
     def _unpadded(self, request: _Request, error: Exception) -> Any:
-        """Give the outputs of a request that failed with its sequences filled up, without that; or what is raised."""
+        """Return the outputs of a request that failed with its sequences filled up, without that; or what is raised."""
         if request.sizes is None:
             return error
         (wanted, _), request.sizes = request.sizes, None

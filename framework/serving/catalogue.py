@@ -105,7 +105,7 @@ class Catalogue:
         return found
 
     def find_decoder(self, name: str, version: str = "") -> ServedDecoder:
-        """Give the decoder of a name, and of a version if one is given; as `find`."""
+        """Return the decoder of a name, and of a version if one is given; as `find`."""
         found = self.find_any(name, version)
         if isinstance(found, ServedModel):
             raise RequestError(
@@ -180,7 +180,7 @@ class Catalogue:
         return entry
 
     def find_any(self, name: str, version: str = "", label: str = "") -> ServedModel | ServedDecoder:
-        """Give what is served under a name; as `find`."""
+        """Return what is served under a name; as `find`."""
         self.check_token(name)
         entry = self.models.get(name)
         model = None if entry is None else entry.find(version, label)

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(servable: Servable, versions: list[int]) -> dict[str, Any]:
-    """Give what is known of a servable, as values for JSON.
+    """Return what is known of a servable, as values for JSON.
 
     Args:
         servable: a version of a model.
@@ -65,7 +65,7 @@ def describe(servable: Servable, versions: list[int]) -> dict[str, Any]:
 
 
 def describe_decoder(decoder: Decoder, versions: list[int]) -> dict[str, Any]:
-    """Give what is known of a decoder, as values for JSON; as `describe`."""
+    """Return what is known of a decoder, as values for JSON; as `describe`."""
     plan = decoder.plan
     return {
         "path": str(decoder.path),

@@ -36,7 +36,7 @@ def read_json(body: bytes | memoryview) -> Any:
 
 
 def read_object(body: bytes | memoryview) -> dict[str, Any]:
-    """As `read_json`, of a body that has to be an object."""
+    """Read a body as `read_json` does, and check that it is an object."""
     value = read_json(body)
     if not isinstance(value, dict):
         raise RequestError(400, f"Expected a JSON object, got {type(value).__name__}.")

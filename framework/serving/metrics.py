@@ -114,7 +114,7 @@ class _Collector(Collector):
         self._models = models
 
     def collect(self) -> Iterable[Metric]:
-        """Give all of them as they are now."""
+        """Return all metrics as they are now."""
         models = list(self._models.items())
         requests = CounterMetricFamily("anabranch_requests", "Requests for predictions.", labels=["model", "status"])
         under_way = GaugeMetricFamily(
@@ -174,7 +174,7 @@ class Metrics:
             self._loaded.labels(model, str(version)).set(count)
 
     def of_decoder(self, model: str, slots: int) -> DecoderMetrics:
-        """Give what counts the tokens of one decoder."""
+        """Return what counts the tokens of one decoder."""
         self._slots.labels(model).set(slots)
         return DecoderMetrics(self._tokens.labels(model), self._busy.labels(model))
 
@@ -190,5 +190,5 @@ class Metrics:
         return _Request(self.of_model(model), rows, statistics)
 
     def text(self) -> bytes:
-        """Return all of it."""
+        """Return all metrics as text."""
         return generate_latest(self._registry)

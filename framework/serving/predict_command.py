@@ -140,7 +140,7 @@ def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batc
 
 
 def _predict_by_shapes(servable: Servable, columns: Mapping[str, object], signature: str, batch_size: int) -> list[Any]:
-    """As `predict`, of rows that have several shapes."""
+    """Predict as `predict` does, but from rows that have several shapes."""
     from ...distribute.inference import RequestError
     from .values import as_input
 
@@ -181,7 +181,7 @@ def _joined(rows: Sequence[Any]) -> Any:
 
 @contextmanager
 def _written_aside(path: Path) -> Iterator[Path]:
-    """A path beside `path` that becomes it when the block ends well, and is gone when it does not."""
+    """Yield a path beside `path`: the file there becomes `path` when the block ends well, and is removed otherwise."""
     aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         yield aside

@@ -106,7 +106,7 @@ class Servable:
         return {info.name: array for info, array in zip(signature.outputs, outputs, strict=True)}
 
     def bytes_by_dtype(self) -> dict[str, int]:
-        """Give how many bytes weights and constants take in memory, by dtype, the most first."""
+        """Return how many bytes weights and constants take in memory, by dtype, the most first."""
         return dict(self._bytes)
 
     def why_alone(self, signature: str = "") -> str | None:
@@ -154,7 +154,7 @@ class Servable:
                 size *= 2
 
     def recent(self) -> list[tuple[str, list[Any]]]:
-        """Give signatures with arrays of zeros, of the shapes that were computed last."""
+        """Return signatures with arrays of zeros, of the shapes that were computed last."""
         with self._lock:
             kinds = list(self._asked)
         return [(signature, [np.zeros(shape, dtype) for shape, dtype in arrays]) for signature, *arrays in kinds]

@@ -60,7 +60,7 @@ class ServedModel:
         self._batcher = Batcher(servable, settings, self._thread, self.statistics)
 
     async def prepare(self, read: Callable[[], T], size: int) -> T:
-        """Give what `read` gives, of a request of `size` bytes to be read.
+        """Return what `read` gives, of a request of `size` bytes to be read.
 
         Large ones, and those of models that take images, are read in another thread, beside other requests. The model
         stays until they have been computed.

@@ -79,7 +79,7 @@ def versions_in(filepath: str | os.PathLike[str]) -> list[int]:
 
 
 def pick_version(filepath: str | os.PathLike[str], version: int | None) -> int:
-    """`version`, or the highest that there is.
+    """Return `version`, or the highest that there is.
 
     Raises:
         ServableError: there is no such version.
@@ -366,7 +366,7 @@ def _array(folder: Path, files: Mapping[str, object], entry: object) -> Any:
 
 
 def _made_resource(description: dict[str, Any], array: Callable[[int], Any]) -> Any:
-    """As `made_resource`, but variables have the memory of large arrays as it is."""
+    """Make a resource as `made_resource` does, but variables keep the memory of large arrays."""
     if description["kind"] != "variable" or "first" in description:
         return made_resource(description, array)
     value = array(description["value"])

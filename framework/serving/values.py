@@ -43,7 +43,7 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
 
 
 def as_array_of(what: str, dtype: str, value: object) -> Any:
-    """`value` as an array of a dtype; numbers keep their kind: no text for numbers, no fractions for integers."""
+    """Return `value` as an array of a dtype; numbers keep their kind: no text as numbers, no fractions as integers."""
     if dtype == "string":
         return _as_strings(what, value)
     try:

@@ -69,7 +69,7 @@ class ModelVersions:
         self._replaced: list[ServedModel] = []  # versions that answer the sequences that they have, and no others
 
     def find(self, version: str, label: str) -> ServedModel | ServedDecoder | None:
-        """Give the version of a number or a label, by default the highest; None if it is not loaded."""
+        """Return the version of a number or a label, by default the highest; None if it is not loaded."""
         if label:
             number = self.config.labels.get(label)
             if number is None:
@@ -80,7 +80,7 @@ class ModelVersions:
         return self.loaded[max(self.loaded)] if self.loaded else None
 
     def with_sequence(self, sequence: int | str) -> ServedModel | None:
-        """Give the version that has a sequence, of those that others have replaced; None if none has."""
+        """Return the version that has a sequence, of those that others have replaced; None if none has."""
         for served in self._replaced:
             if served.sequences is not None and sequence in served.sequences:
                 return served

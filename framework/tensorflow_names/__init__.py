@@ -200,7 +200,7 @@ bool, string, complex64, complex128 = "bool", "string", "complex64", "complex128
 
 
 def function(func: Callable[..., Any] | None = None, **options: object) -> Any:
-    """Return `anabranch.function`, with or without options, which are TensorFlow's and do nothing here."""
+    """Compile a function by `anabranch.function`, with or without TensorFlow's options, which do nothing here."""
     return trace_function if func is None else trace_function(func)
 
 

@@ -21,14 +21,14 @@ newaxis = None
 
 
 def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
-    """Return the same values in another dtype."""
+    """Cast values to another dtype."""
     return ops.cast(x, dtype)
 
 
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Return values within limits."""
+    """Clip values to limits."""
     return ops.clip(t, clip_value_min, clip_value_max)
 
 
@@ -38,7 +38,7 @@ def einsum(equation: str, *inputs: TensorLike, **options: object) -> Tensor:
 
 
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
-    """Return a tensor with an axis of one element more."""
+    """Insert an axis of one element into a tensor."""
     return ops.expand_dims(input, axis)
 
 
@@ -53,7 +53,7 @@ def eye(
 
 
 def linspace(start: TensorLike, stop: TensorLike, num: int, name: str | None = None, axis: int = 0) -> Tensor:
-    """So many numbers from `start` to `stop`, both included, at equal distances."""
+    """Return `num` numbers from `start` to `stop`, both included, at equal distances."""
     return ops.linspace(start, stop, num, axis=axis)
 
 
@@ -111,7 +111,7 @@ def range(
     dtype: DTypeLike = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers from `start` (0, if only one is given) up to `limit`, which is left out, in steps of `delta`."""
+    """Return numbers from `start` (0, if only one is given) up to `limit`, which is left out, in steps of `delta`."""
     if start is None and limit is None:
         raise TypeError("tf.range needs limit, as in tf.range(5), or start and limit, as in tf.range(2, 5).")
     first, last = (0, start) if limit is None else (0 if start is None else start, limit)
@@ -119,17 +119,17 @@ def range(
 
 
 def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Return each element several times."""
+    """Repeat each element several times."""
     return ops.repeat(input, repeats, axis)
 
 
 def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
-    """Return the same values in another shape."""
+    """Reshape a tensor: return the same values in another shape."""
     return ops.reshape(tensor, shape)
 
 
 def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name: str | None = None) -> Tensor:
-    """Return the elements moved on along an axis; those at the end come first."""
+    """Move elements on along an axis; those at the end come first."""
     return ops.roll(input, shift, axis)
 
 
@@ -156,12 +156,12 @@ def size(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = No
 
 
 def squeeze(input: TensorLike, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """Return a tensor without its axes of one element, or without some of these."""
+    """Remove the axes of one element from a tensor, or some of these."""
     return ops.squeeze(input, axis)
 
 
 def stack(values: Sequence[TensorLike] | Tensor, axis: int = 0, name: str | None = None) -> Tensor:
-    """Return tensors side by side along a new axis."""
+    """Stack tensors side by side along a new axis."""
     return ops.stack(values, axis)
 
 
@@ -178,12 +178,12 @@ def tensordot(
 
 
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
-    """Return a tensor so many times along each axis."""
+    """Repeat a tensor so many times along each axis."""
     return ops.tile(input, multiples)
 
 
 def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str | None = None) -> list[Tensor]:
-    """Return the parts of a tensor along an axis, each without that axis."""
+    """Unstack a tensor: return its parts along an axis, each without that axis."""
     return ops.unstack(value, num, axis)
 
 
@@ -210,7 +210,7 @@ def split(
     num: int | None = None,
     name: str | None = None,
 ) -> Any:
-    """Parts of a tensor along an axis: so many equal ones, or ones of given sizes, of which -1 takes what is left.
+    """Split a tensor along an axis into equal parts, or parts of given sizes, of which -1 takes what is left.
 
     Raises:
         ValueError: the sizes do not add up to that of the tensor.
@@ -230,12 +230,12 @@ def split(
 
 
 def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
-    """Return tensors one after the other along an axis."""
+    """Concatenate tensors one after the other along an axis."""
     return ops.concatenate(values, axis)
 
 
 def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """Return a tensor with its axes in another order."""
+    """Transpose a tensor: put its axes in another order."""
     return ops.transpose(a, perm)
 
 
@@ -295,7 +295,7 @@ def one_hot(
     dtype: DTypeLike = None,
     name: str | None = None,
 ) -> Tensor:
-    """Whole numbers as rows with `on_value` (1) in the place of the number, and `off_value` (0) elsewhere."""
+    """Return whole numbers as rows with `on_value` (1) in the place of the number, and `off_value` (0) elsewhere."""
     axis = -1 if axis is None else axis
     if on_value is None and off_value is None:
         return ops.one_hot(indices, depth, axis=axis, dtype=dtype)

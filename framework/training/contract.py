@@ -84,7 +84,7 @@ def check_not_applied_twice(loss: object, prediction: object, output: str) -> No
 
 
 def _applied_by(loss: object) -> str | None:
-    """The activation that a loss applies to what it takes for logits; None if there is none, or it isn't known."""
+    """Return the activation that a loss applies to its logits; None if there is none, or it is not known."""
     if not isinstance(loss, LossFunctionWrapper) or loss.option("from_logits") is not True:
         return None
     return _ACTIVATIONS.get(loss.fn)

@@ -69,7 +69,7 @@ class Epochs:
         return latest
 
     def peek(self) -> Batch | None:
-        """The first batch of the next pass, which is not used up.
+        """Return the first batch of the next pass, which is not used up.
 
         The next epoch goes on with the same pass where a second one would have other batches: data are read once, or
         draw an order by themselves. Other data begin a pass again, with the same random numbers.
@@ -134,7 +134,7 @@ class Epochs:
             return
 
     def _next(self, may_begin: bool) -> Batch | None:
-        """The next batch of the running pass or, at the beginning of an epoch, of a new one; None if that has ended."""
+        """Return the next batch of the running pass or, as an epoch begins, of a new one; None if that has ended."""
         for _ in range(2):  # the pass that is running, then, if it is over, a new one
             if self._running is None:
                 may_not = not may_begin if self.data.restartable else self._passes > 0

@@ -112,7 +112,7 @@ class GradientTape:
 
     @contextmanager
     def stop_recording(self) -> Generator[None]:
-        """A span within the block whose results are constants."""
+        """Stop recording inside of the block: its results are constants."""
         first = len(self._operations())
         with self._tape.paused():
             yield

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def guard_restored() -> Generator[None]:
-    """Whatever turns the guard on inside the block, it is as before behind it."""
+    """Restore the guard after the block, whatever turns it on inside."""
     before = numerics.is_enabled()
     try:
         yield
@@ -25,7 +25,7 @@ def guard_restored() -> Generator[None]:
 
 
 def located(error: FloatingPointError, model: StepMethods, title: str, batch: int) -> FloatingPointError:
-    """Return the guard's error, with where in the model and in the training it happened.
+    """Return the guard's error, with the place in the model and in the training where it happened.
 
     Args:
         error: what a step raised.

@@ -38,7 +38,7 @@ class _NestedNames(list[str]):
 
 
 def output_names(y_pred: Tensors, layer_names: Names | None) -> list[str]:
-    """A name for each output, in flat order: dict keys, else the names of the output layers, else ``output_1``...
+    """Return a name for each output, in flat order: dict keys, else names of the output layers, else ``output_1``...
 
     In a structure of structures the ways to them, as Keras writes them: ``p/q`` for ``{"p": {"q": ...}}``; of a list it
     is the layer's name at the end, and the position before that.
@@ -465,7 +465,7 @@ def _as_list(given: object) -> list[Any]:
 
 
 def _log_name(metric_name: str, prefix: str, weighted: bool, used: dict[str, int]) -> str:
-    """The name in the logs: a weighted metric like an unweighted one is ``weighted_...``; then numbers follow."""
+    """Return the name in the logs: a weighted metric like an unweighted one is ``weighted_...``; then numbers."""
     name = prefix + metric_name
     if name in used and weighted:
         name = f"{prefix}weighted_{metric_name}"

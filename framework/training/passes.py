@@ -75,7 +75,7 @@ class PassMethods(StepMethods):
         return done
 
     def _run_groups_of_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
-        """Return the same in groups of `steps_per_execution`, each group one loop in the graph."""
+        """Run an epoch in groups of `steps_per_execution` steps, each group one loop in the graph."""
         together, wanted, done = self.steps_per_execution, hooks.wants_batches(mode), epoch.done_before
         steps = math.inf if epoch.steps is None else epoch.steps
         batches = progress.timed(self._batches(epoch))
@@ -166,7 +166,7 @@ class PassMethods(StepMethods):
         return structure, [column[0] if len(column) == 1 else _joined(column) for column in zip(*parts, strict=True)]
 
     def _shared_pass(self, mode: str, data: Epochs, hooks: CallbackList) -> Any:
-        """A pass that workers of a cluster share; None where this process makes it alone."""
+        """Make a pass together with the other workers of a cluster; return None where this process makes it alone."""
         strategy = self.distribute_strategy
         if strategy is None or not strategy.is_distributed:
             return None

@@ -100,7 +100,7 @@ class StepMethods:
     # --- what a subclass may override -----------------------------------------------------------------------
 
     def train_step(self, data: Any) -> Logs:
-        """Return one step of training, in terms of tensors. Override it to train in a way of your own.
+        """Make one step of training, on tensors. Override it to train in a way of your own.
 
         It is called once for each kind of batch, to build the step that `fit` and `train_on_batch` run: whatever it
         computes, assigns and updates is part of that step. Python's `print` and counters act once only.
@@ -147,7 +147,7 @@ class StepMethods:
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def test_step(self, data: Any) -> Logs:
-        """Return one step of `evaluate` and `test_on_batch`; see `train_step`."""
+        """Make one step of `evaluate` and `test_on_batch`; see `train_step`."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
         loss = self._loss_of(x, y, y_pred, sample_weight, False)
@@ -156,7 +156,7 @@ class StepMethods:
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def predict_step(self, data: Any) -> Any:
-        """Return one step of `predict` and `predict_on_batch`: the outputs, a tensor or a structure of tensors."""
+        """Make one step of `predict` and `predict_on_batch`; return the outputs, a tensor or a structure of them."""
         x, _, _ = unpack_x_y_sample_weight(data)
         return self(x, training=False)
 
@@ -198,7 +198,7 @@ class StepMethods:
         sample_weight: Tensors | None = None,
         regularization_losses: object = None,
     ) -> Any:
-        """Return the loss, also taken into its average: for steps written for Keras 2. New ones call `compute_loss`.
+        """Return the loss, and take it into its average: for steps written for Keras 2. New ones call `compute_loss`.
 
         Args:
             y_true, y_pred, sample_weight: targets, predictions and weights.
@@ -216,7 +216,7 @@ class StepMethods:
     def _loss_of(
         self, x: Tensors | None, y: Tensors | None, y_pred: Tensors, sample_weight: Tensors | None, training: bool
     ) -> Any:
-        """Return `compute_loss`, which an older subclass may have defined without `training`."""
+        """Call `compute_loss`, which an older subclass may have defined without `training`."""
         parameters = inspect.signature(self.compute_loss).parameters
         takes_training = "training" in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
         named = {"training": training} if takes_training else {}
@@ -255,7 +255,7 @@ class StepMethods:
         return {id(metric): name for name, metric in named.items()}
 
     def _metrics_and_names(self) -> tuple[list[Any], dict[int, str]]:
-        """`metrics`, with the names of compiled ones; looked for again when a step was built or a method is called."""
+        """Return `metrics`, with the names of compiled ones; they are looked up again for each new step or call."""
         if self._is_building_step:
             return self.metrics, self._names_of_compiled()
         if self._found_metrics is None:
@@ -402,7 +402,7 @@ def _flat_logs(logs: Mapping[str, object]) -> Logs:
 
 
 def _compile_results(metrics: list[Any], names: Mapping[int, str]) -> tuple[Program, list[Any], Logs, int]:
-    """A program that reads the results of metrics; with these, the structure, and the devices for which it is."""
+    """Compile a program that reads metrics' results; return also these, their structure, and the program's devices."""
     found: Logs = {}
 
     def build(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:

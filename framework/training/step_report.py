@@ -130,15 +130,15 @@ class ModelProfile:
         return {name: seconds for name, seconds in found.items() if seconds or name == "forward"}
 
     def by_user_line(self) -> list[UserLine]:
-        """Return the same by the lines that built the operations, what took longest first."""
+        """Return the profile by the lines that built the operations, what took longest first."""
         return self.steps.by_user_line()
 
     def by_kernel(self) -> list[KernelTime]:
-        """Return the same by kind of kernel, what took longest first."""
+        """Return the profile by kind of kernel, what took longest first."""
         return self.steps.by_kernel()
 
     def stacks(self) -> list[Stack]:
-        """Return the same as parts of a flame graph: phase, layers, your line, and the operation in it."""
+        """Return the profile as parts of a flame graph: phase, layers, your line, and the operation in it."""
         found: list[Stack] = []
         for line in self.steps.lines:
             parts = line.parts or (Part(""),)
@@ -301,7 +301,7 @@ def profile_step(
     batch_size: int | None,
     runs: int | None,
 ) -> ModelProfile:
-    """Return `Model.profile`."""
+    """Profile a model; see `Model.profile`."""
     if data[0] is None:
         raise ValueError(
             f"profile() runs steps of model {model.name!r}: give it data, x and y as for fit(); got x=None."
@@ -341,7 +341,7 @@ def explain_step(
     batch_size: int | None,
     passes: bool,
 ) -> ModelExplanation:
-    """Return `Model.explain`."""
+    """Explain a model; see `Model.explain`."""
     batch: Batch | None = None
     if data[0] is None:
         _check(model, kind, "explain")
@@ -403,7 +403,7 @@ def _timed_next(batches: Iterator[Batch]) -> tuple[Batch | None, float]:
 
 @contextmanager
 def _state_kept(model: Model) -> Generator[None]:
-    """Whatever is run inside, the model's variables and the random state are as before behind it."""
+    """Restore the model's variables and the random state after the block, whatever is run inside."""
     parts, random = stateful_parts(model), random_state()
     before = {
         path: part.state if isinstance(part, SeedGenerator) else np.array(part.stored_value())
@@ -474,7 +474,7 @@ def _layer(layers: _Sum, model: Model, path: str) -> _Sum:
 
 
 def _names(model: Model, path: str) -> list[str]:
-    """The names on the way to a layer. The model is on all of them, and named only where it computes by itself."""
+    """Return the names on the way to a layer. The model is on all of them, and named if it computes by itself."""
     return _names_of(model.name, path)
 
 

@@ -86,7 +86,7 @@ class StepPrograms:
         return found
 
     def prepare(self, batch: Batch) -> Program:
-        """The program that runs a batch. If there is none yet it is built, and with it what a model makes at first."""
+        """Return the program that runs a batch. If there is none yet it is built, with the model's first state."""
         self._check_scopes()
         key = _key_of(batch)
         program = self._programs.get(key)

@@ -353,7 +353,7 @@ class Trainer(PassMethods):
         callbacks: Callbacks = None,
         return_dict: bool = False,
     ) -> Any:
-        """Loss and metrics on data, averaged over all rows.
+        """Compute loss and metrics on data, averaged over all rows.
 
         Args:
             x, y, batch_size, verbose, sample_weight, callbacks: as in `fit`.
@@ -384,7 +384,7 @@ class Trainer(PassMethods):
         steps: int | None = None,
         callbacks: Callbacks = None,
     ) -> Array | Any:
-        """Return the model's outputs for data, batch by batch.
+        """Compute the model's outputs for data, batch by batch.
 
         Args:
             x: inputs, as in `fit`.
@@ -415,7 +415,7 @@ class Trainer(PassMethods):
 
     @short_tracebacks
     def predict_on_batch(self, x: Rows) -> Array | Any:
-        """Return the model's outputs for one batch."""
+        """Compute the model's outputs for one batch."""
         return self._predict_batch(batch_of_x(x))
 
     def _predict_batch(self, batch: Batch) -> Array | Any:
@@ -433,7 +433,7 @@ class Trainer(PassMethods):
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """One training step on one batch. Running averages start again, so that what is returned is of this batch.
+        """Make one training step on one batch. Running averages start again, so the results are those of this batch.
 
         Args:
             x, y, sample_weight: inputs, targets and weights, all rows of the batch.
@@ -455,7 +455,7 @@ class Trainer(PassMethods):
     def test_on_batch(
         self, x: Rows, y: Rows | None = None, sample_weight: Rows | None = None, return_dict: bool = False
     ) -> Any:
-        """Loss and metrics of one batch, without training; see `train_on_batch`."""
+        """Compute loss and metrics of one batch, without training; see `train_on_batch`."""
         self._prepare("test_on_batch")
         return self._one_step("test", batch_of(x, y, sample_weight), return_dict)
 

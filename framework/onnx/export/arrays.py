@@ -205,7 +205,7 @@ def _scatter(w: Writer, node: Operation, array: Array, indices: str, values: str
 
 @exports("array_concat")
 def _concat(w: Writer, node: Operation, array: Array) -> str:
-    """Elements end to end: of one tensor the first two axes become one."""
+    """Join elements end to end: of one tensor the first two axes become one."""
     element = attribute(node, "element", TensorSpec)
     if isinstance(array, Sequence):
         return _joined(w, array, element, new_axis=0)

@@ -86,7 +86,7 @@ def find_composites(
 
 
 def _size(operation: Operation, recogniser: _Recogniser) -> Composite | None:
-    """Sizes are asked of the first tensor that has them, so that logits are not computed for theirs."""
+    """Ask for sizes of the first tensor that has them, so that logits are not computed for theirs."""
     source = operation.inputs[0]
     if source.shape is None:
         return None
@@ -197,7 +197,7 @@ class _Product(NamedTuple):
 
 
 def _attention(operation: Operation, recogniser: _Recogniser) -> Composite | None:
-    """``softmax(queries keys^T scale + mask) values`` (Vaswani et al., 2017), the heads of the keys shared or not."""
+    """Match ``softmax(queries keys^T scale + mask) values`` (Vaswani et al., 2017); heads may share their keys."""
     found = _weighted(recogniser, operation)
     if found is None:
         return None

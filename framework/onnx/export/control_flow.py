@@ -71,7 +71,7 @@ class GraphExporter(Writer):
                 self._write(operation)
 
     def _inputs(self, operation: Operation) -> Sequence[Symbol]:
-        """The tensors from which an operation is written: its own inputs, or those of the composite that it ends."""
+        """Return the tensors from which an operation is written: its inputs, or those of the composite that it ends."""
         composite = self._composites.get(operation)
         return operation.inputs if composite is None else composite.inputs
 
@@ -171,7 +171,7 @@ def _cond(w: GraphExporter, node: Operation, choice: str, *captures: Held) -> li
 
 
 def _switch(w: GraphExporter, node: Operation, choice: str, regions: list[Region], number: int) -> list[Held]:
-    """Return one of several branches: nodes inside of nodes."""
+    """Write a choice of one of several branches: nodes inside of nodes."""
     if len(regions) == 1:
         return w.inline(regions[0], [])
     first = w.compare("LessOrEqual", choice, w.like(number, choice))

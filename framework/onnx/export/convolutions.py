@@ -27,7 +27,7 @@ def _channels_last(w: Writer, x: str, rank: int) -> str:
 
 
 def _padding(padding: Padding, kernel: Sequence[int], dilation: Sequence[int]) -> dict[str, Any]:
-    """ONNX's attributes for a padding."""
+    """Return ONNX's attributes for a padding."""
     if padding == "valid":
         return {}
     if padding == "same":
@@ -119,7 +119,7 @@ def _conv_input_grad(w: Writer, node: Operation, dy: str, kernel: str, shape: st
 
 
 def _fitted(w: Writer, full: str, before: list[int], shape: str, rank: int) -> str:
-    """A transposed convolution without the cells before the input, and with zeros behind, in the wanted sizes."""
+    """Fit a transposed convolution to the wanted sizes: without the cells before the input, and with zeros behind."""
 
     sizes = w.slice(shape_input(w, shape), 1, -1, 0)
     spatial = w.ints(*range(2, rank))

@@ -185,7 +185,7 @@ def _bitwise_not(w: Writer, node: Operation, x: str) -> str:
 
 @exports("left_shift", "right_shift")
 def _shift(w: Writer, node: Operation, x: str, y: str) -> str:
-    """ONNX shifts unsigned numbers only; of negative ones the inverted bits are shifted to the right."""
+    """Shift as ONNX does, unsigned numbers only; of negative ones the inverted bits are shifted to the right."""
     dtype = w.dtypes[x]
     unsigned = np.dtype(f"uint{8 * dtype.itemsize}")
     bits = w.like(8 * dtype.itemsize, y)
@@ -354,7 +354,7 @@ def _cbrt(w: Writer, node: Operation, x: str) -> str:
 
 @exports("ldexp")
 def _ldexp(w: Writer, node: Operation, x: str, n: str) -> str:
-    """In two steps, as the power alone may overflow where the product does not."""
+    """Multiply by a power of 2 in two steps, as the power alone may overflow where the product does not."""
     power = w.cast(n, w.dtypes[x])
     half = w.add("Floor", w.add("Mul", power, w.like(0.5, x)))
     two = w.like(2, x)

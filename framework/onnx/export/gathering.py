@@ -33,7 +33,7 @@ def index(w: Writer, indices: str) -> str:
 
 @exports("take_along_axis")
 def _take_along_axis(w: Writer, node: Operation, x: str, indices: str) -> str:
-    """Return the engine broadcasts the other axes; ONNX does not."""
+    """Take elements along an axis. The engine broadcasts the other axes; ONNX does not."""
     axis = attribute(node, "axis", int) % rank_of(node)
     own: Any = node.inputs[0].shape
     other: Any = node.inputs[1].shape
@@ -99,7 +99,7 @@ def _put_along_axis(w: Writer, node: Operation, values: str, indices: str, shape
 
 @exports("get_item", "get_items")
 def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
-    """Return slices first, then positions: of several arrays, all axes that they index are brought to the front."""
+    """Take slices first, then positions: of several arrays, all axes that they index are brought to the front."""
     items = _expanded(node, rank_of(node))
     inputs = list(zip(node.inputs[1:], given, strict=True))
     x, picks, entries = _sliced(w, x, items, inputs)
@@ -117,7 +117,7 @@ def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
 
 
 def _expanded(node: Operation, rank: int) -> list[Any]:
-    """The items with the ellipsis written out, and whole slices at the end."""
+    """Return the items with the ellipsis written out, and whole slices at the end."""
     items: list[Any] = list(attribute(node, "items", tuple))
     remaining = iter(node.inputs[1:])
     used = 0
@@ -186,7 +186,7 @@ def _bound(w: Writer, bound: int | str) -> str:
 
 
 def _picked(w: Writer, x: str, picks: list[Any], entries: list[str]) -> str:
-    """Return the axes that are indexed come first, GatherND takes them, and what it finds goes to its place."""
+    """Pick positions: the indexed axes come first, GatherND takes them, and its result goes to its place."""
     rank = _rank_after(picks, entries)
     axes: list[int] = []
     columns: list[str] = []
@@ -268,7 +268,7 @@ _REDUCTIONS = {"segment_sum": "add", "segment_max": "max", "segment_min": "min",
 
 @exports(*_REDUCTIONS)
 def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> str:
-    """Return rows whose id is outside go to one more segment at the end, which is cut off."""
+    """Reduce segments; rows whose id is outside go to one more segment at the end, which is cut off."""
     dtype = w.dtypes[data]
     wide = np.dtype("float32") if dtype.name in ("float16", "bfloat16") else INT if dtype == BOOL else dtype
     start = _segment_start(node.type, dtype)
@@ -305,7 +305,7 @@ def _reverse_sequence(w: Writer, node: Operation, x: str, lengths: str) -> str:
 
 @exports("gather_segments")
 def _gather_segments(w: Writer, node: Operation, rows: str, ids: str) -> str:
-    """A row of zeros stands behind the others, for ids outside."""
+    """Gather segments with a row of zeros behind the others, for ids outside."""
     rank = rank_of(node)
     long = w.cast(ids, LONG)
     size = w.dim(rows, 0)
@@ -348,7 +348,7 @@ def _flat_rows(w: Writer, node: Operation, data: str, partitions: str) -> tuple[
 
 @exports("merge_partitions")
 def _merge_partitions(w: Writer, node: Operation, partitions: str, *parts: str) -> str:
-    """The rows of the parts, one behind the other, are put where a stable sort of the partitions took them from."""
+    """Put the rows of the parts, one part behind the other, where a stable sort of the partitions took them from."""
     rank = rank_of(node)
     flat = partitions if rank == 1 else w.add("Reshape", partitions, w.ints(-1))
     count = w.vector(w.add("Size", flat, dtype=LONG))

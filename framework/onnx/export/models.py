@@ -66,7 +66,7 @@ def model_proto(model: Model, input_signature: InputSpecs | None, opset: int) ->
 
 
 def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:
-    """By variable that is written the name of its input, and its last value.
+    """Map each variable that is written to the name of its input, and its last value.
 
     Raises:
         OnnxError: something inside of a loop or branch writes it, or it is read again afterwards.

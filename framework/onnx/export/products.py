@@ -140,7 +140,7 @@ def _reduced(w: Writer, node: Operation, x: str) -> str:
 
 
 def _log_sum_exp(w: Writer, x: str, axes: Sequence[int] | None, keepdims: bool) -> str:
-    """The maximum is taken out first, and is 0 where it is infinite or there are no elements."""
+    """Take the maximum out before the exponentials; it counts as 0 where it is infinite or there are no elements."""
     if axes == ():
         return x
     top = extremum_or(w, "ReduceMax", x, axes, True, -np.inf)

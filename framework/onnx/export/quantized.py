@@ -24,7 +24,7 @@ _INT4_OPSET = 21  # the first with four-bit integers, and with groups that share
 
 @exports("quantized_matmul")
 def _quantized_matmul(w: Writer, node: Operation, x: str, kernel: str, scale: str, inputs_scale: str = "") -> str:
-    """Rows are rounded by scales of their own, which ``DynamicQuantizeLinear``, with one for a tensor, does not do."""
+    """Round each row by a scale of its own, which ``DynamicQuantizeLinear``, with one for a tensor, does not do."""
     op = op_of(node, QuantizedMatMul)
     if op.transpose:
         kernel = w.transpose(kernel, [1, 0])
@@ -115,7 +115,7 @@ def _dequantize_int4(w: Writer, node: Operation, packed: str, scale: str, zero: 
 
 
 def _block_of(group: Array, groups: int) -> int | None:
-    """The number of terms in a group, if groups follow each other and are alike but for the last; None otherwise."""
+    """Return the number of terms in a group if groups follow each other, all alike but the last; None otherwise."""
     terms = len(group)
     if not terms or not groups:
         return None

@@ -49,7 +49,7 @@ _H = ("matmul", "?h", "?recurrent")
 
 
 def _gru(x: Any, h: Any) -> Any:
-    """With the reset gate behind the product; parts z, r, h."""
+    """Return the pattern of a GRU with the reset gate behind the product; parts z, r, h."""
     z = ("apply", "?f", ("add", ("part", 0, x), ("part", 0, h)))
     r = ("apply", "?f", ("add", ("part", 1, x), ("part", 1, h)))
     candidate = ("apply", "?g", ("add", ("part", 2, x), ("multiply", r, ("part", 2, h))))
@@ -57,7 +57,7 @@ def _gru(x: Any, h: Any) -> Any:
 
 
 def _gru_before(x: Any) -> Any:
-    """With the reset gate before the product, which takes a part of the recurrent kernel."""
+    """Return the pattern of a GRU with the reset gate before the product, which takes part of the recurrent kernel."""
     h = ("matmul", "?h", ("columns", "first", "?recurrent"))
     z = ("apply", "?f", ("add", ("part", 0, x), ("part", 0, h)))
     r = ("apply", "?f", ("add", ("part", 1, x), ("part", 1, h)))
@@ -264,7 +264,7 @@ class _Operator:
         return rows, starts, count
 
     def _missing(self, axis: int) -> str:
-        """1 where an axis of the rows is empty, else 0."""
+        """Write 1 where an axis of the rows is empty, else 0."""
         w = self.w
         return w.add("Max", w.add("Sub", w.ints(1), w.dim(self.rows, axis)), w.ints(0))
 
@@ -287,7 +287,7 @@ class _Operator:
         return np.concatenate([parts[gate] for gate in self.gates])
 
     def _results(self, sequence: str, finals: list[str], steps: int | None) -> list[Held]:
-        """By loop variable. Of no steps the states are the first ones, where onnxruntime has zeros."""
+        """Return results by loop variable. After no steps these are the first states, where onnxruntime has zeros."""
         w, loop = self.w, self.loop
         found: list[Held] = list(loop.inits)
         for k, final in zip(self.order, finals, strict=True):

@@ -108,7 +108,7 @@ def _non_max_suppression(
     overlap: TensorLike | None = None,
     least: TensorLike | None = None,
 ) -> Array:
-    """Computed where boxes and scores are known, box by box in the order of their scores."""
+    """Select boxes where they and their scores are known, box by box in the order of the scores."""
     all_boxes, all_scores = known(boxes), known(scores)
     if all_boxes is None or all_scores is None:
         raise NotImplementedError("NonMaxSuppression over values that are known at run time only")
@@ -147,7 +147,7 @@ def _overlap(a: Array, b: Array) -> float:
 
 @imports("TfIdfVectorizer")
 def _tf_idf_vectorizer(node: Node, x: Tensor) -> Any:
-    """Counts of n-grams, with gaps of up to `max_skip_count`, weighted."""
+    """Count n-grams, with gaps of up to `max_skip_count`, and weigh the counts."""
     found = known(x)
     if found is None:
         raise NotImplementedError("TfIdfVectorizer over values that are known at run time only")
@@ -191,7 +191,7 @@ def _weighted(mode: str, counts: Array, indexes: list[int], weights: Sequence[fl
 
 @imports("RoiAlign")
 def _roi_align(node: Node, x: Tensor, regions: TensorLike, batches: TensorLike) -> Tensor:
-    """The mean (or maximum) of samples in each cell of each region, interpolated linearly."""
+    """Return the mean (or maximum) of samples in each cell of each region, interpolated linearly."""
     image, boxes, rows = known(x), known(regions), known(batches)
     if image is None or boxes is None or rows is None:
         raise NotImplementedError("RoiAlign over values that are known at run time only")

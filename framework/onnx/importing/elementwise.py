@@ -62,7 +62,7 @@ def _same(node: Node, *inputs: TensorLike) -> Any:
 
 
 def _aligned(node: Node, inputs: Sequence[Any]) -> Any:
-    """Before opset 7 the second operand was broadcast from an axis on, where the node says so."""
+    """Align two operands: before opset 7 the second was broadcast from an axis on, where the node says so."""
     if len(inputs) != 2 or not node.get("broadcast") or node.get("axis") is None:
         return inputs
     x, y = inputs
@@ -88,7 +88,7 @@ def _arithmetic(node: Node, x: TensorLike, y: TensorLike) -> Any:
 
 
 def _quotient(a: Tensor, b: TensorLike) -> Tensor:
-    """Integers are divided toward zero."""
+    """Divide `a` by `b`; integers are divided toward zero."""
     if not dtypes.is_integer(a.dtype):
         return ops.divide(a, b)
     if a.dtype.kind == "u":
@@ -100,7 +100,7 @@ def _quotient(a: Tensor, b: TensorLike) -> Tensor:
 
 
 def _of_dims(op_type: str, x: TensorLike, y: TensorLike) -> Dims | None:
-    """Arithmetic with sizes of which some are known."""
+    """Compute with sizes of which some are known."""
     left, right = _entries(x), _entries(y)
     if left is None or right is None or (len(left) != len(right) and 1 not in (len(left), len(right))):
         return None
@@ -135,7 +135,7 @@ def _mod(node: Node, x: Tensor, y: Tensor) -> Any:
 
 @imports("Pow")
 def _pow(node: Node, x: Tensor, y: Tensor) -> Any:
-    """The result has the type of the base."""
+    """Raise `x` to the power `y`; the result has the type of the base."""
     x, y = _aligned(node, (x, y))
     if x.dtype == y.dtype and not dtypes.is_integer(x.dtype):
         return ops.power(x, y)
@@ -337,7 +337,7 @@ def _dropout(node: Node, x: Tensor, ratio: TensorLike | None = None, training: b
 
 @imports("Softmax", "LogSoftmax", "Hardmax")
 def _softmax(node: Node, x: Any) -> Any:
-    """Before opset 13 all axes from the given one on are one."""
+    """Apply a softmax; before opset 13 all axes from the given one on count as one."""
     axis = node.get("axis", -1 if node.version >= 13 else 1)
     apply = {"Softmax": ops.softmax, "LogSoftmax": ops.log_softmax, "Hardmax": _hardmax}[node.op_type]
     if node.version >= 13:

@@ -59,7 +59,7 @@ def _padded(x: Tensor, pads: list[list[int]], value: object = 0) -> Any:
 
 
 def _turned_kernel(w: TensorLike) -> Any:
-    """(filters, channels, ...) as the engine has kernels: (..., channels, filters)."""
+    """Transpose a kernel (filters, channels, ...) to the order of the engine: (..., channels, filters)."""
     rank = rank_of(w)
     return ops.transpose(w, [*range(2, rank), 1, 0])
 
@@ -138,7 +138,7 @@ def _qlinear_conv(
 
 @imports("ConvTranspose")
 def _conv_transpose(node: Node, x: Tensor, w: TensorLike, bias: Tensor | None = None) -> Any:
-    """Return zeros between the cells, then a convolution with the kernel turned round."""
+    """Convolve cells with zeros between them by the kernel turned round."""
     rank, groups = rank_of(x) - 2, node.get("group", 1)
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
     kernel = [int(size) for size in shape_of(w)[2:]]
@@ -185,7 +185,7 @@ def _transposed_pads(
 
 
 def _spread(x: Tensor, strides: list[int]) -> Any:
-    """Return zeros between the cells, as many as a stride skips."""
+    """Put zeros between the cells, as many as a stride skips."""
     for k, step in enumerate(strides):
         if step == 1:
             continue
@@ -213,7 +213,7 @@ def _grouped(w: TensorLike, groups: int) -> Any:
 
 
 def _windows(node: Node, x: Tensor, value: object) -> tuple[Tensor, list[tuple[int, ...]], list[int], list[list[int]]]:
-    """For each cell of a window what it sees: a stack of strided slices; and the cells, sizes of results, padding."""
+    """Return each window cell's inputs as a stack of strided slices; and the cells, sizes of results, padding."""
     kernel = [int(size) for size in node.get("kernel_shape")]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
     pads = _pads(node, x, kernel, strides, dilations)
@@ -456,7 +456,7 @@ def _applied(node: Node, x: Tensor, axis: int, weights: Array, outside: Array | 
 def _weights(
     node: Node, size: int, out: int, factor: float, edges: tuple[float, float] | None
 ) -> tuple[Array, Array | None]:
-    """Return places (of the nearest) or a matrix (out, size), and which results are outside."""
+    """Return places (for the nearest cells) or a matrix (out, size), and which results are outside."""
     how = node.get("coordinate_transformation_mode", "half_pixel" if node.version >= 11 else "asymmetric")
     places = np.arange(out, dtype="float64")
     if how == "align_corners":

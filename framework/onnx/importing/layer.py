@@ -84,7 +84,7 @@ def load(source: OnnxSource, *, trainable: bool = False, name: str | None = None
 
 
 def _without_weights(model: ModelProto, beside: Mapping[str, Array]) -> tuple[ModelProto, dict[str, Array], set[str]]:
-    """A copy of a model without the initialisers that are weights; these, by name; and which no optimizer updates."""
+    """Copy a model without its weights; return these by name, too, and the names of those that no optimizer updates."""
     fixed, running = _uses(model.graph)
     stripped = load_onnx().ModelProto()
     stripped.CopyFrom(model)

@@ -344,7 +344,7 @@ def _window(node: Node, size: int) -> Any:
 
 @imports("DFT")
 def _dft(node: Node, x: Tensor, length: TensorLike | None = None, axis: int | None = None) -> Any:
-    """The transform along one axis, as a product with a matrix of sines and cosines; (re, im) is the last axis."""
+    """Transform along one axis, as a product with a matrix of sines and cosines; (re, im) is the last axis."""
     rank = rank_of(x)
     along = node.ints(axis, "axis")[0] if axis is not None else node.get("axis", 1 if node.version < 20 else -2)
     along %= rank

@@ -88,7 +88,7 @@ def _flatten(node: Node, x: Tensor) -> Any:
 
 
 def _axes(node: Node, axes: TensorLike | None) -> list[int] | None:
-    """Axes, which were an attribute before opset 13."""
+    """Return the axes, which were an attribute before opset 13."""
     if axes is not None:
         return node.ints(axes, "axes")
     given = node.get("axes")
@@ -181,7 +181,7 @@ def _slice(
 
 
 def _clamped(start: object, end: object, step: object, size: int) -> tuple[Any, Any]:
-    """Bounds of ints as Python has them: where a negative step ends before the front, None."""
+    """Return bounds of ints as Python has them: None where a negative step ends before the front."""
     if isinstance(end, int) and isinstance(step, int) and step < 0:
         lowest = -_END if size is None else -size
         if end < lowest or end <= -_END + 1:
@@ -298,7 +298,7 @@ def _pad(
 
 
 def _without_cut(x: Tensor, widths: list[list[Any]]) -> tuple[Tensor, list[list[Any]]]:
-    """Negative widths cut off."""
+    """Cut off the cells of `x` that negative widths remove, and return the widths without these."""
     if not any(isinstance(width, int) and width < 0 for pair in widths for width in pair):
         return x, widths
     key = tuple(slice(-min(before, 0), min(behind, 0) or None) for before, behind in widths)
@@ -376,7 +376,7 @@ def _space_to_depth(node: Node, x: Tensor) -> Any:
 
 @imports("Unique")
 def _unique(node: Node, x: Tensor) -> Any:
-    """With `sorted` in ascending order, else in the order in which they come up."""
+    """Find unique values: with `sorted` in ascending order, else in the order in which they come up."""
     axis = node.get("axis")
     values, first, inverse, counts = ops.unique(
         x, return_index=True, return_inverse=True, return_counts=True, axis=axis
@@ -392,7 +392,7 @@ def _unique(node: Node, x: Tensor) -> Any:
 
 @imports("TensorScatter")
 def _tensor_scatter(node: Node, past: TensorLike, update: TensorLike, places: TensorLike | None = None) -> Any:
-    """Each sample's update is written at its own place of the axis, from the front again if `mode` is circular."""
+    """Write each sample's update at its own place of the axis, from the front again if `mode` is circular."""
     axis = node.get("axis", -2) % rank_of(past)
     batch, length, size = shape_of(past)[0], shape_of(update)[axis], shape_of(past)[axis]
     if None in (batch, length, size):

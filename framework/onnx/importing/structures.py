@@ -39,7 +39,7 @@ def _if(node: Node, condition: Tensor) -> Any:
 
 @imports("Loop")
 def _loop(node: Node, trips: TensorLike | None, condition: Tensor | None, *carried: NodeValue) -> Any:
-    """Return a loop whose number of trips, conditions and values are all known runs here; others in the graph."""
+    """Run a loop if its number of trips, conditions and values are all known; build others into the graph."""
     body = node.get("body")
     limit, goes_on = None if trips is None else known(trips), True if condition is None else known(condition)
     symbolic = (trips is not None and limit is None) or goes_on is None or any(_is_symbolic(each) for each in carried)
@@ -84,7 +84,7 @@ def _no_rows(info: ValueInfoProto) -> Tensor:
 def _run_in_graph(
     node: Node, body: GraphProto, trips: TensorLike | None, condition: Tensor | None, carried: list[NodeValue]
 ) -> Any:
-    """Return `while_loop`; one that nothing but the number of trips ends carries no condition."""
+    """Build a `while_loop`; one that nothing but the number of trips ends carries no condition."""
     if any(isinstance(each, list) for each in carried):
         raise NotImplementedError("Loop that carries sequences over values that are known at run time only")
     scans = len(body.output) - 1 - len(carried)

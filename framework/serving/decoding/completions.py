@@ -76,7 +76,7 @@ class Completions:
         self._catalogue = catalogue
 
     def routes(self) -> list[Route]:
-        """Give the paths that it answers."""
+        """Return the paths that it answers."""
         return [
             Route("POST", re.compile("/v1/completions"), self._complete, error_form),
             Route("GET", re.compile("/v1/models"), self._models),

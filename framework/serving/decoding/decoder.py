@@ -207,13 +207,13 @@ class Decoder:
         return "detokenize" in self.plan.entries
 
     def text(self, tokens: Sequence[int]) -> str | None:
-        """Give the text of generated tokens without the end token; None if there is no detokenizer."""
+        """Return the text of generated tokens without the end token; None if there is no detokenizer."""
         if not self.gives_text:
             return None
         return self.programs.detokenize([token for token in tokens if token != self.end_token])
 
     def added_text(self, tokens: Sequence[int], before: str) -> str | None:
-        """Give what the last of generated tokens adds to the text `before` it; None if there is no detokenizer."""
+        """Return what the last of generated tokens adds to the text `before` it; None if there is no detokenizer."""
         if self.gives_text and self.programs.has_text_by_token:
             return self.text(tokens[-1:])
         text = self.text(tokens)
@@ -247,7 +247,7 @@ class Decoder:
 
 
 def decoder_of(path: Path, version: int, graph: Graph, signatures: Mapping[str, Signature], document: Any) -> Decoder:
-    """Give the decoder that a folder's files describe.
+    """Return the decoder that a folder's files describe.
 
     Raises:
         ServableError: they are damaged.

@@ -64,13 +64,13 @@ class Plan:
     entries: Mapping[str, Entry]
 
     def to_json(self) -> dict[str, Any]:
-        """Give the plan as values for JSON."""
+        """Return the plan as values for JSON."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {**numbers, "entries": {name: entry._asdict() for name, entry in self.entries.items()}}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], graph: Graph) -> Plan:
-        """Give the plan that `to_json` described.
+        """Return the plan that `to_json` described.
 
         Raises:
             KeyError, TypeError, ValueError: the document is not whole, or names what the graph does not hold.
@@ -147,7 +147,7 @@ def _sizes(tensor: Tensor) -> tuple[int | None, ...]:
 
 
 def _row(name: str, spec: object) -> tuple[tuple[int | None, ...], str]:
-    """Shape and dtype of one row of an input."""
+    """Return shape and dtype of one row of an input."""
     if not isinstance(spec, InputSpec) or not spec.shape:
         raise TypeError(
             f"Decoder: inputs[{name!r}] must be an ab.InputSpec with a shape, the batch axis first; got {spec!r}."
@@ -276,7 +276,7 @@ def _texts(tokenizer: Callable[..., Tensor] | None, detokenizer: Callable[..., T
 
 
 def _symbol(value: TensorLike) -> Symbol:
-    """Give a tensor of the graph that is being built."""
+    """Return a tensor of the graph that is being built."""
     tensor = ops.convert_to_tensor(value)
     assert isinstance(tensor, Symbol)
     return tensor

@@ -46,11 +46,11 @@ class Programs:
         self._run("clear", np.array([slot], "int32"))
 
     def first(self, inputs: Sequence[Any]) -> list[Any]:
-        """Give the states of a row that begins, apart from the slots."""
+        """Return the states of a row that begins, apart from the slots."""
         return list(self._run("first", *inputs, fixed=False))
 
     def prefill(self, chunk: Array, length: int, states: Sequence[Array]) -> list[Any]:
-        """Give the states of a row after a chunk of its prompt, of which `length` tokens count."""
+        """Return the states of a row after a chunk of its prompt, of which `length` tokens count."""
         return list(self._run("prefill", chunk, np.array([length], "int32"), *states))
 
     def place(self, slot: int, states: Sequence[Any]) -> None:
@@ -71,12 +71,12 @@ class Programs:
         return self._drawing.of_few(logits, units, temperatures, top_k, top_p)
 
     def tokenize(self, text: str) -> list[int]:
-        """Give the tokens of a text."""
+        """Return the tokens of a text."""
         (tokens,) = self._run("tokenize", np.array([text], as_dtype("string")))
         return [int(token) for token in np.asarray(tokens).reshape(-1)]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Give the text of tokens."""
+        """Return the text of tokens."""
         if not tokens:
             return ""
         count = len(tokens)

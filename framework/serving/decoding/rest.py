@@ -37,7 +37,7 @@ class GenerateRest:
         self._catalogue = catalogue
 
     def routes(self) -> list[Route]:
-        """Give the paths that it answers."""
+        """Return the paths that it answers."""
         return [
             Route("POST", re.compile(f"{_MODEL}/generate"), self._generate),
             Route("POST", re.compile(f"{_MODEL}/generate_stream"), self._generate_stream),
@@ -77,7 +77,7 @@ class GenerateRest:
 
 
 async def _events(asked: _Asked, first: Piece, others: AsyncGenerator[Piece]) -> AsyncGenerator[bytes]:
-    """Give an event for each token; an error is an event, too, since the status has been sent."""
+    """Yield an event for each token; an error is an event, too, since the status has been sent."""
 
     def event(piece: Piece) -> bytes:
         written = {} if piece.text is None else {"text_output": piece.text}
@@ -99,7 +99,7 @@ def _event(entry: Mapping[str, object]) -> bytes:
 
 
 async def until_gone(items: AsyncGenerator[T], request: Request) -> AsyncGenerator[T]:
-    """Give items until the client has gone, or the request's time is over.
+    """Yield items until the client has gone, or the request's time is over.
 
     Raises:
         ConnectionAbortedError: the client has gone.

@@ -40,7 +40,7 @@ class HeldText:
         self.is_over = False
 
     def add(self, text: str) -> str:
-        """Give what can be given after a further part."""
+        """Return the text that is safe to give out after a further part."""
         self._held += text
         places = [place for place in (self._held.find(stop) for stop in self._stops) if place >= 0]
         if places:
@@ -49,7 +49,7 @@ class HeldText:
         return self._give(len(self._held) - self._unsure())
 
     def rest(self) -> str:
-        """Give what was held back, since nothing more comes."""
+        """Return what was held back, since nothing more comes."""
         return self._give(len(self._held))
 
     def _unsure(self) -> int:

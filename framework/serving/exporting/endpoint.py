@@ -206,7 +206,7 @@ def check_row_wise(who: str, signature: Signature) -> None:
 
 
 def warmup_of(name: str, endpoint: Endpoint, given: Arrays) -> WarmupRequest:
-    """Example inputs, in the structure of an endpoint's arguments, by the inputs' names.
+    """Return example inputs by the inputs' names, read from the structure of an endpoint's arguments.
 
     Raises:
         ValueError: they do not fit.

@@ -138,7 +138,7 @@ def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | mem
 
 
 def _split(what: str, data: bytes | memoryview, count: int) -> list[bytes]:
-    """The elements of BYTES, one more than `count` at most: each has its length in front, four bytes, lowest first."""
+    """Return the elements of BYTES, at most ``count + 1``: each has its length in front, four bytes, lowest first."""
     found: list[bytes] = []
     place = 0
     while place < len(data) and len(found) <= count:

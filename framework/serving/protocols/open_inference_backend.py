@@ -90,7 +90,7 @@ class OpenInferenceBackend:
         return [entry for entry in found if entry["name"] in names]
 
     def own_statistics(self, model: str, version: str, is_checked: bool = False) -> list[dict[str, Any]]:
-        """Give the statistics of this process, of models for which the request bears the token unless `is_checked`."""
+        """Return this process's statistics, of models for which the request bears the token unless `is_checked`."""
         every = list(self._catalogue.models) if is_checked else self._catalogue.open_names()
         names = [model] if model else every
         found: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ class TritonRest:
         self._backend = backend
 
     def routes(self) -> list[Route]:
-        """Give the paths that it answers."""
+        """Return the paths that it answers."""
         one = r"/v2/repository/models/(?P<model>[^/]+)"
         return [
             Route("GET", re.compile(f"{MODEL}/config"), self._config),

@@ -231,7 +231,7 @@ class Application:
 
     @staticmethod
     async def _handle(route: Route, request: Request) -> Response:
-        """Give the answer of a handler, if it comes in time."""
+        """Return the answer of a handler, if it comes in time."""
         authorization.set(request.headers.get("authorization", ""))
         seconds = request.seconds
         if seconds is None:

@@ -47,7 +47,7 @@ class Pages:
         self._catalogue = catalogue
 
     def routes(self) -> list[Route]:
-        """Give the paths that it answers."""
+        """Return the paths that it answers."""
         return [
             Route("GET", re.compile("/"), self._page),
             Route("GET", re.compile(r"/openapi\.json"), self._openapi),

@@ -201,7 +201,7 @@ class Supervisor:
         self._share()
 
     async def _ask(self, worker: _Worker, kind: str, value: object) -> Any:
-        """Give a process's answer; None if it dies."""
+        """Return a process's answer; None if it dies."""
         number = next(self._numbers)
         worker.replies[number] = asyncio.get_running_loop().create_future()
         worker.send({"do": number, "kind": kind, "value": value})
