@@ -214,11 +214,11 @@ class MixtureOfExperts(Layer):
         return replace(routes, gates=routes.among_live(gates))
 
     def _logits(self, tokens: Tensor) -> Tensor:
-        """Compute ``(tokens, experts)``."""
+        """Return the logits of the experts for each token, ``(tokens, experts)``."""
         return ops.cast(ops.matmul(tokens, self.gate_kernel), self.variable_dtype)
 
     def _balance(self, routes: _Routes) -> None:
-        """The losses that keep a few experts from getting all tokens."""
+        """Add the losses that keep a few experts from getting all tokens."""
         if self.importance_loss:
             numbers, gates = ops.reshape(routes.chosen, (-1,)), ops.reshape(routes.gates, (-1,))
             self.add_loss(self.importance_loss * _variation(ops.segment_sum(gates, numbers, self.num_experts)))
@@ -245,7 +245,7 @@ class MixtureOfExperts(Layer):
     # --- the experts ----------------------------------------------------------------------------------------
 
     def _run_experts(self, tokens: Tensor, routes: _Routes) -> Tensor:
-        """Return tokens parted by expert, first choices before second ones; and the results stitched and summed."""
+        """Run the experts on tokens split by expert, first choices before second ones; stitch and sum the results."""
         count = ops.shape(tokens)[0]
         numbers = ops.transpose(routes.chosen)
         if routes.live is not None:
@@ -293,7 +293,7 @@ class MixtureOfExperts(Layer):
         return ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")
 
     def _experts_choose(self, tokens: Tensor, live: Tensor | None) -> Tensor:
-        """Return the tokens that each expert takes; and the results, by their gates, added up at their places."""
+        """Let each expert choose tokens; add up the results, weighted by their gates, at the tokens' places."""
         count = ops.shape(tokens)[0]
         scores = ops.transpose(ops.softmax(self._logits(tokens)))  # (experts, tokens)
         live_count = count if live is None else ops.sum(live)
@@ -370,7 +370,7 @@ def _made(expert: Any, count: int) -> list[Layer]:
 
 
 def _counter(shape: tuple[int, ...], name: str) -> Variable:
-    """A count of the latest batch: replicas of a model count their rows, and it is the sum."""
+    """Make a count of the latest batch: replicas of a model count their rows, and it is the sum."""
     return Variable(np.zeros(shape, "int32"), trainable=False, name=name, aggregation="sum")
 
 

@@ -65,7 +65,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for a public one
 
 
 def get(identifier: Any) -> Any:
-    """The optimizer that `identifier` stands for: a name in any case, a config, an `Optimizer` or its class, or None.
+    """Return the optimizer for `identifier`: a name in any case, a config, an `Optimizer` or its class, or None.
 
     Raises:
         ValueError: nothing has that name, or the object is no optimizer.

@@ -108,5 +108,5 @@ def _mean_towards(slot: Variable, value: Tensor, kept: Tensor) -> Tensor:
 
 
 def _size(value: Any) -> Tensor:
-    """The root mean square."""
+    """Return the root mean square."""
     return ops.sqrt(ops.mean(ops.square(value)))

@@ -48,7 +48,7 @@ class Moments(Optimizer):
         return ops.cast(self.iterations + 1, "float32")
 
     def update_moments(self, gradient: Tensor, variable: Variable) -> tuple[Tensor, Tensor]:
-        """The new running means, after they were assigned."""
+        """Assign the new running means, and return them."""
         index = self._get_variable_index(variable)
         momentum = towards(self._momentums[index], gradient, 1 - self.beta_1)
         velocity = towards(self._velocities[index], ops.square(gradient), 1 - self.beta_2)
@@ -96,7 +96,7 @@ class Adam(Moments):
             self._largest = self.add_optimizer_variables(variables, "velocity_hat")
 
     def begin_step(self, learning_rate: Tensor) -> Tensor:
-        """The learning rate times the bias corrections of both means."""
+        """Return the learning rate times the bias corrections of both means."""
         number = self.step_number()
         beta_1, beta_2 = (ops.power(ops.cast(beta, "float32"), number) for beta in (self.beta_1, self.beta_2))
         return learning_rate * ops.sqrt(1.0 - beta_2) / (1.0 - beta_1)
@@ -152,7 +152,7 @@ class Nadam(Moments):
         self._u_product = self.add_variable((), "ones", variables[0].dtype if variables else None, "u_product")
 
     def begin_step(self, learning_rate: Tensor) -> NadamStep:
-        """The weights of momentum and gradient in the step, with the learning rate, and that of the square root."""
+        """Return a step's weights of momentum and gradient, with the learning rate, and that of the square root."""
         number = self.step_number()
         this, following = self._schedule(number), self._schedule(number + 1.0)
         product = ops.cast(self._u_product, "float32") * this
@@ -186,7 +186,7 @@ class Adamax(Moments):
             self._momentums, self._velocities = self.add_optimizer_variables(variables, ["momentum", "norm"])
 
     def begin_step(self, learning_rate: Tensor) -> Tensor:
-        """The learning rate with the bias correction of the mean."""
+        """Return the learning rate with the bias correction of the mean."""
         return learning_rate / (1.0 - ops.power(ops.cast(self.beta_1, "float32"), self.step_number()))
 
     def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:

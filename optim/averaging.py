@@ -111,11 +111,11 @@ class Lookahead(_Copies):
         self.slow_step_size = slow_step_size
 
     def is_due(self, number: Tensor) -> Any:
-        """After each period."""
+        """Test whether a period has ended."""
         return ops.equal(number % self.sync_period, 0)
 
     def mix(self, number: Tensor) -> None:
-        """The slow weights follow, and become the fast ones."""
+        """Move the slow weights toward the fast ones, and make them the fast ones."""
         for fast, slow in self._pairs():
             moved = slow + (fast - slow) * self.slow_step_size
             slow.assign(moved)
@@ -194,11 +194,11 @@ class MovingAverage(_Averages):
         self.dynamic_decay = dynamic_decay
 
     def is_due(self, number: Tensor) -> Any:
-        """After each step."""
+        """Return True: averages change after each step."""
         return True
 
     def mix(self, number: Tensor) -> None:
-        """The averages take the new weights in."""
+        """Take the new weights into the averages."""
         decay: Any = ops.cast(self.average_decay, "float32")
         if self.dynamic_decay:
             later = ops.cast(number - self.start_step, "float32")
@@ -252,12 +252,12 @@ class SWA(_Averages):
         self.average_period = average_period
 
     def is_due(self, number: Tensor) -> Any:
-        """At the ends of periods, from `start_averaging` on."""
+        """Test whether a period has ended, from `start_averaging` on."""
         later = number - self.start_averaging
         return ops.logical_and(later >= 0, ops.equal(later % self.average_period, 0))
 
     def mix(self, number: Tensor) -> None:
-        """The means take the new weights in."""
+        """Take the new weights into the means."""
         count = ops.floor_divide(number - self.start_averaging, self.average_period) + 1
         share = 1.0 / ops.cast(count, "float32")
         for variable, average in self._pairs():

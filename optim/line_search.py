@@ -79,7 +79,7 @@ class LineSearch(NamedTuple):
     def _narrowed(
         self, start: Point, here: Point, low: Point, high: End, is_bracketed: Tensor
     ) -> tuple[Point, End, Tensor, Tensor]:
-        """The interval after a look at one more point, whether it has an upper end, and whether the point will do."""
+        """Return the interval after one more point, whether it has an upper end, and whether the point is accepted."""
         promised = start.value + self.decrease * here.step * start.slope
         lower = ops.logical_and(here.value <= promised, ops.isfinite(here.value))  # False where the loss is NaN
         if self.curvature is None:

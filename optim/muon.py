@@ -130,7 +130,7 @@ class Muon(Optimizer):
         variable.assign(variable - direction * (learning_rate.learning_rate * size))
 
     def _orthogonal(self, matrix: Tensor, is_tall: bool) -> Tensor:
-        """About the nearest matrix with orthonormal rows or columns, by a Newton-Schulz iteration."""
+        """Return about the nearest matrix with orthonormal rows or columns, by a Newton-Schulz iteration."""
         x = ops.transpose(matrix) if is_tall else matrix  # products of the smaller size
         x = x / (ops.sqrt(ops.sum(ops.square(x))) + 1e-7)  # so that no singular value is above 1
         for _ in range(self.ns_steps):

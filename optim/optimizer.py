@@ -112,7 +112,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         self._shards: dict[Any, dict[int, Variable]] = {}  # by whole and slot, those made for its shards
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what a copy or a pickle keeps: all but the compiled steps, which are made again."""
+        """Return what a copy or a pickle keeps: all but the compiled steps, which are made again."""
         return {**self.__dict__, "_compiled": {}}
 
     def _check_options(self) -> None:
@@ -327,7 +327,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         return loss if self.loss_scale_factor is None else share_of_loss(self, loss) * self.loss_scale_factor
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> Any:
-        """Return `apply`, with gradients and variables in pairs."""
+        """Apply gradients as `apply`, but with gradients and variables in pairs."""
         pairs = list(grads_and_vars)
         return self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
 
@@ -452,7 +452,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
             )
 
     def _accumulate_or_update(self, found: Sequence[Gradient], variables: list[Variable]) -> Tensor | None:
-        """As `_update`; where gradients are but added up, nothing is left out."""
+        """Update as `_update` does, or only add gradients up; nothing is left out of the sums."""
         steps = self.gradient_accumulation_steps
         assert steps is not None
         sums = [self._accumulated[self._indices[variable]] for variable in variables]

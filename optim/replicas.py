@@ -39,7 +39,7 @@ def handing_over(take: HandOver, share: Any = 1.0) -> Generator[None]:
 
 
 def who_takes() -> HandOver | None:
-    """Give the function of the block around; None where optimizers make their updates themselves."""
+    """Return the function of the block around; None where optimizers make their updates themselves."""
     return _active.hand_over
 
 
@@ -47,7 +47,7 @@ def who_takes() -> HandOver | None:
 
 
 def share_of_loss(optimizer: Any, loss: Any) -> Any:
-    """Give a replica's part of the batch's loss, for an optimizer that scales it.
+    """Return a replica's part of the batch's loss, for an optimizer that scales it.
 
     The mean over the rows of a part has larger gradients for each row than the mean over the batch. Scaled, they would
     be beyond float16 where those of one device are not.

@@ -47,7 +47,7 @@ class LearningRateSchedule(ChecksKeywords):
 
 
 def _on_tensors(method: Any) -> Any:
-    """Return `method`, which is given the step as a tensor."""
+    """Wrap `method`, so that it is given the step as a tensor."""
 
     @functools.wraps(method)
     def call(self: LearningRateSchedule, step: Any) -> Any:

@@ -73,7 +73,7 @@ class Updates(Clips):
                 self.update_step(ops.convert_to_tensor(gradient), variable, shared)
 
     def _update_guarded(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> None:
-        """All that a step does to a variable, decay and constraint too, if it is large enough and guards let it."""
+        """Make a step's whole update of a variable, decay and constraint too, if it is large enough and not guarded."""
         least = self._least_norm_of_each
 
         def update() -> None:

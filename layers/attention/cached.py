@@ -124,7 +124,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
 
 
 def _by_row(index: TensorLike) -> Tensor:
-    """`index` as int32, ``(batch,)`` or ``(1,)``."""
+    """Return `index` as int32, ``(batch,)`` or ``(1,)``."""
     return ops.reshape(ops.cast(ops.convert_to_tensor(index), "int32"), (-1,))
 
 

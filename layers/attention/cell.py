@@ -156,7 +156,7 @@ class AttentionCell(Layer):
         return attention, [*flatten([new]), attention]
 
     def _context(self, query: Tensor, memory: Memory) -> Tensor:
-        """The mean of the memory, weighted by how well its places match the query."""
+        """Return the mean of the memory, weighted by how well its places match the query."""
         if self.query_layer is not None and self.score_layer is not None:
             sums = ops.tanh(memory.keys + ops.expand_dims(self.query_layer(query), 1))
             scores = self.score_layer(sums)[:, :, 0]

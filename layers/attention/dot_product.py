@@ -111,7 +111,7 @@ class Attention(Layer):
     def _apply_scores(
         self, scores: Tensor, value: Tensor, scores_mask: Tensor | None = None, training: bool | None = False
     ) -> tuple[Tensor, Tensor]:
-        """The weighted means of the values, and the weights."""
+        """Return the weighted means of the values, and the weights."""
         if scores_mask is not None:
             # Keras's numbers: lowered rather than replaced, so that scores count where all are masked.
             lowest = 65504.0 if scores.dtype.name == "float16" else 1e9

@@ -49,7 +49,7 @@ def as_mask(mask: TensorLike, axis: int | None = None) -> Tensor: ...
 @overload
 def as_mask(mask: TensorLike | None, axis: int | None = None) -> Tensor | None: ...
 def as_mask(mask: TensorLike | None, axis: int | None = None) -> Tensor | None:
-    """`mask` as bools, with an axis more where one is asked for; None stays."""
+    """Return `mask` as bools, with one axis more where one is asked for; None stays."""
     if mask is None:
         return None
     mask = ops.cast(mask, "bool")

@@ -164,7 +164,7 @@ def _as_tuple(name: str, value: object) -> tuple[int, ...] | None:
 
 
 def _projection(free: int, bound: int, sizes: Sequence[int | None]) -> tuple[str, list[int | None], str]:
-    """Equation, output shape and bias axes of a projection of the last `bound` axes to axes of the given sizes.
+    """Return equation, output shape and bias axes of a projection of the last `bound` axes to axes of the given sizes.
 
     >>> _projection(2, 1, (4, 8))
     ('abc,cde->abde', [None, 4, 8], 'de')

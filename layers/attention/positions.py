@@ -318,7 +318,7 @@ class ReversibleEmbedding(Embedding):
         return names if self.tie_weights else [*names, *_REVERSE_NAMES]
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> None:
-        """None: the call itself notes where the input is not 0, for only the way there has such a mask."""
+        """Return None: the call itself notes where the input is not 0, as only its result has such a mask."""
         return
 
 
@@ -389,7 +389,7 @@ class TokenAndPositionEmbedding(Layer):
 
 
 def _positions(inputs: Tensor, axis: int, start_index: TensorLike, positions: TensorLike | None) -> Tensor:
-    """int32 ``(steps,)`` or ``(batch, steps)``."""
+    """Return the positions, int32 ``(steps,)`` or ``(batch, steps)``."""
     if positions is not None:
         return ops.cast(ops.convert_to_tensor(positions), "int32")
     return ops.arange(ops.shape(inputs)[axis], dtype="int32") + ops.cast(start_index, "int32")

@@ -357,7 +357,7 @@ class TransformerDecoderCell(Layer):
             self.decoder.build((inputs_shape[0], None, *inputs_shape[1:]))
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
-        """Nothing so far."""
+        """Return the state before the first step: empty caches."""
         return [*self.decoder.initial_cache(batch_size, self.max_length), ops.zeros((batch_size,), "int32")]
 
     def prepare(self, encoder_sequence: TensorLike, mask: TensorLike | None = None) -> Memory:
@@ -389,7 +389,7 @@ class TransformerDecoderCell(Layer):
         memory: Memory | None = None,
         training: bool | None = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return several places at once, such as the beginning of a text that is to be continued.
+        """Process several places at once, such as the beginning of a text that is to be continued.
 
         Args:
             sequence: ``(batch, steps, features)``.

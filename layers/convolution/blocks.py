@@ -187,7 +187,7 @@ class InceptionBlock(Layer):
 
 
 def _branches(filters: Sequence[int | Sequence[int]]) -> list[Any]:
-    """`filters` as lists of ints.
+    """Return `filters` as lists of ints.
 
     Raises:
         ValueError: the form is not ``(one, (reduce, three), (reduce, five), pooled)``.

@@ -277,7 +277,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
         return total / ops.sum(ops.cast(kept, inputs.dtype), axis=axis, keepdims=self.keepdims)
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> None:
-        """None: there are no steps left to mask."""
+        """Return None: there are no steps left to mask."""
         return
 
 

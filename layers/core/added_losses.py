@@ -54,14 +54,14 @@ class LostLoss:
 
 
 def as_term(item: TensorLike) -> TensorLike:
-    """A loss as it is kept: inside loops and branches as a scalar, which is what can be summed outside of them."""
+    """Return a loss as it is kept: inside loops and branches as a scalar, which can be summed outside of them."""
     if not isinstance(item, Symbol):
         return ops.convert_to_tensor(item) if isinstance(get_default_graph(), Region) else item
     return ops.sum(item) if isinstance(item.graph, Region) and item.shape != () else item
 
 
 def note_lost_losses(layers: Iterable[Layer]) -> None:
-    """After a call on values: losses that are symbols were added inside a traced function, and can't be had."""
+    """Note, after a call on values, that losses which are symbols were added inside a traced function, and are lost."""
     for layer in layers:
         if layer._added_losses:
             layer._added_losses = [

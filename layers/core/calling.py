@@ -129,7 +129,7 @@ def active_call(name: str, training: bool | None = None, layer: Layer | None = N
 
 @contextmanager
 def symbols_apart() -> Generator[None]:
-    """Inside the block an `Input` is made: inside a layer's call, in a graph apart from that of the call.
+    """Make an `Input` inside of the block: inside a layer's call, it is put in a graph apart from that of the call.
 
     What is built on it is a model, not a part of the call, whose graph could run the model's updates of weights only
     if somebody fed the `Input`.
@@ -146,7 +146,7 @@ def symbols_apart() -> Generator[None]:
 
 @contextmanager
 def calls_around(graph: Graph) -> Generator[None]:
-    """Inside the block a layer is called in `graph`: on symbols made inside a call, nothing but paths goes on."""
+    """Call a layer in `graph` inside of the block: on symbols made inside a call, only paths go on."""
     if not any(active.symbols is graph.root for active in _calls.stack):
         yield
         return
@@ -160,7 +160,7 @@ def calls_around(graph: Graph) -> Generator[None]:
 
 @contextmanager
 def paths_below(path: str) -> Generator[None]:
-    """Inside the block, layers that are built outside of all calls have paths that begin with `path`."""
+    """Let layers that are built outside of all calls have paths that begin with `path`, inside of the block."""
     before, _calls.path = _calls.path, path
     try:
         yield
@@ -201,7 +201,7 @@ def autocast_dtype() -> str | None:
 
 @contextmanager
 def without_autocast() -> Generator[None]:
-    """Inside the block weights are read in their own dtype."""
+    """Read weights in their own dtype inside of the block."""
     active = _calls.stack[-1] if _calls.stack else ActiveCall("")
     dtype, active.autocast = active.autocast, None
     try:
@@ -222,7 +222,7 @@ def enclosing_training() -> bool | None:
 
 
 def map_leaves(function: Callable[[Any], object], structure: object) -> Any:
-    """`function` over the leaves of nested lists, tuples and dicts; None stays."""
+    """Map `function` over the leaves of nested lists, tuples and dicts; None stays."""
     if structure is None:
         return None
     if isinstance(structure, dict):
@@ -236,12 +236,12 @@ def map_leaves(function: Callable[[Any], object], structure: object) -> Any:
 
 
 def tensors_in(structure: object) -> list[Tensor]:
-    """The tensors among the leaves of a structure, values and symbols."""
+    """Return the tensors among the leaves of a structure, values and symbols."""
     return [leaf for leaf in flatten(structure) if isinstance(leaf, Tensor)]
 
 
 def symbols_in(structure: object) -> list[Symbol]:
-    """The symbolic tensors among the leaves of a structure."""
+    """Return the symbolic tensors among the leaves of a structure."""
     return [leaf for leaf in flatten(structure) if isinstance(leaf, Symbol)]
 
 
@@ -258,7 +258,7 @@ def is_array(leaf: object) -> TypeGuard[ArrayLike]:
 
 
 def numbers_to_arrays(structure: object) -> Any:
-    """`structure` with nested lists of numbers, ``[[1, 2], [3, 4]]``, made into arrays; other lists stay lists."""
+    """Return `structure` with nested lists of numbers, ``[[1, 2], [3, 4]]``, as arrays; other lists stay lists."""
     if isinstance(structure, (list, tuple)) and structure and not hasattr(structure, "_fields"):
         leaves = flatten(structure)
         if leaves and all(isinstance(leaf, (bool, int, float)) for leaf in leaves):

@@ -52,13 +52,13 @@ class Cut:
         return found
 
     def parts_of_weight(self, weight: TensorLike) -> dict[Index, Tensor]:
-        """Give the parts of the weight: its shards, if it is in parts already."""
+        """Return the parts of the weight: its shards, if it is in parts already."""
         if not isinstance(weight, ShardedVariable):
             return self.parts(ops.convert_to_tensor(weight), self.axes)
         return {index: ops.convert_to_tensor(shard) for index, shard in self.shards(weight).items()}
 
     def shards(self, weight: ShardedVariable) -> dict[Index, Variable]:
-        """Give the shard of each part.
+        """Return the shard of each part.
 
         Raises:
             ValueError: the weight was cut in another way.

@@ -122,7 +122,7 @@ class Dense(QuantizableKernel):
 
 
 def positive_int(layer: str, name: str, value: SupportsIndex) -> int:
-    """`value` as a positive int.
+    """Return `value` as a positive int.
 
     Raises:
         ValueError: it is none.

@@ -291,7 +291,7 @@ def _output_sizes(
 def _bias_shape(
     parts: _Equation, equation: str, bias_axes: str | None, outputs: dict[str, int | None], elided: int
 ) -> Sizes | None:
-    """From the first axis of the bias on: 1 for those that it lacks."""
+    """Return the shape from the first axis of the bias on: 1 for the axes that it lacks."""
     if bias_axes is None:
         return None
     for label in bias_axes:

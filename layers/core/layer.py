@@ -132,16 +132,16 @@ class Layer(StatelessCalls):
             self._build_shapes, self.built = {"input_shape": input_shape}, True
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the computation, built of ops and other layers."""
+        """Compute the outputs from the inputs, by ops and other layers. Subclasses define this method."""
         rename = " Rename its forward." if defines_forward(self) else ""
         raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define call().{rename}")
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """The mask of the output, from the inputs and their mask; that mask itself unless a class overrides it."""
+        """Return the mask of the output, from the inputs and their mask; the latter unless a class overrides this."""
         return previous_mask
 
     def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The output's shape (or a structure of shapes), found by calling the layer on symbols of the input shape."""
+        """Return the output's shape (or a structure of shapes), found by a call on symbols of the input shape."""
         return shapes_of(self._trace(*args, **kwargs))
 
     # --- calling --------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Layer(StatelessCalls):
             return self._called(graph, args, kwargs)
 
     def _called(self, graph: Graph | None, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """Return the outputs, built into `graph`, or computed at once if there is none."""
+        """Call the layer: return the outputs, built into `graph`, or computed at once if there is none."""
         outermost = is_outermost()
         if outermost:
             self._clear_losses()
@@ -395,7 +395,7 @@ class Layer(StatelessCalls):
             return self._call_on_tensors(tuple(args), kwargs)
 
     def trace_again(self) -> Any:
-        """Give the outputs of a call on symbols of the shapes that the layer was built for.
+        """Return the outputs of a call on symbols of the shapes that the layer was built for.
 
         Raises:
             ValueError: these are not known.
@@ -465,7 +465,7 @@ def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _scope_of(layer: Layer) -> Generator[None]:
-    """The layer's place in paths; nothing if its call has already opened it."""
+    """Open the layer's place in paths; do nothing if its call has already opened it."""
     if enclosing_path().endswith(f"{layer.name}/"):
         yield
         return
@@ -510,7 +510,7 @@ def _graph_of(tensors: Sequence[Tensor]) -> Generator[Graph]:
 
 
 def _positional(arguments: dict[str, object]) -> list[object]:
-    """The arguments to pass by position: those of *args, and everything before them."""
+    """Return the arguments to pass by position: those of *args, and everything before them."""
     starred = [name for name in arguments if name.startswith("*")]
     if not starred:
         return []
@@ -525,7 +525,7 @@ def _keywords(arguments: dict[str, object], signature: CallSignature) -> dict[st
 
 
 def _apart_from(outputs: object, inputs: list[Tensor]) -> Any:
-    """The outputs, none of which is one of the inputs: what is noted about an output must not change an input."""
+    """Return the outputs, none of which is one of the inputs: notes about an output must not change an input."""
     known = {id(tensor) for tensor in inputs}
 
     def separate(leaf: object) -> object:
@@ -567,7 +567,7 @@ def _is_number(leaf: object) -> bool:
 
 
 def _form(structure: object) -> Hashable:
-    """The nesting of a structure, hashable, without its leaves."""
+    """Return the nesting of a structure, hashable, without its leaves."""
     if isinstance(structure, dict):
         return ("dict", tuple((key, _form(value)) for key, value in structure.items()))
     if isinstance(structure, (list, tuple)):

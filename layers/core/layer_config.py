@@ -197,7 +197,7 @@ class LayerConfig(LayerState):
 
     @classmethod
     def around_parts(cls, config: dict[str, Any]) -> AbstractContextManager[None]:
-        """Give the context in which the parts of a layer are made from its config, with the names of its own calls."""
+        """Return the context in which a layer's parts are made from its config, with the names of its own calls."""
         if cls._parts_have_own_paths:
             return paths_below("")
         name = config.get("name")

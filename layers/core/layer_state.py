@@ -278,7 +278,7 @@ class LayerState:
         return [layer for layer in held_by_attributes(self, LayerState, self.untracked) if layer is not self]
 
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
-        """This layer and all inside it, each once, outer before inner."""
+        """Return this layer and all inside it, each once, outer before inner."""
         found: dict[int, LayerState] = {id(self): self}
         pending = self.sublayers()
         while pending:
@@ -465,7 +465,7 @@ class LayerState:
 
     @contextmanager
     def _losses_kept(self) -> Generator[None]:
-        """Inside the block the layer is called for something else than its result: losses stay those of before."""
+        """Keep losses as they were, while the layer is called inside of the block for other things than its result."""
         before = {id(layer): layer._added_losses for layer in self._flatten_layers()}
         try:
             yield

@@ -320,7 +320,7 @@ class Dot(Merge):
         return ops.expand_dims(output, 1) if len(kept) == 1 else output
 
     def compute_mask(self, inputs: Sequence[Any], mask: Sequence[Any] | None = None) -> Tensor | None:
-        """None: what the masked axis was is summed over or mixed."""
+        """Return None: the masked axis is summed over or mixed."""
         return None
 
 
@@ -340,7 +340,7 @@ def multiply(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Te
 
 
 def average(inputs: Sequence[TensorLike], **kwargs: Unpack[LayerOptions]) -> Tensor:
-    """The mean of the inputs: ``Average(**kwargs)(inputs)``."""
+    """Return the mean of the inputs: ``Average(**kwargs)(inputs)``."""
     return Average(**kwargs)(inputs)
 
 
@@ -365,5 +365,5 @@ def dot(
     normalize: bool = False,
     **kwargs: Unpack[LayerOptions],
 ) -> Tensor:
-    """Dot products of two inputs: ``Dot(axes, normalize, **kwargs)(inputs)``."""
+    """Return dot products of two inputs: ``Dot(axes, normalize, **kwargs)(inputs)``."""
     return Dot(axes, normalize, **kwargs)(inputs)

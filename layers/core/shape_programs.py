@@ -144,7 +144,7 @@ class ArrayFunction:
         return len({id(program) for program in self._found.values()})
 
     def _traced(self, specs: Specs) -> tuple[TraceGraph, list[Symbol], Any, list[Any], list[Operation]]:
-        """The graph for arrays of these specs: it, its feeds, the result, what is fetched for it, the effects."""
+        """Return the graph for arrays of these specs: it, its feeds, the result, what is fetched for it, effects."""
         graph = TraceGraph()
         with graph.as_default():
             feeds = [graph.add(Placeholder(s), (), f"argument_{i}").outputs[0] for i, s in enumerate(specs)]

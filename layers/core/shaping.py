@@ -124,7 +124,7 @@ class RepeatVector(Layer):
 
 
 def check_data_format(data_format: str | None) -> str:
-    """`data_format`, or its default.
+    """Return `data_format`, or its default.
 
     Raises:
         ValueError: it is no data format.

@@ -45,7 +45,7 @@ def held(value: object, kinds: tuple[type[_Kind], ...] | type[_Kind], around: tu
 def held_by_attributes(
     owner: object, kinds: tuple[type[_Kind], ...] | type[_Kind], without: frozenset[str]
 ) -> list[_Kind]:
-    """The instances of `kinds` in the attributes of `owner`, each once, in the order in which they were first set."""
+    """Return the instances of `kinds` in the attributes of `owner`, each once, in the order they were first set."""
     found: dict[int, _Kind] = {}
     for name, value in vars(owner).items():
         if type(value) in _PLAIN or name in without:  # most are: this is asked for in every step of a loop by hand

@@ -61,7 +61,7 @@ def beam_search(
     length_penalty: float = 0.0,
     early_stop: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the most probable sequences that a step function gives, as far as a beam of hypotheses finds them.
+    """Find the most probable sequences that a step function gives, by a beam of hypotheses.
 
     Every step extends each live beam by each token, and takes the `beam_width` best candidates. Those that end are
     finished: they are kept apart, at no further cost, if they are among the best `top_paths`; the beam is filled up
@@ -203,7 +203,7 @@ class _Search:
             can_win = self._scores(live[:, 0], self.best_divisors, length) > best.scores[:, -1]
 
         def left() -> Any:
-            """Without the rows that are done, whose results are put where they belong."""
+            """Remove the rows that are done, and put their results where they belong."""
             (gone,), (kept,) = ops.nonzero(ops.logical_not(can_win)), ops.nonzero(can_win)
             results = _put(found, _Best(*[ops.take(x, gone, axis=0) for x in best]), ops.take(beams.rows, gone, axis=0))
             carried = [ops.take(x, kept, axis=0) for x in (beams.rows, live, chosen, *best)]
@@ -227,7 +227,7 @@ class _Search:
         return length + 1, beams, states, _Best(*rest[2:4]), history, totals
 
     def _candidates(self, logits: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and tokens, ``(rows, width * choices)``, of the candidates that can matter.
+        """Return log-probabilities and tokens, ``(rows, width * choices)``, of the candidates that can matter.
 
         Of a beam these are as many of the best as there are beams, and one more, since one of them may end.
         """
@@ -265,7 +265,7 @@ class _Search:
         return logs / divisors[length + 1] if self.is_penalised else logs
 
     def _sequences(self, best: _Best, history: _History, steps: DimLike) -> tuple[Tensor, Tensor, Tensor]:
-        """Sequences, scores and lengths, read from the last tokens to the first."""
+        """Return sequences, scores and lengths, read from the last tokens to the first."""
         tokens, before = history.tokens.concat(), history.before.concat()
         _, _, places = while_loop(
             lambda step, *_: step < steps,

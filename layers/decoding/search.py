@@ -176,7 +176,7 @@ def _decode(
     end_token: int,
     max_length: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loop of `greedy_search` and `sample`, which differ in how they choose tokens, by logits and row numbers."""
+    """Run the loop of `greedy_search` and `sample`; they differ in the choice of tokens by logits and row numbers."""
     check_at_least(caller, 1, max_length=max_length)
     check_at_least(caller, 0, end_token=end_token)
     tokens, states = first_values(caller, start_token, states)
@@ -200,7 +200,7 @@ def _decode(
         live = _Live(live.rows, tokens, live.scores + gained)
 
         def left() -> Any:
-            """Without the rows that have ended, whose results are put where they belong."""
+            """Remove the rows that have ended, and put their results where they belong."""
             (gone,), (kept,) = ops.nonzero(done), ops.nonzero(ops.logical_not(done))
             lines = ops.expand_dims(ops.take(live.rows, gone, axis=0), 1)
             scores = ops.scatter_update(found.scores, lines, ops.take(live.scores, gone, axis=0))

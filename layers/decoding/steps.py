@@ -38,7 +38,7 @@ def check_at_least(caller: str, smallest: int, **numbers: object) -> None:
 def first_values(
     caller: str, start_token: TensorLike, states: Nest[TensorLike | None]
 ) -> tuple[Tensor, Nest[Tensor | None]]:
-    """The start token of each row, int32 ``(batch,)``, and the states as tensors.
+    """Return the start token of each row, int32 ``(batch,)``, and the states as tensors.
 
     Raises:
         ValueError: nothing gives the size of the batch, or the start tokens have more than one axis.
@@ -60,7 +60,7 @@ def first_values(
 
 
 def pointed_at(logits: Tensor, unit: Tensor) -> Tensor:
-    """Give the column of each row at which its number points, where columns are as wide as they are probable.
+    """Return the column of each row at which its number points, where columns are as wide as they are probable.
 
     Args:
         logits: ``(rows, columns)``.
@@ -110,7 +110,7 @@ class CheckedStep:
     def __call__(
         self, tokens: Tensor, states: Nest[Tensor | None], totals: Sequence[Tensor], rows: Tensor | None = None
     ) -> tuple[Tensor, Any, list[Tensor]]:
-        """Logits, in a dtype in which probabilities can be added up, the new states, and the new totals of `sums`.
+        """Return logits, in a dtype fit to add up probabilities, the new states, and the new totals of `sums`.
 
         Args:
             tokens, states: what the step is called with.

@@ -242,7 +242,7 @@ class BatchNormalization(Layer):
         return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
 
     def _renormed(self, mean: Tensor, variance: Tensor, counts: Tensor | bool | None) -> tuple[Tensor, Tensor]:
-        """gamma and beta with the correction in them; updates all averages."""
+        """Return gamma and beta with the correction in them; updates all averages."""
         limits = self.renorm_clipping or {}
         deviation = ops.sqrt(variance + self.epsilon)
         average = ops.maximum(self.renorm_stddev, self.epsilon**0.5)
@@ -263,7 +263,7 @@ class BatchNormalization(Layer):
     # --- the batch's statistics -----------------------------------------------------------------------------
 
     def _moments(self, inputs: Tensor, mask: TensorLike | None) -> tuple[Tensor, Tensor, Tensor | bool | None]:
-        """Mean and variance of each feature, over the positions that count; whether there are any, None for surely."""
+        """Return each feature's mean and variance over positions that count; whether there are any, None for surely."""
         shape = inputs.shape or ()
         rank = len(shape)
         axes = [axis for axis in range(rank) if axis != self.axis % rank]
@@ -294,7 +294,7 @@ class BatchNormalization(Layer):
     def _moments_of_replicas(
         self, inputs: Tensor, mask: TensorLike | None, axes: list[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As `_moments`, over the positions of all replicas."""
+        """Return the same as `_moments`, but over the positions of all replicas."""
         values = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
         kept = ops.ones_like(values) if mask is None else ops.cast(self._kept(inputs, mask), values.dtype)
         along = [1] * len(inputs.shape or ())

@@ -119,7 +119,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
 
 
 def _neighbours(tiles: int, size: int) -> tuple[Any, Any, Any]:
-    """For each position along an axis: the tiles before and behind it by their middles, and how near the latter is."""
+    """Return, for each position on an axis, the tiles before and behind it by their middles, and the latter's share."""
     places = (np.arange(tiles * size, dtype="float32") - size / 2.0) / size
     before = np.floor(places)
     first = np.clip(before, 0, tiles - 1).astype("int32")

@@ -290,7 +290,7 @@ class Pipeline(Layer):
         return inputs
 
     def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
-        """Return the masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
+        """Return None, so that masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
         return None
 
     def get_config(self) -> dict[str, Any]:

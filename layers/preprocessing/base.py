@@ -49,7 +49,7 @@ class Unlearnt(Later):
 
 
 def _as_data(value: object) -> Any:
-    """Strings, numbers and nested lists of them as arrays; lists of arrays or tensors stay lists."""
+    """Return strings, numbers and nested lists of them as arrays; lists of arrays or tensors stay lists."""
     if isinstance(value, (str, bytes, bool, int, float)):
         return as_array(value)
     if not isinstance(value, (list, tuple)) or _holds_arrays(value):

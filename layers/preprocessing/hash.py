@@ -39,7 +39,7 @@ def salt_pair(salt: int | Sequence[int] | None, layer_name: str) -> list[int] | 
 
 
 def hash_buckets(values: Tensor, buckets: int, salt: Sequence[int] | None) -> Tensor:
-    """The bin of each string: its FarmHash fingerprint, or with a salt its SipHash, modulo `buckets`, as int64."""
+    """Return the bin of each string: its FarmHash fingerprint, or SipHash with a salt, modulo `buckets`, as int64."""
     return apply(HashBins(buckets, () if salt is None else tuple(salt)), values)
 
 

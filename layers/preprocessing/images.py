@@ -203,12 +203,12 @@ class ImageLayer(Layer):
         return -3 if self.data_format == "channels_last" else -2
 
     def _size(self, images: Tensor) -> tuple[Any, Any]:
-        """Height and width: ints where they are known, else scalar tensors."""
+        """Return height and width: ints where they are known, else scalar tensors."""
         shape = ops.shape(images)
         return shape[self._height_axis], shape[self._height_axis + 1]
 
     def _known_size(self, images: Tensor) -> tuple[int, int]:
-        """Height and width.
+        """Return height and width, which have to be known.
 
         Raises:
             ValueError: one is unknown.

@@ -140,7 +140,7 @@ class Normalization(PreprocessingLayer):
             )
 
     def finalize_state(self) -> None:
-        """Nothing: calls read the weights as they are. In Keras it follows a change of them."""
+        """Do nothing: calls read the weights as they are. In Keras it follows a change of them."""
 
     @property
     def mean(self) -> Any:

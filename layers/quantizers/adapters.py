@@ -53,7 +53,7 @@ class AdaptableLayer(Layer):
         raise NotImplementedError
 
     def _saved_names(self, mode: str | None) -> list[str]:
-        """The attributes whose values files hold, in Keras's order; those that are None or missing are not there."""
+        """Return the attributes whose values files hold, in Keras's order, without those that are None or missing."""
         return [f"_{self.main_weight}", "bias"]
 
     def _float_weight(self) -> Array:
@@ -171,7 +171,7 @@ class AdaptableLayer(Layer):
     # --- files ----------------------------------------------------------------------------------------------
 
     def _frozen_names(self) -> list[str]:
-        """The names of frozen weights, without that which adapters freeze: not all layers are saved with adapters."""
+        """Return the names of frozen weights, without the one adapters freeze: not all saved layers have adapters."""
         main = getattr(self, f"_{self.main_weight}", None) if self.lora_enabled else None
         return [name for name in super()._frozen_names() if main is None or name != main.name]
 

@@ -63,7 +63,7 @@ class Subscripts:
         return [self.kernel.index(label) for label in self.columns]
 
     def scales_along_kernel(self, scale: Tensor | Variable) -> Tensor:
-        """Scales beside the outputs in the order of the kernel's axes, with 1 for those that are summed over."""
+        """Return scales beside the outputs in the order of the kernel's axes, with 1 for those that are summed over."""
         kept = "".join(label for label in self.kernel if label in self.outputs)
         sizes = [known_shape(scale.shape)[self.outputs.index(label)] for label in self.columns]
         plain = ops.reshape(scale, sizes)
@@ -75,7 +75,7 @@ class Subscripts:
 def int8_contraction(
     layer: QuantizableLayer, equation: str, inputs: TensorLike, kernel: Tensor | Variable, scale: Tensor | Variable
 ) -> Tensor:
-    """The contraction of inputs, rounded as the layer's quantizer says, and an int8 kernel, divided by the scales.
+    """Contract inputs, rounded as the layer's quantizer says, with an int8 kernel, and divide by the scales.
 
     Args:
         layer: see `int8_product`.
@@ -118,7 +118,7 @@ def _sizes(tensor: Tensor | Variable, count: int) -> list[Any]:
 def _general(
     layer: QuantizableLayer, names: Subscripts, x: Tensor, kernel: Tensor | Variable, scale: Tensor | Variable
 ) -> Tensor:
-    """A contraction that is no product of matrices, such as one whose kernel differs by row: integers by einsum."""
+    """Contract where it is no product of matrices, as with a kernel that differs by row: integers by einsum."""
     terms = [names.inputs.index(label) for label in names.terms]
     equation = f"{names.inputs},{names.kernel}->{names.outputs}"
 

@@ -32,7 +32,7 @@ Data: TypeAlias = "ArrayLike | Mapping[str, ArrayLike] | Iterable[Any]"
 
 @contextmanager
 def observed(layer: Layer, note: Callable[[Any, Any], None]) -> Generator[None]:
-    """Inside the block, `note` gets the inputs and outputs of each call of a layer on values."""
+    """Call `note` with the inputs and outputs of each call of a layer on values, inside of the block."""
     target: Any = layer
     original = target.call
 
@@ -51,7 +51,7 @@ def observed(layer: Layer, note: Callable[[Any, Any], None]) -> Generator[None]:
 
 
 def batches_of(data: Any, most: int | None) -> Iterator[Any]:
-    """Inputs of a model, batch by batch: an array (or a dict or list of arrays) is cut; anything else is iterated.
+    """Yield inputs of a model, batch by batch: an array (or a dict or list of arrays) is cut; others are iterated.
 
     Args:
         data: arrays, or an iterable of batches: inputs, or tuples of which these are the first.

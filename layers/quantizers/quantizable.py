@@ -233,7 +233,7 @@ class QuantizableLayer(AdaptableLayer):
         return {**super().get_config(), "quantization_config": serialize_keras_object(self.quantization_config)}
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """The shapes that the layer was built for, and the fixed scale of its inputs, of which Keras has none."""
+        """Return the shapes that the layer was built for, and the fixed scale of its inputs (Keras has none)."""
         config = super().get_build_config()
         return config if config is None or self.inputs_scale is None else {**config, "inputs_scale": self.inputs_scale}
 

@@ -124,7 +124,7 @@ def _outcome(
 
 
 def _roundable(model: Layer, layers: Sequence[Layer]) -> dict[Layer, Kernels]:
-    """The weights that can be rounded of layers without a quantised form of their own; see `roundable_weights`."""
+    """Return the weights to round of layers without a quantised form of their own; see `roundable_weights`."""
     from .rounded_weights import roundable_weights
 
     return roundable_weights(model, layers)

@@ -182,7 +182,7 @@ class _Pondering:
         self.later_inputs = ops.concatenate([inputs, self.nobody], axis=-1)  # the same for all calls in the loop
 
     def run(self) -> tuple[Tensor, Any, Tensor, Tensor]:
-        """The mean output and states, and for each row the ponder cost and the number of calls, ``(batch,)``."""
+        """Return the mean output and states, and for each row the ponder cost and the number of calls, ``(batch,)``."""
         with collect_step_sums() as sums:
             first = self._advance(1, self.states, self.nobody, None)
             added = sums.values()
@@ -206,7 +206,7 @@ class _Pondering:
     def _advance(
         self, call: DimLike, states: Sequence[Tensor], halted: Tensor, so_far: Sequence[Any] | None
     ) -> tuple[Any, ...]:
-        """Return one call: the states after it, what is halted, and the means, remainders and counts so far."""
+        """Make one call; return the states after it, what is halted, and the means, remainders and counts so far."""
         inputs = self.first_inputs if so_far is None else self.later_inputs
         output, new = call_cell(self.layer.cell, inputs, states, self.training)
         leaves = flatten([new])

@@ -242,7 +242,7 @@ class RecurrentCell(Layer):
         return self.bias_initializer
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
-        """Zeros."""
+        """Return zeros."""
         return [ops.zeros((batch_size, self.units), self.compute_dtype) for _ in range(self.states_count)]
 
     # --- dropout --------------------------------------------------------------------------------------------
@@ -273,11 +273,11 @@ class RecurrentCell(Layer):
         return masks if count > 1 else masks[0]
 
     def current_masks(self, inputs: TensorLike, training: bool | None) -> tuple[Masks, Masks]:
-        """The masks of the inputs and of the previous output: None, a tensor for all gates, or a list with one each."""
+        """Return masks of the inputs and the previous output: None, a tensor for all gates, or a list of one each."""
         return self._masks if self._masks is not None else self._draw_masks(ops.shape(inputs)[0], training)
 
     def product(self, x: TensorLike, kernel: TensorLike, mask: Masks) -> Tensor:
-        """``x @ kernel`` for all gates, behind each other, with what a mask of `current_masks` leaves of `x`."""
+        """Return ``x @ kernel`` for all gates, behind each other, with what a mask of `current_masks` leaves of `x`."""
         if not isinstance(mask, list):
             return ops.matmul(x if mask is None else x * mask, kernel)
         parts = ops.split(kernel, len(mask), axis=1)

@@ -289,7 +289,7 @@ def _times(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _rate(cell: str, name: str, value: Rate | Sequence[Rate]) -> Any:
-    """`value` as a float or a list of floats; scalar tensors and variables as they are.
+    """Return `value` as a float or a list of floats; scalar tensors and variables as they are.
 
     Raises:
         ValueError: one is not within [0, 1].

@@ -137,13 +137,13 @@ class ConvLSTMCell(RecurrentCell):
         return forget_gate_of_ones(first, self.units) if self.unit_forget_bias else first
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
-        """Zeros."""
+        """Return zeros."""
         return [ops.zeros((batch_size, *self._state_shape), self.compute_dtype) for _ in range(2)]
 
     # --- calling --------------------------------------------------------------------------------------------
 
     def _draw_masks(self, batch_size: DimLike | None, training: bool | None) -> tuple[Masks, Masks]:
-        """For each gate a mask of the input, and one of the previous output."""
+        """Draw, for each gate, a mask of the input, and one of the previous output."""
         if not training:
             return None, None
         return (

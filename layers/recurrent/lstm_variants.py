@@ -157,7 +157,7 @@ class ProjectedLSTMCell(PeepholeLSTMCell):
         return (*super().weight_specs(input_shape), projection)
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Tensor]:
-        """Zeros."""
+        """Return zeros."""
         return [ops.zeros((batch_size, size), self.compute_dtype) for size in self.state_size]
 
     def call(

@@ -230,7 +230,7 @@ class RNN(Layer):
         return (second, first) if self.time_major else (first, second)
 
     def _lengths(self, given: TensorLike, batch: DimLike) -> Tensor:
-        """`sequence_length` as int32 ``(batch,)``."""
+        """Return `sequence_length` as int32 ``(batch,)``."""
         lengths = ops.convert_to_tensor(given)
         if lengths.dtype.kind not in "iu" or (lengths.shape is not None and len(lengths.shape) != 1):
             raise ValueError(
@@ -392,7 +392,7 @@ class _Loop:
         return x if self.rnn.time_major else _batch_major(x)
 
     def _zero_past_end(self, outputs: Tensor, within: Tensor, batch: DimLike) -> Tensor:
-        """All steps' outputs, 0 past the end of each row; those that the loop left out are added."""
+        """Return all steps' outputs, 0 past the end of each row; those that the loop left out are added."""
         missing = (self.steps - self.live_steps, 0) if self.rnn.go_backwards else (0, self.steps - self.live_steps)
         sizes = ops.shape(outputs)[2:]
         padded = ops.pad(outputs, (missing, *[(0, 0)] * (len(sizes) + 1)))
@@ -439,7 +439,7 @@ class _Loop:
         states: Nest[Tensor | None],
         carried: dict[str, Any],
     ) -> tuple[Tensor, Any]:
-        """Output and states of a step, with those of the step before where the mask is False."""
+        """Return output and states of a step, with those of the step before where the mask is False."""
         kept = [_choose(keep, n, o) for n, o in zip(flatten(new), flatten(states), strict=True)]
         if self.zeroes:
             output = _choose(keep, output, ops.zeros_like(output))

@@ -32,7 +32,7 @@ _open = _Open()
 
 @contextmanager
 def rows_live(live: Tensor | None, other_rows: bool = False) -> Generator[None]:
-    """Within the block only some rows take part.
+    """Let only some rows take part inside of the block.
 
     Args:
         live: bools, ``(batch,)`` or ``(batch, 1)``; None for all rows.

@@ -103,7 +103,7 @@ def _parents_and_depths(numbers: Tensor, width: int, total: Tensor, name: str) -
 
 
 def levels_of(trees: Trees) -> Levels:
-    """The nodes sorted by depth, those with children before the others, and what a pass from the leaves up needs."""
+    """Sort nodes by depth, those with children before the others, and return what a pass from the leaves up needs."""
     is_inner = ops.any(trees.children < trees.total, axis=-1)
     is_leaf = ops.logical_and(ops.logical_not(is_inner), trees.is_live)
     last = trees.total + 1  # deeper than any node

@@ -205,7 +205,7 @@ class TreeLSTM(Layer):
         return ops.concatenate([levels.inner, levels.leaves]), hidden
 
     def _by_nodes(self, rows: Tensor, trees: Trees) -> tuple[Tensor, Tensor]:
-        """Numbers of nodes, and their h: a loop over nodes, children first, with their states under their numbers."""
+        """Return numbers of nodes, and their h: a loop over nodes, children first, stores their states by number."""
         depths = ops.where(trees.is_live, trees.depths, -1)
         order = ops.argsort(-depths)[: ops.sum(ops.cast(trees.is_live, "int32"))]
         from_inputs = self._from_inputs(rows)

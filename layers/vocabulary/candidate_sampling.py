@@ -220,7 +220,7 @@ def _sampled(draw: Draw, law: Law, true: Tensor, num_sampled: int, unique: bool)
 
 
 def _different(draw: Draw, count: int) -> tuple[Tensor, Tensor]:
-    """The first `count` different classes of a sequence of draws, and how many draws that took."""
+    """Return the first `count` different classes of a sequence of draws, and how many draws that took."""
 
     def lacks(found: Tensor, tries: Tensor) -> Tensor:
         return ops.shape(found)[0] < count

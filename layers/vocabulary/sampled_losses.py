@@ -36,7 +36,9 @@ def sampled_softmax_loss(
     subtract_log_q: bool = True,
     partition_strategy: str = "mod",
 ) -> Tensor:
-    """The cross-entropy of a softmax over the true classes and a sample of the others (``tf.nn.sampled_softmax_loss``).
+    """Compute the cross-entropy of a softmax over the true classes and a sample of the others.
+
+    It is ``tf.nn.sampled_softmax_loss``.
 
     For training only: its value is lower than that of the softmax over all classes, but its gradient points, in the
     mean, about where the full one does.
@@ -101,7 +103,7 @@ def nce_loss(
     subtract_log_q: bool = True,
     partition_strategy: str = "mod",
 ) -> Tensor:
-    """Noise-contrastive estimation: separate true classes from sampled ones, each by a sigmoid (``tf.nn.nce_loss``).
+    """Compute a noise-contrastive loss: true classes against sampled ones, each by a sigmoid (``tf.nn.nce_loss``).
 
     Args:
         weights, biases, labels, inputs, num_sampled, num_classes, num_true: see `sampled_softmax_loss`.
@@ -148,7 +150,7 @@ def _logits(
     seed: int | SeedGenerator | None,
     partition_strategy: str,
 ) -> tuple[Tensor, Tensor]:
-    """The logits of the true classes, ``(batch, num_true)``, and of the sampled ones, ``(batch, num_sampled)``."""
+    """Return the logits of true classes, ``(batch, num_true)``, and of sampled ones, ``(batch, num_sampled)``."""
     weights, biases = variables
     num_sampled, num_classes, num_true = counts
     labels, inputs = _checked(name, *examples, num_true)
@@ -176,7 +178,7 @@ def _logits(
 def _of_candidates(
     name: str, weights: Table, biases: Table, candidates: Tensor, inputs: Tensor, partition_strategy: str
 ) -> Tensor:
-    """The logits of the sampled classes, ``(batch, num_sampled)``; those of each shard are computed where it is."""
+    """Return the logits of the sampled classes, ``(batch, num_sampled)``; each shard computes its own."""
     (tables, strategy), (offsets, _) = shards_of(weights, partition_strategy), shards_of(biases, partition_strategy)
     if len(tables) == 1 or len(tables) != len(offsets):
         rows = ops.cast(ops.embedding_lookup(weights, candidates, partition_strategy), inputs.dtype)

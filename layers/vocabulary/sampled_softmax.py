@@ -203,7 +203,7 @@ class SampledSoftmax(Layer):
 
 
 def _mean(losses: Tensor, mask: TensorLike | None) -> Tensor:
-    """The mean over the positions that count."""
+    """Return the mean over the positions that count."""
     if mask is None:
         return ops.mean(losses)
     live = ops.cast(mask, "bool")

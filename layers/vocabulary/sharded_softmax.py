@@ -69,7 +69,7 @@ def sharded_softmax_loss(
 
 
 def sharded_logits(weights: Table, biases: Table, inputs: TensorLike, partition_strategy: str = "mod") -> Tensor:
-    """The logits of all classes, ``(batch, classes)``, in the order of their numbers; see `sharded_softmax_loss`.
+    """Return the logits of all classes, ``(batch, classes)``, in the order of the classes; see `sharded_softmax_loss`.
 
     >>> import anabranch as ab
     >>> even, odd = [[0.0], [2.0], [4.0]], [[1.0], [3.0]]
@@ -153,7 +153,7 @@ def _sizes(tables: list[Tensor | Variable]) -> list[int]:
 
 
 def _numbers(sizes: list[int], partition_strategy: str, name: str) -> tuple[Any, Any]:
-    """For each class its shard and its place there, as arrays."""
+    """Return, for each class, its shard and its place there, as arrays."""
     if partition_strategy not in ("mod", "div"):
         raise ValueError(f"{name}: partition_strategy must be 'mod' or 'div', got {partition_strategy!r}.")
     every = np.arange(sum(sizes))
