@@ -87,7 +87,7 @@ class ClusterSpec(Mapping[str, "list[str]"]):
         return name
 
     def address(self, task: str) -> str:
-        """Give the address of a task, by its name.
+        """Return the address of a task, by its name.
 
         Raises:
             ValueError: the cluster has no such task.

@@ -52,12 +52,12 @@ class TLS:
         return certificate, key, authority
 
     def of_server(self) -> grpc.ServerCredentials:
-        """Credentials of who listens; who connects has to have some, too."""
+        """Return the credentials of a server, which requires credentials of its clients, too."""
         certificate, key, authority = self._read()
         return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
 
     def of_client(self) -> grpc.ChannelCredentials:
-        """Credentials of who connects."""
+        """Return the credentials of a client."""
         certificate, key, authority = self._read()
         return grpc.ssl_channel_credentials(authority, key, certificate)
 

@@ -226,7 +226,7 @@ class _Tasks:
             self.workers.append((actor, {**common, "TF_CONFIG": json.dumps(config)}))
 
     def _placed(self, asked: list[Any]) -> list[Any]:
-        """Give the answers of actors, once Ray has found places for them.
+        """Return the answers of actors, once Ray has found places for them.
 
         Raises:
             TimeoutError: it finds none.
@@ -307,11 +307,11 @@ class TaskActor:
     """One task, in a process that Ray has started."""
 
     def host(self) -> str:
-        """Give the address of the machine."""
+        """Return the address of the machine."""
         return str(importlib.import_module("ray").util.get_node_ip_address())
 
     def address(self, is_local: bool) -> str:
-        """Give an address at which nobody listens.
+        """Return an address at which nobody listens.
 
         Args:
             is_local: whether all tasks are on this machine.

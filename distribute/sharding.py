@@ -12,7 +12,7 @@ from .strategies.strategy import current_strategy
 
 
 def _ps_tasks() -> Sequence[str]:
-    """The ps tasks of the cluster in the environment, unless a scope or a strategy says where variables are."""
+    """Return the ps tasks of the cluster in the environment, unless a scope or a strategy says where variables are."""
     scope = current_device_scope()
     if scope.parts or scope.colocations or current_strategy() is not None:
         return ()

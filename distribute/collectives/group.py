@@ -168,7 +168,7 @@ class ProcessGroup(Group):
         return [own, *[form.unpack(found[rank]) for rank in self._others]]
 
     def _reduced_directly(self, flat: Any, reduce: Any) -> Any:
-        """Each member gets its share from all, reduces it, and sends it to all."""
+        """Reduce directly: each member gets its share from all, reduces it, and sends it to all."""
         shares = self._shares(flat.size)
         parts = self._shares_of_others(flat)
         found = np.empty_like(flat)
@@ -180,7 +180,7 @@ class ProcessGroup(Group):
         return found
 
     def _reduced_in_chain(self, flat: Any, reduce: Any) -> Any:
-        """Sums go from member to member, and totals back."""
+        """Reduce in a chain: sums go from member to member, and totals back."""
         found = np.empty_like(flat)
         before = self.ranks[self.rank - 1] if self.rank else None
         behind = self.ranks[self.rank + 1] if self.rank + 1 < self.size else None
@@ -189,7 +189,7 @@ class ProcessGroup(Group):
         return found
 
     def _reduced_by_hosts(self, flat: Any, reduce: Any, slot: int, headers: dict[int, Header]) -> Any:
-        """Members of a host reduce in shared memory, and sums go from host to host."""
+        """Reduce by hosts: members of a host reduce in shared memory, and sums go from host to host."""
         segment, here = self._segments[slot], self._here
         segment.memory[: flat.nbytes] = np.frombuffer(_bytes(flat), "uint8")
         self._told(b"\x01", [rank for rank in here if rank != self._own])
@@ -224,7 +224,7 @@ class ProcessGroup(Group):
         return reduced.reshape(array.shape[0] // self.size, *array.shape[1:])
 
     def _reduced_share(self, array: Any, option: int) -> Any:
-        """The own share of the reduced numbers, flat, in memory of its own."""
+        """Return the own share of the reduced numbers, flat, in memory of its own."""
         reduce = list(REDUCTIONS.values())[option]
         first, last = _share(array.size, self.rank, self.size)
         if array.nbytes <= SMALL:
@@ -249,7 +249,7 @@ class ProcessGroup(Group):
         return list(parts.values())
 
     def _shares(self, count: int) -> dict[int, slice]:
-        """The share of so many numbers that each member reduces."""
+        """Divide `count` numbers into the share that each member reduces."""
         return {rank: slice(*_share(count, place, self.size)) for place, rank in enumerate(self.ranks)}
 
     def all_gather(self, array: Any, axis: int) -> Any:
@@ -273,7 +273,7 @@ class ProcessGroup(Group):
             self._agreed(self._header("barrier", 0, np.zeros(0, "uint8")), {})
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Give each member what each member has, by rank: for what isn't an array of one dtype."""
+        """Gather what each member has in all members, by rank: for what isn't an array of one dtype."""
         with self._turn():
             return [part.tobytes() for part in self._gathered("all_gather", 0, np.frombuffer(data, "uint8"))]
 

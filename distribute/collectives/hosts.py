@@ -58,7 +58,7 @@ class Hosts:
         self.numbers = _numbers([{*each} for each in reads])
 
     def parts(self, ranks: Sequence[int]) -> list[list[int]]:
-        """Part ranks by host; parts are in the order of their first rank, and so are the ranks in each."""
+        """Group ranks by host; groups are in the order of their first rank, and so are the ranks in each."""
         found: dict[int, list[int]] = {}
         for rank in ranks:
             found.setdefault(self.numbers[rank], []).append(rank)

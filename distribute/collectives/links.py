@@ -81,7 +81,7 @@ class Links:
             sock.setblocking(False)
 
     def _learned(self, listener: socket.socket, until: float, timeout: float) -> list[str]:
-        """Return the addresses of all members: the first one hears them, and says them to all."""
+        """Return the addresses of all members: the first one collects them, and sends them to all."""
         port = _PORT.pack(listener.getsockname()[1])
         if self.rank:
             self._sockets[0].sendall(port)

@@ -262,13 +262,13 @@ class Launch:
         return self.workers if status == 0 or is_lost else [self._chief]
 
     def _failed(self) -> Iterator[tuple[str, int]]:
-        """Names and exit statuses of tasks that failed, in the order of their ends; ps tasks while they are needed."""
+        """Yield names and exit statuses of failed tasks, in the order of their ends; ps tasks while they are needed."""
         for job, number, process in self._in_order_of_end():
             if process.returncode and (job != "ps" or self._chief.poll() != 0):
                 yield f"{job} {number}", process.returncode
 
     def _in_order_of_end(self) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
-        """Job, number on this host and process of each that has ended and was not started again."""
+        """Yield job, number on this host and process of each that has ended and was not started again."""
         if any(process.returncode for process in list(self._ends.times)):
             self._wait_for_noted()
         for process in sorted(self._ends.times.copy(), key=self._time_of_end):

@@ -16,14 +16,14 @@ PIECE = 1 << 14  # elements that are taken together: about a millisecond
 
 
 async def beside_others(size: int, function: Callable[..., T], *args: Any) -> T:
-    """Give what a function gives, in another thread if it has many bytes to read or write."""
+    """Return what a function gives, in another thread if it has many bytes to read or write."""
     if size < LARGE:
         return function(*args)
     return await asyncio.get_running_loop().run_in_executor(None, function, *args)
 
 
 def in_pieces(values: Any) -> Iterator[Any]:
-    """Give the elements of a list, of a repeated field or of a vector, whose elements become Python's."""
+    """Yield the elements of a list, of a repeated field or of a vector, whose elements become Python's."""
     for start in range(0, len(values), PIECE):
         piece = values[start : start + PIECE]
         yield from piece.tolist() if hasattr(piece, "tolist") else piece

@@ -61,7 +61,7 @@ class _Reader:
                 self._message(line.removeprefix("message "))
 
     def read(self) -> descriptor_pb2.FileDescriptorProto:
-        """Give the file as protobuf's own description."""
+        """Return the file as protobuf's own description."""
         kind = path = ""
         holder: Any = None
         for line in self._lines:
@@ -160,7 +160,7 @@ def pool() -> descriptor_pool.DescriptorPool:
 
 @cache
 def message_class(name: str) -> Any:
-    """The class of a message: such as "ModelInferRequest" of the Open Inference Protocol, others by their full name."""
+    """Return the class of a message, such as "ModelInferRequest" of Open Inference; others have their full name."""
     whole = name if "." in name else f"{PACKAGE}.{name}"
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(whole))
 

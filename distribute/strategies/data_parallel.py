@@ -113,7 +113,7 @@ class DataParallel(Strategy):
             )
 
     def _checked_mesh(self, device_mesh: Any, devices: Any) -> DeviceMesh | None:
-        """The mesh that was given, or that of the devices that were; None for what is declared when a step is built.
+        """Return the given mesh, or that of the given devices; None for the one that is declared when a step is built.
 
         Raises:
             TypeError: it is no mesh.
@@ -156,16 +156,16 @@ class DataParallel(Strategy):
         return self.of is None and not self.is_distributed and len(self.devices) > 1
 
     def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:
-        """Give the layout of a batch: its rows are spread."""
+        """Return the layout of a batch: its rows are spread."""
         mesh = self.device_mesh
         return TensorLayout([mesh.axis_names[0], *[None] * (len(data_shape) - 1)], mesh)
 
     def get_variable_layout(self, variable: Any) -> TensorLayout:
-        """Give the layout of a variable: it is whole on each device."""
+        """Return the layout of a variable: it is whole on each device."""
         return TensorLayout([None] * len(variable.shape), self.device_mesh)
 
     def get_tensor_layout(self, path: str) -> TensorLayout | None:
-        """Give the layout of what a layer computes, by its path: None, it is as it comes."""
+        """Return the layout of what a layer computes, by its path: None, it is as it comes."""
         return None
 
     @property

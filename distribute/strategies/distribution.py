@@ -74,7 +74,7 @@ def _number(name: str, variable: str, given: Any) -> int | None:
 
 
 def distribution() -> Strategy | None:
-    """Give the strategy under which models are compiled here: of the scope around, else of `set_distribution`.
+    """Return the strategy under which models are compiled here: of the scope around, else of `set_distribution`.
 
     >>> distribution() is None
     True

@@ -13,7 +13,7 @@ from ...engine.place.devices import list_devices as local_devices
 
 
 def list_devices(device_type: str | None = None) -> list[str]:
-    """Give the names of the devices, of all workers where there are several.
+    """Return the names of the devices, of all workers where there are several.
 
     Args:
         device_type: "cpu", "gpu" or "tpu" (of which there are none), or "sim" for simulated ones; by default GPUs if
@@ -40,7 +40,7 @@ def list_devices(device_type: str | None = None) -> list[str]:
 
 
 def get_device_count(device_type: str | None = None) -> int:
-    """Give how many devices there are; see `list_devices`.
+    """Return how many devices there are; see `list_devices`.
 
     >>> get_device_count("cpu"), get_device_count("tpu")
     (1, 0)
@@ -96,7 +96,7 @@ class DeviceMesh:
         return self._devices
 
     def size_of(self, axis_name: str) -> int:
-        """Give how many devices there are along an axis."""
+        """Return how many devices there are along an axis."""
         return self._shape[self._axis_names.index(axis_name)]
 
     def __repr__(self) -> str:

@@ -133,18 +133,18 @@ class ModelParallel(Strategy):
         return self._mesh.size_of(self.batch_dim_name) if self.spreads_rows else 1
 
     def devices_of(self, replica: int) -> Any:
-        """Give the names of the devices of a replica: the mesh without its batch axis, if rows are spread over it."""
+        """Return the names of the devices of a replica: the mesh without its batch axis, if rows are spread over it."""
         if not self.spreads_rows:
             return self._mesh.devices
         return self._mesh.devices.take(replica, axis=self._mesh.axis_names.index(self.batch_dim_name))
 
     def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:
-        """Give the layout of a batch: its rows are spread, if they are."""
+        """Return the layout of a batch: its rows are spread, if they are."""
         rows = self.batch_dim_name if self.spreads_rows else None
         return TensorLayout([rows, *[None] * (len(data_shape) - 1)], self._mesh)
 
     def get_variable_layout(self, variable: Any) -> TensorLayout:
-        """Give the layout of a variable: the one whose key its path matches, else it is whole on each device.
+        """Return the layout of a variable: the one whose key its path matches, else it is whole on each device.
 
         Raises:
             ValueError: several keys match.
@@ -153,11 +153,11 @@ class ModelParallel(Strategy):
         return TensorLayout([None] * len(variable.shape), self._mesh) if found is None else found
 
     def get_tensor_layout(self, path: str) -> TensorLayout | None:
-        """Give the layout that the map has for a path; that of what a layer computes has no effect here."""
+        """Return the layout that the map has for a path; that of what a layer computes has no effect here."""
         return self._layout_map[path]
 
     def places_of_experts(self, count: int, replica: int = 0) -> list[str] | None:
-        """Give the devices of the experts of a layer; None if they are where all else is.
+        """Return the devices of the experts of a layer; None if they are where all else is.
 
         Args:
             count: how many there are.
@@ -175,7 +175,7 @@ class ModelParallel(Strategy):
         return [str(devices[number * most // count]) for number in range(count)]
 
     def parts_of(self, variable: Any, replica: int = 0) -> tuple[tuple[int, ...], Any] | None:
-        """Give into which parts a weight is cut: the axes that are, and devices in an array of as many axes.
+        """Return into which parts a weight is cut: the axes that are, and devices in an array of as many axes.
 
         Args:
             variable: a weight.

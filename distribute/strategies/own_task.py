@@ -33,7 +33,7 @@ class OwnTask:
 
     @classmethod
     def joined(cls, cluster: ClusterSpec, job_name: str, task_index: int) -> OwnTask:
-        """Give this process's task, which is started if no strategy has it.
+        """Return this process's task, which is started if no strategy has it.
 
         Args:
             cluster: all tasks.
@@ -56,7 +56,7 @@ class OwnTask:
         return found
 
     def serve(self, workers: Mapping[str, str], patience: float = 30.0) -> None:
-        """Be a ps task until the job ends: until all workers are gone, after some were there.
+        """Serve as a ps task until the job ends: until all workers are gone, after some were there.
 
         Args:
             workers: the address of each, by its name.

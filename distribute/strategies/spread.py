@@ -59,7 +59,7 @@ class SpreadTasks:
         atexit.register(self.close)
 
     def _serve(self) -> None:
-        """Be a task until the first process ends."""
+        """Serve as a task until the first process ends."""
         try:
             self._group.links.wait_for(0)
             self._group.gather_bytes(b"")
@@ -105,7 +105,7 @@ _made: dict[ProcessGroup, SpreadTasks] = {}
 
 
 def tasks_of(devices: Iterable[Any], strategy: str) -> SpreadTasks | None:
-    """Give the tasks that devices of several processes are on; None if all are of this process.
+    """Return the tasks that devices of several processes are on; None if all are of this process.
 
     Args:
         devices: their names.

@@ -39,7 +39,7 @@ class _Default:
 
 
 def current_strategy() -> Strategy | None:
-    """Give the strategy whose `scope` is around, else that of the process; None where there is none."""
+    """Return the strategy whose `scope` is around, else that of the process; None where there is none."""
     return _scopes.stack[-1] if _scopes.stack else _Default.strategy
 
 
@@ -225,7 +225,7 @@ class ParameterServer(Strategy):
         return self.num_workers - self.backup_workers if self.sync else 1
 
     def shares_of(self, members: int) -> int:
-        """Give how many gradients make a step of an epoch that so many workers begin: all but the backups."""
+        """Return how many gradients make a step of an epoch that so many workers begin: all but the backups."""
         return max(members - self.backup_workers, 1) if self.sync else 1
 
     @property

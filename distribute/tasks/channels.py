@@ -180,7 +180,7 @@ class Channels:
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel]:
-        """A connection for one request; it is kept for the next one unless it breaks."""
+        """Yield a connection for one request; it is kept for the next one unless it breaks."""
         channel = self.take() or self.open()
         is_whole = False
         try:

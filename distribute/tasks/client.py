@@ -171,7 +171,7 @@ class Client:
         return best(found)
 
     def _checked(self, answer: Frame) -> Frame:
-        """Return an answer, if it is one."""
+        """Return an answer, unless it is an error or a refusal, which is raised."""
         if answer.kind == Kind.ERROR:
             raise read_error(answer.document()["error"])
         if answer.kind == Kind.REFUSED:
@@ -263,7 +263,7 @@ class Client:
         return known[1]
 
     def _settle(self, homes: Homes, held: Sequence[State]) -> None:
-        """From now on tasks hold the state that the step has made there."""
+        """Note that tasks hold, from now on, the state that the step has made there."""
         made = {(container, path): (task, home) for (task, container, path), home in self._homes.items()}
         for resource in held:
             if resource.home is None and not self.places(resource):

@@ -100,7 +100,7 @@ class Observer:
         return Doing(IN_OPERATION, turning.named(place), since)
 
     def _same_for(self, place: Any) -> float:
-        """For how long the loop has been at a place: as precise as it is looked at often."""
+        """Return for how long the loop has been at a place; it is as precise as calls are frequent."""
         now = time.monotonic()
         with self._lock:
             if self._seen is not place:

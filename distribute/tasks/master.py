@@ -112,7 +112,7 @@ class Master:
             raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
 
     def lost_client(self, connection: Connection) -> None:
-        """A client's connection is over: so are its steps, and with the last one its session."""
+        """Handle the end of a client's connection: its steps end, and with the last one its session."""
         for step in [each for each in self.steps.values() if each.connection is connection]:
             self._fail(step, ConnectionError("the client is gone"))
         session = self._sessions.get(connection.other)
@@ -552,7 +552,7 @@ class Master:
                 link.send(Kind.ABORT, {"step": step.number, "report": report})
 
     def _expire(self, step: MasterStep) -> None:
-        """The time that a client gave a step is over: ask what it waits for."""
+        """Handle a step that has used up the time that a client gave it: ask what it waits for."""
         if step.error is None and not step.waiting:
             self._fail(step, DeadlineExceededError(step.program.progress()))
         elif step.error is None:
@@ -575,7 +575,7 @@ class Master:
     # --- others that are gone ---------------------------------------------------------------------------------------
 
     def lost_task(self, task: Identity, reason: str) -> None:
-        """A task is gone: steps that need it fail, and programs with it are prepared again when they are next run."""
+        """Handle the loss of a task: steps that need it fail, and its programs are prepared again at their next run."""
         self._resets.lost_task(task.name, task_failed(task.name, reason))
         self._pairs.lost_task(task)
         known = self._infos.get(task.name)

@@ -54,7 +54,7 @@ class Resets:
             self._done(number, reset, task.name, None)
 
     def lost_task(self, name: str, error: Exception) -> None:
-        """A task is gone, with what it held."""
+        """Handle the loss of a task, with its state."""
         for number, reset in list(self._open.items()):
             self._done(number, reset, name, error)
 

@@ -91,7 +91,7 @@ class Resources:
             self._given_up[key] = held
 
     def _in_place_of_old(self, key: Key, made: Any, description: Any) -> Any:
-        """A new variable, or the one that was given up under its name, with the new value: older programs refer to it.
+        """Return a new variable, or the one given up under its name, with the new value: older programs refer to it.
 
         Both would be written and read at once otherwise, by different clients.
         """

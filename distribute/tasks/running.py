@@ -191,11 +191,11 @@ class ClientWays:
         return len(self._fed)
 
     def opened(self, connection: Connection) -> None:
-        """A client has connected."""
+        """Handle a client that has connected."""
         self._open[connection.other.incarnation] = connection
 
     def lost(self, connection: Connection) -> bool:
-        """A client's connection is over; gives whether steps may have waited for it."""
+        """Handle the end of a client's connection; return whether steps may have waited for it."""
         number = connection.other.incarnation
         if self._open.get(number) is not connection:
             return False
@@ -227,7 +227,7 @@ class ClientWays:
         self._fed[number] = (run, values)
 
     def fed(self, straight: StraightPart) -> dict[int, Any]:
-        """Give what was fed of a step before that has begun, once."""
+        """Return what was fed of a step before that has begun, once."""
         known = self._fed.get(straight.way)
         if known is None or known[0] != straight.run:
             return {}

@@ -81,7 +81,7 @@ class SentGraph:
                     break
 
     def for_task(self, task: Identity, session: ClientSession) -> tuple[Any, list[Any]]:
-        """The graph for a task: the values of variables of other tasks are left out, and those that were lost there."""
+        """Return the graph for a task, without values of variables of other tasks, and those that were lost there."""
         resources: list[Any] = []
         left_out: set[int] = set()
         for resource in self.document["resources"]:
@@ -198,7 +198,7 @@ class MasterProgram:
         return "\n".join(lines)
 
     def end_preparing(self) -> list[Done]:
-        """Give those who waited."""
+        """Return those who waited."""
         self.is_preparing = False
         waiting, self.waiting = self.waiting, []
         return waiting

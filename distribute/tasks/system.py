@@ -70,7 +70,7 @@ class System:
         self._askers.submit(ask)
 
     def dial(self, planes: tuple[Plane, ...], address: Address) -> tuple[Any, Plane]:
-        """Give a socket that leads to a task, or is about to, by the first plane that works.
+        """Return a socket that leads to a task, or is about to, by the first plane that works.
 
         Raises:
             OSError: none does.
@@ -79,7 +79,7 @@ class System:
         return dial(planes, address.host, address.port, address.incarnation, begin)
 
     def process_at(self, sock: Any) -> PeerProcess | None:
-        """Give the process that a socket leads to, where that can be watched."""
+        """Return the process that a socket leads to, where that can be watched."""
         return process_at(sock)
 
     def close(self) -> None:

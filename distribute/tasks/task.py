@@ -268,7 +268,7 @@ class Task:
         return made
 
     def _release(self, connection: Connection, slab: int) -> None:
-        """An array in shared memory is gone; called by any thread, wherever Python frees it."""
+        """Handle the release of an array in shared memory; any thread calls this, wherever Python frees it."""
         self._released.append((connection, slab))
         self.loop.nudge()
 
@@ -277,7 +277,7 @@ class Task:
         return [each for each in self.connections if each.is_open and each.other == other]
 
     def _opened(self, connection: Connection) -> None:
-        """Somebody has connected. A task does so once: what it has begun by an older connection is over."""
+        """Handle a new connection. A task connects once: what it has begun by an older connection is over."""
         if not _is_task(connection.other):
             self._worker.clients.opened(connection)
             return
@@ -287,13 +287,13 @@ class Task:
                 older.close("the other side has reconnected")
 
     def _dead(self, other: Identity, reason: str) -> None:
-        """A task does not answer any more, or its loop has stopped."""
+        """Handle a task that does not answer any more, or whose loop has stopped."""
         self._peers.give_up(other, reason)
         for connection in self._with(other):
             connection.close(reason)
 
     def _take(self, connection: Connection, frame: Frame) -> None:
-        """A frame of somebody who has connected."""
+        """Handle a frame of a task or client that has connected."""
         if frame.kind == Kind.VALUE:
             self._worker.take_value(frame)
         elif frame.kind == Kind.FED:
@@ -308,7 +308,7 @@ class Task:
             raise FrameError(f"a frame of kind {frame.kind} came, which nobody takes here")
 
     def _closed(self, connection: Connection, reason: str) -> None:
-        """Somebody who had connected is gone."""
+        """Handle the end of a connection that a task or client had opened."""
         if not connection.is_open:
             return
         if _is_task(connection.other):
@@ -319,14 +319,14 @@ class Task:
             self._master.lost_client(connection)
 
     def _take_reply(self, connection: Connection, frame: Frame) -> None:
-        """A frame of a task to which this one has connected."""
+        """Handle a frame of a task to which this one has connected."""
         if frame.kind == Kind.PROBE:
             self._worker.take_probed(connection.other, frame)
         else:
             self._master.take_reply(connection, frame)
 
     def _lost_task(self, task: Identity, reason: str) -> None:
-        """A task is gone to which this one had connected."""
+        """Handle the loss of a task to which this one had connected."""
         self._worker.lost_peer(task, reason)
         self._master.lost_task(task, reason)
 

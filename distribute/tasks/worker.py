@@ -167,7 +167,7 @@ class Worker:
             self._compiling -= 1
 
     def inspect(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """The same, for the master of this process."""
+        """Compile in the same way for the master of this process."""
         self._compile(work, done)
 
     def print_again(self, program: PartProgram) -> None:
@@ -249,7 +249,7 @@ class Worker:
         program.connect(self._peers, done)
 
     def _take_text(self, link: Link, frame: Frame) -> None:
-        """A master asks for a step as this task has lowered it."""
+        """Handle a master's request for a step as this task has lowered it."""
         number = int(frame.document()["program"])
         program = self._programs[link.other.incarnation, number].program
         self._compile(program.text, lambda text: link.send(Kind.TEXT, {"program": number, "text": str(text)}))
@@ -270,7 +270,7 @@ class Worker:
         self._compile(lambda: self.resources.clear(names), done)
 
     def _take_forget(self, link: Link, frame: Frame) -> None:
-        """A session, or some of its programs, are over."""
+        """Handle the end of a session, or of some of its programs."""
         document = frame.document()
         master = link.other.incarnation
         for number in document["programs"]:
@@ -436,7 +436,7 @@ class Worker:
         return task_failed(self.identity.name, "the client's connection to it was lost", running.key[1])
 
     def lost_client(self, connection: Connection) -> None:
-        """A client's connection is over: steps that it was to feed fail."""
+        """Handle the end of a client's connection: steps that it was to feed fail."""
         if self.clients.lost(connection):
             for running in list(self._running.values()):
                 if running.straight.due and running.straight.way == connection.other.incarnation:
@@ -491,7 +491,7 @@ class Worker:
         running.link.send(Kind.ENDED, document, arrays)
 
     def _fail(self, running: Running, error: Exception) -> None:
-        """A step has failed here: its master ends it elsewhere."""
+        """Report that a step has failed here: its master ends it elsewhere."""
         if self._running.pop(running.key, None) is None:
             return
         running.part.failed(running.step, error)
@@ -517,7 +517,7 @@ class Worker:
             link.send(Kind.STATUS, {"step": key[1], "report": text, **recorded}, arrays)
 
     def _take_clock(self, link: Link, frame: Frame) -> None:
-        """A master reads the clock of this task."""
+        """Handle a master's request for the clock of this task."""
         document = frame.document()
         link.send(Kind.CLOCK, {**document, "time": self._loop.now()})
 
@@ -537,7 +537,7 @@ class Worker:
     # --- others that are gone ---------------------------------------------------------------------------------------
 
     def lost_master(self, master: Identity) -> None:
-        """A master is gone: its steps end, and what it has sent is forgotten."""
+        """Handle the loss of a master: its steps end, and what it has sent is forgotten."""
         self.resources.task_lost(master.name, master.incarnation)
         for running in [each for each in self._running.values() if each.key[0] == master.incarnation]:
             del self._running[running.key]
@@ -557,7 +557,7 @@ class Worker:
         self._compile(forget, lambda result: None)
 
     def lost_peer(self, peer: Identity, reason: str) -> None:
-        """A task is gone to which values are sent, or from which they come: steps that need it fail.
+        """Handle the loss of a task to or from which values are sent: steps that need it fail.
 
         What it has sent may be lost on the way, also if it has ended its part of a step.
         """
@@ -589,7 +589,7 @@ class Worker:
 
 
 def _recorded(step: PartStep, arrays: list[Any]) -> dict[str, Any]:
-    """Give the records of a step that is over, for a document; nothing if it is not traced."""
+    """Return the records of a step that is over, for a document; nothing if it is not traced."""
     return {} if step.recorded is None else {"trace": encode_trace(*step.recorded, arrays)}
 
 

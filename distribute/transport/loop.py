@@ -42,7 +42,7 @@ class _Selector:
             self._selector.unregister(sock)
 
     def wait(self, seconds: float | None) -> list[tuple[Callable[[int], None], int]]:
-        """Give what is to be called, with which events, once there is something, or a time has passed."""
+        """Return what is to be called, with which events, once there is something, or a time has passed."""
         return [(key.data, events) for key, events in self._selector.select(seconds)]
 
     def close(self) -> None:

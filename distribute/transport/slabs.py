@@ -164,7 +164,7 @@ class Pool:
         return dropped
 
     def taken(self, number: int) -> None:
-        """The other side is done with an array in a slab.
+        """Note that the other side is done with an array in a slab.
 
         Raises:
             SlabError: it has no such slab, or none of its arrays is under way.

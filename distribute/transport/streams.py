@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 
 
 def _ends() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a pipe, each of which holds a piece."""
+    """Return two ends of a pipe, each of which can hold a piece."""
     ends = socket.socketpair()
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE)

@@ -195,7 +195,7 @@ class Kept:
         return len(self._values)
 
     def taken(self, program: int, item: KeptValue) -> Any:
-        """Give the value that has come, or is kept.
+        """Return the value that has come, or is kept.
 
         Raises:
             FrameError: it is not.
