@@ -20,7 +20,7 @@ __version__ = "0.2.0.dev0"
 
 
 def version() -> str:
-    """The version of this package."""
+    """Return the version of this package."""
     return __version__
 
 

@@ -30,7 +30,7 @@ ALIASES = {
 
 
 def public_modules() -> dict[str, str]:
-    """The modules that exist at run time only, with the module that each is or is an attribute of."""
+    """Return the modules that exist at run time only, with the module that each is or is an attribute of."""
     spec = importlib.util.spec_from_file_location("anabranch", ROOT / "__init__.py")
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +40,7 @@ def public_modules() -> dict[str, str]:
 
 
 def files(modules: Mapping[str, str]) -> dict[str, str]:
-    """The path of each file in the package, with its text."""
+    """Return the path of each file in the package, with its text."""
     packages = {name.partition(".")[0] for name in modules if "." in name}
     found: dict[str, str] = {}
     for name, target in modules.items():

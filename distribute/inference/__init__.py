@@ -86,11 +86,11 @@ class InferenceBackend(Protocol):
         ...
 
     def server_metadata(self) -> dict[str, Any]:
-        """Name, version and extensions."""
+        """Return name, version and extensions."""
         ...
 
     def model_metadata(self, model: str, version: str) -> dict[str, Any]:
-        """Name, versions, platform, inputs and outputs."""
+        """Return name, versions, platform, inputs and outputs."""
         ...
 
     def model_config(self, model: str, version: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class InferenceBackend(Protocol):
         ...
 
     def index(self, only_ready: bool) -> list[dict[str, Any]]:
-        """Name, version, state and reason of all versions."""
+        """Return name, version, state and reason of all versions."""
         ...
 
     async def load(self, model: str) -> None:

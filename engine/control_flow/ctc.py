@@ -99,14 +99,14 @@ def _between(odd: Tensor, even: Tensor, last: Any) -> Tensor:
 
 
 def _skips(labels: Tensor, dtype: DTypeLike) -> Tensor:
-    """Log weights of the steps over a blank: they lead to a label that differs from the one before, [batch, states]."""
+    """Return log weights of the steps over a blank: they lead to a label unlike the one before, [batch, states]."""
     others = logical_and(not_equal(labels, roll(labels, 1, axis=1)), greater(arange(dim(labels, 1)), 0))
     weights = cast(where(others, 0.0, _IMPOSSIBLE), dtype)
     return _between(weights, full_like(weights, _IMPOSSIBLE), _IMPOSSIBLE)
 
 
 def _forward(emissions: Tensor, counts: Tensor, skips: Tensor) -> Tensor:
-    """Log probabilities of all ways that end in each state after the last frame that counts, [batch, states]."""
+    """Return log probabilities of all ways that end in each state after the last frame that counts, [batch, states]."""
     states = arange(dim(skips, 1))
     start = zeros_like(skips) + cast(where(greater(states, 0), _IMPOSSIBLE, 0.0), skips.dtype)
 

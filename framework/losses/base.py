@@ -228,7 +228,7 @@ def weights_like(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def apply_mask(sample_weight: TensorLike | None, mask: TensorLike | None, dtype: DTypeLike) -> Tensor | None:
-    """Sample weights with zeros where `mask` (bools, or None) keeps nothing; None if there are neither."""
+    """Return sample weights with zeros where `mask` (bools, or None) keeps nothing; None if there are neither."""
     weight = None if sample_weight is None else ops.convert_to_tensor(sample_weight, dtype)
     if mask is None:
         return weight

@@ -1,4 +1,8 @@
-"""Docstrings open with a verb or a name; docstrings, comments and messages use the terms of docs/glossary.md."""
+"""Docstrings open with a verb or a name; docstrings, comments and messages use the terms of docs/glossary.md.
+
+In the package, a docstring of a function or method opens with one of `VERBS`; a verb that is missing there is added.
+That of a class, property or module may open with a name.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,37 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("distribute", "engine", "examples", "framework", "layers", "optim", "tests")
+PACKAGE = (".", *[folder for folder in FOLDERS if folder not in ("examples", "tests")])
 HEADLESS = ("What", "Whether", "Of", "Which", "Where", "How", "Why", "That")
+_VERBS = """
+Accept Accumulate Act Add Adjust Advance Agree Align Allocate Allow Announce Answer Append Apply Ask Assert Assign
+Attend Average Batch Begin Bend Bind Blur Book Borrow Bring Broadcast Build Call Cancel Capture Carry Cast Change Check
+Choose Clear Clip Close Collect Colour Combine Compare Compile Compute Concatenate Connect Contract Convert Convolve
+Copy Correlate Count Create Crop Cut Deal Decide Declare Decode Decompose Decorate Deliver Depend Dequeue Derive
+Describe Differentiate Divide Do Double Draw Drop Eliminate Enable End Enqueue Enter Estimate Exchange Expand Expect
+Explain Export Factorise Fail Fetch Fill Filter Find Finish Fit Flatten Flip Fold Follow Forget Format Free Freeze Fuse
+Gather Generate Get Give Go Group Hand Handle Have Help Hold Import Infer Insert Interleave Interpolate Invert Iterate
+Join Jump Keep Lay Lead Learn Leave Let Limit List Listen Load Lock Log Look Loop Lower Make Map Match Measure Merge
+Minimise Move Multiply Name Narrow Normalise Note Notify Number Offer Open Optimise Overwrite Pack Pad Pair Pick Pickle
+Place Plan Pool Predict Prefix Prepare Print Process Profile Promote Prove Prune Put Quantise Raise Read Record Redraw
+Reduce Refuse Register Release Relieve Remember Remove Repeat Replace Report Reset Reshape Resize Restart Restore Return
+Reverse Rewrite Round Run Sample Save Say Scale Scan Schedule Search See Seed Select Send Serve Set Settle Share Shift
+Show Sink Solve Sort Split Spread Stack Start Stop Store Subtract Sum Surround Swap Take Test Trace Train Transform
+Transpose Truncate Try Turn Undo Unpack Unroll Unstack Update Validate View Visit Wait Warn Watch Weigh Widen Wrap Write
+Yield
+"""
+VERBS = frozenset(_VERBS.split())
+# A function with a docstring, as the formatter lays it out: decorators, indent, name, first word of the docstring.
+FUNCTION = re.compile(
+    r"""
+    ^((?:[ ]*@.*\n)*)                               # decorators
+    ([ ]*)(?:async[ ])?def[ ](\w+)                  # indent and name
+    (?:.*|.*\((?:[ ]*\#.*)?\n(?:(?!\2\)).*\n)*\2\).*)  # parameters, on one line or on several
+    :(?:[ ]*\#.*)?\n
+    \2[ ]{4}r?["]{3}(\S*)                           # docstring
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
 RETIRED = re.compile(r"\b(tells?|told|met|meets?|knows?|anew|lies?|had rather)\b", re.IGNORECASE)
 
 
@@ -48,6 +82,17 @@ def headless(source: str) -> list[str]:
     return [f"{line}: {text[:60]}" for line, text in docstrings(source) if text.split(maxsplit=1)[0] in HEADLESS]
 
 
+def verbless(source: str) -> list[str]:
+    """Return the functions and methods, but for properties, whose docstrings open with no verb, each with its line."""
+    found: list[str] = []
+    for match in FUNCTION.finditer(source):
+        decorators, _, name, word = match.groups()
+        is_property = re.search(r"@[\w.]*property\b|@\w+\.(setter|deleter)\b", decorators)
+        if not is_property and re.split(r"\W", word, maxsplit=1)[0] not in VERBS:
+            found.append(f"{source.count(chr(10), 0, match.start(3)) + 1}: {name}: {word}")
+    return found
+
+
 def retired(source: str) -> list[str]:
     """Return the retired words in docstrings and comments, each with its line."""
     lines = [line for line in source.splitlines() if RETIRED.search(line)]
@@ -76,6 +121,11 @@ def test_docstrings_open_with_a_verb_or_a_name(folder: str):
     assert {name: found for name, source in texts.items() if (found := headless(source))} == {}
 
 
+@pytest.mark.parametrize("folder", PACKAGE)
+def test_docstrings_of_functions_open_with_a_verb(folder: str):
+    assert {name: found for name, source in sources(folder).items() if (found := verbless(source))} == {}
+
+
 @pytest.mark.parametrize("folder", [".", *FOLDERS])
 def test_the_words_are_those_of_the_field(folder: str):
     assert {name: found for name, source in sources(folder).items() if (found := retired(source))} == {}
@@ -92,3 +142,43 @@ def test_what_is_looked_for_is_found():
     assert retired(source) == ["3: knows"]
     source = 'def f(x):\n    """It lies."""\n    told = {"lies": x}\n    raise ValueError(f"x={x} lies outside.")\n'
     assert retired_in_messages(source) == ["4: lies"]
+
+
+def test_functions_without_a_verb_are_found():
+    source = '''
+class Shape:
+    """The shape of a tensor."""
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+
+    @cached_property
+    def size(self) -> int:
+        """The number of elements."""
+
+    @rank.setter
+    def rank(self, value: int) -> None:
+        """The number of axes."""
+
+    @staticmethod
+    def axes(  # of any shape
+        shape: tuple[int, ...],
+        first: int = len(()),
+    ) -> list[int]:
+        """The numbers of the axes."""
+
+    async def wait(self) -> None:  # for whoever asks
+        r"""``wait`` until it is known."""
+
+        def inner(x): ...
+
+    def undocumented(self):
+        return (
+            """The text."""
+        )
+
+    def known(self):
+        """Return, if it is known, the shape."""
+'''
+    assert verbless(source) == ["18: axes: The", "24: wait: ``wait``"]
