@@ -53,7 +53,7 @@ class CheckpointManager:
 
     Raises:
         ValueError: an argument is out of range, or two variables have the same name.
-        TypeError: `items` are no variables.
+        TypeError: `items` are not variables.
 
     Source: Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning" (OSDI 2016), section 4.3.
 

@@ -24,7 +24,7 @@ class ClusterSpec(Mapping[str, "list[str]"]):
 
     Raises:
         ValueError: a name or an address can't be read, or an address occurs twice.
-        TypeError: it is no such mapping.
+        TypeError: it is not such a mapping.
 
     >>> cluster = ClusterSpec({"ps": ["localhost:2201", "localhost:2202"], "worker": ["localhost:2203"]})
     >>> cluster.tasks
@@ -55,7 +55,7 @@ class ClusterSpec(Mapping[str, "list[str]"]):
         """Read what `as_json` wrote.
 
         Raises:
-            ValueError: the text is no cluster.
+            ValueError: the text is not a cluster.
         """
         try:
             jobs = json.loads(text)
@@ -139,7 +139,7 @@ def split_address(address: Any) -> tuple[str, int]:
     """Take an address apart: its host and its port.
 
     Raises:
-        ValueError: it is no address.
+        ValueError: it is not an address.
 
     >>> split_address("localhost:2203"), split_address("[::1]:2203")
     (('localhost', 2203), ('::1', 2203))

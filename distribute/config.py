@@ -18,7 +18,7 @@ class ServerConfig:
         connect_timeout: how many seconds a step waits for tasks that it needs and that are not there.
         heartbeat_interval: seconds between questions to the tasks that this one is connected with.
         heartbeat_timeout: seconds without an answer after which such a task is taken for dead. So is one whose loop
-            has work and has not turned for that long, in no operation. A long operation or compilation is no silence.
+            has work and has not turned for that long, in no operation. A long operation or compilation is not silence.
         kernel_timeout: seconds that one operation of another task may take; None for any time.
         plane: how values travel to other tasks: "shared_memory" and "unix" on one host, "tcp", "grpc", "sockets" (Unix
             on one host, else TCP), or "auto": the first of these that leads there. A dict has planes by task:

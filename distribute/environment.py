@@ -38,7 +38,7 @@ def restarts_allowed(environment: Mapping[str, str] | None = None) -> int:
         environment: in place of ``os.environ``.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it is not a number.
 
     >>> restarts_allowed({"ANABRANCH_MAX_RESTARTS": "1"}), restarts_allowed({})
     (1, 3)

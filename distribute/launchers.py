@@ -53,13 +53,13 @@ def numbered(given: Mapping[str, str]) -> Numbered | None:
     """Read what a launcher has set for a process; None if none has started it.
 
     Process 0 listens at ``MASTER_ADDR`` and the port behind ``MASTER_PORT``, which torchrun's agent holds; where there
-    is no such variable, on SLURM's first host or this one, at port 29501. Each other one has the next port.
+    is not such a variable, on SLURM's first host or this one, at port 29501. Each other one has the next port.
 
     Args:
         given: the environment.
 
     Raises:
-        ValueError: a variable is no number, or out of range.
+        ValueError: a variable is not a number, or out of range.
 
     >>> numbered({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29400"})
     Numbered(rank=1, addresses=['localhost:29401', 'localhost:29402'])

@@ -10,7 +10,7 @@ def free_ports(address: str, count: int) -> list[int]:
     """Find different ports of an address of this machine that nobody uses now.
 
     Raises:
-        OSError: it is no address of this machine.
+        OSError: it is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with contextlib.ExitStack() as stack:

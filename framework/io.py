@@ -26,7 +26,7 @@ def checkpoint_reader(path: str | os.PathLike[str]) -> CheckpointReader:
         path: the folder ``step-N``.
 
     Raises:
-        FileNotFoundError: the folder is no checkpoint, or a shard is missing.
+        FileNotFoundError: the folder is not a checkpoint, or a shard is missing.
         DataLossError: the manifest or a shard is damaged.
 
     >>> import anabranch as ab

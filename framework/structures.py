@@ -82,7 +82,7 @@ Metrics: TypeAlias = "Nest[MetricLike | None] | None"
 
 
 class Batches(Protocol):
-    """Batches by number, of a class that is no `PyDataset`."""
+    """Batches by number, of a class that is not a `PyDataset`."""
 
     def __len__(self) -> int: ...
 

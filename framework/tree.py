@@ -104,7 +104,7 @@ def pack_sequence_as(structure: object, flat_sequence: Iterable[object]) -> Any:
     """Return `structure` with its leaves replaced, in order, by those of `flat_sequence`.
 
     Raises:
-        TypeError: `flat_sequence` is no sequence. ValueError: it has more or fewer elements than there are leaves.
+        TypeError: `flat_sequence` is not a sequence. ValueError: it has more or fewer elements than there are leaves.
 
     >>> pack_sequence_as({"b": [0, 0], "a": 0}, [1, 2, 3])
     {'b': [2, 3], 'a': 1}

@@ -63,7 +63,7 @@ def set_random_seed(seed: int) -> None:
     Weights that are drawn, dropout and the order of shuffled data then repeat exactly.
 
     Raises:
-        ValueError: the seed is no integer.
+        ValueError: the seed is not an integer.
     """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
         raise ValueError(f"set_random_seed expects an integer, got {seed!r}.")

@@ -74,7 +74,7 @@ class MixtureOfExperts(Layer):
     Raises:
         ValueError: an argument is out of range, the function gives no new layer each time, the mask (or a cell's rows)
             does not fit, or outputs of experts differ in shape.
-        TypeError: `dropped_metric` is no metric.
+        TypeError: `dropped_metric` is not a metric.
 
     Shazeer et al., "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer", 2017,
     arXiv:1701.06538; Fedus et al., "Switch Transformers", 2021, arXiv:2101.03961; Zhou et al., "Mixture-of-Experts with

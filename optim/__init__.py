@@ -68,7 +68,7 @@ def get(identifier: Any) -> Any:
     """Return the optimizer for `identifier`: a name in any case, a config, an `Optimizer` or its class, or None.
 
     Raises:
-        ValueError: nothing has that name, or the object is no optimizer.
+        ValueError: nothing has that name, or the object is not an optimizer.
     """
     if identifier is None or isinstance(identifier, Optimizer):
         return identifier

@@ -76,7 +76,7 @@ class Lookahead(_Copies):
     The slow weights begin as the weights before the first step.
 
     Raises:
-        ValueError: `sync_period` or `slow_step_size` is out of range, `optimizer` is no optimizer, or an option
+        ValueError: `sync_period` or `slow_step_size` is out of range, `optimizer` is not an optimizer, or an option
             belongs to it.
 
     Source: Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019.
@@ -158,8 +158,8 @@ class MovingAverage(_Averages):
         name: for its variables; by default from the class.
 
     Raises:
-        ValueError: `average_decay` or `start_step` is out of range, `optimizer` is no optimizer, or an option belongs
-            to it.
+        ValueError: `average_decay` or `start_step` is out of range, `optimizer` is not an optimizer, or an option
+            belongs to it.
 
     Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
 
@@ -218,7 +218,7 @@ class SWA(_Averages):
         name: for its variables; by default from the class.
 
     Raises:
-        ValueError: an argument is out of range, `optimizer` is no optimizer, or an option belongs to it.
+        ValueError: an argument is out of range, `optimizer` is not an optimizer, or an option belongs to it.
 
     Source: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018.
 

@@ -125,8 +125,8 @@ class LBFGS(Optimizer):
             The operation to run.
 
         Raises:
-            TypeError: `loss` is no function: it has to be computed at several points.
-            ValueError: the loss depends on none of the variables, or is no scalar.
+            TypeError: `loss` is not a function: it has to be computed at several points.
+            ValueError: the loss depends on none of the variables, or is not a scalar.
         """
         if not callable(loss):
             raise TypeError(

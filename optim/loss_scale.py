@@ -44,7 +44,7 @@ class LossScaleOptimizer(Wrapper):
     don't become 0 in between. Where one is not finite, the step is left out and the scale halved.
 
     Raises:
-        ValueError: `inner_optimizer` is no optimizer or is one of these; an option belongs to the inner optimizer.
+        ValueError: `inner_optimizer` is not an optimizer or is one of these; an option belongs to the inner optimizer.
 
     Source: Micikevicius et al., "Mixed Precision Training", 2018.
 

@@ -23,8 +23,9 @@ class OptimizerMap(MutableMapping[str, Optimizer]):
     A path that is a key itself gets that key's optimizer, whatever patterns match it.
 
     Raises:
-        TypeError: the default is no optimizer, or the map is no dict.
-        ValueError: a key is there already or is no string, a value is no optimizer; several patterns match a path.
+        TypeError: the default is not an optimizer, or the map is not a dict.
+        ValueError: a key is there already or is not a string, a value is not an optimizer, or several patterns match a
+            path.
 
     >>> import anabranch as ab
     >>> optimizers = ab.optim.OptimizerMap(ab.optim.SGD(), {"encoder/.*": ab.optim.Adam()})
@@ -104,7 +105,7 @@ class MultiOptimizer(Optimizer):
     optimizer. It has no learning rate to read or set: see `optimizers`.
 
     Raises:
-        ValueError: the map gives something that is no optimizer, or one that steps by computing losses.
+        ValueError: the map gives something that is not an optimizer, or one that steps by computing losses.
 
     >>> import anabranch as ab
     >>> kernel, bias = ab.Variable([1.0], name="kernel"), ab.Variable([1.0], name="bias")

@@ -37,7 +37,7 @@ class Selective(Wrapper):
     which nothing is kept; of tables it looks at no rows but those that change.
 
     Raises:
-        ValueError: `least_norm` is negative, or `optimizer` is no optimizer.
+        ValueError: `least_norm` is negative, or `optimizer` is not an optimizer.
 
     >>> import anabranch as ab
     >>> optimizer = ab.optim.Selective(ab.optim.SGD(0.5), least_norm=0.5)
@@ -88,7 +88,7 @@ class Frozen(Wrapper):
     on their layer.
 
     Raises:
-        ValueError: a range is none, a pattern is found in no variable, or `optimizer` is no optimizer.
+        ValueError: a range is none, a pattern is found in no variable, or `optimizer` is not an optimizer.
 
     Source of the schedule: Brock et al., "FreezeOut: Accelerate Training by Progressively Freezing Layers", 2017.
 

@@ -23,8 +23,8 @@ class Wrapper(Optimizer):
     Its variables are a count of the calls, those of the subclass, and then the inner optimizer's.
 
     Raises:
-        ValueError: `inner_optimizer` is no optimizer, or one whose steps are not made of gradients; an option belongs
-            to it.
+        ValueError: `inner_optimizer` is not an optimizer, or one whose steps are not made of gradients; an option
+            belongs to it.
         TypeError: no optimizer has such an option.
     """
 

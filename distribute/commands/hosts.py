@@ -190,7 +190,7 @@ class HostLaunch(Launch):
 
         Raises:
             TimeoutError: none does, for too long.
-            RefusedError: one of the launchers does not have the token, or who answers is no launcher.
+            RefusedError: one of the launchers does not have the token, or who answers is not a launcher.
         """
         try:
             return self._shaken()

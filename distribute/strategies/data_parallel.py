@@ -116,7 +116,7 @@ class DataParallel(Strategy):
         """Return the given mesh, or that of the given devices; None for the one that is declared when a step is built.
 
         Raises:
-            TypeError: it is no mesh.
+            TypeError: it is not a mesh.
             ValueError: in a cluster there are others than one device for each worker.
         """
         if device_mesh is None and devices is None:

@@ -109,7 +109,7 @@ def distribute_tensor(tensor: Any, layout: TensorLayout) -> Any:
         layout: a layout.
 
     Raises:
-        TypeError: `layout` is no `TensorLayout`.
+        TypeError: `layout` is not a `TensorLayout`.
         ValueError: it is for another rank, or the mesh does not divide a size.
 
     >>> import anabranch as ab

@@ -29,8 +29,8 @@ class ModelParallel(Strategy):
 
     Weights of layers that are made in the scope (or while it is the strategy of the process) are kept in parts, too:
     each device holds its part, and what the optimizer keeps for it, and no device holds the whole. Weights with a
-    constraint, or with a regularizer that is no sum over numbers, and those of models that were made before, are whole
-    on the first device.
+    constraint, or with a regularizer that is not a sum over numbers, and those of models that were made before, are
+    whole on the first device.
 
     The devices may be those of several processes (`ab.distribution.list_devices`), which are started alike. The first
     one goes on with the script; the others end in this constructor, with status 0, when it has ended. Until then they

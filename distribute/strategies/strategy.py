@@ -114,7 +114,7 @@ class ParameterServer(Strategy):
         max_staleness: without `sync`, how many steps the parameters of a gradient may be behind; None for any number.
         variable_partitioner: cuts the weights of layers that are made in the scope into shards, which the ps tasks
             share, such as ``MinSizePartitioner(256 << 10, max_shards=4)``. A weight with a constraint, or with a
-            regularizer that is no sum over rows, stays whole.
+            regularizer that is not a sum over rows, stays whole.
         max_restarts: how often within an hour training may go on from its last backup after a ps task was lost, if it
             has the callback `BackupAndRestore`. By default what ``launch --max-restarts`` was given, elsewhere 3.
         deterministic: whether gradients are added in the order of workers, so that the same ones give the same bits. If

@@ -143,7 +143,7 @@ class ClockReader:
         """Take what a task answers.
 
         Raises:
-            FrameError: it is no time.
+            FrameError: it is not a time.
         """
         number, sent, time = int(document["number"]), float(document["sent"]), float(document["time"])
         if not (math.isfinite(sent) and math.isfinite(time)):

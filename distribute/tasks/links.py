@@ -254,7 +254,7 @@ class PairCosts:
         """Take what a task has measured.
 
         Raises:
-            FrameError: it is no measurement.
+            FrameError: it is not a measurement.
         """
         found = self._under_way.get(int(document["number"]))
         measured = {str(name): (float(latency), float(speed)) for name, latency, speed in document["links"]}

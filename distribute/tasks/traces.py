@@ -85,7 +85,7 @@ def decode_trace(described: Any, arrays: Sequence[Any]) -> TaskTrace:
     """Read what `encode_trace` wrote.
 
     Raises:
-        FrameError: it is no such description.
+        FrameError: it is not such a description.
     """
     try:
         lanes = [Lane(str(device), str(stream)) for device, stream in described["lanes"]]
@@ -160,7 +160,7 @@ def read_traces(described: Any, arrays: Sequence[Any], master: str) -> list[Part
     """Read what `encode_traces` wrote: the parts of tasks, with their clocks as the master has read them.
 
     Raises:
-        FrameError: it is no such description.
+        FrameError: it is not such a description.
     """
     try:
         return [_read_part(each, arrays, master) for each in described]

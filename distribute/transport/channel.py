@@ -70,7 +70,7 @@ class Channel:
         """Send a frame with a head of JSON.
 
         Args:
-            unless: sending ends when something comes by this one; what has gone by then is no whole frame.
+            unless: sending ends when something comes by this one; what has gone by then is not a whole frame.
 
         Returns:
             True if all has gone.
@@ -123,7 +123,7 @@ class Channel:
 
         Raises:
             ConnectionError: the connection is over.
-            FrameError: what came is no frame.
+            FrameError: what came is not a frame.
         """
         while not self._frames:
             try:

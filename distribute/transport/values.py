@@ -96,7 +96,7 @@ def decode_value(description: Any, arrays: Sequence[Any]) -> Any:
     """Make the value that `encode_value` described.
 
     Raises:
-        FrameError: it is no such description.
+        FrameError: it is not such a description.
     """
     try:
         return _decoded(description, arrays)
@@ -230,7 +230,7 @@ class Received:
         """Make the value that `Sent.described` described.
 
         Raises:
-            FrameError: it is no such description, or what it begins from has not come.
+            FrameError: it is not such a description, or what it begins from has not come.
         """
         value = (
             self._continued(edge, described, arrays) if _is_continued(described) else decode_value(described, arrays)
@@ -355,7 +355,7 @@ def step_of(head: bytes) -> tuple[int, int]:
     """Return the step of a value that crosses: its master's incarnation, and its number.
 
     Raises:
-        FrameError: the head is no such head.
+        FrameError: the head is not such a head.
     """
     if len(head) < _TAG.size:
         raise FrameError("the head of a value that crosses is cut short")
@@ -404,7 +404,7 @@ def decode_token(
         received: what has come before, if the other side writes by `Sent` what is new.
 
     Raises:
-        FrameError: it is no such frame.
+        FrameError: it is not such a frame.
     """
     try:
         _, _, edge, how, count = _TAG.unpack_from(head)

@@ -86,7 +86,7 @@ DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowE
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame, or a frame that its receiver does not take."""
+    """Bytes that are not a frame, or a frame that its receiver does not take."""
 
 
 class Frame(NamedTuple):
@@ -230,7 +230,7 @@ class Decoder:
             first: the first of them that is not done with.
 
         Raises:
-            FrameError: the bytes are no frame, or one that is larger than is allowed.
+            FrameError: the bytes are not a frame, or one that is larger than is allowed.
         """
         if self._is_direct:
             self._filled += count

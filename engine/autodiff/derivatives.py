@@ -66,7 +66,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
         structure, shapes and dtypes of the outputs; they are zeros where nothing depends on `primals`.
 
     Raises:
-        TypeError: `primals` or `tangents` is no tuple or list.
+        TypeError: `primals` or `tangents` is not a tuple or list.
         ValueError: they do not fit each other in structure or shape.
 
     The backward derivative is linear in its cotangents, so its own derivative by them is the forward one, exactly; what

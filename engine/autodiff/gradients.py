@@ -48,7 +48,7 @@ def gradients(
         that no path exists in the graph at all.
 
     Raises:
-        TypeError: a y or an x is not of a differentiable dtype, or is no tensor.
+        TypeError: a y or an x is not of a differentiable dtype, or is not a tensor.
         LookupError: an op on the way defines no gradient.
         ValueError: the number or shapes of `grad_ys` do not fit.
 

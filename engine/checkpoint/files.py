@@ -2,7 +2,7 @@
 
 A checkpoint is a folder. Each task that saves writes one shard, a file of HDF5 with pieces of tensors. The manifest
 says of each shard its size, and of each tensor its shape, its dtype and the pieces with their CRC-32. It takes its name
-only when all shards are on the disk: a folder without it is no checkpoint.
+only when all shards are on the disk: a folder without it is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class CheckpointReader(Mapping[str, Any]):
         path: the folder, or its URL.
 
     Raises:
-        FileNotFoundError: the folder is no checkpoint, or a shard is missing.
+        FileNotFoundError: the folder is not a checkpoint, or a shard is missing.
         DataLossError: the manifest or a shard is damaged.
 
     Attributes:

@@ -323,7 +323,7 @@ def restore(prefix: Any, names: Sequence[str], specs: Sequence[Any]) -> list[Ten
     Raises:
         ValueError: names and specs are not as many; at run time, a tensor has another shape or dtype.
         KeyError: at run time, there is no tensor of a name.
-        FileNotFoundError, DataLossError: at run time, the folder is no checkpoint, or is damaged.
+        FileNotFoundError, DataLossError: at run time, the folder is not a checkpoint, or is damaged.
 
     >>> import anabranch as ab
     >>> ab.io.save("tensors", ["b"], [[0.5]])

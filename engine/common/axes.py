@@ -11,7 +11,7 @@ def axis_number(axis: Any, what: str = "axis") -> int:
     """Return an axis as an int.
 
     Raises:
-        TypeError: it is no integer.
+        TypeError: it is not an integer.
     """
     try:
         return index(axis)
@@ -23,7 +23,7 @@ def axis_numbers(axis: Any) -> list[int]:
     """Return an axis, or several in a sequence or a vector, as a list of ints.
 
     Raises:
-        TypeError: one is no integer.
+        TypeError: one is not an integer.
 
     >>> axis_numbers(1), axis_numbers((0, -1)), axis_numbers(range(2))
     ([1], [0, -1], [0, 1])

@@ -15,7 +15,7 @@ def place_among(item: Any, items: Iterable[Any]) -> int:
     """Return the position of `item` itself in `items`.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: it is not one of them.
     """
     return list(map(id, items)).index(id(item))
 

@@ -160,7 +160,7 @@ class MachineProfile:
             where: the document comes from, for messages.
 
         Raises:
-            ValueError: the text is no such document, a name is unknown, or a figure is of another type or not positive.
+            ValueError: the text is not such a document, a name is unknown, or a figure has a wrong type or sign.
         """
         import json
 
@@ -198,7 +198,7 @@ def machine_profile() -> MachineProfile:
     It is the document that the environment variable ``ANABRANCH_MACHINE_PROFILE`` names, or the default one.
 
     Raises:
-        ValueError: the variable names no file, or one that is no profile.
+        ValueError: the variable names no file, or one that is not a profile.
     """
     found = Current.profile
     if found is None:

@@ -45,7 +45,7 @@ def is_nested(structure: Any) -> bool:
 
 
 def flatten(structure: Any) -> list[Any]:
-    """Return the leaves of `structure`, depth first; dicts in the order of their sorted keys. None is no leaf.
+    """Return the leaves of `structure`, depth first; dicts in the order of their sorted keys. None is not a leaf.
 
     >>> flatten({"b": (1, None, [2]), "a": 3})
     [3, 1, 2]

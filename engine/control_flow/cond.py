@@ -182,7 +182,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
         be fetched, grouped or named in `control_dependencies`.
 
     Raises:
-        TypeError: `pred` is no scalar bool, `name` no text, or the branches differ; every difference is listed.
+        TypeError: `pred` is not a scalar bool, `name` is not text, or the branches differ; every difference is listed.
 
     >>> import anabranch as ab
     >>> x = ab.placeholder((), "float32")
@@ -216,7 +216,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         *operands: passed to the branch.
 
     Raises:
-        TypeError: `index` is no scalar integer, or the branches differ.
+        TypeError: `index` is not a scalar integer, or the branches differ.
     """
     if not branches:
         raise ValueError("switch needs at least one branch.")
@@ -330,7 +330,7 @@ def _built_branches(graph: Graph, choice: Tensor, functions: list[tuple[str, Cal
 
 
 def _without_operations(returned: Any) -> Any:
-    """Return what a branch returned, with None for operations, which are no values. They run with the branch."""
+    """Return what a branch returned, with None for operations, which are not values. They run with the branch."""
     leaves = flatten(returned)
     found = [leaf for leaf in leaves if isinstance(leaf, Operation)]
     for operation in found:

@@ -43,7 +43,7 @@ def ctc_loss(
 
     Raises:
         ValueError: the shapes do not fit.
-        TypeError: the labels or lengths are no integers.
+        TypeError: the labels or lengths are not integers.
 
     Source: A. Graves et al., "Connectionist temporal classification: labelling unsegmented sequence data with recurrent
     neural networks" (2006).

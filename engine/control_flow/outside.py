@@ -1,4 +1,4 @@
-"""Totals, outside of loops and branches, of values that are computed inside them and are no results of theirs.
+"""Totals, outside of loops and branches, of values that are computed inside them and are not results of theirs.
 
 A body's value, summed over the iterations; a branch's, or 0 where another branch was taken. Both are read from frames
 (see `frames`), so that nothing is recorded unless somebody asks, and both have gradients.

@@ -55,7 +55,7 @@ def scan(
         that `f` gives for `init` and an x of zeros.
 
     Raises:
-        TypeError: `f` is no function.
+        TypeError: `f` is not a function.
         ValueError: the lengths differ, or none is given. Lengths that are not known before are compared by the run.
 
     >>> import anabranch as ab

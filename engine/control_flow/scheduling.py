@@ -215,7 +215,7 @@ def dynamic_schedule(
         What `function` returns.
 
     Raises:
-        TypeError: an input or a result is no tensor (a TensorArray, say).
+        TypeError: an input or a result is not a tensor (a TensorArray, say).
         ValueError: there are no rows to be split, their numbers differ, or the function changes something.
 
     Wherever a step is not spread over devices, the function is simply run. On the dataflow machine, inputs that are

@@ -165,7 +165,7 @@ def vectorize(
         once (see `vectorized_map`).
 
     Raises:
-        TypeError: `pyfunc` is no function.
+        TypeError: `pyfunc` is not a function.
         ValueError: the signature can't be read, or the arguments do not fit it or each other (when called).
 
     >>> import anabranch as ab

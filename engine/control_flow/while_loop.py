@@ -127,7 +127,7 @@ def while_loop(
 
     Raises:
         TypeError: the body's result differs from the loop variables in structure or dtype or from declared shapes, or
-            the condition is no scalar bool; every difference is listed, with the body's own parameter names.
+            the condition is not a scalar bool; every difference is listed, with the body's own parameter names.
 
     Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroSys 2018, section 2.
 

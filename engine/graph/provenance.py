@@ -25,7 +25,7 @@ class Part(NamedTuple):
     """The part of a model that an operation belongs to.
 
     Attributes:
-        kind: "layer", "loss", "optimizer", "metrics"; "" for what is none of these.
+        kind: "layer", "loss", "optimizer", "metrics"; "" for what is not one of these.
         path: the layer's, by the names of the layers in whose calls it is called: "model/block/dense".
         is_backward: whether the operation is of the gradient of that.
     """

@@ -76,7 +76,7 @@ def colocate_with(item: Any) -> AbstractContextManager[None]:
     Counters and shapes stay in a host's memory, which is near all of its devices.
 
     Raises:
-        TypeError: it is none of these. ValueError: it is an operation of another graph.
+        TypeError: it is not one of these. ValueError: it is an operation of another graph.
 
     Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section 4.3.
 

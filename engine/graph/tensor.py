@@ -165,7 +165,7 @@ class Operators(ExplainsNames, elsewhere=TENSORS):
 
 
 def _is_comparable(other: Any) -> bool:
-    """Test whether ``==`` is about elements: not with None, classes and other objects that are no numbers."""
+    """Test whether ``==`` is about elements: not with None, classes and other objects that are not numbers."""
     if isinstance(other, (Operators, numbers.Number, str, bytes, list, tuple)):
         return True
     return hasattr(other, "__array__") and not isinstance(other, type)

@@ -358,7 +358,7 @@ class Lowering:
 
 
 def _has_frame(operation: Operation) -> bool:
-    """Test whether an operation has a record that is no value: operations that take from it are printed with it."""
+    """Test whether an operation has a record that is not a value: operations that take from it are printed with it."""
     return bool(operation.outputs) and type(operation.outputs[-1].spec) is FrameSpec
 
 

@@ -1,7 +1,7 @@
 """Numbers the nodes of a machine: what is scheduled, what is done in passing, and where each value is laid.
 
-Most primitives are no nodes at run time. What takes one value and only hands it on (Enter, Exit, NextIteration, Send, a
-loop's Merge) is done by whoever makes that value, in passing. Scheduled are operations, Switches, and what waits for
+Most primitives are not nodes at run time. What takes one value and only hands it on (Enter, Exit, NextIteration, Send,
+a loop's Merge) is done by whoever makes that value, in passing. Scheduled are operations, Switches, and what waits for
 several things.
 """
 

@@ -116,7 +116,7 @@ class Scheduler:
         self._this_run = object()
 
     def end(self) -> None:
-        """End a run: what it made no use of leaves its device, and what is no variable's."""
+        """End a run: what it made no use of leaves its device, and what is not a variable's."""
         self.kept.end(self._this_run)
         for key, state in list(self._states.items()):
             if state.run != self._run or not isinstance(key[1], _StateKey):

@@ -73,7 +73,7 @@ def floats(owner: str, name: str, values: Any) -> np.ndarray[Any, Any]:
     """Return an argument that is a number, or an array of them, in float64.
 
     Raises:
-        ValueError: something in it is no number.
+        ValueError: something in it is not a number.
     """
     try:
         return np.asarray(values, "float64")

@@ -39,7 +39,7 @@ def layer_dtype(dtype: DTypeLike) -> str:
     """Return the name of the dtype to compute in, from a name, a NumPy dtype, a `DTypePolicy`, or Keras's config.
 
     Raises:
-        ValueError: it is no numeric dtype.
+        ValueError: it is not a numeric dtype.
 
     >>> layer_dtype({"module": "keras", "class_name": "DTypePolicy", "config": {"name": "float64"}})
     'float64'

@@ -122,7 +122,7 @@ class Identity(Initializer):
         gain: a factor.
 
     Raises:
-        ValueError: at the call, the shape is no matrix's.
+        ValueError: at the call, the shape is not a matrix's.
     """
 
     def __init__(self, gain: float = 1.0) -> None:
@@ -222,7 +222,7 @@ class VarianceScaling(RandomInitializer):
             and the last, each times the sizes of all axes before.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument is not one of these.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class STFT(Initializer):
     Called with a shape ``(frame_length, 1, fft_length // 2 + 1)``.
 
     Raises:
-        ValueError: an argument is none of these; the shape is another, or the array has another length than a frame.
+        ValueError: an argument is not one of these; the shape is another, or the array has another length than a frame.
 
     >>> STFT(window=None)((2, 1, 2)).round(6).tolist()
     [[[1.0, 1.0]], [[1.0, -1.0]]]

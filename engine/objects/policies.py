@@ -33,7 +33,7 @@ class DTypePolicy:
             ``"mixed_bfloat16"``: compute in half precision, with weights in float32. None: the global policy's name.
 
     Raises:
-        TypeError: `name` is no string, or no dtype is called so.
+        TypeError: `name` is not a string, or no dtype is called so.
         ValueError: it names a policy of quantisation.
 
     Source of mixed precision: Micikevicius et al., "Mixed Precision Training", 2018.
@@ -109,7 +109,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     is a key itself gets that key's policy, whatever patterns match it.
 
     Raises:
-        TypeError: the map is no dict.
+        TypeError: the map is not a dict.
         ValueError: the default is a map itself, a key is there already, several patterns match a path.
 
     >>> policies = DTypePolicyMap("float32", {"encoder/.*": "mixed_float16"})
@@ -228,7 +228,7 @@ def set_dtype_policy(policy: Any) -> None:
         policy: a `DTypePolicy`, its name, or its config; None goes back to `floatx()`.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it is not one of these.
     """
     global _global
     _global = None if policy is None else get(policy)

@@ -80,7 +80,7 @@ class Int4DTypePolicy(QuantizedDTypePolicy):
         source_name: as for `QuantizedDTypePolicy`.
 
     Raises:
-        ValueError: `mode` is no such word.
+        ValueError: `mode` is not such a word.
 
     >>> Int4DTypePolicy("int4/64", "float32").block_size
     64
@@ -104,7 +104,7 @@ class GPTQDTypePolicy(QuantizedDTypePolicy):
         source_name: as for `QuantizedDTypePolicy`.
 
     Raises:
-        ValueError: `mode` is no such word.
+        ValueError: `mode` is not such a word.
     """
 
     kind = "gptq"
@@ -134,7 +134,7 @@ class AWQDTypePolicy(GPTQDTypePolicy):
         source_name: as for `QuantizedDTypePolicy`.
 
     Raises:
-        ValueError: `mode` is no such word.
+        ValueError: `mode` is not such a word.
     """
 
     kind = "awq"

@@ -159,7 +159,7 @@ def as_array(value: Any, dtype: DTypeLike = None) -> Any:
 
     Raises:
         TypeError: it is symbolic, ragged, or of a kind that tensors can't hold; or text where numbers are asked for.
-        ValueError: bytes are no UTF-8.
+        ValueError: bytes are not UTF-8.
     """
     if isinstance(value, Variable):
         value = value.numpy()
@@ -534,7 +534,7 @@ def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
     """Return `axis` counted from the front.
 
     Raises:
-        TypeError: it is no integer.
+        TypeError: it is not an integer.
         ValueError: it is outside the rank, or is negative while the rank is unknown.
     """
     axis = axis_number(axis, what)
@@ -551,7 +551,7 @@ def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:
     """Return `axis` (None, an int or several) as a sorted tuple counted from the front; None means all axes.
 
     Raises:
-        TypeError: an axis is no integer.
+        TypeError: an axis is not an integer.
         ValueError: an axis is out of range or given twice.
     """
     if axis is None:

@@ -93,7 +93,7 @@ def members_of(group: Iterable[int] | None, name: str) -> Members:
         The ranks in ascending order; None if they are all processes.
 
     Raises:
-        ValueError: a rank is no rank of this job, or comes twice, or this process is no member.
+        ValueError: a rank is not a rank of this job, or comes twice, or this process is not a member.
         TypeError: `group` holds something else.
     """
     if group is None:

@@ -26,7 +26,7 @@ def register_function(name: str) -> Callable[[Function], Function]:
 
     Raises:
         ValueError: another function has that name. One of the same module and qualified name takes its place.
-        TypeError: `name` is no string, or what is registered is no function.
+        TypeError: `name` is not a string, or what is registered is not a function.
 
     >>> import numpy as np
     >>> import anabranch as ab

@@ -45,7 +45,7 @@ class Placement(Mapping[Operation, Device]):
         """Return the device of an operation (itself, one of its outputs, or its full name), or of a variable.
 
         Raises:
-            KeyError: it is no part of the step.
+            KeyError: it is not part of the step.
         """
         return self.devices[self._places[self._group(item)]]
 

@@ -41,7 +41,7 @@ class Part:
 class ArrivingSum:
     """The sum of what is added to it, in the order in which that comes.
 
-    Values that are no sums (the first worker's, rows of tables) are kept apart until the sum is taken.
+    Values that are not sums (the first worker's, rows of tables) are kept apart until the sum is taken.
 
     Args:
         parts: what each worker puts.

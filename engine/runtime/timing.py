@@ -93,7 +93,7 @@ def operation_of(event: Slice) -> Operation | None:
 
 
 def varying(operation: Operation) -> list[Symbol]:
-    """Return the inputs and outputs of a kernel whose shapes are found by looking at them. Frames are no values."""
+    """Return the inputs and outputs of a kernel whose shapes are found by looking at them. Frames are not values."""
     if has_parts(operation):
         return []
     return [tensor for tensor in (*operation.inputs, *operation.outputs) if not _is_known(tensor.spec)]

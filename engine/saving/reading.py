@@ -42,7 +42,7 @@ def rebuild(
         make_resource: makes variables and generators, or finds them; by default they are new ones.
 
     Raises:
-        SavedGraphError: it is no such document, of a later version, damaged, or holds ops that are not known here.
+        SavedGraphError: it is not such a document, of a later version, damaged, or holds ops that are not known here.
     """
     if not is_mapping(document) or document.get("format") != FORMAT:
         raise SavedGraphError(f"{source} holds no saved graph. Give what graph.save or graph_to_dict has written.")

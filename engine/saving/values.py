@@ -222,7 +222,7 @@ class ValueReader:
         """Return a value of an op of class `cls`.
 
         Raises:
-            SavedGraphError: it is no value that is known here.
+            SavedGraphError: it is not a value that is known here.
         """
         if is_sequence(value):
             return tuple([self.read(item, cls) for item in value])

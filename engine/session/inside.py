@@ -24,7 +24,7 @@ def fetched_from(graph: Graph, tensor: Symbol) -> Symbol:
     once more than its body.
 
     Raises:
-        ValueError: it is in a trace of a body that is no part of the graph, or is the record of a loop or branch.
+        ValueError: it is in a trace of a body that is not part of the graph, or is the record of a loop or branch.
     """
     if isinstance(tensor.spec, FrameSpec):
         raise ValueError(

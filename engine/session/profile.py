@@ -259,7 +259,7 @@ def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int | No
 
     Raises:
         ValueError: there are no fetches, `runs` is less than 1, or a placeholder was not fed.
-        TypeError: `runs` is no integer.
+        TypeError: `runs` is not an integer.
 
     >>> import anabranch as ab
     >>> with ab.Graph().as_default():

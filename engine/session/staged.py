@@ -157,7 +157,7 @@ class Recording:
     Args:
         graph: the trace.
         feeds: its placeholders.
-        results: what it returns, without what is no tensor.
+        results: what it returns, without what is not a tensor.
         effects: the operations that run for their effects.
         at_once: see `Staged`.
 

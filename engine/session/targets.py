@@ -49,7 +49,7 @@ def connect(target: str) -> Remote:
     """Connect to a target.
 
     Raises:
-        TypeError: it is no string.
+        TypeError: it is not a string.
         ValueError: its scheme is not known.
     """
     if not is_text(target):

@@ -106,7 +106,7 @@ def text(name: str, data: Any, step: Any = None) -> Operation | None:
 
     Raises:
         ValueError: no step is given and nothing says one.
-        TypeError: the data are no strings.
+        TypeError: the data are not strings.
 
     >>> import anabranch as ab
     >>> with ab.summary.create_file_writer("texts").as_default():

@@ -73,7 +73,7 @@ def check_op(op: type[Op], verbose: bool = True) -> dict[str, int]:
 
     Raises:
         AssertionError: something is wrong; everything that is, is listed with its sample.
-        TypeError: `op` is no op class.
+        TypeError: `op` is not an op class.
 
     >>> import anabranch as ab
     >>> counts = ab.testing.check_op(ab.ops.registered_ops()["softplus"], verbose=False)

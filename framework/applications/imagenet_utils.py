@@ -46,7 +46,7 @@ def preprocess_input(x: TensorLike, data_format: str | None = None, mode: str = 
             divided by the standard deviation).
 
     Returns:
-        An array or tensor of the same shape; numbers that are no floats become `config.floatx()`.
+        An array or tensor of the same shape; numbers that are not floats become `config.floatx()`.
 
     Raises:
         ValueError: the mode or data format is unknown, or there are not three channels.

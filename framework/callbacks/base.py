@@ -279,7 +279,7 @@ class CallbackList:
 
 
 def _flat(callbacks: object) -> list[Any]:
-    """Return one callback, or those of a list, which may hold lists; text is no list of its letters."""
+    """Return one callback, or those of a list, which may hold lists; text is not a list of its letters."""
     if callbacks is None:
         return []
     if isinstance(callbacks, Iterable) and not isinstance(callbacks, str):

@@ -39,7 +39,7 @@ class Every(Callback):
     that callback to `fit` itself, with a `save_freq`.
 
     Raises:
-        ValueError: `steps` is no positive integer, or a callback acts at single batches, of which it would not be
+        ValueError: `steps` is not a positive integer, or a callback acts at single batches, of which it would not be
             notified.
 
     >>> import anabranch as ab

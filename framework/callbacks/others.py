@@ -29,7 +29,7 @@ class RemoteMonitor(Callback):
     A server that does not answer is no reason to stop: the first failure is a warning, later ones are silent.
 
     Raises:
-        ValueError: the address is no HTTP address.
+        ValueError: the address is not an HTTP address.
 
     >>> RemoteMonitor("http://localhost:9000", send_as_json=True).address
     'http://localhost:9000/publish/epoch/end/'

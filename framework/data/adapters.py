@@ -140,7 +140,7 @@ def convert_structure(value: object, name: str) -> Any:
     Floating-point data become `config.floatx()`; everything else keeps its dtype.
 
     Raises:
-        TypeError: a leaf is no array. ValueError: a leaf has no axis for the batch.
+        TypeError: a leaf is not an array. ValueError: a leaf has no axis for the batch.
     """
     if value is None:
         return None

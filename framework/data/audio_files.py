@@ -56,7 +56,7 @@ def audio_dataset_from_directory(
         `class_names` and `file_paths`.
 
     Raises:
-        ValueError: there are no files, or arguments contradict each other; a file is no sound, has another sampling
+        ValueError: there are no files, or arguments contradict each other; a file is not a sound, has another sampling
             rate, or another number of channels than others of its batch (when it is read).
 
     >>> import anabranch as ab

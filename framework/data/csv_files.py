@@ -64,7 +64,7 @@ def make_csv_dataset(
 
     Raises:
         FileNotFoundError: no file has such a name.
-        ValueError: columns are not there; when rows are read, a field is no number, or a row has another length.
+        ValueError: columns are not there; when rows are read, a field is not a number, or a row has another length.
     """
     patterns = [file_pattern] if isinstance(file_pattern, (str, os.PathLike)) else list(file_pattern)
     paths = sorted(path for pattern in patterns for path in glob.glob(os.fspath(pattern)))
@@ -148,7 +148,7 @@ class _Columns:
         """Return the values of a row by name.
 
         Raises:
-            ValueError: it has another number of fields, one is no number, or one is empty that must not be.
+            ValueError: it has another number of fields, one is not a number, or one is empty that must not be.
         """
         if len(fields) != self._width:
             raise ValueError(f"make_csv_dataset: a row has {len(fields)} fields, expected {self._width}: {fields}.")

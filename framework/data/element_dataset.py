@@ -191,7 +191,7 @@ class ElementDataset(Transformations):
             stop_on_empty_dataset: end with the first dataset without a further element; else skip such a choice.
 
         Raises:
-            ValueError: a choice is no position of a dataset.
+            ValueError: a choice is not a position of a dataset.
         """
 
         def elements() -> Iterator[Any]:

@@ -124,7 +124,7 @@ def load_img(
         keep_aspect_ratio: cut off what does not fit rather than distort.
 
     Raises:
-        ValueError: an option is unknown. TypeError: `path` is no path. ImportError: Pillow is not installed.
+        ValueError: an option is unknown. TypeError: `path` is not a path. ImportError: Pillow is not installed.
 
     >>> import anabranch as ab
     >>> ab.utils.save_img("small.png", ab.ops.ones((4, 6, 3)).numpy())
@@ -191,7 +191,7 @@ def smart_resize(
         An array for an array, a tensor for a tensor.
 
     Raises:
-        ValueError: x has other axes or unknown sizes, or size is no pair.
+        ValueError: x has other axes or unknown sizes, or size is not a pair.
 
     >>> smart_resize(np.arange(8.0).reshape(2, 4, 1), (2, 2))[..., 0]
     Tensor([[1., 2.],

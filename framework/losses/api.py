@@ -479,7 +479,7 @@ def get(identifier: object) -> Any:
     A function's name ("mse", "sparse_categorical_crossentropy") gives the function, a class's name an instance.
 
     Raises:
-        ValueError: nothing has that name, or the object is no loss.
+        ValueError: nothing has that name, or the object is not a loss.
     """
     if identifier is None:
         return None

@@ -173,7 +173,7 @@ class LogitsDistillation(_OfStructures):
     Source: Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network", 2015.
 
     Raises:
-        ValueError: the temperature is no positive number, or there is no loss.
+        ValueError: the temperature is not a positive number, or there is no loss.
 
     >>> import anabranch as ab
     >>> loss = ab.distillation.LogitsDistillation(temperature=2.0)

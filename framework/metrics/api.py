@@ -369,7 +369,7 @@ def get(identifier: object) -> Any:
     equality; `compile` chooses one that fits the model.)
 
     Raises:
-        ValueError: nothing has that name, or the object is no metric.
+        ValueError: nothing has that name, or the object is not a metric.
     """
     if identifier is None:
         return None

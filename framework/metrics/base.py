@@ -96,7 +96,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         aggregation: str | None = "sum",
         name: str | None = None,
     ) -> Variable:
-        """Return a variable of this metric, which is no weight of the model.
+        """Return a variable of this metric, which is not a weight of the model.
 
         Args:
             shape: its shape.

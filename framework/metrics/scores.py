@@ -63,7 +63,7 @@ class FBetaScore(_ByColumn):
         dtype: of its variables and result.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument is not one of these.
 
     >>> import anabranch as ab
     >>> metric = ab.metrics.FBetaScore(beta=2.0, threshold=0.5)
@@ -163,7 +163,7 @@ class R2Score(_ByColumn):
         dtype: of its variables and result.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument is not one of these.
 
     >>> import anabranch as ab
     >>> round(float(ab.metrics.R2Score()([[1.0], [4.0], [3.0]], [[2.0], [4.0], [4.0]])), 4)

@@ -28,7 +28,7 @@ def model_from_json(json_string: str, custom_objects: Mapping[str, object] | Non
 
     Raises:
         ValueError: the text describes no model, or a class that is not known.
-        TypeError: it is no text.
+        TypeError: it is not text.
 
     >>> import anabranch as ab
     >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3)])

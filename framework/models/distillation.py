@@ -36,7 +36,7 @@ class Distiller(Model):
 
     Raises:
         ValueError: the models don't fit each other or the losses, or a weight makes no sense.
-        TypeError: something is no model, or no loss.
+        TypeError: something is not a model, or not a loss.
 
     >>> import anabranch as ab
     >>> teacher, student = (ab.Sequential([ab.Input((2,)), ab.layers.Dense(3)]) for _ in range(2))

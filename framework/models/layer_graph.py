@@ -40,7 +40,7 @@ class LayerGraph:
             which a walk from the outputs finds them. Saved files rely on it.
 
     Raises:
-        ValueError: an input is no symbolic tensor of a layer, is given twice, or an output needs another input.
+        ValueError: an input is not a symbolic tensor of a layer, is given twice, or an output needs another input.
     """
 
     def __init__(self, inputs: Tensors, outputs: Tensors, model_name: str) -> None:
@@ -236,7 +236,7 @@ def layer_graph_between(inputs: Tensors, outputs: Tensors, model_name: str) -> L
     """Return the layer graph of a model whose inputs are inputs of its own.
 
     Where an input is what some layer gives, an `Input` takes its place, and the calls behind it are made once more, on
-    that: the layers before it are no part of the model.
+    that: the layers before it are not part of the model.
 
     Args:
         inputs, outputs, model_name: as for `LayerGraph`.
@@ -281,7 +281,7 @@ def get_source_inputs(tensor: Tensor) -> list[Tensor]:
         tensor: from `ab.Input`, or what layers and ops made of such tensors.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: it is not one of these.
 
     >>> import anabranch as ab
     >>> x, y = ab.Input((2,), name="x"), ab.Input((3,), name="y")

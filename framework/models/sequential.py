@@ -62,7 +62,7 @@ class Sequential(Model):
         """Put a layer at the end.
 
         Raises:
-            TypeError: it is no layer. ValueError: its name is taken, or it gives several tensors.
+            TypeError: it is not a layer. ValueError: its name is taken, or it gives several tensors.
         """
         added = _as_layer(layer)
         if isinstance(added, InputLayer):

@@ -116,8 +116,8 @@ def _check_all(model: Model, stages: Sequence[Sequence[Any]]) -> None:
     """Check that each layer with weights is in a stage, itself or by a layer around it.
 
     Raises:
-        TypeError: something in a stage is no layer.
-        ValueError: a layer of a stage is none of the model's, or one of the model's is in no stage.
+        TypeError: something in a stage is not a layer.
+        ValueError: a layer of a stage is not one of the model's, or one of the model's is in no stage.
     """
     given = [layer for stage in stages for layer in stage]
     for layer in given:

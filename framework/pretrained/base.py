@@ -133,7 +133,7 @@ def check_sizes(config: Config) -> None:
     """Refuse sizes of which no model can be made.
 
     Raises:
-        ValueError: one is no positive integer, there are too many blocks, or heads do not share the features evenly.
+        ValueError: one is not a positive integer, there are too many blocks, or heads do not share the features evenly.
     """
     for key in _SIZES:
         value = config.get(key)

@@ -25,7 +25,7 @@ def decoder(model: PretrainedModel, *, end_token: int, max_length: int, slots: i
         The decoder: ``decoder.generate(prompts)``, ``decoder.export(folder)``.
 
     Raises:
-        TypeError: the model is no causal language model.
+        TypeError: the model is not a causal language model.
         ValueError: it has not so many positions.
 
     >>> import anabranch as ab

@@ -20,7 +20,7 @@ def load_data(path: str = "boston_housing.npz", test_split: float = 0.2, seed: i
         ``(x_train, y_train), (x_test, y_test)``: figures ``[n, 13]``, values in thousands of dollars ``[n]``.
 
     Raises:
-        ValueError: `test_split` is no share. OSError: the file can't be fetched.
+        ValueError: `test_split` is not a share. OSError: the file can't be fetched.
     """
     found = read_arrays(
         fetch(path, "boston_housing.npz", "f553886a1f8d56431e820c5b82552d9d95cfcb96d1e678153f8839538947dff5")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def can_be_split(model: Model, mode: str, batch: Batch) -> bool:
     """Test whether parts of a pass may be computed apart: a step adds to metrics at most, and draws no numbers.
 
-    A state that is no sum, such as a maximum, can't be made of those of parts.
+    A state that is not a sum, such as a maximum, can't be made of those of parts.
 
     Args:
         model: the model.

@@ -60,7 +60,7 @@ def check_not_synchronized(model: Any) -> None:
 
 
 def losses_without_mean(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the compiled losses that are no means over rows: the name of each, or itself, and its reduction."""
+    """Yield the compiled losses that are not means over rows: the name of each, or itself, and its reduction."""
     for loss in flatten(model._given_loss):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
         if reduction not in ("sum_over_batch_size", "mean", "auto"):

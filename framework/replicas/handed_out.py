@@ -17,7 +17,8 @@ from .ways import packed, unpacked
 def are_handed_out(data: Data, steps_per_epoch: int | None) -> bool:
     """Test whether the chief has to read data for all.
 
-    It has where they can be read once only, where each process would draw another order, or an epoch is no whole pass.
+    It has where they can be read once only, where each process would draw another order, or an epoch is not a
+    whole pass.
     """
     return not data.restartable or data.draws_order or data.batches is None or steps_per_epoch is not None
 

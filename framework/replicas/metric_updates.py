@@ -1,4 +1,4 @@
-"""`MetricUpdates`: updates of metrics whose state is no sum, such as a maximum. The rows of all replicas make one.
+"""`MetricUpdates`: updates of metrics whose state is not a sum, such as a maximum. The rows of all replicas make one.
 
 Contributions of replicas to a sum can be added up. For other states there is no rule: so replicas give the arguments of
 `update_state`, and it is called once, on the rows of the whole batch in their order, as in one process. So it is where
@@ -94,7 +94,7 @@ class MetricUpdates:
         self._adds: dict[tuple[Any, ...], tuple[Any, bool]] = {}
 
     def take(self, metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Keep an update for later, if its metric's state is no sum; gives whether it is.
+        """Keep an update for later, if its metric's state is not a sum; gives whether it is.
 
         Raises:
             ValueError: an argument is a whole number, as that of rows is, of which each replica has another.
@@ -190,7 +190,7 @@ def _dependent(graph: Graph, tensors: Iterable[Symbol]) -> set[Symbol]:
 
 
 def _added(value: object, old: Symbol, dependent: set[Symbol]) -> list[Symbol] | None:
-    """Return the terms that a value is more than an old one; None if it is no such sum, or a term depends on state."""
+    """Return the terms by which a value exceeds an old one; None if it is no such sum, or a term depends on state."""
     terms: list[Symbol] = []
     while value is not old:
         if not isinstance(value, Symbol) or not isinstance(value.operation.op, Add):

@@ -93,7 +93,7 @@ class OptimizerShards:
         return -(-sum(map(_size, variables)) // self._group.size)
 
     def _like(self, optimizer: Optimizer) -> Any:
-        """Return an optimizer like another one, for the own parts; it shares what is no state of variables."""
+        """Return an optimizer like another one, for the own parts; it shares what is not state of variables."""
         made = type(optimizer).from_config(optimizer.get_config())
         made.name = optimizer.name
         made.clipping = Clipping(clipvalue=optimizer.clipping.clipvalue)

@@ -1,6 +1,6 @@
 """`RunningLog`: what a training step logs of the results of metrics, computed of the metrics' states in all replicas.
 
-In a replica a metric has seen the rows of one step. So what `train_step` computes of its result is no running value,
+In a replica a metric has seen the rows of one step. So what `train_step` computes of its result is not a running value,
 and the mean over replicas would not be one either. The operations between the states of metrics and such a log are
 kept, and run on the states that have the rows of all replicas and steps.
 """

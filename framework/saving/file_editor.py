@@ -142,7 +142,7 @@ class KerasFileEditor:
             weights: arrays by name, such as ``{"0": kernel, "1": bias}``.
 
         Raises:
-            ValueError: the object is there already. TypeError: `weights` is no dict.
+            ValueError: the object is there already. TypeError: `weights` is not a dict.
         """
         if object_path in self._places():
             raise ValueError(f"add_object: {object_path!r} is in the file already. add_weights adds weights to it.")
@@ -152,7 +152,7 @@ class KerasFileEditor:
         """Add weights to an object, or replace those of the same names.
 
         Raises:
-            ValueError: there is no such object, or there are several. TypeError: `weights` is no dict.
+            ValueError: there is no such object, or there are several. TypeError: `weights` is not a dict.
         """
         self.weights_dict.setdefault(self._find(object_name), {}).update(_arrays("add_weights", weights))
 

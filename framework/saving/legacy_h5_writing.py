@@ -1,7 +1,7 @@
 """Writing Keras's old format: a whole model in one ``.h5`` file; `legacy_h5` reads it.
 
 Layers stand under their names, weights in the order of `legacy_h5`: trainable ones first. What a ``.keras`` file holds
-besides, vocabularies of preprocessing layers and numbers that are no variables, has no place in this format.
+besides, vocabularies of preprocessing layers and numbers that are not variables, has no place in this format.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def write_safetensors(
 
     Raises:
         ValueError: an array is of a dtype that the format lacks, or a name is that of the metadata.
-        TypeError: a name, or a part of the metadata, is no text.
+        TypeError: a name, or a part of the metadata, is not text.
         FileExistsError: the file exists and `overwrite` is False.
 
     >>> import anabranch as ab

@@ -1,7 +1,7 @@
 """`check_saveable`: whether a model could be loaded again, found out before it is trained.
 
 Every layer's config is written, read and made into a layer again, without weights. Functional models are what their
-layers are; what `compile` was given is no part of it, as a file can be loaded without (``compile=False``).
+layers are; what `compile` was given is not part of it, as a file can be loaded without (``compile=False``).
 """
 
 from __future__ import annotations

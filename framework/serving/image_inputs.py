@@ -63,7 +63,7 @@ def decoded(info: TensorInfo, value: object) -> Any:
         value: an image for each row: its bytes, ``{"b64": ...}`` or base64.
 
     Raises:
-        RequestError: one is no image, of another size or too large.
+        RequestError: one is not an image, of another size or too large.
     """
     what = f"Input {info.name!r}"
     images = value.reshape(-1).tolist() if isinstance(value, np.ndarray) and value.ndim <= 2 else value
@@ -88,7 +88,7 @@ def decoded(info: TensorInfo, value: object) -> Any:
 
 
 class _NoImageError(Exception):
-    """The bytes that were sent are no image, or one of another size; the message says why."""
+    """The bytes that were sent are not an image, or one of another size; the message says why."""
 
 
 def _bytes(value: object) -> bytes:
@@ -134,7 +134,7 @@ def _size(content: bytes) -> tuple[int, int]:
     """Return width and height, which are known before the pixels are read.
 
     Raises:
-        _NoImageError: it is no PNG or JPEG, or has too many pixels.
+        _NoImageError: it is not a PNG or JPEG, or has too many pixels.
     """
     try:
         with open_image(io.BytesIO(content), _FORMATS) as image:

@@ -22,7 +22,7 @@ def read_json(body: bytes | memoryview) -> Any:
     """Return the value that a body holds; the tokens NaN, Infinity and -Infinity are numbers.
 
     Raises:
-        RequestError: it is no JSON.
+        RequestError: it is not JSON.
     """
     try:
         return orjson.loads(body)

@@ -263,7 +263,7 @@ def read_servable(folder: Path) -> Contents:
     """Read the folder of one version; no code is run.
 
     Raises:
-        ServableError: it is no servable, or its files are not those of the manifest.
+        ServableError: it is not a servable, or its files are not those of the manifest.
         SavedGraphError: it holds ops that are not known here.
     """
     source = repr(str(folder))

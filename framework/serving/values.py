@@ -26,7 +26,7 @@ def as_input(info: TensorInfo, value: object) -> Any:
     """Return `value`, an array, nested lists or images, as an array for an input.
 
     Raises:
-        RequestError: it is no array, its values are of another kind or out of range, or its shape does not fit.
+        RequestError: it is not an array, its values are of another kind or out of range, or its shape does not fit.
     """
     if info.image is not None and is_encoded(value):
         return decoded(info, value)

@@ -91,7 +91,7 @@ class GradientTape:
         """Record from now on what is computed from a tensor or variable (or a structure of them).
 
         Raises:
-            TypeError: it is no tensor or variable.
+            TypeError: it is not a tensor or variable.
         """
         for item in flatten(tensor):
             _check_tensor(item, "watch")

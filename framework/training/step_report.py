@@ -53,7 +53,7 @@ class LayerTime:
 
     Attributes:
         name: the layer's name; "loss", "optimizer", "metrics", or "elsewhere" for what a step of your own computes.
-        class_name: the layer's class; "" for what is no layer.
+        class_name: the layer's class; "" for what is not a layer.
         forward: seconds of its operations.
         backward: seconds of the operations of their gradients.
         bytes: of the values that both take and give.

@@ -106,7 +106,7 @@ class Trainer(PassMethods):
 
         Raises:
             ValueError: a name is not known.
-            TypeError: something is no optimizer, or `train_step` takes more than the data.
+            TypeError: something is not an optimizer, or `train_step` takes more than the data.
 
         Which variables are trained is found out when a step is built: `layer.trainable` takes effect if it is set
         before the first step, before `compile`, or between two calls of `fit`.

@@ -22,7 +22,7 @@ def batch_of_images(images: ArrayLike, data_format: str | None, what: str) -> Ar
     """Return images as a NumPy array with the channels last.
 
     Raises:
-        ValueError: they are no batch.
+        ValueError: they are not a batch.
     """
     batch = np.asarray(images)
     if batch.ndim != 4:
@@ -60,8 +60,8 @@ def draw_bounding_boxes(
         uint8 ``[batch, height, width, 3]``.
 
     Raises:
-        ValueError: `images` is no batch, or boxes or labels are missing.
-        TypeError: `bounding_boxes` is no dict.
+        ValueError: `images` is not a batch, or boxes or labels are missing.
+        TypeError: `bounding_boxes` is not a dict.
         ImportError: Pillow is not installed.
 
     >>> import anabranch as ab
@@ -138,8 +138,8 @@ def draw_segmentation_masks(
         uint8 ``[batch, height, width, 3]``.
 
     Raises:
-        ValueError: `images` is no batch, or the masks have another shape.
-        TypeError: the masks are no integers.
+        ValueError: `images` is not a batch, or the masks have another shape.
+        TypeError: the masks are not integers.
 
     >>> drawn = draw_segmentation_masks(np.zeros((1, 1, 2, 3)), np.array([[[1, -1]]]), color_mapping={1: (100, 0, 0)})
     >>> drawn.tolist()

@@ -56,7 +56,7 @@ def plot_image_gallery(
         The gallery, an image of Pillow, which notebooks show. (Keras draws with matplotlib and returns nothing.)
 
     Raises:
-        ValueError: `images` is no batch, there are labels without `label_map`, or both `path` and `show`.
+        ValueError: `images` is not a batch, there are labels without `label_map`, or both `path` and `show`.
         ImportError: Pillow is not installed.
 
     >>> import anabranch as ab
@@ -171,7 +171,7 @@ def plot_bounding_box_gallery(
         As `plot_image_gallery`.
 
     Raises:
-        ValueError: `images` is no batch, or there are both `legend` and `legend_handles`.
+        ValueError: `images` is not a batch, or there are both `legend` and `legend_handles`.
 
     >>> import anabranch as ab
     >>> import numpy as np
@@ -227,7 +227,7 @@ def plot_segmentation_mask_gallery(
         As `plot_image_gallery`.
 
     Raises:
-        ValueError: `images` is no batch, or masks have another shape.
+        ValueError: `images` is not a batch, or masks have another shape.
 
     >>> import anabranch as ab
     >>> import numpy as np

@@ -56,7 +56,7 @@ class AttentionCell(Layer):
         The attention, ``(batch, units)``, and the new states.
 
     Raises:
-        ValueError: an argument is none of these, or there is no memory.
+        ValueError: an argument is not one of these, or there is no memory.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -183,7 +183,7 @@ class AttentionRNN(RNN):
         See `RNN`.
 
     Raises:
-        ValueError: the cell is no `AttentionCell`, or has one inside: attention goes around other cells.
+        ValueError: the cell is not an `AttentionCell`, or has one inside: attention goes around other cells.
 
     >>> import anabranch as ab
     >>> cell = ab.layers.AttentionCell(ab.layers.GRUCell(3), units=4)
@@ -222,7 +222,7 @@ class AttentionRNN(RNN):
 
 
 def _remedy(cell: object) -> str:
-    """Say what to give to an `AttentionRNN` in place of a cell that is no `AttentionCell`."""
+    """Say what to give to an `AttentionRNN` in place of a cell that is not an `AttentionCell`."""
     inside = cell.sublayers() if isinstance(cell, Layer) else []
     for part in inside:
         if isinstance(part, AttentionCell):

@@ -41,7 +41,7 @@ class Attention(Layer):
         ``(batch, targets, dim)``, with ``return_attention_scores`` also the weights, ``(batch, targets, sources)``.
 
     Raises:
-        ValueError: an argument is none of these, or inputs or mask are no list of two or three.
+        ValueError: an argument is not one of these, or inputs or mask are not a list of two or three.
 
     >>> import numpy as np
     >>> import anabranch as ab

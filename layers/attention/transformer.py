@@ -321,7 +321,7 @@ class TransformerDecoderCell(Layer):
         ``(batch, features)``, and the new states.
 
     Raises:
-        ValueError: `decoder` is no `TransformerDecoder`, or there is no memory where one is needed.
+        ValueError: `decoder` is not a `TransformerDecoder`, or there is no memory where one is needed.
         InvalidArgumentError: when it runs, there are more than `max_length` places.
 
     >>> import numpy as np

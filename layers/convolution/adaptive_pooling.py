@@ -57,7 +57,7 @@ class AdaptiveAveragePooling1D(_AdaptiveAveragePooling):
     Shapes: ``(batch, steps, features)`` to ``(batch, output_size, features)``.
 
     Raises:
-        ValueError: an argument is none of those above; or at the call, there are no steps.
+        ValueError: an argument is not one of those above; or at the call, there are no steps.
 
     >>> import anabranch as ab
     >>> ab.layers.AdaptiveAveragePooling1D(2)([[[1.0], [3.0], [5.0]]])[0, :, 0]
@@ -80,7 +80,7 @@ class AdaptiveAveragePooling2D(_AdaptiveAveragePooling):
     front of the sizes.
 
     Raises:
-        ValueError: an argument is none of those above; or at the call, an axis is empty.
+        ValueError: an argument is not one of those above; or at the call, an axis is empty.
 
     >>> import numpy as np
     >>> import anabranch as ab

@@ -160,8 +160,8 @@ class Conv2D(_Conv):
     (filters,)``.
 
     Raises:
-        ValueError: an argument is none of those above; strides and dilation rate both exceed 1; at the first call the
-            number of channels is not known, or no multiple of `groups`; or a window is larger than the input.
+        ValueError: an argument is not one of those above; strides and dilation rate both exceed 1; at the first call
+            the number of channels is not known, or is not a multiple of `groups`; or a window is larger than the input.
 
     >>> import numpy as np
     >>> import anabranch as ab

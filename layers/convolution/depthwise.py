@@ -108,7 +108,7 @@ class DepthwiseConv2D(_DepthwiseConv):
     ``bias (channels * depth_multiplier,)``.
 
     Raises:
-        ValueError: an argument is none of those above; at the first call the number of channels is not known; or a
+        ValueError: an argument is not one of those above; at the first call the number of channels is not known; or a
             window is larger than the input.
 
     >>> import numpy as np
@@ -230,7 +230,7 @@ class SeparableConv2D(_SeparableConv):
     ``pointwise_kernel (1, 1, channels * depth_multiplier, filters)``, ``bias (filters,)``.
 
     Raises:
-        ValueError: an argument is none of those above; at the first call the number of channels is not known; or a
+        ValueError: an argument is not one of those above; at the first call the number of channels is not known; or a
             window is larger than the input.
 
     >>> import numpy as np

@@ -55,7 +55,7 @@ class ZeroPadding1D(_ZeroPadding):
         **kwargs: see `Layer`.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import anabranch as ab
     >>> ab.layers.ZeroPadding1D((1, 2))([[[5.0]]])[0, :, 0]
@@ -83,7 +83,7 @@ class ZeroPadding2D(_ZeroPadding):
     Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, channels)``.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -114,7 +114,7 @@ class ZeroPadding3D(_ZeroPadding):
     Shapes: ``(batch, size_1, size_2, size_3, channels)`` to ``(batch, *new_sizes, channels)``.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -178,7 +178,7 @@ class Cropping1D(_Cropping):
         **kwargs: see `Layer`.
 
     Raises:
-        ValueError: `cropping` is none of that; or at the call, there is no step left.
+        ValueError: `cropping` is not one of these; or at the call, there is no step left.
 
     >>> import anabranch as ab
     >>> ab.layers.Cropping1D((1, 0))([[[1.0], [2.0], [3.0]]])[0, :, 0]
@@ -211,7 +211,7 @@ class Cropping2D(_Cropping):
     Shapes: ``(batch, height, width, channels)`` to ``(batch, new_height, new_width, channels)``.
 
     Raises:
-        ValueError: an argument is none of those above; or at the call, nothing is left.
+        ValueError: an argument is not one of those above; or at the call, nothing is left.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -242,7 +242,7 @@ class Cropping3D(_Cropping):
     Shapes: ``(batch, size_1, size_2, size_3, channels)`` to ``(batch, *new_sizes, channels)``.
 
     Raises:
-        ValueError: an argument is none of those above; or at the call, nothing is left.
+        ValueError: an argument is not one of those above; or at the call, nothing is left.
 
     >>> import numpy as np
     >>> import anabranch as ab

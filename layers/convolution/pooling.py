@@ -101,7 +101,7 @@ class MaxPooling2D(_MaxPooling):
     channels in front of the sizes.
 
     Raises:
-        ValueError: an argument is none of those above; or a window is larger than the input.
+        ValueError: an argument is not one of those above; or a window is larger than the input.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -175,7 +175,7 @@ class AveragePooling2D(_AveragePooling):
     channels in front of the sizes.
 
     Raises:
-        ValueError: an argument is none of those above; or a window is larger than the input.
+        ValueError: an argument is not one of those above; or a window is larger than the input.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -253,7 +253,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
     count, whatever their values. A sample without any step left gives NaN, as in Keras.
 
     Raises:
-        ValueError: `data_format` is none of those above.
+        ValueError: `data_format` is not one of those above.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -292,7 +292,7 @@ class GlobalAveragePooling2D(_GlobalAveragePooling):
     Shapes: ``(batch, height, width, channels)`` to ``(batch, channels)``.
 
     Raises:
-        ValueError: `data_format` is none of those above.
+        ValueError: `data_format` is not one of those above.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -333,7 +333,7 @@ class GlobalMaxPooling1D(_GlobalMaxPooling):
         **kwargs: see `Layer`.
 
     Raises:
-        ValueError: `data_format` is none of those above.
+        ValueError: `data_format` is not one of those above.
 
     >>> import anabranch as ab
     >>> ab.layers.GlobalMaxPooling1D()([[[1.0, 5.0], [3.0, 2.0]]])

@@ -68,7 +68,7 @@ def one_of(layer: str, name: str, value: str, allowed: Sequence[str]) -> str:
     """Return `value` in lower case.
 
     Raises:
-        ValueError: it is none of `allowed`.
+        ValueError: it is not one of `allowed`.
     """
     known = value.lower() if isinstance(value, str) else value
     if known not in allowed:

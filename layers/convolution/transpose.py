@@ -132,7 +132,7 @@ class Conv2DTranspose(_ConvTranspose):
     channels in front of the sizes. Weights: ``kernel (*kernel_size, filters, channels)``, ``bias (filters,)``.
 
     Raises:
-        ValueError: an argument is none of those above; strides and dilation rate both exceed 1; or at the first call
+        ValueError: an argument is not one of those above; strides and dilation rate both exceed 1; or at the first call
             the number of channels is not known.
 
     >>> import numpy as np

@@ -32,7 +32,7 @@ class UpSampling1D(Layer):
         **kwargs: see `Layer`.
 
     Raises:
-        ValueError: `size` is no positive integer.
+        ValueError: `size` is not a positive integer.
 
     >>> import anabranch as ab
     >>> ab.layers.UpSampling1D(2)([[[1.0], [2.0]]])[0, :, 0]
@@ -62,7 +62,7 @@ class UpSampling2D(Layer):
     Shapes: ``(batch, height, width, channels)`` to ``(batch, size[0] * height, size[1] * width, channels)``.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import anabranch as ab
     >>> ab.layers.UpSampling2D((1, 2), interpolation="bilinear")([[[[0.0], [4.0]]]])[0, 0, :, 0]
@@ -109,7 +109,7 @@ class UpSampling3D(Layer):
     Shapes: ``(batch, size_1, size_2, size_3, channels)`` to ``(batch, *new_sizes, channels)``.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import numpy as np
     >>> import anabranch as ab

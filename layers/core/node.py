@@ -71,7 +71,7 @@ class Node:
 
 
 def history_of(tensor: Tensor) -> History | None:
-    """Return the layer call that made `tensor`; None if it was no layer, or not in functional construction."""
+    """Return the layer call that made `tensor`; None if it was not a layer, or not in functional construction."""
     return tensor.annotations.get("history")
 
 

@@ -127,7 +127,7 @@ def check_data_format(data_format: str | None) -> str:
     """Return `data_format`, or its default.
 
     Raises:
-        ValueError: it is no data format.
+        ValueError: it is not a data format.
     """
     if data_format is None:
         return "channels_last"

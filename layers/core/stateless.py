@@ -148,7 +148,7 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
 
     @property
     def metrics_variables(self) -> list[Variable]:
-        """The variables of all `metrics`, which are no weights."""
+        """The variables of all `metrics`, which are not weights."""
         return [variable for metric in self.metrics for variable in metric.variables]
 
 

@@ -251,7 +251,7 @@ class RandomBrightness(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor is outside of [-1, 1], or the range is no pair.
+        ValueError: the factor is outside of [-1, 1], or the range is not a pair.
 
     >>> import numpy as np
     >>> RandomBrightness((0.2, 0.2), value_range=(0, 1))(np.array([[[0.5], [0.9]]]))[..., 0]

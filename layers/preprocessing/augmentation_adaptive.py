@@ -34,7 +34,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
     A pixel takes what the four tiles around it make of its value, weighted by how near they are.
 
     Raises:
-        ValueError: the range or the grid is no pair; the size of the images is unknown.
+        ValueError: the range or the grid is not a pair; the size of the images is unknown.
 
     Source: Zuiderveld, "Contrast Limited Adaptive Histogram Equalization", in Graphics Gems IV, 1994.
 

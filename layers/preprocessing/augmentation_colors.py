@@ -58,7 +58,7 @@ class RandomHue(RandomColorLayer):
     Input: images of three channels, red, green and blue.
 
     Raises:
-        ValueError: the factor is outside of [0, 1], or the range is no pair.
+        ValueError: the factor is outside of [0, 1], or the range is not a pair.
 
     >>> red = np.array([[[255.0, 0.0, 0.0]]])
     >>> RandomHue((1.0, 1.0), seed=0)(red).round(2).tolist()  # half a turn from red is cyan
@@ -93,7 +93,7 @@ class RandomSaturation(RandomColorLayer):
     Input: images of three channels, red, green and blue.
 
     Raises:
-        ValueError: the factor is outside of [-1, 1], or the range is no pair.
+        ValueError: the factor is outside of [-1, 1], or the range is not a pair.
 
     >>> RandomSaturation((0.0, 0.0))(np.array([[[200.0, 100.0, 50.0]]])).tolist()
     [[[200.0, 200.0, 200.0]]]
@@ -124,7 +124,7 @@ class RandomSharpness(RandomColorLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor is outside of [0, 1], the range is no pair, or the number of channels is unknown.
+        ValueError: the factor is outside of [0, 1], the range is not a pair, or the number of channels is unknown.
     """
 
     def draw(self, images: Tensor) -> Transformation:
@@ -194,7 +194,7 @@ class RandomInvert(RandomColorLayer):
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: the factor is outside of [0, 1], or the range is no pair.
+        ValueError: the factor is outside of [0, 1], or the range is not a pair.
 
     >>> RandomInvert((1.0, 1.0))(np.array([[[0.0], [55.0]]]))[..., 0].tolist()
     [[255.0, 200.0]]
@@ -228,7 +228,7 @@ class RandomPosterization(RandomColorLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: the factor is outside of [1, 8], or the range is no pair.
+        ValueError: the factor is outside of [1, 8], or the range is not a pair.
 
     >>> RandomPosterization((1, 1))(np.array([[[127.0], [128.0]]]))[..., 0].tolist()
     [[0.0, 128.0]]
@@ -261,7 +261,7 @@ class RandomColorDegeneration(RandomColorLayer):
     Input: images of three channels, red, green and blue.
 
     Raises:
-        ValueError: the factor is outside of [-1, 1], or the range is no pair.
+        ValueError: the factor is outside of [-1, 1], or the range is not a pair.
     """
 
     bounds: ClassVar[tuple[float, float]] = (-1, 1)
@@ -287,7 +287,7 @@ class RandomColorJitter(RandomImageLayer):
         data_format: "channels_last" or "channels_first".
 
     Raises:
-        ValueError: a factor is outside of what its layer takes, or the range is no pair.
+        ValueError: a factor is outside of what its layer takes, or the range is not a pair.
 
     >>> import anabranch as ab
     >>> layer = ab.layers.RandomColorJitter(brightness_factor=0.2, hue_factor=0.1, seed=1)

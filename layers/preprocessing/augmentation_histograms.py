@@ -26,7 +26,7 @@ class Solarization(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: a factor is outside of [0, 1], or the range is no pair.
+        ValueError: a factor is outside of [0, 1], or the range is not a pair.
 
     >>> import numpy as np
     >>> Solarization()(np.array([[[0.0], [55.0]]]))[..., 0].tolist()
@@ -81,7 +81,7 @@ class Equalization(ImageLayer):
     How often values occur is counted over all images of a batch together, as Keras does.
 
     Raises:
-        ValueError: the range is no pair, or bins is no integer from 2 up.
+        ValueError: the range is not a pair, or bins is not an integer from 2 up.
 
     >>> import numpy as np
     >>> Equalization()(np.array([[[10.0], [11.0], [12.0]]]))[..., 0].tolist()
@@ -131,7 +131,7 @@ class AutoContrast(ImageLayer):
         value_range: the range of the pixels.
 
     Raises:
-        ValueError: the range is no pair.
+        ValueError: the range is not a pair.
 
     >>> import numpy as np
     >>> AutoContrast()(np.array([[[10.0], [15.0], [20.0]]]))[..., 0].tolist()

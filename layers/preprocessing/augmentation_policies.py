@@ -149,7 +149,7 @@ class RandAugment(_Policy):
     those that are drawn are computed.
 
     Raises:
-        ValueError: the factor is outside of [0, 1], the range is no pair, or num_ops is no integer from 0 up.
+        ValueError: the factor is outside of [0, 1], the range is not a pair, or num_ops is not an integer from 0 up.
 
     >>> import numpy as np
     >>> RandAugment(seed=1)(np.full((2, 8, 8, 3), 100.0)).shape

@@ -163,7 +163,7 @@ class RandomGaussianBlur(RandomImageLayer):
         seed: an integer, so that a new process draws the same.
 
     Raises:
-        ValueError: factor or sigma are outside of [0, 1], the range is no pair, or a size is even.
+        ValueError: factor or sigma are outside of [0, 1], the range is not a pair, or a size is even.
     """
 
     moves_pixels: ClassVar[bool] = False

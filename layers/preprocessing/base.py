@@ -107,7 +107,7 @@ def check_mode(layer: Layer, output_mode: str, allowed: Sequence[str], sparse: b
     """Return the output mode by its present name.
 
     Raises:
-        ValueError: it is none of those allowed, or sparse outputs are asked for.
+        ValueError: it is not one of those allowed, or sparse outputs are asked for.
     """
     mode = {"binary": "multi_hot", "tf-idf": "tf_idf"}.get(output_mode, output_mode)
     if mode not in allowed:

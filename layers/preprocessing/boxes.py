@@ -28,7 +28,7 @@ class MaxNumBoundingBoxes(ImageLayer):
     "images", is passed on. Unlike Keras's, the layer needs no `bounding_box_format`, and its config has `fill_value`.
 
     Raises:
-        ValueError: `max_number` is no positive integer, or there are no boxes.
+        ValueError: `max_number` is not a positive integer, or there are no boxes.
 
     >>> import numpy as np
     >>> boxes = {"boxes": np.array([[[0.0, 1.0, 2.0, 3.0]]]), "labels": np.array([[5]])}

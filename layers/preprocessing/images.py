@@ -262,14 +262,14 @@ def rescaled(images: Tensor, old: Sequence[float], new: Sequence[float]) -> Tens
 
 
 def check_size(layer: Layer, height: object, width: object) -> None:
-    """Refuse sizes that are no positive integers."""
+    """Refuse sizes that are not positive integers."""
     for name, size in (("height", height), ("width", width)):
         if not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"Layer {layer.name!r}: {name} must be a positive integer, got {name}={size!r}.")
 
 
 def check_choice(layer: Layer, name: str, value: object, known: Sequence[str]) -> None:
-    """Refuse what is none of the known values of an option."""
+    """Refuse what is not one of the known values of an option."""
     if value not in known:
         raise ValueError(f"Layer {layer.name!r}: {name} must be one of {', '.join(known)}; got {value!r}.")
 
@@ -293,7 +293,7 @@ class Resizing(ImageLayer):
     images are padded or cropped by no whole number of pixels, pixels are up to one pixel of the old image away.
 
     Raises:
-        ValueError: a size is no positive integer.
+        ValueError: a size is not a positive integer.
 
     >>> Resizing(1, 2)(np.ones((4, 4, 3), "float32")).shape
     (1, 2, 3)
@@ -374,7 +374,7 @@ class CenterCrop(ImageLayer):
         bounding_box_format: see `ImageLayer`.
 
     Raises:
-        ValueError: a size is no positive integer, or that of the images is unknown.
+        ValueError: a size is not a positive integer, or that of the images is unknown.
 
     >>> CenterCrop(1, 1)(np.arange(9.0).reshape(3, 3, 1)).item()
     4.0
@@ -508,7 +508,7 @@ class RandomCrop(RandomImageLayer):
         bounding_box_format: see `ImageLayer`.
 
     Raises:
-        ValueError: a size is no positive integer, or that of the images is unknown.
+        ValueError: a size is not a positive integer, or that of the images is unknown.
     """
 
     moves_boxes: ClassVar[bool] = True

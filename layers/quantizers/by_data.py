@@ -78,7 +78,7 @@ def windows(config: GPTQConfig | AWQConfig) -> Array:
     """Return sequences of tokens out of the data, evenly taken from all of it, (samples, length).
 
     Raises:
-        TypeError: the data is no iterable of texts or tokens, or texts without a tokenizer.
+        TypeError: the data is not an iterable of texts or tokens, or texts without a tokenizer.
         ValueError: there is none.
     """
     data = config.dataset

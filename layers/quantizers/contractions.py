@@ -118,7 +118,7 @@ def _sizes(tensor: Tensor | Variable, count: int) -> list[Any]:
 def _general(
     layer: QuantizableLayer, names: Subscripts, x: Tensor, kernel: Tensor | Variable, scale: Tensor | Variable
 ) -> Tensor:
-    """Contract where it is no product of matrices, as with a kernel that differs by row: integers by einsum."""
+    """Contract where it is not a product of matrices, as with a kernel that differs by row: integers by einsum."""
     terms = [names.inputs.index(label) for label in names.terms]
     equation = f"{names.inputs},{names.kernel}->{names.outputs}"
 

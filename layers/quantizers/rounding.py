@@ -95,7 +95,7 @@ def abs_max_quantize_grouped_with_zero_point(
         The integers (rows, columns), the scales (groups, columns), and the zero points (groups, columns), int8.
 
     Raises:
-        ValueError: the inputs are no matrix.
+        ValueError: the inputs are not a matrix.
 
     Source: ``keras.quantizers.abs_max_quantize_grouped_with_zero_point``.
 

@@ -77,7 +77,7 @@ def path_in(model: Layer, layer: Layer) -> str:
 
 
 def check_filters(filters: Filters) -> None:
-    """Refuse what is no filter.
+    """Refuse what is not a filter.
 
     Raises:
         ValueError: `filters` is neither a pattern, nor patterns, nor a function.

@@ -54,9 +54,9 @@ class AdaptiveComputationTime(Layer):
         mean_ponder_steps: a variable, the mean number of calls a step in the latest batch; masked steps don't count.
 
     Raises:
-        ValueError: `cell` is no cell, a number is out of range, or the input is no vector a row.
+        ValueError: `cell` is not a cell, a number is out of range, or the input is not a vector a row.
         TypeError: a state of the cell is not made of floats: what counts places or steps has no mean; or
-            `ponder_metric` is no metric.
+            `ponder_metric` is not a metric.
 
     Graves, "Adaptive Computation Time for Recurrent Neural Networks", 2016, arXiv:1603.08983.
 
@@ -230,7 +230,7 @@ def _number(name: str, value: object, is_right: Callable[[float], bool], wanted:
     """Return an argument as a float.
 
     Raises:
-        ValueError: it is no number, or not a right one.
+        ValueError: it is not a number, or not a right one.
     """
     if isinstance(value, bool) or not isinstance(value, Real) or not is_right(float(value)):
         raise ValueError(f"AdaptiveComputationTime: {name} must be {wanted}, got {name}={value!r}.")

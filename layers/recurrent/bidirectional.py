@@ -42,7 +42,7 @@ class Bidirectional(Layer):
     backward ones. With ``sequence_length`` the backward layer begins with each row's own last step.
 
     Raises:
-        ValueError: the layers do not fit together, or `merge_mode` is none of these.
+        ValueError: the layers do not fit together, or `merge_mode` is not one of these.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class RecurrentCell(Layer):
             others for each.
 
     Raises:
-        ValueError: `units` is not positive, or `implementation` is none of these.
+        ValueError: `units` is not positive, or `implementation` is not one of these.
     """
 
     gates = 1

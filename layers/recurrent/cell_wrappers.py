@@ -101,7 +101,7 @@ class ZoneoutCell(CellWrapper):
         seed: an integer, so that a new process draws the same units.
 
     Raises:
-        ValueError: `cell` is no cell, a rate is not within [0, 1], or there are not as many as states.
+        ValueError: `cell` is not a cell, a rate is not within [0, 1], or there are not as many as states.
 
     Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden Activations", 2017, arXiv:1606.01305.
 
@@ -156,7 +156,7 @@ class DropoutCell(CellWrapper):
         seed: an integer, so that a new process draws the same masks.
 
     Raises:
-        ValueError: `cell` is no cell, a rate is not within [0, 1], or there are not as many as states.
+        ValueError: `cell` is not a cell, a rate is not within [0, 1], or there are not as many as states.
 
     Zaremba et al., "Recurrent Neural Network Regularization", 2014, arXiv:1409.2329 (inputs and outputs); Gal and
     Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks", 2016, arXiv:1512.05287.
@@ -236,7 +236,7 @@ class ResidualCell(CellWrapper):
         cell: the cell, see `RNN`, whose output has the shape of its input.
 
     Raises:
-        ValueError: `cell` is no cell, or at the first call the shapes differ.
+        ValueError: `cell` is not a cell, or at the first call the shapes differ.
 
     >>> import numpy as np
     >>> import anabranch as ab

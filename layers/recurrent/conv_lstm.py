@@ -56,8 +56,8 @@ class ConvLSTMCell(RecurrentCell):
     filters)``, ``bias (4 * filters,)``; in the order i, f, candidate, o.
 
     Raises:
-        ValueError: an argument is none of those above; or at the first call a spatial size or the number of channels is
-            not known.
+        ValueError: an argument is not one of those above; or at the first call a spatial size or the number of channels
+            is not known.
 
     >>> import anabranch as ab
     >>> cell = ab.layers.ConvLSTMCell(rank=1, filters=4, kernel_size=3, padding="same")
@@ -342,8 +342,8 @@ class ConvLSTM2D(_ConvLSTM):
     `return_sequences` ``(batch, steps, new_height, new_width, filters)``. Height and width have to be known.
 
     Raises:
-        ValueError: an argument is none of those above; or at the first call a spatial size or the number of channels is
-            not known.
+        ValueError: an argument is not one of those above; or at the first call a spatial size or the number of channels
+            is not known.
 
     >>> import numpy as np
     >>> import anabranch as ab

@@ -40,7 +40,7 @@ def dynamic_rnn(
         the final state: a list with a tensor for each state, nested for stacked cells.
 
     Raises:
-        ValueError: `cell` is no cell, or an argument does not fit it.
+        ValueError: `cell` is not a cell, or an argument does not fit it.
 
     >>> import numpy as np
     >>> import anabranch as ab

@@ -59,7 +59,7 @@ class RNN(Layer):
     ``initial_state``, a list of tensors; ``mask``, ``(batch, steps)``, True for steps that count: at others, states
     stay as they are; ``training``; ``sequence_length``, ints ``(batch,)``: the number of each row's steps. Past its
     end a row's states stay as they are and its outputs are 0; the loop ends with the longest row, and the last output
-    is that of each row's last step. Lengths are no mask that is handed on: give them to each layer. ``reset``, bools
+    is that of each row's last step. Lengths are not a mask that is handed on: give them to each layer. ``reset``, bools
     ``(batch,)``, for stateful layers: the rows that begin again rather than where the batch before ended.
 
     Returns:

@@ -32,7 +32,7 @@ def checked_noise_shape(layer: str, noise_shape: object) -> tuple[int | None, ..
     """Return the shape of a random mask, None for that of the inputs.
 
     Raises:
-        ValueError: it is no list of positive ints and Nones.
+        ValueError: it is not a list of positive ints and Nones.
     """
     if noise_shape is None:
         return None
@@ -55,7 +55,7 @@ class Dropout(Layer):
         seed: an integer, so that a new process draws the same masks.
 
     Raises:
-        ValueError: `rate` is not within [0, 1], or `noise_shape` is no tuple of positive integers and Nones.
+        ValueError: `rate` is not within [0, 1], or `noise_shape` is not a tuple of positive integers and Nones.
     """
 
     def __init__(

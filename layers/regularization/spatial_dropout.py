@@ -53,7 +53,7 @@ class SpatialDropout2D(_SpatialDropout):
         **kwargs: see `Layer`.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import numpy as np
     >>> import anabranch as ab

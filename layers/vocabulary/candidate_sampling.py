@@ -70,7 +70,7 @@ def log_uniform_candidate_sampler(
         being the number of draws that it took.
 
     Raises:
-        TypeError: the classes are no integers.
+        TypeError: the classes are not integers.
         ValueError: a number is not positive, the shape does not fit, or there are fewer classes than are sampled.
 
     Jean, Cho, Memisevic and Bengio, "On Using Very Large Target Vocabulary for Neural Machine Translation", ACL 2015.

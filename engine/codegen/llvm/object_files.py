@@ -105,7 +105,7 @@ class ObjectFiles:
         return code if _seal(name, code) == seal else None
 
     def write(self, name: str, code: bytes) -> None:
-        """Keep object code; that it can't be written, as on a full disk, is no error."""
+        """Keep object code; that it can't be written, as on a full disk, is not an error."""
         if self._folder is None:
             return
         content = _seal(name, code) + code

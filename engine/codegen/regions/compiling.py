@@ -95,7 +95,7 @@ class Plan:
         ragged: how many inputs are TensorArrays of TensorArrays, whose ends are operands after the constants.
         variables: whose values are operands after those.
         in_pieces: how many of them are in functions that its own calls.
-        run: the operations, where it is no loop.
+        run: the operations, where it is not a loop.
         is_whole: whether these are all of a step.
     """
 

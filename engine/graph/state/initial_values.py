@@ -85,7 +85,7 @@ def one_initial_value(initial_value: Any, initializer: Any, name: str | None) ->
 
 
 def names_initializer(value: Any, shape: Any, dtype: DTypeLike) -> bool:
-    """Test whether the first argument of a `Variable` names an initializer, as in Keras, and is no text to be held."""
+    """Test whether the first argument of a `Variable` names an initializer, as in Keras, and is not text to be held."""
     if not isinstance(value, str) or shape is None:
         return False
     return as_shape(shape) != () if dtype is None else not is_string(as_dtype(dtype))

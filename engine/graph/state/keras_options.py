@@ -22,7 +22,7 @@ def checked_name(name: object) -> str:
     """Check the name that a variable is given; gives "variable" for None.
 
     Raises:
-        TypeError: it is no text.
+        TypeError: it is not text.
     """
     if name is None:
         return "variable"

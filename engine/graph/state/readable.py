@@ -1,4 +1,4 @@
-"""`Readable`: what is no variable, but reads as one."""
+"""`Readable`: what is not a variable, but reads as one."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class StatelessScope:
     what a variable reads as, inside the block and after it.
 
     Raises:
-        ValueError: a key is no variable; a value does not fit its variable; something is assigned inside a loop or a
+        ValueError: a key is not a variable; a value does not fit its variable; something is assigned inside a loop or a
             branch of the block, which its value can't leave.
 
     >>> import anabranch as ab

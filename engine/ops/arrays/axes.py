@@ -142,7 +142,7 @@ def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
     """Return `x` with its axes in the order `axes`, or reversed.
 
     Raises:
-        ValueError: `axes` is no permutation of the axes.
+        ValueError: `axes` is not a permutation of the axes.
 
     >>> import anabranch as ab
     >>> ab.ops.transpose(ab.placeholder((2, None, 4), "float32"), (1, 0, 2)).shape

@@ -218,7 +218,7 @@ def arange(
         dtype: by default the common dtype of the arguments: int32 for ints.
 
     Raises:
-        ValueError: the step is zero, or an argument is no scalar.
+        ValueError: the step is zero, or an argument is not a scalar.
 
     >>> import anabranch as ab
     >>> ab.ops.arange(1, 10, 4)

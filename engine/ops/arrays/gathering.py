@@ -278,7 +278,7 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
 
     Raises:
         IndexError: an index is out of bounds (when the graph runs).
-        TypeError: the indices are no integers.
+        TypeError: the indices are not integers.
 
     >>> import anabranch as ab
     >>> ab.ops.take([[1, 2], [3, 4], [5, 6]], [2, 0], axis=0)

@@ -100,7 +100,7 @@ def _parse_key(key: Any) -> tuple[list[Item], list[Tensor]]:
     """Return a key as items and the tensors that fill their places.
 
     Raises:
-        TypeError, IndexError: an entry is no index.
+        TypeError, IndexError: an entry is not an index.
     """
     items: list[Item] = []
     inputs: list[Tensor] = []
@@ -550,7 +550,7 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
 
     Raises:
         IndexError: too many indices, or one that is known to be out of range. What is not known is checked by the run.
-        TypeError: an entry is no index.
+        TypeError: an entry is not an index.
 
     >>> import anabranch as ab
     >>> x = ab.constant([[1, 2, 3], [4, 5, 6]])

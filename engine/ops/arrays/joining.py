@@ -41,7 +41,7 @@ def together(values: Any, what: str) -> list[Tensor]:
 
 
 def _check_axis(axis: Any, function: str) -> None:
-    """Check that an axis is no second tensor.
+    """Check that an axis is not a second tensor.
 
     Raises:
         TypeError: it is.

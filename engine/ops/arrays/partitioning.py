@@ -184,7 +184,7 @@ def dynamic_partition(data: TensorLike, partitions: TensorLike, num_partitions: 
         A list of tensors of shape ``[?] + data.shape[partitions.ndim:]``, whose sizes the run finds out.
 
     Raises:
-        TypeError: the partitions are no integers.
+        TypeError: the partitions are not integers.
         ValueError: the shapes do not fit, there is no part, or (when the graph runs) a number names none.
 
     >>> import anabranch as ab
@@ -215,7 +215,7 @@ def dynamic_stitch(indices: Sequence[TensorLike], data: Sequence[TensorLike]) ->
 
     Raises:
         IndexError: an index is negative (when the graph runs).
-        TypeError: the indices are no integers.
+        TypeError: the indices are not integers.
         ValueError: there are none, or the shapes do not fit.
 
     >>> import anabranch as ab

@@ -216,7 +216,7 @@ def extract_patches(
 
     Raises:
         TypeError: `size` is neither an integer nor a tuple.
-        ValueError: an argument is none of those above, or no patch fits.
+        ValueError: an argument is not one of those above, or no patch fits.
 
     >>> import anabranch as ab
     >>> ab.ops.image.extract_patches(ab.ops.ones((2, 20, 20, 3)), (5, 5)).shape
@@ -342,7 +342,7 @@ def space_to_depth(x: TensorLike, block_size: int, data_format: str | None = "ch
         Images of ``1 / block_size`` of the height and width, with ``channels * block_size ** 2`` channels.
 
     Raises:
-        ValueError: the images have another number of axes, or their sizes are no multiples of `block_size`.
+        ValueError: the images have another number of axes, or their sizes are not multiples of `block_size`.
 
     >>> import anabranch as ab
     >>> ab.ops.space_to_depth(ab.ops.ones((1, 4, 4, 3)), 2).shape

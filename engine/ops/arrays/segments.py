@@ -317,7 +317,7 @@ def _rows_and_ids(what: str, data: TensorLike, segment_ids: TensorLike) -> tuple
     """Return the data with one axis of rows, and a vector with the id of each.
 
     Raises:
-        TypeError: the ids are no integers.
+        TypeError: the ids are not integers.
         ValueError: their shape is not how that of the data begins.
     """
     tensor, ids = convert_to_tensor(data), integers(segment_ids, what)
@@ -369,7 +369,7 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: Any = N
         A tensor [num_segments, ...]; segments without rows hold 0.
 
     Raises:
-        TypeError: the ids or `num_segments` are no integers.
+        TypeError: the ids or `num_segments` are not integers.
         ValueError: the shapes do not fit, or `num_segments` is negative.
 
     >>> import anabranch as ab

@@ -98,7 +98,7 @@ def reverse_sequence(x: TensorLike, seq_lengths: TensorLike, seq_axis: int, batc
         batch_axis: the axis along which they are side by side.
 
     Raises:
-        TypeError: the lengths are no integers.
+        TypeError: the lengths are not integers.
         ValueError: the two axes are one, there are not as many lengths as sequences, or one is too large.
 
     >>> import anabranch as ab
@@ -124,7 +124,7 @@ def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: DTypeLike = "b
         dtype: of the result.
 
     Raises:
-        TypeError: the lengths are no integers.
+        TypeError: the lengths are not integers.
 
     >>> import anabranch as ab
     >>> ab.ops.sequence_mask([1, 3], dtype="int32")
@@ -191,7 +191,7 @@ def invert_permutation(x: TensorLike) -> Tensor:
 
     Raises:
         TypeError: it does not hold integers.
-        ValueError: it is no vector, or (when the graph runs) no permutation.
+        ValueError: it is not a vector, or (when the graph runs) not a permutation.
 
     >>> import anabranch as ab
     >>> ab.ops.invert_permutation([2, 0, 1])
@@ -221,7 +221,7 @@ def unique_with_counts(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
         (values, int32 indices, int32 counts) with ``values[indices] == x``.
 
     Raises:
-        ValueError: `x` is no vector.
+        ValueError: `x` is not a vector.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.unique_with_counts([3, 1, 3]))

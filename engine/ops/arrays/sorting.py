@@ -355,7 +355,7 @@ def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "l
         side: before (``"left"``) or behind (``"right"``) elements that are equal.
 
     Raises:
-        ValueError: `sorted_sequence` is no vector, or `side` is neither of the two.
+        ValueError: `sorted_sequence` is not a vector, or `side` is neither of the two.
     """
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side must be 'left' or 'right'; got {side!r}.")

@@ -116,8 +116,8 @@ def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Ten
         [elements, N], of the dtype of `x`.
 
     Raises:
-        ValueError: `x` is no vector, or `N` is negative.
-        TypeError: `N` is no integer.
+        ValueError: `x` is not a vector, or `N` is negative.
+        TypeError: `N` is not an integer.
 
     >>> import anabranch as ab
     >>> ab.ops.vander([2, 3], 3)

@@ -110,7 +110,7 @@ def _parts(x: object, what: str) -> _Parts:
     """Return the parts of a sparse tensor, checked.
 
     Raises:
-        TypeError: it is none, or its indices or shape are no integers.
+        TypeError: it is none, or its indices or shape are not integers.
         ValueError: its parts do not fit together, or its rank is unknown.
     """
     if not is_sparse(x):
@@ -223,7 +223,7 @@ def transpose(sp_input: SparseTensor, perm: Sequence[int] | None = None) -> Spar
     """Return the axes in the order `perm`, or reversed; the elements in row-major order.
 
     Raises:
-        ValueError: `perm` is no permutation of the axes.
+        ValueError: `perm` is not a permutation of the axes.
     """
     x = _parts(sp_input, "transpose")
     order = [normalize_axis(int(axis), x.rank, "perm") for axis in (range(x.rank)[::-1] if perm is None else perm)]
@@ -461,7 +461,7 @@ def matmul(sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b
 
     Raises:
         IndexError: an index is outside of the matrices (when the graph runs).
-        ValueError: they are no matrices, or their sizes are known not to fit.
+        ValueError: they are not matrices, or their sizes are known not to fit.
 
     >>> import anabranch as ab
     >>> x = ab.ops.SparseTensor([[0, 1], [1, 0]], [5.0, 7.0], [2, 2])
@@ -514,7 +514,7 @@ def embedding_lookup_sparse(
 
     Raises:
         IndexError: an id is outside of the table (when the graph runs).
-        ValueError: there is no such combiner, the ids are no matrix, or what `embedding_lookup` refuses.
+        ValueError: there is no such combiner, the ids are not a matrix, or what `embedding_lookup` refuses.
 
     >>> import anabranch as ab
     >>> ids = ab.ops.SparseTensor([[0, 0], [0, 1], [2, 0]], [1, 2, 0], [3, 2])

@@ -57,7 +57,7 @@ class MergeOutputs(NamedTuple):
 
 
 class RawOp(Op):
-    """Base: ops that are no computations, but say where values go."""
+    """Base: ops that are not computations, but say where values go."""
 
     no_samples: ClassVar[str] = "is run by the dataflow machine alone: test_raw"
     view = True
@@ -190,7 +190,7 @@ def switch(data: TensorLike, pred: TensorLike, name: str | None = None) -> Switc
         The named tuple (output_false, output_true), both like `data`.
 
     Raises:
-        TypeError: `pred` is no scalar bool.
+        TypeError: `pred` is not a scalar bool.
         ValueError: it is built inside a loop or branch.
 
     >>> import anabranch as ab
@@ -214,7 +214,7 @@ def merge(inputs: Sequence[TensorLike], name: str | None = None) -> MergeOutputs
         position among `inputs` of the one that it was (scalar int32).
 
     Raises:
-        TypeError: `inputs` is no sequence, or the dtypes differ.
+        TypeError: `inputs` is not a sequence, or the dtypes differ.
         ValueError: there are no inputs, or it is built inside a loop or branch.
 
     >>> import anabranch as ab
@@ -248,7 +248,7 @@ def enter(
         name: the name of the operation.
 
     Raises:
-        TypeError: `frame_name` is no text.
+        TypeError: `frame_name` is not text.
         ValueError: it is empty, `parallel_iterations` is less than 1, or it is built inside a loop or branch.
 
     >>> import anabranch as ab
@@ -298,7 +298,7 @@ def next_iteration(data: TensorLike, into: Tensor | None = None, name: str | Non
         name: the name of the operation.
 
     Raises:
-        TypeError: `into` is no output of `merge`, or of another dtype or shape.
+        TypeError: `into` is not an output of `merge`, or of another dtype or shape.
         ValueError: `into` is handed something already, or it is built inside a loop or branch.
 
     A loop that counts to 10:
@@ -322,7 +322,7 @@ def loop_cond(pred: TensorLike, name: str | None = None) -> Tensor:
         name: the name of the operation.
 
     Raises:
-        TypeError: `pred` is no scalar bool.
+        TypeError: `pred` is not a scalar bool.
         ValueError: it is built inside a loop or branch.
 
     >>> import anabranch as ab

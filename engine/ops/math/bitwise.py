@@ -228,7 +228,7 @@ def left_shift(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute ``x << y`` for integers; 0 where `y` is not less than their width.
 
     Raises:
-        TypeError: an input is no integer.
+        TypeError: an input is not an integer.
     """
     return apply(LeftShift(), *promote_numbers(x, y))
 
@@ -237,7 +237,7 @@ def right_shift(x: TensorLike, y: TensorLike) -> Tensor:
     """Compute ``x >> y`` for integers; the sign is kept.
 
     Raises:
-        TypeError: an input is no integer.
+        TypeError: an input is not an integer.
     """
     return apply(RightShift(), *promote_numbers(x, y))
 

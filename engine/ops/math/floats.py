@@ -384,7 +384,7 @@ def view(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
         dtype: what to read; None leaves `x` as it is.
 
     Raises:
-        ValueError: the bytes of the last axis are no whole number of elements.
+        ValueError: the bytes of the last axis are not a whole number of elements.
 
     >>> import anabranch as ab
     >>> ab.ops.view([1.0, -2.0], "int32")

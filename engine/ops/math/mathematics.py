@@ -39,7 +39,7 @@ class Power(ElementwiseOp):
     """``x ** y``.
 
     The cotangent of x is exact wherever the power is defined, at x = 0 and for negative x with integral y as well.
-    That of y is ``x ** y * log(x)`` for positive x, and 0 elsewhere, where the power is no smooth function of y.
+    That of y is ``x ** y * log(x)`` for positive x, and 0 elsewhere, where the power is not a smooth function of y.
     """
 
     cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS

@@ -252,7 +252,7 @@ def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
         A vector of max(m, n) - min(m, n) + 1, m + n - 1 or max(m, n) elements.
 
     Raises:
-        ValueError: an input is no vector or is empty, or `mode` is unknown.
+        ValueError: an input is not a vector or is empty, or `mode` is unknown.
 
     >>> import anabranch as ab
     >>> ab.ops.correlate([1, 2, 3], [0, 1, 0.5], "same")
@@ -295,8 +295,8 @@ def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = Non
         (int32 counts [bins], edges [bins + 1]).
 
     Raises:
-        TypeError: `bins` is no integer.
-        ValueError: `bins` is not positive, `range` is no ascending pair, or `x` is no vector.
+        TypeError: `bins` is not an integer.
+        ValueError: `bins` is not positive, `range` is not an ascending pair, or `x` is not a vector.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.histogram([0.0, 0.5, 3.0, 4.0], bins=2))
@@ -323,7 +323,7 @@ def _limits(values: Tensor, limits: Any) -> tuple[Tensor, Tensor]:
     """Return where the bins of a histogram begin and end, which is never the same place.
 
     Raises:
-        ValueError: `limits` is no ascending pair.
+        ValueError: `limits` is not an ascending pair.
     """
     if limits is not None and (len(limits) != 2 or limits[1] < limits[0]):
         raise ValueError(f"histogram: range must be a pair of ascending numbers; got {limits!r}.")

@@ -127,7 +127,7 @@ def _check_channels(channels: Dim, per_group: Dim, filters: Dim) -> None:
     """Refuse what can't be parted into groups.
 
     Raises:
-        ValueError: the channels or filters are no multiple.
+        ValueError: the channels or filters are not a multiple.
     """
     if channels is None or per_group is None or channels == per_group:
         return

@@ -200,7 +200,7 @@ def ctc_decode(
         were not found are empty and have the score -inf.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import anabranch as ab
     >>> logits = [[[0.0, 5.0, 0.0], [0.0, 5.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 5.0]]]

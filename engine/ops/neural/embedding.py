@@ -99,7 +99,7 @@ def embedding_lookup(
 
     Raises:
         IndexError: an id is outside of the table (when the graph runs).
-        TypeError: the ids are no integers.
+        TypeError: the ids are not integers.
         ValueError: there is no shard, no such strategy, the shards' sizes do not fit, or `max_norm` is not positive.
 
     Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning", OSDI 2016, section 4.2.

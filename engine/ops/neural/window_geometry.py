@@ -157,7 +157,7 @@ def check_padding(what: str, padding: Any, allowed: Sequence[str] = ("valid", "s
     """Return `padding` in lower case.
 
     Raises:
-        ValueError: it is none of `allowed`.
+        ValueError: it is not one of `allowed`.
     """
     known = padding.lower() if isinstance(padding, str) else padding
     if known not in allowed:

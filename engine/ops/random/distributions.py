@@ -379,7 +379,7 @@ def binomial(
         seed: see `take_key`.
 
     Raises:
-        ValueError: `dtype` is not floating, or a parameter is known and is no count or no probability.
+        ValueError: `dtype` is not floating, or a parameter is known and is not a count or not a probability.
 
     >>> import anabranch as ab
     >>> ab.random.binomial((2,), counts=7, probabilities=1.0, seed=1)

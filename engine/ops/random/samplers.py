@@ -486,7 +486,7 @@ def categorical(logits: TensorLike, num_samples: int, dtype: DTypeLike = "int32"
         [batch, num_samples], of `dtype`.
 
     Raises:
-        ValueError: `logits` is no matrix.
+        ValueError: `logits` is not a matrix.
     """
     (static,), dynamic = resolve_shape((num_samples,))
     count = dynamic[0] if dynamic else convert_to_tensor(static or 0, dtypes.int32)
@@ -515,7 +515,7 @@ def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
         below_one: whether it has to be less than 1.
 
     Raises:
-        ValueError: it is a number outside of [0, 1], or a tensor that is no floating-point scalar.
+        ValueError: it is a number outside of [0, 1], or a tensor that is not a floating-point scalar.
     """
     if isinstance(rate, (Tensor, Variable)):
         if rate.shape not in ((), None) or not dtypes.is_floating(rate.dtype):

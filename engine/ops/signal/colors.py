@@ -65,7 +65,7 @@ def rgb_to_hsv(images: TensorLike, data_format: str | None = None) -> Tensor:
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
     Raises:
-        ValueError: the images are no floats, or have another number of axes or channels.
+        ValueError: the images are not floats, or have another number of axes or channels.
 
     >>> import anabranch as ab
     >>> ab.ops.image.rgb_to_hsv([[[0.0, 0.5, 0.0]]])
@@ -94,7 +94,7 @@ def hsv_to_rgb(images: TensorLike, data_format: str | None = None) -> Tensor:
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
     Raises:
-        ValueError: the images are no floats, or have another number of axes or channels.
+        ValueError: the images are not floats, or have another number of axes or channels.
     """
     tensor, axis = _floating_channels("hsv_to_rgb", images, data_format)
     hue, saturation, value = unstack(tensor, axis=axis, num=3)

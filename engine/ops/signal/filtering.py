@@ -84,7 +84,7 @@ def gaussian_blur(
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
     Raises:
-        ValueError: the sizes or deviations are no pairs or not positive, or the images have another number of axes.
+        ValueError: the sizes or deviations are not pairs or not positive, or the images have another number of axes.
 
     >>> import anabranch as ab
     >>> ab.ops.image.gaussian_blur(ab.placeholder((2, 64, 80, 3), "float32"), (5, 5)).shape

@@ -304,7 +304,7 @@ def joined_parts(name: str, x: Any) -> tuple[Tensor, DType]:
     """Return a pair of real and imaginary parts as complex numbers, and the dtype of the parts.
 
     Raises:
-        ValueError: it is no pair of real tensors of one shape.
+        ValueError: it is not a pair of real tensors of one shape.
     """
     if not is_sequence(x) or len(x) != 2:
         raise ValueError(f"{name} takes a pair of the real and the imaginary part; got {_described(x)}.")
@@ -345,7 +345,7 @@ def real_signal(name: str, x: TensorLike) -> tuple[Tensor, DType]:
 
 
 def check_positive(name: str, **values: Any) -> None:
-    """Refuse arguments that are no positive integers.
+    """Refuse arguments that are not positive integers.
 
     Raises:
         ValueError: as it says.
@@ -365,7 +365,7 @@ def fft(x: Any) -> tuple[Tensor, Tensor]:
         The real and the imaginary part, [..., n].
 
     Raises:
-        ValueError: `x` is no pair of real tensors of one shape, or has no axis.
+        ValueError: `x` is not a pair of real tensors of one shape, or has no axis.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.fft(([1.0, 2.0], [0.0, 1.0])))
@@ -391,7 +391,7 @@ def fft2(x: Any) -> tuple[Tensor, Tensor]:
         The real and the imaginary part, [..., m, n].
 
     Raises:
-        ValueError: `x` is no pair of real tensors of one shape, or has less than two axes.
+        ValueError: `x` is not a pair of real tensors of one shape, or has less than two axes.
     """
     signal, dtype = joined_parts("fft2", x)
     return parted(apply(FourierTransform(2), signal), dtype)
@@ -437,7 +437,7 @@ def irfft(x: Any, fft_length: int | None = None) -> Tensor:
         [..., fft_length].
 
     Raises:
-        ValueError: `x` is no pair of real tensors of one shape or has no axis, or the length is not positive.
+        ValueError: `x` is not a pair of real tensors of one shape or has no axis, or the length is not positive.
 
     >>> import anabranch as ab
     >>> ab.ops.irfft(([10.0, -2.0, -2.0], [0.0, 2.0, 0.0]))

@@ -166,7 +166,7 @@ def resize(
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
     Raises:
-        ValueError: an argument is none of those above, the images have another number of axes, or both ratios are to
+        ValueError: an argument is not one of those above, the images have another number of axes, or both ratios are to
             be kept.
 
     >>> import anabranch as ab

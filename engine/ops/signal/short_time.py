@@ -283,7 +283,7 @@ def istft(
         [..., length].
 
     Raises:
-        ValueError: an argument is out of range, or `x` is no pair of real tensors of one shape with two axes.
+        ValueError: an argument is out of range, or `x` is not a pair of real tensors of one shape with two axes.
 
     >>> import anabranch as ab
     >>> signal = [0.0, 1.0, 2.0, 3.0, 4.0]

@@ -20,8 +20,8 @@ def _window(x: TensorLike, name: str, shape: Callable[[Tensor], Tensor]) -> Tens
     """Return a window of `x` points as float32: `shape` gives it, in float64, over places from -1 to 1.
 
     Raises:
-        TypeError: `x` is no integer.
-        ValueError: `x` is no scalar.
+        TypeError: `x` is not an integer.
+        ValueError: `x` is not a scalar.
     """
     count: Any = convert_to_tensor(x)
     if not dtypes.is_integer(count.dtype):

@@ -134,7 +134,7 @@ def map_coordinates(
         A tensor of the dtype of `inputs` and the shape of one of the coordinates.
 
     Raises:
-        ValueError: an argument is none of those above, or there are not as many coordinates as axes.
+        ValueError: an argument is not one of those above, or there are not as many coordinates as axes.
 
     >>> import anabranch as ab
     >>> ab.ops.image.map_coordinates([1.0, 3.0], [[0.5, 1.0]], order=1)
@@ -213,7 +213,7 @@ def affine_transform(
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     >>> import anabranch as ab
     >>> to_the_left = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
@@ -264,7 +264,7 @@ def perspective_transform(
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
         numpy.linalg.LinAlgError: (at run time) the points determine no transform: three of them are on a line.
     """
     order = _order("perspective_transform", interpolation)
@@ -319,7 +319,7 @@ def elastic_transform(
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
 
     Raises:
-        ValueError: an argument is none of those above.
+        ValueError: an argument is not one of those above.
 
     Source: P. Simard, D. Steinkraus, J. Platt, "Best practices for convolutional neural networks applied to visual
     document analysis" (2003).

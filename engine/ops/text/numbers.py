@@ -43,10 +43,10 @@ def position_of(index: int, shape: tuple[int, ...]) -> str:
 
 
 def as_strings(array: Any) -> Any:
-    """Return an array of text of any kind as one of dtype "string". One of objects that are no text is left as it is.
+    """Return an array of text of any kind as one of dtype "string". One of objects that are not text is left as it is.
 
     Raises:
-        TypeError: text and other things are mixed. ValueError: bytes are no UTF-8.
+        TypeError: text and other things are mixed. ValueError: bytes are not UTF-8.
     """
     if array.dtype == dtypes.string:
         return array

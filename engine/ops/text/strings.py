@@ -212,7 +212,7 @@ def regex_full_match(input: TensorLike, pattern: str) -> Tensor:
     """Test whether the regular expression `pattern` (of Python's `re`) matches the whole of each string.
 
     Raises:
-        ValueError: `pattern` is no regular expression.
+        ValueError: `pattern` is not a regular expression.
     """
     text.compiled(pattern, "regex_full_match")
     return apply(RegexFullMatch(pattern), _strings(input, "regex_full_match"))
@@ -229,7 +229,7 @@ def regex_replace(input: TensorLike, pattern: str, rewrite: str, replace_global:
         replace_global: replace all matches, not only the first of each string.
 
     Raises:
-        ValueError: `pattern` is no regular expression, or `rewrite` names a group that it lacks.
+        ValueError: `pattern` is not a regular expression, or `rewrite` names a group that it lacks.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.strings.regex_replace("data/cat/7.png", r"^.*/(\w+)/[^/]*$", r"\1"))
@@ -251,7 +251,7 @@ def to_number(input: TensorLike, out_type: Any = "float32") -> Tensor:
 
     Raises:
         TypeError: `out_type` is another dtype.
-        ValueError: at run time, if a string is no such number; the first one is named.
+        ValueError: at run time, if a string is not such a number; the first one is named.
 
     >>> import anabranch as ab
     >>> ab.ops.strings.to_number(["7", "-1"], "int32")
@@ -337,7 +337,7 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int) -> Tensor:
     """Return a number below `num_buckets` for each string: its 64-bit FNV-1a hash, modulo `num_buckets`, as int64.
 
     The hash is taken of the UTF-8 bytes, and is the same on every machine and in every version. (TensorFlow's is
-    FarmHash's Fingerprint64, which gives other numbers.) It is no defence against chosen strings.
+    FarmHash's Fingerprint64, which gives other numbers.) It is not a defence against chosen strings.
 
     Raises:
         ValueError: `num_buckets` is not positive.

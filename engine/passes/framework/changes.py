@@ -84,7 +84,7 @@ def set_output(operation: Operation, position: int, tensor: Symbol) -> None:
 def release_output(tensor: Symbol) -> None:
     """Put another tensor, which nothing takes, in place of one among the outputs of the operation that computes it.
 
-    A tensor that is none of these any more, as the final value of a loop variable that was taken out, stays as it is.
+    A tensor that is not one of these any more, as the final value of a loop variable that was taken out, stays.
     """
     operation = tensor.operation
     operation.outputs = tuple(

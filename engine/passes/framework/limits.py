@@ -59,7 +59,7 @@ def counted() -> Generator[None]:
     """Count the rewrites of a step from 0, under the limit that holds.
 
     Raises:
-        ValueError: ANABRANCH_REWRITES is no number.
+        ValueError: ANABRANCH_REWRITES is not a number.
     """
     before, _rewrites.left, _rewrites.done = _rewrites.left, _limit(), 0
     try:

@@ -116,7 +116,7 @@ def watch(step: Rewriter, is_placed: bool, passes: Sequence[str]) -> Watch | Non
         passes: the names of all passes.
 
     Raises:
-        ValueError: ANABRANCH_DUMP has a name of no pass, or ANABRANCH_VERIFY is no number.
+        ValueError: ANABRANCH_DUMP has a name of no pass, or ANABRANCH_VERIFY is not a number.
     """
     dumped, verified, asked = names_dumped(), os.environ.get(VERIFY, ""), _asked.stages
     unknown = sorted(dumped.difference(passes, ("all", "llvm")))
@@ -166,7 +166,7 @@ def is_verified(step: Rewriter, text: str) -> bool:
         text: the value of ANABRANCH_VERIFY: one of how many.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it is not a number.
     """
     if not text.isdecimal():
         raise ValueError(f"{VERIFY}={text!r}: expected 1 to verify every step, n to verify one of n, or 0 for none.")

@@ -341,7 +341,7 @@ class Rewriter:
         self._known_kept, self._known_uses, self._is_changed = None, None, True
 
     def touch(self) -> None:
-        """Note that the step is changed in other ways than by the methods of above: by analyses, which are no rules."""
+        """Note that the step is changed in other ways than by the methods above: by analyses, which are not rules."""
         self._is_changed = True
 
     # --- between passes -------------------------------------------------------------------------------------

@@ -546,7 +546,7 @@ def _asks(operation: Operation) -> bool:
 
 
 def _request(operation: Operation) -> tuple[Any, ...]:
-    """Return the requests of an operation to its device; a preference for another operation's device is no request."""
+    """Return the requests of an operation to its device; a preference for another one's device is not a request."""
     held = operation.colocations
     return (operation.device, *[item for item in held if not isinstance(item, Colocation) or item.binding])
 

@@ -347,8 +347,8 @@ def _trend(loop: LoopView, tensor: Symbol, depth: int = 0) -> int:
 def kept_by_arithmetic(body: Region, position: int) -> Symbol | None:
     """Return the bools of rows by whose numbers loop variable `position` is kept.
 
-    ``m*new + (1-m)*old`` and ``old + m*(new-old)`` are no choice: ``0 * new`` is NaN where `new` is not finite, though
-    the row is not live.
+    ``m*new + (1-m)*old`` and ``old + m*(new-old)`` are not a choice: ``0 * new`` is NaN where `new` is not finite,
+    though the row is not live.
     """
     old, result = body.parameters[position], body.results[position]
     pending, seen = [result], dict[Symbol, None]()

@@ -28,7 +28,7 @@ def set_memory_budget(budget: int | None) -> None:
     Steps that were compiled before are compiled again when they are next run. See docs/memory.md.
 
     Raises:
-        TypeError: it is no integer. ValueError: it is negative.
+        TypeError: it is not an integer. ValueError: it is negative.
 
     >>> import anabranch as ab
     >>> ab.config.set_memory_budget(2**20)

@@ -1,7 +1,7 @@
 """Take rows of a table where they are used first: then they are still in the cache.
 
 The table must be kept until then. So this is done where rows are taken from it several times, and their number is known
-at run time only: rows of a known number are taken in one pass. It is no pattern but an analysis: what counts is who
+at run time only: rows of a known number are taken in one pass. It is not a pattern but an analysis: what counts is who
 uses the rows first, and what is written before.
 """
 

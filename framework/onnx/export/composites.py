@@ -53,7 +53,7 @@ class _Recogniser:
             self._uses[symbol] = self._uses.get(symbol, 0) + 1
 
     def is_used_once(self, symbol: Symbol) -> bool:
-        """Test whether the elements of a tensor are read by one operation and are no result."""
+        """Test whether the elements of a tensor are read by one operation and are not a result."""
         return self._uses.get(symbol, 0) <= 1
 
     def first_of_size(self, symbol: Symbol, axis: int) -> tuple[Symbol, int]:

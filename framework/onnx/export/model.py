@@ -49,7 +49,7 @@ def checked_opset(opset_version: object) -> int:
     """Return the opset that was asked for, by default 21.
 
     Raises:
-        ValueError: it is no int between 18 and 25.
+        ValueError: it is not an int between 18 and 25.
     """
     if opset_version is None:
         return DEFAULT
@@ -82,7 +82,7 @@ def export_graph(
 
     Raises:
         OnnxError: an operation has no counterpart in ONNX; the message names it and its line.
-        TypeError: inputs are no placeholders, or outputs no tensors.
+        TypeError: inputs are not placeholders, or outputs are not tensors.
         ValueError: there is no output, or the opset is not supported.
 
     >>> import anabranch as ab, os, tempfile

@@ -80,7 +80,7 @@ def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:
 
 
 def _needed(states: dict[Variable, tuple[str, Symbol]], fetches: list[Symbol]) -> dict[Variable, tuple[str, Symbol]]:
-    """Return the states on which outputs depend; others, such as those of metrics, are none of the inference."""
+    """Return the states on which outputs depend; others, such as those of metrics, are not part of the inference."""
     pending, seen, read = [fetch.operation for fetch in fetches], set[Operation](), set[Variable]()
     while pending:
         operation = pending.pop()

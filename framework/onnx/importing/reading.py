@@ -208,7 +208,7 @@ def check_order(graph: GraphProto, around: set[str], depth: int = 0) -> None:
 
 
 def _check_texts(graph: GraphProto) -> None:
-    """Refuse names that are no UTF-8, which protobuf hands over as bytes."""
+    """Refuse names that are not UTF-8, which protobuf hands over as bytes."""
     texts = [graph.name, *[each.name for each in (*graph.input, *graph.output, *graph.initializer)]]
     for node in graph.node:
         texts += [node.name, node.op_type, node.domain, *node.input, *node.output]

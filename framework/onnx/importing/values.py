@@ -93,7 +93,7 @@ class FourBits:
 
 
 class TransposedWeight(Readable):
-    """The transpose of a matrix that is no variable, such as a rounded weight."""
+    """The transpose of a matrix that is not a variable, such as a rounded weight."""
 
     def __init__(self, weight: Readable) -> None:
         self._weight = weight

@@ -170,7 +170,7 @@ def export_graph(
         The version.
 
     Raises:
-        TypeError, ValueError: something is no tensor of one graph, an output needs another placeholder, or variables
+        TypeError, ValueError: something is not a tensor of one graph, an output needs another placeholder, or variables
             are written.
         SavedGraphError: an operation holds a Python function; the message names its line.
 

@@ -396,7 +396,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(b"408 Request Timeout", f"The body did not come within {limit}.")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the form of all errors."""
+        """Refuse what is not HTTP, in the form of all errors."""
         self._refuse(b"400 Bad Request", msg)
 
     def _refuse(self, status: bytes, message: str) -> None:
