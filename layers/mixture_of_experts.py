@@ -59,7 +59,7 @@ class MixtureOfExperts(Layer):
             is added to `dropped_tokens`. It may also be set later.
 
     Inputs are ``(..., features)``, each vector a token. The gates of a token are the softmax of its `k` largest logits;
-    with ``k=1``, where that would be 1 and teach the gate nothing, the largest of the softmax of all. Tokens are parted
+    with ``k=1``, where that would be 1 and teach the gate nothing, the largest of the softmax of all. Tokens are split
     by expert, so that each expert computes on those alone that chose it. By expert choice, an expert takes the tokens
     whose softmax of all logits is largest for it, and that is the gate; a token may be taken by several experts or by
     none. Masked tokens go to no expert; their outputs are 0. In a cell, a call without a mask leaves out the rows that

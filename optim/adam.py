@@ -63,7 +63,7 @@ def towards(slot: Variable, value: Tensor, share: float) -> Tensor:
 
 
 class Adam(Moments):
-    """Adam.
+    """Adam: steps by running means of the gradients and of their squares.
 
     Args:
         learning_rate: a number, a schedule, or a function without arguments.
@@ -143,7 +143,7 @@ class NadamStep(NamedTuple):
 
 
 class Nadam(Moments):
-    """Adam with Nesterov's momentum; arguments as of `Adam`.
+    """Adam with Nesterov's momentum; for the arguments see `Adam`.
 
     Source: Dozat, "Incorporating Nesterov Momentum into Adam", 2016.
     """
@@ -174,7 +174,7 @@ class Nadam(Moments):
 
 
 class Adamax(Moments):
-    """Adam with the largest gradient (faded) in place of the mean square; arguments as of `Adam`.
+    """Adam with the largest gradient (faded) in place of the mean square; for the arguments see `Adam`.
 
     Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2014, section 7.
     """
@@ -206,7 +206,7 @@ class LambStep(NamedTuple):
 
 
 class Lamb(Moments):
-    """Adam whose steps have the length of the weights they change; arguments as of `Adam`.
+    """Adam whose steps have the length of the weights they change; for the arguments see `Adam`.
 
     Source: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020.
     """

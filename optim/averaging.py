@@ -69,7 +69,7 @@ class Lookahead(_Copies):
 
     Args:
         optimizer: what changes the fast weights.
-        sync_period: after so many steps ``slow += slow_step_size * (fast - slow); fast = slow``.
+        sync_period: after this many steps ``slow += slow_step_size * (fast - slow); fast = slow``.
         slow_step_size: how far the slow weights go, in [0, 1].
         name: for its variables; by default from the class.
 
@@ -214,7 +214,7 @@ class SWA(_Averages):
     Args:
         optimizer: what makes the steps; its learning rate is best constant or cyclic by then.
         start_averaging: the weights after this step are the first that count.
-        average_period: and after that, those after each so many steps.
+        average_period: and after that, those after every this many steps.
         name: for its variables; by default from the class.
 
     Raises:

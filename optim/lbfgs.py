@@ -24,7 +24,7 @@ class LBFGS(Optimizer):
 
     Args:
         learning_rate: the step that a line search tries first; 1 is a full quasi-Newton step.
-        history_size: so many latest steps approximate the curvature.
+        history_size: how many of the latest steps approximate the curvature.
         max_iterations: in one run of what `minimize` returns.
         tolerance_gradient: end where no element of the gradient is larger.
         tolerance_change: end where no element of the variables changes by more in an iteration.

@@ -37,7 +37,7 @@ class LossScaleOptimizer(Wrapper):
     Args:
         inner_optimizer: what makes the steps.
         initial_scale: what the loss is multiplied by at first. Better too high than too low: it falls quickly.
-        dynamic_growth_steps: after so many steps with finite gradients the scale is doubled.
+        dynamic_growth_steps: after this many steps with finite gradients the scale is doubled.
         name: for its variables; by default from the class.
 
     The loss is multiplied by a scale before gradients are taken, and gradients are divided by it, so that small ones

@@ -34,7 +34,7 @@ class Muon(Optimizer):
         exclude_layers: patterns; Adam changes the variables in whose paths one is found. Name the output layer here.
         exclude_embeddings: whether Adam changes variables with "embedding" in their paths.
         muon_a, muon_b, muon_c: of the polynomial by which a matrix becomes orthogonal.
-        adam_lr_ratio: Adam's learning rate is so many times the other.
+        adam_lr_ratio: Adam's learning rate is the other one times this.
         momentum: how much of the last step is kept.
         ns_steps: how often the polynomial is applied.
         nesterov: look ahead.

@@ -59,9 +59,9 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         global_clipnorm: clip all gradients together to this norm.
         use_ema: keep moving averages of the variables, which `finalize_variable_values` puts in their places.
         ema_momentum: of these averages.
-        ema_overwrite_frequency: put them in place after so many steps, too.
+        ema_overwrite_frequency: put them in place after every this many steps, too.
         loss_scale_factor: gradients are divided by it; `scale_loss` multiplies a loss by it.
-        gradient_accumulation_steps: add gradients up over so many steps, and then make one step with their mean.
+        gradient_accumulation_steps: add gradients up over this many steps, and then make one step with their mean.
         name: for its variables; by default from the class.
 
     In a graph that is being built (or given tensors), `apply` adds the assignments to it; given arrays it acts at
@@ -293,7 +293,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def minimize(self, loss: Any, var_list: Sequence[Any], tape: Any = None) -> Any:
-        """Make a step that makes `loss` smaller.
+        """Make a step that reduces `loss`.
 
         Args:
             loss: a scalar tensor, to whose graph the step is added; or a function without arguments that gives one,

@@ -29,7 +29,7 @@ class ScheduleFreeAdamW(Optimizer):
         beta_1: how near to the average, in place of momentum, gradients are taken.
         beta_2: how much the running means of squared gradients keep.
         epsilon: keeps divisions finite.
-        warmup_steps: over so many steps the learning rate rises to its value; 0 for none.
+        warmup_steps: over this many steps the learning rate rises to its value; 0 for none.
         **options: see `Optimizer`.
 
     The slot `momentum` is the latest point; the variable itself is the mixture at which gradients are taken.

@@ -101,7 +101,7 @@ class ExponentialDecay(LearningRateSchedule):
 
 
 class InverseTimeDecay(LearningRateSchedule):
-    """``initial_learning_rate / (1 + decay_rate * step / decay_steps)``; arguments as of `ExponentialDecay`."""
+    """``initial_learning_rate / (1 + decay_rate * step / decay_steps)``; for the arguments see `ExponentialDecay`."""
 
     arguments = ("initial_learning_rate", "decay_steps", "decay_rate", "staircase", "name")
 

@@ -28,7 +28,7 @@ class Selective(Wrapper):
         name: for its variables; by default from the class.
 
     An update that is left out is a branch that is not taken. Left out as a whole, it changes nothing of the optimizer
-    either, slots, moving averages and `iterations` included: it is as if its batch had not been, or with accumulated
+    either, slots, moving averages and `iterations` included: it is as if its batch had not come, or with accumulated
     gradients its batches. With `per_variable`, `iterations` counts on, and what is left out is a variable's update with
     its slots: the optimizer's running means of it do not fade. An update that holds NaN is never large enough.
 
@@ -88,7 +88,7 @@ class Frozen(Wrapper):
     on their layer.
 
     Raises:
-        ValueError: a range is none, a pattern is found in no variable, or `optimizer` is not an optimizer.
+        ValueError: a range is not one, a pattern is found in no variable, or `optimizer` is not an optimizer.
 
     Source of the schedule: Brock et al., "FreezeOut: Accelerate Training by Progressively Freezing Layers", 2017.
 

@@ -56,7 +56,7 @@ class CachedMultiHeadAttention(MultiHeadAttention):
     """
 
     def initial_cache(self, batch_size: DimLike | None, capacity: DimLike) -> Cache:
-        """Return an empty cache for so many places."""
+        """Return an empty cache for `capacity` places."""
         sizes = (batch_size, capacity, self.num_heads)
         return (
             ops.zeros((*sizes, self.key_dim), self.compute_dtype),

@@ -35,7 +35,7 @@ class HeadsAttention(Layer):
         head_size: the length of a head's queries, whose root scores are divided by.
         dropout: in training, the part of the weights that is dropped.
         use_bias: whether the projections have biases.
-        sliding_window: a target sees only sources less than so many places away; None for no limit.
+        sliding_window: a target sees only sources less than this many places away; None for no limit.
         flash_attention: how to compute, not what; there is one way here. It may not be True together with dropout.
         kernel_initializer, bias_initializer: first values of the projections.
         kernel_regularizer, bias_regularizer, activity_regularizer: penalties on the projections.

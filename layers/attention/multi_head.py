@@ -31,7 +31,7 @@ class MultiHeadAttention(HeadsAttention):
         use_bias: whether the projections have biases.
         output_shape: the sizes of the outputs' last axes; by default those of the query's last.
         attention_axes: the axes that are attended over; by default all but batch and features.
-        sliding_window: a target sees only sources less than so many places away; None for no limit.
+        sliding_window: a target sees only sources less than this many places away; None for no limit.
         flash_attention: how to compute, not what; there is one way here. It may not be True together with dropout.
         kernel_initializer, bias_initializer: first values of the projections.
         kernel_regularizer, bias_regularizer, activity_regularizer: penalties on the projections.

@@ -31,7 +31,7 @@ class PositionEmbedding(Layer):
     """A learnt vector for each position (Gehring et al., 2017; Devlin et al., 2019).
 
     Args:
-        sequence_length: the most positions.
+        sequence_length: the largest number of positions.
         initializer: of the vectors.
 
     Call arguments: ``inputs (batch, steps, features)``, of which only the shape counts; ``start_index``, the position
@@ -85,7 +85,7 @@ class SinePositionEncoding(Layer):
     Args:
         max_wavelength: that of the last features, over two pi.
 
-    Call arguments, and Returns: see `PositionEmbedding`; any number of positions will do.
+    Call arguments, and Returns: see `PositionEmbedding`; any number of positions is allowed.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -328,7 +328,7 @@ class TokenAndPositionEmbedding(Layer):
 
     Args:
         vocabulary_size: the number of tokens.
-        sequence_length: the most positions.
+        sequence_length: the largest number of positions.
         embedding_dim: the length of the vectors.
         tie_weights: see `ReversibleEmbedding`; ``layer.token_embedding(x, reverse=True)`` gives logits.
         embeddings_initializer: of both tables.

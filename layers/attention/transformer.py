@@ -213,7 +213,7 @@ class TransformerDecoder(TransformerBlock):
         ``(batch, steps, features)``; with a ``self_attention_cache`` ``(outputs, cache)``.
 
     Raises:
-        ValueError: an argument is out of range, or there is an encoder sequence where there was none, or none.
+        ValueError: an argument is out of range, or only some of the calls have an encoder sequence.
 
     Vaswani et al., "Attention is All You Need", 2017, arXiv:1706.03762.
 
@@ -242,7 +242,7 @@ class TransformerDecoder(TransformerBlock):
         self._build_feedforward(shape)
 
     def initial_cache(self, batch_size: DimLike | None, capacity: DimLike) -> Cache:
-        """Return an empty `self_attention_cache` for so many places."""
+        """Return an empty `self_attention_cache` for `capacity` places."""
         return self.self_attention_layer.initial_cache(batch_size, capacity)
 
     def project_encoder_sequence(self, encoder_sequence: TensorLike) -> Cache:
@@ -311,7 +311,7 @@ class TransformerDecoderCell(Layer):
 
     Args:
         decoder: the decoder, whose weights are used.
-        max_length: the most places.
+        max_length: the largest number of places.
 
     Call arguments: ``inputs (batch, features)``; ``states``, the keys and values, ``(batch, max_length, heads, size)``,
     and the number of places so far, ints ``(batch,)``; ``memory``, for a decoder that attends to an encoder's outputs:

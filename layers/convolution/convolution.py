@@ -147,7 +147,7 @@ class Conv2D(_Conv):
         padding: ``"valid"`` (none) or ``"same"`` (zeros on both sides, so that at stride 1 the sizes stay).
         data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
         dilation_rate: from one cell of a window to the next; an int, or one for each spatial axis.
-        groups: input channels and filters are parted into so many groups, each convolved by itself.
+        groups: input channels and filters are divided into this many groups, each convolved by itself.
         activation: a name or function; None for none.
         use_bias: whether there is a bias.
         kernel_initializer, bias_initializer: first values.

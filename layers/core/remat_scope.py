@@ -36,7 +36,7 @@ class RematScope:
         layer_names: names of layers.
 
     Raises:
-        ValueError: the mode is another word.
+        ValueError: the mode is unknown.
 
     >>> import anabranch as ab
     >>> with ab.RematScope("list_of_layers", layer_names=["wide"]):

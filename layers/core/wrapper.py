@@ -20,7 +20,7 @@ class Wrapper(Layer):
         layer: the layer inside; built with the wrapper, for the same input.
 
     Raises:
-        ValueError: `layer` is none.
+        ValueError: `layer` is not a layer.
 
     >>> import anabranch as ab
     >>> class Twice(ab.layers.Wrapper):

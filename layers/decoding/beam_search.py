@@ -79,7 +79,7 @@ def beam_search(
         states: the states before the first step: nested lists, tuples and dicts of tensors ``(batch, ...)``.
         start_token: the token before the first, a number or ``(batch,)``.
         end_token: the token that ends a sequence, and fills up the results.
-        max_length: the most tokens in a sequence, its `end_token` included.
+        max_length: the largest number of tokens in a sequence, its `end_token` included.
         beam_width: how many live beams a row has.
         top_paths: how many sequences a row gets, at most `beam_width`, which is the default. Fewer are found sooner.
         length_penalty: ``a`` in the score, the sum of log-probabilities over ``((5 + length) / 6) ** a`` (Wu et al.,

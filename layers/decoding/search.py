@@ -43,7 +43,7 @@ def greedy_search(
         states: the states before the first step: nested lists, tuples and dicts of tensors ``(batch, ...)``.
         start_token: the token before the first, a number or ``(batch,)``.
         end_token: the token that ends a row, and fills up the results.
-        max_length: the most tokens of a row, its `end_token` included.
+        max_length: the largest number of tokens of a row, its `end_token` included.
 
     Returns:
         ``(sequences, scores, lengths)``: int32 ``(batch, max_length)``, without the start token; the sums of
@@ -89,7 +89,7 @@ def sample(
     Args:
         step, states, start_token, end_token, max_length: see `greedy_search`.
         temperature: logits are divided by it, a positive number or scalar tensor: below 1 is careful, above 1 is wild.
-        top_k: draw from so many of the most probable tokens only (Fan et al., 2018).
+        top_k: draw only from this many of the most probable tokens (Fan et al., 2018).
         top_p: draw from the fewest of the most probable tokens that have this probability together, within (0, 1]
             (Holtzman et al., 2020); of what `top_k` leaves, if both are given.
         seed: an integer or an `ab.random.SeedGenerator`.

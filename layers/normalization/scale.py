@@ -129,7 +129,7 @@ class GroupNormalization(Layer):
 
 @config_from_signature()
 class RMSNormalization(Layer):
-    """Each sample over the root of its mean square along `axis`, times a learned scale (Zhang and Sennrich, 2019).
+    """Each sample divided by the root of its mean square along `axis`, times a learned scale (Zhang, Sennrich, 2019).
 
     Args:
         axis: the axis, or several.
@@ -169,7 +169,7 @@ class RMSNormalization(Layer):
 
 @config_from_signature()
 class UnitNormalization(Layer):
-    """Each sample with length 1: over the root of its sum of squares along `axis`.
+    """Each sample with length 1: divided by the root of its sum of squares along `axis`.
 
     Args:
         axis: the axis, or several.

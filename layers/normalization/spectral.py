@@ -32,7 +32,7 @@ class SpectralNormalization(Layer):
     Weights: those of the layer, and ``vector_u (1, columns)``, with which the next iteration begins.
 
     Raises:
-        ValueError: `layer` is none, or has no kernel; or `power_iterations` is not positive.
+        ValueError: `layer` is not a layer, or has no kernel; or `power_iterations` is not positive.
 
     >>> import numpy as np
     >>> import anabranch as ab

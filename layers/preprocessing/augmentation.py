@@ -124,7 +124,7 @@ class RandomZoom(RandomWarp):
     Args:
         height_factor: how much the height shrinks (negative: grows) at most, or a range; 0.2 shows 20 % more.
         width_factor: as `height_factor`; None keeps the aspect ratio.
-        fill_mode, interpolation, seed, fill_value, data_format, bounding_box_format: as of `RandomRotation`.
+        fill_mode, interpolation, seed, fill_value, data_format, bounding_box_format: see `RandomRotation`.
 
     Raises:
         ValueError: a factor is outside of (-1, 1], or a mode is unknown.
@@ -169,7 +169,7 @@ class RandomTranslation(RandomWarp):
     Args:
         height_factor: how far down at most, or a range, as a part of the height; negative ones move up.
         width_factor: how far to the right, as a part of the width.
-        fill_mode, interpolation, seed, fill_value, data_format, bounding_box_format: as of `RandomRotation`.
+        fill_mode, interpolation, seed, fill_value, data_format, bounding_box_format: see `RandomRotation`.
 
     Raises:
         ValueError: a factor is outside of [-1, 1], or a mode is unknown.

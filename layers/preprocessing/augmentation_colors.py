@@ -218,7 +218,7 @@ class RandomInvert(RandomColorLayer):
 
 
 class RandomPosterization(RandomColorLayer):
-    """In training, leaves each image some of the eight bits of a colour.
+    """In training, keeps only some of the eight bits of the colours of each image.
 
     Args:
         factor: the largest number of bits (it is drawn from those below), or a range ``(low, high)`` without `high`; a
@@ -281,7 +281,7 @@ class RandomColorJitter(RandomImageLayer):
 
     Args:
         value_range: the range of the pixels.
-        brightness_factor, contrast_factor, saturation_factor, hue_factor: as of `RandomBrightness`, `RandomContrast`,
+        brightness_factor, contrast_factor, saturation_factor, hue_factor: see `RandomBrightness`, `RandomContrast`,
             `RandomSaturation` and `RandomHue`; None leaves that one out.
         seed: an integer, so that a new process draws the same.
         data_format: "channels_last" or "channels_first".

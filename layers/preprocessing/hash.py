@@ -125,7 +125,7 @@ class HashedCrossing(PreprocessingLayer):
     that shape, in int64; for "one_hot" ``(batch, num_bins)``.
 
     Raises:
-        ValueError: there are fewer than two inputs, or their shapes or dtypes are others.
+        ValueError: there are fewer than two inputs, or their shapes or dtypes differ.
 
     >>> HashedCrossing(5)((["A", "B", "A"], [101, 101, 102]))
     Tensor([1, 4, 3], dtype=int64)

@@ -284,7 +284,7 @@ class Resizing(ImageLayer):
         crop_to_aspect_ratio: cut off what does not fit, rather than distort.
         pad_to_aspect_ratio: fill up, rather than distort.
         fill_mode: "constant", how padding is filled.
-        fill_value: what with.
+        fill_value: the value that padding is filled with.
         antialias: smooth when sizes shrink.
         data_format: "channels_last" or "channels_first".
         bounding_box_format: see `ImageLayer`.

@@ -544,7 +544,7 @@ class IntegerLookup(IndexLookup):
 
     Args:
         max_tokens, num_oov_indices, mask_token, vocabulary, idf_weights, invert, output_mode, sparse,
-            pad_to_max_tokens: as of `StringLookup`.
+            pad_to_max_tokens: see `StringLookup`.
         oov_token: what an inverse lookup gives for unknown indices.
         vocabulary_dtype: "int64", the only one.
         oov_method: how several indices for unknown integers are chosen among: "floormod" or "farmhash".

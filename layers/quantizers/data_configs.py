@@ -65,7 +65,7 @@ class GPTQConfig(_DataConfig):
         weight_bits: 2, 3, 4 or 8.
         num_samples: how many sequences of the data are looked at.
         per_channel: a scale for each output, rather than one for all.
-        sequence_length: of each of them.
+        sequence_length: the number of tokens in each of them.
         hessian_damping: is added to the diagonal of the inputs' products, as part of its mean.
         group_size: terms that share a scale and a zero point; -1: all of an output.
         symmetric: without zero points.

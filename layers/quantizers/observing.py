@@ -168,7 +168,7 @@ def report(model: Layer, quantised: Layer, data: Data, batches: int | None = Non
         its own name.
 
     Raises:
-        ValueError: the models have other layers.
+        ValueError: the models have different layers.
 
     >>> import anabranch as ab
     >>> import numpy as np

@@ -30,8 +30,8 @@ def pack_int4(arr: TensorLike, axis: int = 0, dtype: str = "int8") -> tuple[Tens
         The bytes, their shape, and the size of `axis` before.
 
     Raises:
-        ValueError: `dtype` is another one.
-        TypeError: `arr` is of another dtype.
+        ValueError: `dtype` is neither of these.
+        TypeError: `arr` has another dtype.
 
     Source: ``keras.quantizers.pack_int4``.
 
@@ -69,8 +69,8 @@ def unpack_int4(packed: TensorLike, orig_len: int, axis: int = 0, dtype: str = "
         The integers.
 
     Raises:
-        ValueError: `dtype` is another one.
-        TypeError: `packed` is of another dtype.
+        ValueError: `dtype` is neither of these.
+        TypeError: `packed` has another dtype.
 
     Source: ``keras.quantizers.unpack_int4``.
 

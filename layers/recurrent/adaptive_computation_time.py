@@ -40,7 +40,7 @@ class AdaptiveComputationTime(Layer):
             is called in a step and 0 after that.
         ponder_cost: the weight of the ponder cost, the number of calls and the remainder, summed over the steps of a
             sequence and averaged over the batch, in the model's loss.
-        max_steps: the most calls in a step.
+        max_steps: the largest number of calls in a step.
         epsilon: a row halts when its halting probabilities sum to ``1 - epsilon``; so that one call can be enough.
         ponder_metric: a metric such as ``ab.metrics.Mean("ponder_steps")`` to keep up to date, which `fit` then logs:
             the mean number of calls a step. It may also be set later.

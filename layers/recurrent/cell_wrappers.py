@@ -91,7 +91,7 @@ class CellWrapper(Layer):
 class ZoneoutCell(CellWrapper):
     """In training, a random part of the units of each state keeps its value at each step (Krueger et al., 2017).
 
-    Otherwise the new states are what is to be expected, ``rate * old + (1 - rate) * new``. A cell's output that is one
+    Otherwise the new states are the expected ones, ``rate * old + (1 - rate) * new``. A cell's output that is one
     of its states is the state as zoneout leaves it.
 
     Args:

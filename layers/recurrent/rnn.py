@@ -298,7 +298,7 @@ class RNN(Layer):
         return pack_as(form, [ops.convert_to_tensor(state, self.compute_dtype) for state in given])
 
     def step(self, x: Nest[Tensor | None], states: Nest[Tensor | None], training: bool | None) -> tuple[Tensor, Any]:
-        """Return one step of the cell; the new states come back in the form of the old ones.
+        """Make one step of the cell; the new states come back in the form of the old ones.
 
         Raises:
             TypeError, ValueError: the cell does not return a pair of an output and as many states as it was given.

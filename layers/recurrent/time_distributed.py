@@ -24,7 +24,7 @@ class TimeDistributed(Wrapper):
         layer: the layer. It sees all steps of all samples at once, as one larger batch.
 
     Raises:
-        ValueError: `layer` is none, or at the call the input has fewer than three axes.
+        ValueError: `layer` is not a layer, or at the call the input has fewer than three axes.
     """
 
     def __init__(self, layer: Layer, **kwargs: Unpack[LayerOptions]) -> None:

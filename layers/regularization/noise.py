@@ -105,7 +105,7 @@ class AlphaDropout(Layer):
 
 @config_from_signature()
 class ActivityRegularization(Layer):
-    """Its inputs, whose size is added to the loss: ``l1 * sum(|x|) + l2 * sum(x^2)``.
+    """Returns its inputs, and adds their size to the loss: ``l1 * sum(|x|) + l2 * sum(x^2)``.
 
     Args:
         l1: the factor of the absolute values.

@@ -138,7 +138,7 @@ def fixed_unigram_candidate_sampler(
         true_classes, num_true, num_sampled, unique, range_max, seed: see there.
         distortion: the power to which counts are raised: 1 for the counts themselves, 0 for all classes alike; 0.75 in
             word2vec.
-        num_reserved_ids: so many classes before those that are counted, which are never sampled.
+        num_reserved_ids: the number of classes before those that are counted; they are never sampled.
         unigrams: the counts of the other classes.
 
     Raises:

@@ -40,7 +40,7 @@ class ShardedEmbedding(Layer):
     of ``(input_dim, output_dim)``. Of its shards the first ``input_dim % num_shards`` have one row more. Files have the
     whole table, whatever the number of shards.
 
-    Integers are parted by shard, each shard's rows gathered on its device, and put into their places again
+    Integers are split by shard, each shard's rows gathered on its device, and put into their places again
     (`ops.embedding_lookup`). The gradient of each shard is `IndexedSlices`, so a step touches no other rows.
 
     Raises:

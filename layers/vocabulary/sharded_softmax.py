@@ -98,7 +98,7 @@ def sharded_top_k(
         ``(batch, k)``: logits, largest first, and int32 numbers of classes.
 
     Raises:
-        ValueError: there are not so many classes, or arguments do not fit.
+        ValueError: there are fewer classes, or arguments do not fit.
 
     >>> import anabranch as ab
     >>> even, odd = [[0.0], [2.0], [4.0]], [[1.0], [3.0]]
