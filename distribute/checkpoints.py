@@ -41,9 +41,9 @@ class CheckpointManager:
             folder that fsspec reads and writes (extra ``remote``, and the package of that kind of store).
         items: a model, with its optimizer, metrics and random state; or variables, in a list or by name.
         max_to_keep: how many checkpoints are kept; None for all.
-        keep_checkpoint_every_n_hours: keep one beyond these for each so many hours.
+        keep_checkpoint_every_n_hours: also keep one for each such number of hours.
         save_interval_steps: `save` is due at multiples of this.
-        save_interval_seconds: and so many seconds after the checkpoint before.
+        save_interval_seconds: and once this many seconds have passed since the last checkpoint.
         best_by: a function of a checkpoint's metrics. Those of the largest results are kept, and the latest one.
         save_async: write in a thread, from copies of the values, while training goes on. With a session each task
             copies what it holds, into memory that it keeps for the next checkpoint.
@@ -112,7 +112,7 @@ class CheckpointManager:
         """Save a checkpoint, if one is due.
 
         Args:
-            step: its number; there is none of this number or a later one.
+            step: its number; nothing is saved unless it is larger than that of all other checkpoints.
             metrics: numbers by name, which the manifest keeps, and by which `best_by` judges.
 
         Returns:

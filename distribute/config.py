@@ -18,7 +18,7 @@ class ServerConfig:
         connect_timeout: how many seconds a step waits for tasks that it needs and that are not there.
         heartbeat_interval: seconds between questions to the tasks that this one is connected with.
         heartbeat_timeout: seconds without an answer after which such a task is taken for dead. So is one whose loop
-            has work and has not turned for that long, in no operation. A long operation or compilation is not silence.
+            has work and has not turned for that long, in no operation. A long operation or compilation does not count.
         kernel_timeout: seconds that one operation of another task may take; None for any time.
         plane: how values travel to other tasks: "shared_memory" and "unix" on one host, "tcp", "grpc", "sockets" (Unix
             on one host, else TCP), or "auto": the first of these that leads there. A dict has planes by task:
@@ -27,7 +27,7 @@ class ServerConfig:
         shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket. None
             for an eighth of the machine's memory by the number of other tasks, and 256 MB at least. No more of it is
             used than values take.
-        inline_bytes: values of at most so many bytes go by the socket where there is shared memory.
+        inline_bytes: values of at most this many bytes go by the socket where there is shared memory.
 
     Raises:
         ValueError: a value is out of range.
@@ -60,7 +60,7 @@ class ServerConfig:
         _check(slabs is None or slabs >= 0, "shared_memory_bytes", slabs, "a number, 0 or more, or None")
 
     def limits(self, others: int) -> Limits:
-        """Return how much a connection with each of so many other tasks holds."""
+        """Return how much a connection holds, with each of `others` other tasks."""
         slabs = self.shared_memory_bytes
         if slabs is None:
             slabs = max(Limits.slabs, machine_bytes() // 8 // max(others, 1))

@@ -38,7 +38,7 @@ def convert_format(
         Boxes of the same shape: a NumPy array of arrays, a tensor of tensors.
 
     Raises:
-        ValueError: a format is another word, the last axis is not of size 4, or height and width are needed.
+        ValueError: a format is unknown, the last axis is not of size 4, or height and width are needed.
 
     >>> convert_format([[10.0, 20.0, 30.0, 40.0]], "xyxy", "center_xywh").tolist()
     [[20.0, 30.0, 20.0, 20.0]]
@@ -217,7 +217,7 @@ def encode_box_to_deltas(
         image_shape: (height, width, channels); needed for relative formats.
 
     Raises:
-        ValueError: the encoding format is another one, there are not four variances, or the image's shape is needed.
+        ValueError: the encoding format is unknown, there are not four variances, or the image's shape is needed.
 
     >>> encode_box_to_deltas([[0.0, 0.0, 4.0, 4.0]], [[1.0, 0.0, 5.0, 4.0]], "xyxy", "xyxy").tolist()
     [[0.0, 0.25, 0.0, 0.0]]
@@ -252,8 +252,8 @@ def decode_deltas_to_boxes(
         encoded_format, variance, image_shape: as for `encode_box_to_deltas`.
 
     Raises:
-        ValueError: the encoded format is another one, there are not four variances, the image's shape is needed, or one
-            argument is a dict and the other is none or has other keys.
+        ValueError: the encoded format is unknown, there are not four variances, the image's shape is needed, or one
+            argument is a dict and the other is not, or has other keys.
 
     >>> decode_deltas_to_boxes([[0.0, 0.0, 4.0, 4.0]], [[0.0, 0.25, 0.0, 0.0]], "xyxy", "xyxy").tolist()
     [[1.0, 0.0, 5.0, 4.0]]
@@ -373,7 +373,7 @@ def affine_transform(
 
     They are moved first, then rotated, sheared in y, sheared in x, and scaled, around the point that stays. They are
     not cut off at the image's edges; see `clip_to_image_size`. Numbers are those of Keras 3.15, but where `shear_x` is
-    combined with an angle or with `shear_y`: there a sign of Keras's is another one, so that areas change.
+    combined with an angle or with `shear_y`: there Keras has a different sign, so that areas change.
 
     Raises:
         ValueError: boxes have another rank, or a number of transformations that is not that of the batch.

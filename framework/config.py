@@ -51,7 +51,7 @@ def set_image_data_format(data_format: str) -> None:
     """Accept "channels_last", the only default order; layers take `data_format` each for themselves.
 
     Raises:
-        ValueError: it is another.
+        ValueError: it is any other.
     """
     if data_format != "channels_last":
         raise ValueError(
@@ -64,7 +64,7 @@ def set_backend(backend: str) -> None:
     """Accept "anabranch", the only one.
 
     Raises:
-        ValueError: it is another.
+        ValueError: it is any other.
     """
     if backend != "anabranch":
         raise ValueError(
@@ -91,7 +91,7 @@ def set_convolution_precision(precision: str) -> None:
     `set_passes`.
 
     Raises:
-        ValueError: it is another.
+        ValueError: it is any other.
 
     >>> import anabranch as ab
     >>> ab.config.set_convolution_precision("direct")

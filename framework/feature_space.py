@@ -31,7 +31,7 @@ class Feature:
         output_mode: "float" or "int" for what the layer gives, "one_hot" for its integers encoded.
 
     Raises:
-        ValueError: the output mode is another.
+        ValueError: the output mode is unknown.
     """
 
     def __init__(self, dtype: str, preprocessor: Layer | Config, output_mode: str) -> None:
@@ -60,7 +60,7 @@ class Cross:
         output_mode: "one_hot" or "int".
 
     Raises:
-        ValueError: the output mode is another.
+        ValueError: the output mode is unknown.
     """
 
     def __init__(self, feature_names: Sequence[str], crossing_dim: int, output_mode: str = "one_hot") -> None:
@@ -146,7 +146,7 @@ class FeatureSpace(Layer):
         output_mode: str = "one_hot",
         name: str | None = None,
     ) -> Feature:
-        """Return the bins of numbers."""
+        """Return a feature of the bins of numbers."""
         bins: dict[str, Any] = {"num_bins": num_bins} if bin_boundaries is None else {"bin_boundaries": bin_boundaries}
         made = layers.Discretization(**bins, name=_named(name, "float_discretized"))
         return Feature("float32", made, output_mode)
@@ -259,7 +259,7 @@ class FeatureSpace(Layer):
         return [key for key, layer in self.preprocessors.items() if _can_learn(layer)]
 
     def adapt(self, dataset: object) -> None:
-        """Learn from a table.
+        """Learn means, bins and vocabularies from a table.
 
         Args:
             dataset: a dict of columns, arrays or lists; or batches of such dicts: anything that can be iterated

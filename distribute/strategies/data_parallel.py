@@ -38,7 +38,7 @@ class DataParallel(Strategy):
             part of the parameters, updates that part, and gets the others' parts. None keeps all in each.
         of: a `Pipeline`, by which each worker trains its rows on its own devices: a replica in stages. A process alone
             trains under the pipeline.
-        bucket_bytes: workers sum gradients in buckets of about so many bytes, in the order in which the backward pass
+        bucket_bytes: workers sum gradients in buckets of about this many bytes, in the order in which the backward pass
             makes them, while it goes on. None for one sum behind it. Results have the same bits.
         gradient_dtype: "bfloat16" (or "float16") to send gradients between workers in half the bytes, rounded; each
             sum is taken in float32, and rounded once. None sends them as they are.
@@ -165,7 +165,7 @@ class DataParallel(Strategy):
         return TensorLayout([None] * len(variable.shape), self.device_mesh)
 
     def get_tensor_layout(self, path: str) -> TensorLayout | None:
-        """Return the layout of what a layer computes, by its path: None, it is as it comes."""
+        """Return None for the layout of what a layer computes: it is used as it comes."""
         return None
 
     @property

@@ -104,7 +104,7 @@ class DeviceMesh:
 
 
 class TensorLayout:
-    """Along which axes of a mesh the axes of a tensor are spread.
+    """The axes of a mesh along which the axes of a tensor are spread.
 
     Args:
         axes: for each axis of the tensor the name of an axis of the mesh, or None where it is whole on each device.

@@ -139,7 +139,7 @@ class ModelParallel(Strategy):
         return self._mesh.devices.take(replica, axis=self._mesh.axis_names.index(self.batch_dim_name))
 
     def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:
-        """Return the layout of a batch: its rows are spread, if they are."""
+        """Return the layout of a batch: its rows are spread if the mesh has an axis for them."""
         rows = self.batch_dim_name if self.spreads_rows else None
         return TensorLayout([rows, *[None] * (len(data_shape) - 1)], self._mesh)
 

@@ -249,7 +249,7 @@ class ParameterServer(Strategy):
         Returns:
             ``step``: how many steps were applied; ``members``: the workers that take part; ``receipts``: for each
             worker, how many of its gradients were taken, late, duplicate or refused; ``staleness``: how many gradients
-            were behind by so many steps; ``backups``: how many of the workers steps had better not wait for
+            were behind by so many steps; ``backups``: how many of the workers steps should not wait for
             (``favoured``), by the times after which gradients have arrived. Empty before the first `fit`.
         """
         return self.count()

@@ -51,7 +51,7 @@ _PROCESS = "client"  # as timelines call this one
 
 
 def connect(target: str, timeout: float | None = None) -> Client:
-    """Connect to the task at ``grpc://host:port``, and wait for it for so many seconds, by default 30.
+    """Connect to the task at ``grpc://host:port``, and wait for it for some seconds, by default 30.
 
     Raises:
         ValueError: the target can't be read.

@@ -66,7 +66,7 @@ class ModelCheckpoint(MonitorCallback):
         mode: "min", "max" or "auto".
         save_freq: "epoch", or a number of batches.
         initial_value_threshold: the first value to beat.
-        keep_last: keep so many of the files, and the best one beside them; older ones that this callback wrote are
+        keep_last: keep this many of the files, and the best one, too; older ones that this callback wrote are
             deleted. None keeps all.
 
     Raises:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Every(Callback):
-    """Does after every so many training steps what `fit` does after an epoch: validates, and calls callbacks.
+    """Does every few training steps what `fit` does after an epoch: validates, and calls callbacks.
 
     Args:
         steps: after how many steps, counted from the beginning of `fit`, across epochs.
         callbacks: one or several, whose methods for epochs are called: their ``on_epoch_end`` gets the number of the
             epoch under way, and logs with the averages of this epoch so far, the ``val_`` ones of the validation, and
             the number of the step under ``"step"``. So a `CSVLogger` writes a line, a `ModelCheckpoint` a file (whose
-            name may hold ``{step}``), and an `EarlyStopping` counts its patience, every so many steps.
+            name may hold ``{step}``), and an `EarlyStopping` counts its patience, every `steps` steps.
         validation_data: ``(x, y[, sample_weight])``, a generator or a dataset to validate on.
         validation_steps, validation_batch_size: as for `fit`.
 
@@ -85,7 +85,7 @@ class Every(Callback):
 
     @property
     def callbacks(self) -> list[Callback]:
-        """The callbacks that are called every so many steps."""
+        """The callbacks that are called every `steps` steps."""
         return self._inner.callbacks
 
     def set_params(self, params: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ class EarlyStopping(MonitorCallback):
     Args:
         monitor: the quantity.
         min_delta: smaller changes do not count as improvements.
-        patience: how many epochs without improvement are borne.
+        patience: how many epochs without improvement are tolerated.
         verbose: 1 prints a line when training stops.
         mode: "min", "max" or "auto".
         baseline: the value that training has to beat to count as an improvement.
@@ -223,7 +223,7 @@ class ReduceLROnPlateau(MonitorCallback):
     Args:
         monitor: the quantity.
         factor: the new rate is the old one times this.
-        patience: how many epochs without improvement are borne.
+        patience: how many epochs without improvement are tolerated.
         verbose: 1 prints a line each time.
         mode: "min", "max" or "auto".
         min_delta: smaller changes do not count as improvements.

@@ -67,7 +67,7 @@ class Progbar:
     def update(
         self, current: int, values: Iterable[tuple[str, float]] | None = None, finalize: bool | None = None
     ) -> None:
-        """Show that so many steps are over.
+        """Show that `current` steps are over.
 
         Args:
             current: the number of the step.

@@ -25,7 +25,7 @@ class TensorBoard(Callback):
 
     Args:
         log_dir: the folder; files of training go to ``train`` in it, those of validation to ``validation``.
-        histogram_freq: after so many epochs each, write histograms of all weights; 0 writes none.
+        histogram_freq: after every this many epochs, write histograms of all weights; 0 writes none.
         write_graph: write the graph of operations, and the layers of a functional model.
         write_images: with the histograms, write the weights as images.
         write_steps_per_second: write how many steps a second were made.

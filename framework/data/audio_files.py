@@ -32,7 +32,7 @@ def audio_dataset_from_directory(
     follow_links: bool = False,
     verbose: bool = True,
 ) -> Any:
-    """Return the sounds (``.wav``) of a folder, with labels.
+    """Make a dataset of the sounds (``.wav``) of a folder, with labels.
 
     Args:
         directory: with one folder a class, unless `labels` says otherwise.

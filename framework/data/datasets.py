@@ -219,7 +219,7 @@ def timeseries_dataset_from_array(
     end_index: int | None = None,
     format: str = "tf",
 ) -> Dataset:
-    """Return windows of a series, with the target of each.
+    """Make a dataset of windows of a series, with the target of each.
 
     Args:
         data: the series, steps on axis 0.
@@ -237,7 +237,7 @@ def timeseries_dataset_from_array(
         A dataset of ``(batch, sequence_length, ...)``, or of pairs of these and targets ``(batch, ...)``.
 
     Raises:
-        ValueError: a length or stride is not positive, the format has another name, the part is none, or it is shorter
+        ValueError: a length or stride is not positive, the format is unknown, the part is empty, or it is shorter
             than a window.
 
     >>> import anabranch as ab
@@ -302,7 +302,7 @@ def text_dataset_from_directory(
     format: str = "tf",
     verbose: bool = True,
 ) -> Any:
-    """Return the text files (``.txt``) of a folder, with labels.
+    """Make a dataset of the text files (``.txt``) of a folder, with labels.
 
     Args:
         directory: with one folder a class, unless `labels` says otherwise.
@@ -371,11 +371,11 @@ def image_dataset_from_directory(
     format: str = "tf",
     verbose: bool = True,
 ) -> Any:
-    """Return the images of a folder (BMP, GIF, JPEG, PNG), resized, with labels.
+    """Make a dataset of the images of a folder (BMP, GIF, JPEG, PNG), resized, with labels.
 
     Args:
         directory, labels, label_mode, class_names, batch_size, shuffle, seed, validation_split, subset, follow_links,
-            format, verbose: as of `text_dataset_from_directory`.
+            format, verbose: see `text_dataset_from_directory`.
         color_mode: "grayscale", "rgb" or "rgba".
         image_size: ``(height, width)``.
         interpolation: "bilinear", "nearest", "bicubic", "lanczos3" or "lanczos5".

@@ -35,7 +35,7 @@ def get_file(
     cache_dir: str | os.PathLike[str] | None = None,
     force_download: bool = False,
 ) -> str:
-    """Return the path of a file, which is fetched into the cache unless it is there.
+    """Fetch a file into the cache, unless it is there, and return its path.
 
     Args:
         fname: its name in the cache; by default that in `origin`.

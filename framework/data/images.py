@@ -53,7 +53,7 @@ def _check_format(data_format: str | None) -> str:
 
 
 def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = True, dtype: DTypeLike = None) -> Image:
-    """Return an array as an image of Pillow's.
+    """Convert an array to an image of Pillow's.
 
     Args:
         x: ``(height, width, channels)`` with 1, 3 or 4 channels.
@@ -82,7 +82,7 @@ def array_to_img(x: ArrayLike, data_format: str | None = None, scale: bool = Tru
 
 
 def img_to_array(img: ArrayLike | Image, data_format: str | None = None, dtype: DTypeLike = None) -> Array:
-    """Return an image of Pillow's (or anything that converts to an array) as an array with channels.
+    """Convert an image of Pillow's (or anything that converts to an array) to an array with channels.
 
     Args:
         img: the image.
@@ -114,7 +114,7 @@ def load_img(
     interpolation: str = "nearest",
     keep_aspect_ratio: bool = False,
 ) -> Image:
-    """Return an image file as an image of Pillow's.
+    """Load an image file as an image of Pillow's.
 
     Args:
         path: the file's name, or its content.
@@ -228,7 +228,7 @@ def resizer(
 
     Args:
         size: ``(height, width)``.
-        interpolation, data_format: as of `ops.image.resize`.
+        interpolation, data_format: see `ops.image.resize`.
         crop, padded: keep the ratio of height to width, by cutting off or by filling up.
 
     Raises:

@@ -369,7 +369,7 @@ class Dice(LossFunctionWrapper):
 
 
 class Tversky(LossFunctionWrapper):
-    """`Dice` with weights of its own for what was found too much and for what was missed.
+    """`Dice` with separate weights for what was found too much and for what was missed.
 
     Args:
         alpha: the weight of positions that were predicted and do not belong to the region.

@@ -96,7 +96,7 @@ class Loss(ChecksKeywords):
 
 
 class LossFunctionWrapper(Loss):
-    """A loss out of a function ``fn(y_true, y_pred, **kwargs)`` that returns values per example.
+    """A loss made of a function ``fn(y_true, y_pred, **kwargs)`` that returns values per example.
 
     Args:
         fn: the function.

@@ -167,7 +167,7 @@ class LogitsDistillation(_OfStructures):
     Outputs must be logits: a last layer without softmax. Losses that compare probabilities (the KL divergence and
     crossentropies) get ``softmax(logits / temperature)``, or the sigmoid if they are binary, and are multiplied by
     ``temperature ** 2``, so that the gradients keep their size (section 2 of the paper). Keras 3.15 gives such losses
-    ``logits / temperature`` as they are, clipped to [1e-7, 1]; its numbers are others. All other losses, those of your
+    ``logits / temperature`` as they are, clipped to [1e-7, 1]; its numbers differ. All other losses, those of your
     own as well, get ``logits / temperature``, as in Keras.
 
     Source: Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network", 2015.

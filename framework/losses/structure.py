@@ -76,7 +76,7 @@ def ctc(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         y_pred: logits [batch, steps, classes].
 
     Raises:
-        ValueError: the ranks are others.
+        ValueError: the ranks are different.
 
     Source: Graves et al., "Connectionist temporal classification", 2006.
     """

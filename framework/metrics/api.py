@@ -248,7 +248,7 @@ class Poisson(MeanMetricWrapper):
 
 
 class BinaryCrossentropy(MeanMetricWrapper):
-    """The mean cross-entropy of labels 0 and 1; arguments as of the loss."""
+    """The mean cross-entropy of labels 0 and 1; the arguments are those of the loss."""
 
     def __init__(
         self,
@@ -263,7 +263,7 @@ class BinaryCrossentropy(MeanMetricWrapper):
 
 
 class CategoricalCrossentropy(MeanMetricWrapper):
-    """The mean cross-entropy of one-hot targets; arguments as of the loss."""
+    """The mean cross-entropy of one-hot targets; the arguments are those of the loss."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class CategoricalCrossentropy(MeanMetricWrapper):
 
 
 class SparseCategoricalCrossentropy(MeanMetricWrapper):
-    """The mean cross-entropy of class numbers; arguments as of the loss."""
+    """The mean cross-entropy of class numbers; the arguments are those of the loss."""
 
     def __init__(
         self,

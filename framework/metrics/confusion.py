@@ -221,25 +221,25 @@ class _Count(_Counting):
 
 
 class TruePositives(_Count):
-    """Counts the true ones that are predicted as true."""
+    """Counts the true examples that are predicted as true."""
 
     names = ("tp",)
 
 
 class FalsePositives(_Count):
-    """Counts the false ones that are predicted as true."""
+    """Counts the false examples that are predicted as true."""
 
     names = ("fp",)
 
 
 class TrueNegatives(_Count):
-    """Counts the false ones that are predicted as false."""
+    """Counts the false examples that are predicted as false."""
 
     names = ("tn",)
 
 
 class FalseNegatives(_Count):
-    """Counts the true ones that are predicted as false."""
+    """Counts the true examples that are predicted as false."""
 
     names = ("fn",)
 

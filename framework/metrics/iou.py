@@ -167,7 +167,7 @@ class BinaryIoU(IoU):
 
 
 class MeanIoU(IoU):
-    """`IoU` of all classes; arguments as there.
+    """`IoU` of all classes; the arguments are the same.
 
     >>> import anabranch as ab
     >>> round(float(ab.metrics.MeanIoU(num_classes=2)([0, 0, 1, 1], [0, 1, 0, 1])), 4)
@@ -195,7 +195,7 @@ class MeanIoU(IoU):
 
 
 class OneHotIoU(IoU):
-    """`IoU` for one-hot targets, and scores of all classes; arguments as there."""
+    """`IoU` for one-hot targets, and scores of all classes; the arguments are the same."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class OneHotIoU(IoU):
 
 
 class OneHotMeanIoU(MeanIoU):
-    """`MeanIoU` for one-hot targets, and scores of all classes; arguments as there."""
+    """`MeanIoU` for one-hot targets, and scores of all classes; the arguments are the same."""
 
     def __init__(
         self,

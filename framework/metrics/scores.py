@@ -129,7 +129,7 @@ class FBetaScore(_ByColumn):
 
 
 class F1Score(FBetaScore):
-    """The harmonic mean of precision and recall; arguments as of `FBetaScore`.
+    """The harmonic mean of precision and recall; for the arguments see `FBetaScore`.
 
     >>> import anabranch as ab
     >>> metric = ab.metrics.F1Score(threshold=0.5, average="micro")

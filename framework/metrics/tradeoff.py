@@ -108,7 +108,7 @@ class SensitivityAtSpecificity(_BestAt):
 
 
 class SpecificityAtSensitivity(_BestAt):
-    """The best specificity where `sensitivity` is enough; other arguments as of `SensitivityAtSpecificity`.
+    """The best specificity where `sensitivity` is enough; for other arguments see `SensitivityAtSpecificity`.
 
     >>> import anabranch as ab
     >>> metric = ab.metrics.SpecificityAtSensitivity(0.5)
@@ -131,7 +131,7 @@ class SpecificityAtSensitivity(_BestAt):
 
 
 class PrecisionAtRecall(_BestAt):
-    """The best precision where `recall` is enough; other arguments as of `SensitivityAtSpecificity`.
+    """The best precision where `recall` is enough; for other arguments see `SensitivityAtSpecificity`.
 
     >>> import anabranch as ab
     >>> metric = ab.metrics.PrecisionAtRecall(0.5)
@@ -154,7 +154,7 @@ class PrecisionAtRecall(_BestAt):
 
 
 class RecallAtPrecision(_BestAt):
-    """The best recall where `precision` is enough; other arguments as of `SensitivityAtSpecificity`.
+    """The best recall where `precision` is enough; for other arguments see `SensitivityAtSpecificity`.
 
     >>> import anabranch as ab
     >>> metric = ab.metrics.RecallAtPrecision(0.8)

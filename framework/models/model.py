@@ -291,7 +291,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             A `ModelProfile`: as text a table; `to_html` and `to_speedscope` write it as a page and as a flame graph.
 
         Raises:
-            ValueError: the model is not compiled, `kind` is another word, or `runs` is less than 1.
+            ValueError: the model is not compiled, `kind` is unknown, or `runs` is less than 1.
 
         >>> import anabranch as ab
         >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3, name="hidden"), ab.layers.Dense(1, name="head")])
@@ -326,7 +326,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             writes both beside your lines as a page.
 
         Raises:
-            ValueError: the model is not compiled, `kind` is another word, or there is no step yet and no data.
+            ValueError: the model is not compiled, `kind` is unknown, or there is no step yet and no data.
 
         >>> import anabranch as ab
         >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1, name="head")])
@@ -475,22 +475,22 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             input_signature: an `InputSpec` for each argument of `call`, with the batch on axis 0, or structures of
                 them; by default the symbolic inputs, if the model has them. Names of inputs are the keys of a dict,
                 else those that were given to `InputSpec` or `Input`, else "input_0", "input_1", ...
-            version: a number; by default one more than the highest that is there. Of "anabranch" alone.
+            version: a number; by default one more than the highest that is there. Only for "anabranch".
             warmup: example inputs, as `predict` takes them: a server computes them before it is asked anything, so that
-                programs for their shapes are compiled by then. They are written into the folder. Of "anabranch" alone.
+                programs for their shapes are compiled by then. They are written into the folder. Only for "anabranch".
             pad: by the names of inputs, what axis 1 may be filled up with, since the model masks it: ``{"tokens": 0}``.
                 A server then computes sequences of several lengths together. That answers stay the same within 1e-5 is
-                checked on `warmup`. Of "anabranch" alone.
+                checked on `warmup`. Only for "anabranch".
             images: by the names of inputs of the shape (None, height, width, channels), how PNG or JPEG bytes become
                 arrays: ``{"x": {"resize": "bilinear"}}``, with the options "crop_to_aspect_ratio" and
-                "pad_to_aspect_ratio" as of `image_dataset_from_directory`. Of "anabranch" alone.
-            opset_version: the version of ONNX's operators, 18 to 25, by default 21. Of "onnx" alone.
+                "pad_to_aspect_ratio" as of `image_dataset_from_directory`. Only for "anabranch".
+            opset_version: the version of ONNX's operators, 18 to 25, by default 21. Only for "onnx".
 
         Returns:
             The version; None for "onnx".
 
         Raises:
-            ValueError: the format is another, there is no signature, the inference writes variables, `warmup` does
+            ValueError: the format is unknown, there is no signature, the inference writes variables, `warmup` does
                 not fit the inputs, or answers change with `pad`.
             SavedGraphError: an operation holds a Python function; the message names its line.
             OnnxError: an operation has no counterpart in ONNX; the message names its line.

@@ -46,7 +46,7 @@ class Prepared:
 
         Raises:
             OnnxError: a node can't be computed.
-            ValueError: there are too few or too many inputs, or others.
+            ValueError: there are too few or too many inputs, or unknown ones.
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else self._named(inputs)
         if not set(self._required) <= given.keys() <= {*self._names}:
@@ -71,7 +71,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def is_compatible(model: OnnxSource, device: str = "CPU", **kwargs: object) -> bool:
-    """Return whether each operator of a model has a rule here, or a definition by others."""
+    """Test whether each operator of a model has a rule here, or a definition by others."""
     return supports_device(device) and not missing_ops(read_model(model)[0])
 
 
@@ -126,5 +126,5 @@ def run_node(
 
 
 def supports_device(device: str) -> bool:
-    """Return whether models are run on a device: they are on "CPU"."""
+    """Test whether models are run on a device: they are on "CPU"."""
     return device.split(":")[0].upper() == "CPU"

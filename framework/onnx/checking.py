@@ -31,7 +31,7 @@ def check(
         model: the model that was exported.
         filepath: the file that `Model.export` wrote.
         inputs: what the model is called with: an array, a list, or a dict of arrays with the names of the inputs.
-        rtol, atol: how much outputs may differ, relative to the model's and in all.
+        rtol, atol: how much outputs may differ, relative to the model's and absolutely.
 
     Raises:
         OnnxError: an output differs in shape, dtype or values; the message says which and by how much.

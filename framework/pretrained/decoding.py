@@ -18,7 +18,7 @@ def decoder(model: PretrainedModel, *, end_token: int, max_length: int, slots: i
     Args:
         model: a causal language model that `load` or `build` gave, quantised or not.
         end_token: the token that ends a sequence.
-        max_length: the most tokens of a sequence, those of its prompt included.
+        max_length: the largest number of tokens of a sequence, those of its prompt included.
         slots: how many sequences are computed at once; see `ab.serving.Decoder`.
 
     Returns:
@@ -26,7 +26,7 @@ def decoder(model: PretrainedModel, *, end_token: int, max_length: int, slots: i
 
     Raises:
         TypeError: the model is not a causal language model.
-        ValueError: it has not so many positions.
+        ValueError: it has fewer positions.
 
     >>> import anabranch as ab
     >>> config = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 9, "n_positions": 8, "n_embd": 6, "n_head": 2,

@@ -9,7 +9,7 @@ from .fetching import Split, fetch, read_arrays, shuffled_and_cut
 
 
 def load_data(path: str = "boston_housing.npz", test_split: float = 0.2, seed: int = 113) -> Split:
-    """Return the places, shuffled, the last part for tests.
+    """Load data of 506 places, shuffled; the last part is for tests.
 
     Args:
         path: the file's name in the cache.

@@ -8,7 +8,7 @@ from .fetching import Split, fetch, read_arrays, shuffled_and_cut
 def load_data(
     version: str = "large", path: str = "california_housing.npz", test_split: float = 0.2, seed: int = 113
 ) -> Split:
-    """Return the districts, shuffled, the last part for tests.
+    """Load data of districts, shuffled; the last part is for tests.
 
     Args:
         version: "large" for all, "small" for the first 600.
@@ -20,7 +20,7 @@ def load_data(
         ``(x_train, y_train), (x_test, y_test)``: figures ``[n, 8]``, values in dollars ``[n]``.
 
     Raises:
-        ValueError: `version` is another, or `test_split` no share. OSError: the file can't be fetched.
+        ValueError: `version` is neither of these, or `test_split` is not a share. OSError: the file can't be fetched.
     """
     if version not in ("large", "small"):
         raise ValueError(f"version must be 'large' or 'small', got {version!r}.")

@@ -19,7 +19,7 @@ def load_data(label_mode: str = "fine") -> Split:
         ``(x_train, y_train), (x_test, y_test)``: uint8 images ``[n, 32, 32, 3]``, uint8 classes ``[n, 1]``.
 
     Raises:
-        ValueError: `label_mode` is another. OSError: the file is not in the cache and can't be fetched.
+        ValueError: `label_mode` is neither of these. OSError: the file is not in the cache and can't be fetched.
     """
     if label_mode not in ("fine", "coarse"):
         raise ValueError(f"label_mode must be 'fine' or 'coarse', got {label_mode!r}.")

@@ -33,7 +33,7 @@ def load_data(
         index_from: is added to all word numbers.
 
     Returns:
-        ``(x_train, y_train), (x_test, y_test)``: arrays of lists ``[n]``, labels ``[n]`` (1 is for).
+        ``(x_train, y_train), (x_test, y_test)``: arrays of lists ``[n]``, labels ``[n]`` (1 is positive).
 
     Raises:
         ValueError: no review is shorter than `maxlen`. OSError: the file is not in the cache and can't be fetched.

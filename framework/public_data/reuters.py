@@ -27,7 +27,7 @@ def load_data(
     oov_char: int | None = 2,
     index_from: int = 3,
 ) -> Split:
-    """Return the newswires, shuffled, the last part for tests.
+    """Load the newswires, shuffled; the last part is for tests.
 
     Args:
         path: the file's name in the cache.

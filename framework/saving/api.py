@@ -192,7 +192,7 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
 ) -> Model:
-    """Return a model as it was saved, by anabranch or by Keras.
+    """Load a model as it was saved, by anabranch or by Keras.
 
     Args:
         filepath: a ``.keras`` file, or one in Keras's old format (``.h5``, ``.hdf5``).
@@ -204,7 +204,7 @@ def load_model(
 
     Raises:
         SavedFileError: (a ValueError) the file is damaged, needs classes that are not here, or was refused.
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
 
     >>> import anabranch as ab
     >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)])
@@ -249,7 +249,7 @@ def load_weights(
     Raises:
         SavedFileError: (a ValueError) the file is damaged, or does not fit the model; the message lists all
             differences.
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
 
     >>> import anabranch as ab
     >>> model, other = [ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)]) for _ in range(2)]

@@ -187,7 +187,7 @@ def read_backup(folder: Folder) -> State:
 
     Raises:
         SavedFileError: the checkpoint is damaged, or another one.
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no backup.
     """
     try:
         reader = CheckpointReader(folder)
@@ -218,7 +218,7 @@ def read_state(path: Path) -> State:
 
     Raises:
         SavedFileError: the file is damaged, or another one.
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
     """
     check_readable(path)
     try:

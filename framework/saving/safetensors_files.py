@@ -73,7 +73,7 @@ class SafetensorsFile(Mapping[str, Array]):
 
     Raises:
         SavedFileError: (a ValueError) the header is damaged; the message says where.
-        FileNotFoundError: there is no file.
+        FileNotFoundError: there is no such file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -121,7 +121,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
 
     Raises:
         SavedFileError: (a ValueError) the header is damaged; the message says where.
-        FileNotFoundError: there is no file.
+        FileNotFoundError: there is no such file.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -122,7 +122,7 @@ class Servable:
         return self._lengths.get(signature or DEFAULT)
 
     def first_states(self, rows: int, signature: str = "") -> list[Any]:
-        """Return the states with which sequences begin, for so many of them; there are none without stateful layers."""
+        """Return the states with which `rows` sequences begin; there are none without stateful layers."""
         states = self.signatures[signature or DEFAULT].states
         return [np.zeros((rows, *[size or 0 for size in each.shape[1:]]), as_dtype(each.dtype)) for each in states]
 

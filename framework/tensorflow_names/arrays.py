@@ -178,7 +178,7 @@ def tensordot(
 
 
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
-    """Repeat a tensor so many times along each axis."""
+    """Repeat a tensor along each axis, as often as `multiples` says."""
     return ops.tile(input, multiples)
 
 

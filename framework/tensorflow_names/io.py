@@ -17,7 +17,7 @@ def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
     """Read a file: its bytes as a vector of uint8, which `decode_image` and its like take.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
     """
     return ops.numpy_function(_bytes_of, filename, "uint8", shape=(None,), name=name)
 

@@ -179,7 +179,7 @@ def conv1d(
     dilations: int | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolve sequences with filters; arguments as of `conv2d`."""
+    """Convolve sequences with filters; for the arguments see `conv2d`."""
     return _convolve(ops.conv, 1, (input, filters), stride, padding, data_format, dilations)
 
 
@@ -214,7 +214,7 @@ def conv3d(
     dilations: int | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolve volumes with filters; arguments as of `conv2d`."""
+    """Convolve volumes with filters; for the arguments see `conv2d`."""
     return _convolve(ops.conv, 3, (input, filters), strides, padding, data_format, dilations)
 
 
@@ -227,7 +227,7 @@ def depthwise_conv2d(
     dilations: int | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolve each channel with its own filters; arguments as of `conv2d`."""
+    """Convolve each channel with its own filters; for the arguments see `conv2d`."""
     return _convolve(ops.depthwise_conv, 2, (input, filter), strides, padding, data_format, dilations)
 
 
@@ -241,7 +241,7 @@ def separable_conv2d(
     dilations: int | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolve each channel with its own filters, then mix the channels; arguments as of `conv2d`."""
+    """Convolve each channel with its own filters, then mix the channels; for the arguments see `conv2d`."""
     tensors = input, depthwise_filter, pointwise_filter
     return _convolve(ops.separable_conv, 2, tensors, strides, padding, data_format, dilations)
 

@@ -52,7 +52,7 @@ def check_layer(
         inputs: an array, or a structure of arrays, as `call` takes them; the first axis is the batch, of two rows at
             least. Choose values away from kinks.
         differentiable: compare gradients.
-        tolerance: by how much values may differ from road to road, relative to 1.
+        tolerance: how much values may differ between these ways, relative to 1.
         verbose: print the counts.
 
     Returns:

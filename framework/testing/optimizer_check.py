@@ -37,7 +37,7 @@ def check_optimizer(
             keyword.
         learning_rate: one at which it learns.
         steps: in how many steps it has to.
-        tolerance: by how much values may differ from road to road, relative to 1.
+        tolerance: how much values may differ between these ways, relative to 1.
         verbose: print the counts.
 
     Returns:

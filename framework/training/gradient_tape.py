@@ -46,7 +46,7 @@ class GradientTape:
 
     Outside of graphs the tape records the ops that depend on something watched: on trainable variables that are read
     inside the block, and on values given to `watch`. What was computed before the block is a constant. Derivatives
-    are computed at once, and tapes around record that, so that nested tapes give derivatives of higher order.
+    are computed at once, and tapes around this one record that, so that nested tapes give higher derivatives.
 
     Where a graph is being built (in `Model.train_step`, in a function under `ab.function`) nothing is recorded: the
     graph has it all, and `gradient` builds `ab.gradients`. Again only what was built inside the block counts.

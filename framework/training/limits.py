@@ -19,7 +19,7 @@ def max_epochs() -> int | None:
 
 
 def set_max_epochs(max_epochs: int | None) -> None:
-    """Let each `fit` make so many epochs at most, for instance to try a script out.
+    """Limit the epochs that each `fit` makes, for instance to try a script out; None for no limit.
 
     Raises:
         ValueError: it is neither a positive integer nor None.
@@ -38,7 +38,7 @@ def max_steps_per_epoch() -> int | None:
 
 
 def set_max_steps_per_epoch(max_steps_per_epoch: int | None) -> None:
-    """Let each epoch of `fit`, `evaluate` and `predict` have so many steps at most.
+    """Limit the steps of each epoch of `fit`, `evaluate` and `predict`; None for no limit.
 
     Raises:
         ValueError: it is neither a positive integer nor None.

@@ -257,7 +257,7 @@ class Trainer(PassMethods):
             initial_epoch: the epoch (counted from 0) to begin with.
             steps_per_epoch: steps in an epoch; needed for endless generators. An epoch ends with the data, too.
             validation_steps, validation_batch_size: the same for validation.
-            validation_freq: validate after each so many epochs, or after the epochs of a list.
+            validation_freq: validate after every this many epochs, or after the epochs of a list.
 
         Returns:
             A `callbacks.History` with the averages of each epoch.

@@ -36,8 +36,8 @@ class Decoder:
         begin: ``begin(rows, **inputs)``, which gives the states before the first token: nested lists, tuples and dicts
             of tensors ``(rows, ...)`` with known sizes.
         end_token: the token that ends a sequence.
-        max_length: the most tokens of a sequence, those of its prompt included. A step is called ``max_length - 1``
-            times at most after `begin`.
+        max_length: the largest number of tokens of a sequence, those of its prompt included. A step is called
+            ``max_length - 1`` times at most after `begin`.
         inputs: what requests give to `begin`: `InputSpec`s by name, with the batch axis.
         prefill: ``prefill(tokens, lengths, states)``, which takes a chunk of prompts at once: tokens ``(rows, n)``,
             of which the first ``lengths`` of a row count, to logits and states. Without it `step` takes prompts token
@@ -144,9 +144,9 @@ class Decoder:
 
         Args:
             prompts: for each sequence its tokens, one at least; or a text, where there is a tokenizer.
-            max_tokens: the most tokens to generate; by default, and at most, what `max_length` leaves.
+            max_tokens: the largest number of tokens to generate; by default, and at most, what `max_length` leaves.
             temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
-            top_k: draw from so many of the most probable tokens only (Fan et al., 2018).
+            top_k: draw only from this many of the most probable tokens (Fan et al., 2018).
             top_p: draw from the fewest of the most probable tokens that have this probability together (Holtzman et
                 al., 2020); of what `top_k` leaves, if both are given.
             seed: decides, with a token's position in its sequence, what is drawn: an integer from 0 on for all

@@ -48,7 +48,7 @@ class Plan:
 
     Attributes:
         slots: how many sequences are computed at once.
-        max_length: the most tokens of a sequence, those of its prompt included.
+        max_length: the largest number of tokens of a sequence, those of its prompt included.
         end_token: the token that ends a sequence.
         vocabulary: how many tokens there are.
         row_bytes: the bytes of one sequence's states.

@@ -22,8 +22,8 @@ class ExportServable(MonitorCallback):
         monitor: the quantity that says which model is best; None for none.
         save_best_only: export only when the quantity improves.
         mode: "min", "max" or "auto", which goes by the quantity's name.
-        every: export after each so many epochs.
-        input_signature, warmup, pad, images: as of `Model.export`.
+        every: the number of epochs between two exports.
+        input_signature, warmup, pad, images: see `Model.export`.
 
     Raises:
         ValueError: `save_best_only` without a quantity, or `every` is not at least 1.
