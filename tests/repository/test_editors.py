@@ -43,7 +43,7 @@ HOVERS = [
     ("optim.Adam(0.1)", "Adam", ["learning_rate", "beta_1"]),
     ("model.fit", "fit", ["epochs: int = 1", "-> History", "Train the model."]),
     ("model.compile", "compile", ["optimizer", "loss", "Say how the model is trained."]),
-    ("ab.Input", "Input", ["shape", "-> Tensor", "A symbolic tensor"]),
+    ("ab.Input", "Input", ["shape", "-> Tensor", "Return a symbolic tensor"]),
 ]
 
 
