@@ -84,7 +84,7 @@ class LeastBytes:
         self.bytes = [0] * count
 
     def __call__(self, made: Any) -> int:
-        """Choose a task for a variable, which counts from now on; gives its number."""
+        """Choose a task for a variable, which counts from now on; return its number."""
         chosen = min(range(len(self.bytes)), key=self.bytes.__getitem__)
         self.bytes[chosen] += bytes_of(made)
         return chosen

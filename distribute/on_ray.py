@@ -41,7 +41,7 @@ def run_on_ray(
     worker_options: Options | None = None,
     ps_options: Options | None = None,
 ) -> list[Any]:
-    """Call a function in each worker of a cluster of actors; gives the results, by worker.
+    """Call a function in each worker of a cluster of actors; return the results, by worker.
 
     The function makes a strategy, as a script under ``launch`` does, and finds its place in the environment. It needs
     Ray: ``pip install 'anabranch[ray]'``.
@@ -74,7 +74,7 @@ def run_on_ray(
 def run_script_on_ray(
     script: Sequence[str], workers: int, ps: int, address: str | None, max_restarts: int, show: Lines
 ) -> int:
-    """Run a script in each worker of a cluster of actors; gives the exit status of the chief, or of who has failed.
+    """Run a script in each worker of a cluster of actors; return the exit status of the chief, or of who has failed.
 
     Args:
         script: its path, which is the same on all machines, and its arguments.
@@ -150,7 +150,7 @@ def _told(ray: Any, error: Any) -> str:
 
 @contextlib.contextmanager
 def _connected(address: str | None) -> Generator[Any]:
-    """Connect to Ray, unless this process is connected; gives the module.
+    """Connect to Ray, unless this process is connected; yield the module.
 
     Raises:
         ModuleNotFoundError: it is not installed.
@@ -242,7 +242,7 @@ class _Tasks:
             ) from None
 
     def results(self, calls: list[Any]) -> list[Any]:
-        """Wait for all workers; gives their results.
+        """Wait for all workers; return their results.
 
         Raises:
             ray.exceptions.RayError: that of the first task that fails.
@@ -255,7 +255,7 @@ class _Tasks:
         return self._ray.get(calls)
 
     def run_script(self, script: Sequence[str], show: Lines) -> int:
-        """Run a script in each worker; gives the exit status of the first that fails, or 0.
+        """Run a script in each worker; return the exit status of the first that fails, or 0.
 
         Raises:
             ray.exceptions.RayError: a task was lost.
@@ -342,7 +342,7 @@ class TaskActor:
             return None
 
     def run(self, script: list[str], folder: str, environment: dict[str, str]) -> Generator[str | int]:
-        """Run the script of a worker; gives its lines, then its exit status."""
+        """Run the script of a worker; yield its lines, then its exit status."""
         given = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         with tied(script, folder if os.path.isdir(folder) else ".", given) as process:
             assert process.stdout is not None

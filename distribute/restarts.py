@@ -43,7 +43,7 @@ class Restarts:
         return self.count < self.limit
 
     def take(self) -> bool:
-        """Count one more, if it is allowed; gives whether it is."""
+        """Count one more, if it is allowed; return whether it is."""
         if not self.are_left:
             return False
         self._times.append(self._clock())

@@ -29,7 +29,7 @@ class Begun:
         self._is_closed = False
 
     def begin(self, call: Callable[[], Any]) -> int:
-        """Have a call made behind all that were begun before; gives its number.
+        """Have a call made behind all that were begun before; return its number.
 
         Args:
             call: what to do.
@@ -49,7 +49,7 @@ class Begun:
         return number
 
     def end(self, number: int) -> Any:
-        """Wait for a call; gives its result, once, or raises its error.
+        """Wait for a call; return its result, once, or raise its error.
 
         Args:
             number: of the call.

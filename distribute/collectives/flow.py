@@ -90,7 +90,7 @@ def flow(
 
 
 def _send(links: Links, rank: int, out: Outgoing) -> bool:
-    """Send what is ready and goes without waiting; gives whether anything went."""
+    """Send what is ready and goes without waiting; return whether anything went."""
     moved = False
     while not out.is_over:
         if out.sent == out.ready:
@@ -106,7 +106,7 @@ def _send(links: Links, rank: int, out: Outgoing) -> bool:
 
 
 def _receive(links: Links, rank: int, into: Incoming) -> bool:
-    """Take a piece at most of what is there; gives whether anything was."""
+    """Take a piece at most of what is there; return whether anything was."""
     begin = into.filled // into.piece * into.piece
     end = min(begin + into.piece, len(into.memory))
     count = links.receive_some(rank, into.memory[into.filled : end])

@@ -355,7 +355,7 @@ class ProcessGroup(Group):
         return list(found.values())
 
     def _in_memory(self, kind: str, option: int, array: Any) -> list[Any]:
-        """Write the array into the own segment; gives the bytes that all members have written, by rank."""
+        """Write the array into the own segment; return the bytes that all members have written, by rank."""
         slot = self._number % 2  # nobody reads this one any more, for all have begun the collective before this
         segment = self._segments[slot]
         segment.grow(array.nbytes)
@@ -378,7 +378,7 @@ class ProcessGroup(Group):
         return header
 
     def _agreed(self, own: Header, data: dict[int, Sequence[Any]]) -> dict[int, Header]:
-        """Send the header, and data behind it; gives the headers of all members by rank.
+        """Send the header, and data behind it; return the headers of all members by rank.
 
         If some members make an offer that the others do not, this round is void: a collective is tried again.
 
@@ -399,7 +399,7 @@ class ProcessGroup(Group):
             self._number += 1
 
     def _exchanged(self, own: Header, data: dict[int, Sequence[Any]]) -> dict[int, Header]:
-        """Send the header, and data behind it; gives the headers of all members by rank."""
+        """Send the header, and data behind it; return the headers of all members by rank."""
         packed = own.packed()
         into = {rank: bytearray(Header.nbytes_among(len(self.links.names))) for rank in self._others}
         found = {self._own: own}

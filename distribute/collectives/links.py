@@ -253,7 +253,7 @@ class Links:
         )
 
     def _send(self, rank: int, out: dict[int, list[memoryview]]) -> bool:
-        """Send what goes without waiting; gives whether anything went."""
+        """Send what goes without waiting; return whether anything went."""
         left = out[rank]
         moved = False
         while left:
@@ -269,7 +269,7 @@ class Links:
         return True
 
     def _receive(self, rank: int, into: dict[int, memoryview]) -> bool:
-        """Take what is there; gives whether anything was."""
+        """Take what is there; return whether anything was."""
         moved = False
         while len(into[rank]):
             count = self.receive_some(rank, into[rank])
@@ -281,7 +281,7 @@ class Links:
         return True
 
     def send_some(self, rank: int, data: memoryview) -> int:
-        """Send what goes without waiting, of at least one byte; gives how many bytes went.
+        """Send what goes without waiting, of at least one byte; return how many bytes went.
 
         Raises:
             TaskFailedError: the member is gone.
@@ -294,7 +294,7 @@ class Links:
             self._lose(rank, error.strerror or "its connection failed")
 
     def receive_some(self, rank: int, memory: memoryview) -> int:
-        """Take what is there, at most what the memory holds; gives how many bytes came.
+        """Take what is there, at most what the memory holds; return how many bytes came.
 
         Raises:
             TaskFailedError: the member is gone.
@@ -310,7 +310,7 @@ class Links:
         return count
 
     def wait(self, out: Collection[int], into: Collection[int], members: Sequence[int] = ()) -> bool:
-        """Wait for a while; gives whether something can be sent or received.
+        """Wait for a while; return whether something can be sent or received.
 
         Args:
             out, into: the ranks to which there is something to send, or from which something is to come.

@@ -232,7 +232,7 @@ class HostLaunch(Launch):
             _say(self._socket, {"ready": found, "leads": self._rendezvous is not None})
 
     def wait(self) -> int:
-        """Do what is decided until the run ends; gives the exit status."""
+        """Do what is decided until the run ends; return the exit status."""
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
@@ -320,7 +320,7 @@ def hosts_of(text: str) -> Counts:
 
 
 def run_on_hosts(workers: int, ps: int, script: Sequence[str], hosts: str, address: str, max_restarts: int) -> int:
-    """Run a script on several hosts; gives the exit status."""
+    """Run a script on several hosts; return the exit status."""
     try:
         launch = HostLaunch(workers, ps, script, address, hosts_of(hosts), max_restarts)
     except ValueError as error:

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the script; gives the exit status (see `Launch.wait`)."""
+    """Run the script; return the exit status (see `Launch.wait`)."""
     if options.workers < 1 or options.ps < 0:
         print("anabranch launch: -n must be at least 1, and --ps at least 0.", file=sys.stderr)
         return 2
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_on_ray(options: argparse.Namespace, script: list[str]) -> int:
-    """Run the script in actors of Ray; gives the exit status."""
+    """Run the script in actors of Ray; return the exit status."""
     from ..on_ray import run_script_on_ray  # few need it
 
     script = [os.path.abspath(script[0]), *script[1:]]
@@ -114,7 +114,7 @@ def _run_on_ray(options: argparse.Namespace, script: list[str]) -> int:
 
 
 def _print_job_set(options: argparse.Namespace) -> int:
-    """Print what Kubernetes takes; gives the exit status."""
+    """Print what Kubernetes takes; return the exit status."""
     script = [options.script, *options.arguments]
     try:
         jobs = job_set(options.name, options.image, options.workers, options.ps, script, options.max_restarts)
@@ -222,7 +222,7 @@ class Launch:
         self._threads.append(thread)
 
     def wait(self) -> int:
-        """Wait for the chief's script, then for the other workers'; gives the exit status.
+        """Wait for the chief's script, then for the other workers'; return the exit status.
 
         It is 0 if that of the chief is: of worker 0, or of the one that took over from it. Else it is that of the first
         task that failed and was not started again, which is named.
@@ -292,7 +292,7 @@ class Launch:
         return self._ends.times[process] if noted is None else noted
 
     def _restart_failed(self) -> bool:
-        """Start again what has failed; gives whether anything was."""
+        """Start again what has failed; return whether anything was."""
         name, status = next(self._failed(), ("", 0))
         if not name or not self.restarts.take():
             return False

@@ -36,7 +36,7 @@ _CODES = {
 async def start_front(
     backends: Backends, host: str, port: int, max_message_bytes: int, credentials: Any = None, shares_port: bool = False
 ) -> tuple[grpc.aio.Server, int]:
-    """Start to serve on the running event loop; gives the server and its port.
+    """Start to serve on the running event loop; return the server and its port.
 
     Args:
         backends: answer the requests.

@@ -130,7 +130,7 @@ class Channels:
         return dial(self._ways, info.host, info.port, info.incarnation, begin, self._timeout)[0]
 
     def _check_alive(self) -> bool:
-        """Ask the task how it is, while an answer is awaited; gives whether connecting waits for its operation.
+        """Ask the task how it is, while an answer is awaited; return whether connecting waits for its operation.
 
         Raises:
             TaskFailedError: it has not answered for too long.

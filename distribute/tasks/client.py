@@ -369,7 +369,7 @@ def _new_identity() -> Identity:
 
 
 def _exchanged(channel: Channel, kind: int, document: Any, arrays: Sequence[Any], run: Run | None) -> Frame:
-    """Send a request to the master, and to tasks what is fed straight; gives the answer of the master."""
+    """Send a request to the master, and to tasks what is fed straight; return the answer of the master."""
     channel.send(kind, document, arrays)
     if run is not None:
         run.feed(channel)
@@ -420,7 +420,7 @@ class RemoteProgram:
         return tuple(found)
 
     def _run(self, values: Sequence[Any]) -> list[Any] | None:
-        """Run the step; gives None if the master has lost it."""
+        """Run the step; return None if the master has lost it."""
         run = self._client.straight.run(self._plan, values)
         is_whole = False
         try:

@@ -30,7 +30,7 @@ class Ending:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the flag is set; gives whether it is.
+        """Wait until the flag is set; return whether it is.
 
         Args:
             timeout: how many seconds to wait at most; None for any time.

@@ -339,7 +339,7 @@ class Master:
             self._send_program(program, self._own, self.identity)
 
     def _ends_without_a_task(self, program: MasterProgram) -> bool:
-        """End the preparing of a program if a task has been lost since it was located; gives whether that is so."""
+        """End the preparing of a program if a task has been lost since it was located; return whether that is so."""
         lost = [name for name in program.asked or () if name not in self._infos]
         if lost:
             self._end_preparing(program, task_failed(lost[0], "the connection to it was lost"))

@@ -121,7 +121,7 @@ class Resources:
         return found
 
     def clear(self, containers: Collection[str] | None = None) -> int:
-        """Give up what some containers hold, or all; gives how many things that were.
+        """Give up what some containers hold, or all; return how many things that were.
 
         Programs that refer to it find it lost. Who asks for it by name from now on makes it again.
         """

@@ -137,7 +137,7 @@ class Server:
             self._thread.start()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until `stop` is called, by another thread or a signal's handler; gives whether it was.
+        """Wait until `stop` is called, by another thread or a signal's handler; return whether it was.
 
         Args:
             timeout: how many seconds to wait at most; None for any time.

@@ -55,7 +55,7 @@ class Pulse:
         return self._age - self._answered_at if self._asked else 0.0
 
     def tick(self, now: float) -> str | None:
-        """Note that it is time for a heartbeat; gives why the task is dead, if it is.
+        """Note that it is time for a heartbeat; return why the task is dead, if it is.
 
         Args:
             now: seconds of a clock that goes forward only.

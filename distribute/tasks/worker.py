@@ -443,7 +443,7 @@ class Worker:
                     self._fail(running, self._unfed(running))
 
     def turn(self) -> bool:
-        """Run a slice of each step; gives whether there is more to do at once."""
+        """Run a slice of each step; return whether there is more to do at once."""
         is_busy, turning = False, self.turning
         for running in list(self._running.values()) if self._running else ():
             step = running.step

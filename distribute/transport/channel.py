@@ -94,7 +94,7 @@ class Channel:
         return True
 
     def _waits_for_room(self, unless: Channel) -> bool:
-        """Wait until something can be sent; gives False if something comes by another one before."""
+        """Wait until something can be sent; return False if something comes by another one before."""
         with selectors.DefaultSelector() as selector:
             selector.register(unless._sock, selectors.EVENT_READ)
             selector.register(self._sock, selectors.EVENT_WRITE)

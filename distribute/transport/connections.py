@@ -104,7 +104,7 @@ class Handshake:
         }
 
     def take(self, frame: Frame) -> list[Any]:
-        """Take a frame; gives what to answer.
+        """Take a frame; return what to answer.
 
         Raises:
             RefusedError: the other side does not have the token, speaks another version, or is somebody else.

@@ -51,7 +51,7 @@ class LongTurns:
                 return
 
     def _watch(self) -> bool:
-        """Watch the loop until it does nothing; gives False if this is to end."""
+        """Watch the loop until it does nothing; return False if this is to end."""
         loop, seen = self._loop, -1
         while True:
             try:

@@ -76,7 +76,7 @@ def stream_handler(accept: Callable[[socket.socket], None]) -> Any:
 
 
 def open_stream(address: str, tls: TLS | None) -> socket.socket:
-    """Begin a stream to the task at an address; gives the end by which its bytes come and go.
+    """Begin a stream to the task at an address; return the end by which its bytes come and go.
 
     Args:
         address: where the task answers gRPC, "host:port".

@@ -223,7 +223,7 @@ class Decoder:
         return position, taken
 
     def advance(self, count: int, first: int = 0) -> Iterator[Frame]:
-        """Take in `count` bytes that are in what `buffer` gave; gives the frames that are complete.
+        """Take in `count` bytes that are in what `buffer` gave; yield the frames that are complete.
 
         Args:
             count: how many bytes there are.
@@ -251,7 +251,7 @@ class Decoder:
                 yield from self._next()
 
     def _whole(self, position: int, count: int) -> tuple[Frame | None, int]:
-        """Take a frame that has come whole, as most do, at once; gives it, or None, and where the next bytes are."""
+        """Take a frame that has come whole, as most do, at once; return it, or None, and where the next bytes are."""
         begin = position + PREFIX.size
         if self._prefix is not None or self._filled or begin > count:
             return None, position

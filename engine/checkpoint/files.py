@@ -87,7 +87,7 @@ def _h5py() -> Any:
 
 
 def write_shard(folder: Place, number: int, count: int, tensors: Mapping[str, Any] | Sequence[Part]) -> dict[str, Any]:
-    """Write one shard, whole or not at all; gives what the manifest has to say of it.
+    """Write one shard, whole or not at all; return what the manifest has to say of it.
 
     Args:
         folder: of the checkpoint; it is made if there is none.

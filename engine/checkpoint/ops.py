@@ -106,7 +106,7 @@ class DropCopies(_CopiesOp):
 
 
 def copy_into(kept: NDArray[Any] | None, value: NDArray[Any]) -> NDArray[Any]:
-    """Copy an array into one that is kept, if that is alike, else into a new one; returns the copy."""
+    """Copy an array into one that is kept, if that is alike, else into a new one; return the copy."""
     if kept is None or (kept.shape, kept.dtype) != (value.shape, value.dtype):
         return value.copy()
     np.copyto(kept, value)

@@ -200,7 +200,7 @@ class _Known:
         return body
 
     def settled(self, body: Body) -> bool:
-        """Take in what a trace has found; returns whether it was known before."""
+        """Take in what a trace has found; return whether it was known before."""
         found = [result.spec for result in body.results]
         captured = list(dict.fromkeys(outer for outer, _ in body.captures))
         effects = tuple(body.collect_effects())
@@ -278,7 +278,7 @@ def _first_call(body: Body, arguments: Sequence[Tensor]) -> Operation:
 def _find_results(
     known: _Known, graph: Graph, name: str, trace: Callable[[Body], Sequence[Tensor]], labels: Sequence[str]
 ) -> bool:
-    """Trace the paths that do not call the function again; returns whether there are others."""
+    """Trace the paths that do not call the function again; return whether there are others."""
     body = known.body(graph, name, None)
     try:
         with Creations().replay():  # paths break off, so that later traces create in another order

@@ -117,7 +117,7 @@ class TensorStore:
         return apply(StoreRead(), self.flow, self._key(key), name=name or "store_read")
 
     def contains(self, key: Any, name: str | None = None) -> Tensor:
-        """Test whether the store has `key`; gives a bool."""
+        """Test whether the store has `key`; return a bool."""
         return apply(StoreContains(), self.flow, self._key(key), name=name or "store_contains")
 
     def size(self, name: str | None = None) -> Tensor:

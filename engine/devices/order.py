@@ -191,7 +191,7 @@ class Stream:
         self.queue.append(pending)
 
     def clear(self) -> list[Pending]:
-        """Drop all that has not ended; gives what was dropped."""
+        """Drop all that has not ended; return what was dropped."""
         dropped = [*([self.running] if self.running else ()), *self.queue]
         self.queue.clear()
         self.running = self._last = None

@@ -214,7 +214,7 @@ class PartStep(Step):
             deliver(iteration, value)
 
     def end_run(self) -> dict[int, Any]:
-        """End a run that is over; gives what was fetched here, by position."""
+        """End a run that is over; return what was fetched here, by position."""
         for engine in self.engines.values():
             engine.end()
         self.scheduler.end()
@@ -344,7 +344,7 @@ class PartProgram(MachineProgram):
         return step
 
     def end(self, step: PartStep) -> dict[int, Any]:
-        """End a run that is over; gives what was fetched here, by position."""
+        """End a run that is over; return what was fetched here, by position."""
         found = step.end_run()
         self.statistics.note_ended(step)
         with self._lock:
@@ -363,7 +363,7 @@ class PartProgram(MachineProgram):
         return all(effect.resource is OUTSIDE_WORLD for effect in effects)
 
     def note_long(self, step: PartStep) -> bool:
-        """Note that the operation that a step is in takes long; gives whether `print_again` has it run apart.
+        """Note that the operation that a step is in takes long; return whether `print_again` has it run apart.
 
         That is so the second time: the first time all of the process may have stood still.
         """

@@ -304,7 +304,7 @@ class FunctionWriter:
         return results
 
     def print_kernel(self, node: Node) -> list[Value]:
-        """Print the operations of a node as a function of values; gives these, in order."""
+        """Print the operations of a node as a function of values; return these, in order."""
         names: dict[Symbol, str] = {}
         known: dict[Value, str] = {}
         aliases: list[tuple[str, str]] = []

@@ -223,7 +223,7 @@ class MachineProgram:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run the step on checked feeds; returns the fetches in order."""
+        """Run the step on checked feeds; return the fetches in order."""
         if numerics.looks_at_operations() and not self._guards:
             return self._other(guard=True)(*values)
         if memory_budget() != self._budget or turned_off() is not self._turned_off:

@@ -95,7 +95,7 @@ class MachineStatistics(Statistics):
 
 
 def note_spent(spent: Spent, function: Callable[..., None], began: float) -> float:
-    """Add to how long a function ran; gives the time."""
+    """Add to how long a function ran; return the time."""
     ended = time.perf_counter()
     sums = spent.setdefault(function, [0, 0.0])
     sums[0] += 1

@@ -33,7 +33,7 @@ class Initializer(ChecksKeywords):
     """The base of initializers. Subclasses define ``__call__(shape, dtype=None)``."""
 
     def __call__(self, shape: Sequence[int], dtype: DTypeLike = None) -> Any:
-        """Compute the first value of a weight; gives a tensor.
+        """Compute the first value of a weight; return a tensor.
 
         Args:
             shape: its shape, ints.

@@ -60,7 +60,7 @@ class EndAllReduce(Op):
 
 
 def begin_all_reduce(tensor: Tensor) -> Tensor:
-    """Begin to sum the tensors of all members; gives the number by which it is ended.
+    """Begin to sum the tensors of all members; return the number by which it is ended.
 
     Args:
         tensor: numbers, of the same shape and dtype on all members.
@@ -69,7 +69,7 @@ def begin_all_reduce(tensor: Tensor) -> Tensor:
 
 
 def end_all_reduce(number: Tensor, tensor: Tensor) -> Tensor:
-    """Wait for a sum that was begun; gives it.
+    """Wait for a sum that was begun; return it.
 
     Args:
         number: what `begin_all_reduce` gave.

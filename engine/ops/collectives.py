@@ -56,11 +56,11 @@ class Group:
         return array
 
     def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
-        """Begin to reduce the members' arrays, while the caller goes on; gives the number by which it is ended."""
+        """Begin to reduce the members' arrays, while the caller goes on; return the number by which it is ended."""
         return 0
 
     def end_all_reduce(self, number: int, array: Any) -> Any:
-        """Wait for what was begun with `array`, which nobody has changed since; gives the result."""
+        """Wait for what was begun with `array`, which nobody has changed since; return the result."""
         return array
 
     def reduce_scatter(self, array: Any, reduce_op: str) -> Any:

@@ -303,7 +303,7 @@ class ConditionalAccumulator(_Accumulator):
         return self._apply([grad], local_step, name)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Any:
-        """Take the mean (or sum) of the gradients, once at least `num_required` were added; waits for them.
+        """Take the mean (or sum) of the gradients, once at least `num_required` were added; wait for them.
 
         It starts again empty, at the next step.
         """
@@ -436,7 +436,7 @@ class SparseConditionalAccumulator(_Accumulator):
         return self.apply_grad(grad.indices, grad.values, whole, local_step, name)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> tuple[Any, Any, Any]:
-        """Take indices (ascending, each once), values and shape of the result; waits: see `ConditionalAccumulator`."""
+        """Take indices (ascending, each once), values and shape of the result; wait: see `ConditionalAccumulator`."""
         indices, values, shape = self._take(num_required, name)
         return indices, values, shape
 

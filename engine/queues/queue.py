@@ -144,11 +144,11 @@ class Queue(NamedResource):
         return Request(self._gate, lambda: state.dequeue(count, up_to), state.withdraw, self._describe_dequeue)
 
     def put(self, values: Sequence[Any], many: bool) -> None:
-        """Put in arrays, one a component; waits for room. (`enqueue` is the public form.)"""
+        """Put in arrays, one a component; wait for room. (`enqueue` is the public form.)"""
         self.putting(values, many).wait()
 
     def take(self, count: int, up_to: bool = False) -> list[Element]:
-        """Take out elements; waits until they are there. (`dequeue` is the public form.)"""
+        """Take out elements; wait until they are there. (`dequeue` is the public form.)"""
         return self.taking(count, up_to).wait()
 
     def as_columns(self, elements: Sequence[Element]) -> list[Any]:
@@ -192,7 +192,7 @@ class Queue(NamedResource):
     # --- public -----------------------------------------------------------------------------------------------
 
     def enqueue(self, vals: Any, name: str | None = None) -> Any:
-        """Put in one element; waits while the queue is full.
+        """Put in one element; wait while the queue is full.
 
         Args:
             vals: the element (see the class).
@@ -229,7 +229,7 @@ class Queue(NamedResource):
         return graph_for(tensors).add(QueueEnqueue(self, many), tensors, name or f"{self.name}/{suffix}")
 
     def dequeue(self, name: str | None = None) -> Any:
-        """Take out one element; waits while there is none.
+        """Take out one element; wait while there is none.
 
         Raises:
             OutOfRangeError: the queue is closed and empty (at run time).
@@ -248,7 +248,7 @@ class Queue(NamedResource):
         return self._as_given(get_default_graph().add(QueueDequeue(self), (), name or f"{self.name}/dequeue").outputs)
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
-        """Take out `n` elements, stacked along a new first axis; waits until they are there, and takes none before.
+        """Take out `n` elements, stacked along a new first axis; wait until they are there, and take none before.
 
         Args:
             n: how many: an integer, or a scalar tensor.

@@ -136,7 +136,7 @@ class ReplicaStepsState(ReplicaFencing):
             each[0].finish((LEAVE,))
 
     def hand_over(self, worker: int, incarnation: int) -> bool:
-        """Let the leader go, for whom another worker takes over; gives whether there is one."""
+        """Let the leader go, for whom another worker takes over; return whether there is one."""
         if not self._is_member(worker, incarnation) or len(self._workers) == 1:
             return False
         self._drop(worker)
@@ -274,7 +274,7 @@ class ReplicaStepsState(ReplicaFencing):
         return None
 
     def lost(self, task: str, incarnation: int) -> list[int]:
-        """Let the workers of a task go that is gone; gives their numbers."""
+        """Let the workers of a task go that is gone; return their numbers."""
         gone = [n for n, each in self._workers.items() if (each.task, each.incarnation) == (task, incarnation)]
         for worker in gone:
             self._drop(worker)

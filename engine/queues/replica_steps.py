@@ -243,15 +243,15 @@ class ReplicaSteps(NamedResource):
         return self._add("retire", [worker, incarnation])
 
     def hand_over(self, worker: Any, incarnation: Any) -> Tensor:
-        """Lead no more, and take part no more; gives 1 if there is another worker, who leads then, and else 0."""
+        """Lead no more, and take part no more; return 1 if there is another worker, who leads then, and else 0."""
         return self._add("hand_over", [worker, incarnation]).outputs[0]
 
     def lead(self, worker: Any, incarnation: Any, least: Any, known: Any, task: str) -> Tensor:
-        """Begin training, or start it again, as the worker of this number; gives the leader's token."""
+        """Begin training, or start it again, as the worker of this number; return the leader's token."""
         return self._add("lead", [worker, incarnation, least, known], task).outputs[0]
 
     def enrol(self, worker: Any, incarnation: Any, after: Any, is_late: Any, task: str) -> Tensor:
-        """Take part in a generation that is another one than `after`; gives its number. Waits for it."""
+        """Take part in a generation that is another one than `after`; return its number. Waits for it."""
         return self._add("enrol", [worker, incarnation, after, is_late], task).outputs[0]
 
     def current(self) -> Tensor:
@@ -259,7 +259,7 @@ class ReplicaSteps(NamedResource):
         return self._add("current", []).outputs[0]
 
     def accept(self, worker: Any, incarnation: Any) -> Sequence[Tensor]:
-        """Take over as the leader; gives its token, and the mark of a set that may be applied in part, or -1."""
+        """Take over as the leader; return its token, and the mark of a set that may be applied in part, or -1."""
         return self._add("accept", [worker, incarnation]).outputs
 
     def note(self, token: Any, text: Any) -> Operation:
@@ -275,7 +275,7 @@ class ReplicaSteps(NamedResource):
         return self._add("abandon", [token, reason])
 
     def begin_epoch(self, token: Any, batches: Any, shares: Any, done: Any) -> Tensor:
-        """Begin an epoch of so many global batches in shares, of which some are done; gives its number."""
+        """Begin an epoch of so many global batches in shares, of which some are done; return its number."""
         return self._add("begin_epoch", [token, batches, shares, done]).outputs[0]
 
     def check_whole(self, token: Any) -> Operation:
@@ -303,7 +303,7 @@ class ReplicaSteps(NamedResource):
         return self._add("watch", [worker, incarnation, ticket])
 
     def commit(self, worker: Any, incarnation: Any, ticket: Any, rows: Any) -> Tensor:
-        """Count what was put under a ticket; gives a `Receipt`."""
+        """Count what was put under a ticket; return a `Receipt`."""
         return self._add("commit", [worker, incarnation, ticket, rows]).outputs[0]
 
     def choose(self, token: Any) -> Sequence[Tensor]:

@@ -120,7 +120,7 @@ class SharedWorkState:
         return ALONE, count
 
     def put(self, number: int, worker: Worker, part: int, result: Any) -> bool:
-        """Hand in the result of a part; gives whether it is the first one, which counts."""
+        """Hand in the result of a part; return whether it is the first one, which counts."""
         work = self._work(number, worker)
         is_first = part not in work.results
         if is_first:
@@ -254,7 +254,7 @@ class SharedWork(NamedResource):
         return ()
 
     def ask(self, method: str, task: str, *inputs: Any) -> Sequence[Tensor] | Operation:
-        """Build a request in the current graph; gives its outputs, or the operation where it has none.
+        """Build a request in the current graph; return its outputs, or the operation where it has none.
 
         Args:
             method: "join", "take", "put", "fetch" or "leave".

@@ -222,7 +222,7 @@ class Program:
         return prepare(graph, targets, feeds, specs, rule, reassociate=not self._exact, memory_budget=self._budget)
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run the step on checked feeds; returns the fetches in order."""
+        """Run the step on checked feeds; return the fetches in order."""
         if self._often is not None:
             return self._often(*values)
         if self._left > 0:

@@ -39,7 +39,7 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 
 
 def check_value(sample: Sample) -> int:
-    """Check that `run` gives what is expected (or twice the same), in the form of `infer`, and keeps its inputs."""
+    """Check that `run` gives what is expected (or twice the same), in the form of `infer`, and no input changes."""
     inputs = [_frozen(x) for x in sample.inputs]
     results = as_tuple(sample.op.run(np, *inputs))
     may_vary = sample.op.shape_from_values or not all_floating(inputs)

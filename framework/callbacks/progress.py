@@ -177,7 +177,7 @@ class Bar(Progress):
         show(_wrapped([f"{count} [{seconds:.0f}s]", *self._parts(done, logs)], self._columns() or 80))
 
     def _show(self, done: int, logs: Logs) -> bool:
-        """Redraw the line; returns False if it has not all of the metrics."""
+        """Redraw the line; return False if it has not all of the metrics."""
         self._bar.update(done - self.done)
         self.done = done
         parts = self._parts(done, logs)

@@ -52,7 +52,7 @@ def updating(metric: Metric) -> Generator[None]:
 
 
 def is_taken(metric: Metric, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
-    """Offer an update to the block around; gives whether that makes it."""
+    """Offer an update to the block around; return whether that makes it."""
     return _active.take is not None and _active.updated is not metric and _active.take(metric, args, kwargs)
 
 

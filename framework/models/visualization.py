@@ -190,7 +190,7 @@ class _Drawer:
         self.boxes = boxes
 
     def draw(self, graph: LayerGraph, group: tuple[str, ...], sources: dict[Symbol, Box]) -> list[Box]:
-        """Draw a graph whose inputs come from `sources` (or from boxes of their own); returns where outputs are made.
+        """Draw a graph whose inputs come from `sources` (or from boxes of their own); return where outputs are made.
 
         Layers that are called several times get a box for each call.
         """
@@ -285,7 +285,7 @@ def _svg(boxes: list[Box]) -> str:
 
 
 def _lay_out(boxes: list[Box]) -> tuple[float, float]:
-    """Give each box its place, level by level, near those that it takes something from; returns the size of all."""
+    """Give each box its place, level by level, near those that it takes something from; return the size of all."""
     levels: dict[int, list[Box]] = {}
     for box in boxes:
         levels.setdefault(box.level, []).append(box)

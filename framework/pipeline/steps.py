@@ -93,7 +93,7 @@ class _Loop:
                 self._stacked = [_stacked(tensor, self._count) for tensor in tensors]
 
     def build(self) -> list[Any]:
-        """Build it; gives what each of the tracer's entries has come to: a tensor, or rows of a table."""
+        """Build it; return what each of the tracer's entries has come to: a tensor, or rows of a table."""
         entries = self._tracer.entries
         starts = [start for entry in entries for start in self._starts(entry)]
 

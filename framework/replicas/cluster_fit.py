@@ -121,7 +121,7 @@ class ClusterFit:
         raise NotImplementedError
 
     def _begin_validation(self, batches: int) -> Any:
-        """Have other workers join validation; gives the way to share it."""
+        """Have other workers join validation; return the way to share it."""
         raise NotImplementedError
 
     def _taken_up(self, run: TrainingRun, epochs: range) -> range:

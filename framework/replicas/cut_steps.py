@@ -52,7 +52,7 @@ class CutSteps:
     def build_sums(
         self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor = 1.0
     ) -> list[Any]:
-        """Build all parts of a batch; gives what each of the tracer's entries comes to: a tensor, or some rows.
+        """Build all parts of a batch; return what each of the tracer's entries comes to: a tensor, or some rows.
 
         Args:
             tracer: of the training step.
@@ -64,7 +64,7 @@ class CutSteps:
     def entries(
         self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor
     ) -> list[tuple[Entry, list[Any]]]:
-        """Build all parts of a worker's batch in the scope of `placed`; gives what `StepTracer` gives.
+        """Build all parts of a worker's batch in the scope of `placed`; return what `StepTracer` gives.
 
         Args:
             tracer, layout, tensors, share: see `build_sums`.

@@ -42,7 +42,7 @@ class HandedOut:
         return self.give(None if self._running is None else next(self._running, None))
 
     def give(self, whole: Batch | None, is_first_part: bool = False) -> bool:
-        """Hand out a batch of the chief's; gives whether it is one.
+        """Hand out a batch of the chief's; return whether it is one.
 
         Args:
             whole: the batch; None for none, or in another worker.

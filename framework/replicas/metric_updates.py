@@ -94,7 +94,7 @@ class MetricUpdates:
         self._adds: dict[tuple[Any, ...], tuple[Any, bool]] = {}
 
     def take(self, metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Keep an update for later, if its metric's state is not a sum; gives whether it is.
+        """Keep an update for later, if its metric's state is not a sum; return whether it is.
 
         Raises:
             ValueError: an argument is a whole number, as that of rows is, of which each replica has another.

@@ -85,7 +85,7 @@ class ParallelFit(ClusterFit):
         self._send(range(len(self._shared)))
 
     def step_on(self, data: ArrayData) -> Logs:
-        """Make a step on a batch that all workers have, each on its rows; gives its logs."""
+        """Make a step on a batch that all workers have, each on its rows; return its logs."""
         shares = Shares(data, self.strategy.shares, seed_now())
         self._share_states()
         self.model.reset_metrics()
@@ -178,7 +178,7 @@ class ParallelFit(ClusterFit):
     # --- epochs -----------------------------------------------------------------------------------------------------
 
     def _epoch(self, epoch: int, stop: int) -> Logs:
-        """Make one epoch; gives its logs."""
+        """Make one epoch; return its logs."""
         model, hooks, is_chief = self.model, self.hooks, self.strategy.is_chief
         model.reset_metrics()
         before = self._values()
@@ -248,7 +248,7 @@ class ParallelFit(ClusterFit):
         return Shares(self.data, self.strategy.shares, seed) if shares is None else shares
 
     def _share_states(self) -> bool:
-        """Have all workers draw with the keys that the chief has; gives whether they draw by row."""
+        """Have all workers draw with the keys that the chief has; return whether they draw by row."""
         if self._axes:
             *states, own = self._tell([*self.plan.states(), seed_now()])
             self.plan.set_states(states)
@@ -256,7 +256,7 @@ class ParallelFit(ClusterFit):
         return bool(self._axes)
 
     def _run_epoch(self, shares: Shares | HandedOut, progress: Progress) -> int:
-        """Make the steps of an epoch; gives how many there were."""
+        """Make the steps of an epoch; return how many there were."""
         hooks, model = self.hooks, self.model
         watches = self._tell(hooks.wants_batches("train"))
         reads_logs = watches and hooks.reads_batch_logs("train")
@@ -327,7 +327,7 @@ class ParallelFit(ClusterFit):
         return [np.array(variable.numpy()) for variable in self._shared] if self.strategy.is_chief else []
 
     def _share_changes(self, before: Sequence[Any], logs: Logs | None = None) -> Logs:
-        """Have what the chief's callbacks have changed hold everywhere; gives what they have added to the logs.
+        """Have what the chief's callbacks have changed hold everywhere; return what they have added to the logs.
 
         Args:
             before: the values of variables before they were called.

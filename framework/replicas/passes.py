@@ -110,7 +110,7 @@ class SharedPass:
         self._way = way
 
     def test(self, hooks: CallbackList, progress: Progress) -> int:
-        """Leave the metrics as a pass of this process alone would; gives the number of batches."""
+        """Leave the metrics as a pass of this process alone would; return the number of batches."""
         model = self._model
 
         def compute(part: int) -> list[Any]:

@@ -120,7 +120,7 @@ class ReplicaPlan(StepTracer):
         return {"container": self.container}
 
     def trace_puts(self, batch: Batch, ticket: Any, part: Any, window: Window, feeds: list[Any]) -> list[Any]:
-        """Build a step of a worker in the current graph; gives the operations that put its values.
+        """Build a step of a worker in the current graph; return the operations that put its values.
 
         Args:
             batch: of which nothing but the layout is used.

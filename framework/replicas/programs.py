@@ -95,7 +95,7 @@ class ReplicaPrograms:
         return [each.fence(token, mark) for each in self.plan.gradients]
 
     def accept(self) -> int:
-        """Take over as the leader; gives the mark of a set that the one before may have applied in part, or -1."""
+        """Take over as the leader; return the mark of a set that the one before may have applied in part, or -1."""
         found = self._run("accept", lambda: self.plan.steps.accept(self._worker, self._incarnation))
         self.token = int(found[0])
         self._run("fence", self._fences, (_NUMBER, self.token))
@@ -123,7 +123,7 @@ class ReplicaPrograms:
         self._lead_on("applied", self.plan.steps.applied, (_NUMBER, step))
 
     def enrol(self, after: int, patience: float | None = None) -> int:
-        """Take part in training that has another number than `after`, and wait for it; gives its number.
+        """Take part in training that has another number than `after`, and wait for it; return its number.
 
         Args:
             after: that number.
@@ -145,7 +145,7 @@ class ReplicaPrograms:
                 seen = self._say_who_is_to_begin(begun, seen)
 
     def _say_who_is_to_begin(self, begun: float, seen: float) -> float:
-        """Log for whom this worker has waited since it `begun`; gives when that one was last `seen`.
+        """Log for whom this worker has waited since it `begun`; return when that one was last `seen`.
 
         Raises:
             TimeoutError: that one has been absent for too long.
@@ -188,7 +188,7 @@ class ReplicaPrograms:
         self._run("retire", lambda: self.plan.steps.retire(self._worker, self._incarnation))
 
     def hand_over(self) -> bool:
-        """Lead no more, and take part no more; gives whether there is another worker, who leads then."""
+        """Lead no more, and take part no more; return whether there is another worker, who leads then."""
         return bool(self._run("hand over", lambda: [self.plan.steps.hand_over(self._worker, self._incarnation)])[0])
 
     def take(self, epoch: int) -> Ticket:
@@ -274,7 +274,7 @@ class ReplicaPrograms:
     # --- what the chief does ----------------------------------------------------------------------------------------
 
     def begin_epoch(self, batches: int, shares: int, done: Any = _NOTHING) -> int:
-        """Begin an epoch of so many global batches in shares, of which some are done; gives its number."""
+        """Begin an epoch of so many global batches in shares, of which some are done; return its number."""
         self._forget()
         given = [(_NUMBER, batches), (_NUMBER, shares), (_NUMBERS, done)]
         return int(self._lead_on("begin", lambda *asked: [self.plan.steps.begin_epoch(*asked)], *given)[0])

@@ -28,7 +28,7 @@ class BatchData(ArrayData):
 
 
 def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
-    """Make a step on a batch that all workers pass, each on its rows; gives the logs of all rows.
+    """Make a step on a batch that all workers pass, each on its rows; return the logs of all rows.
 
     Args:
         model: a compiled model.

@@ -342,7 +342,7 @@ class StepTracer:
         return found
 
     def traced_entries(self, layout: Any, feeds: list[Any], share: Any = 1.0) -> list[tuple[Entry, list[Any]]]:
-        """Build a step in the current graph; gives what the replica gives, with its tensors. See `trace`.
+        """Build a step in the current graph; return what the replica gives, with its tensors. See `trace`.
 
         Raises:
             ValueError: it gives other values than for the first batch.

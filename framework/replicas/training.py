@@ -88,7 +88,7 @@ class ReplicaFit(ReplicaMember):
     # --- what was lost ----------------------------------------------------------------------------------------------
 
     def _is_done(self, epochs: range) -> bool:
-        """Train to the end; gives False if state was lost, and training can go on from what was saved.
+        """Train to the end; return False if state was lost, and training can go on from what was saved.
 
         Raises:
             BaseException: it can't.
@@ -296,7 +296,7 @@ class ReplicaFit(ReplicaMember):
             raise StateLostError("the chief was lost while it applied a step, of which a part is written")
 
     def _begun(self, epochs: range) -> tuple[TrainingRun, range]:
-        """Lead a generation; gives the run and the epochs to make, and restores what was saved between two of them."""
+        """Lead a generation; return the run and the epochs to make, and restores what was saved between two of them."""
         is_again, hooks = self._run is not None, self.hooks
         run = self._run = self._run or TrainingRun(self.model, hooks, self.passes)
         self._enter(ReplicaPrograms.lead, is_again)
@@ -376,7 +376,7 @@ class ReplicaFit(ReplicaMember):
             applier.end()
 
     def _run_epoch(self, current: Current, progress: Progress) -> int:
-        """Run the chief's part of an epoch, of which some steps may have been done before; gives how many it has."""
+        """Run the chief's part of an epoch, of which some steps may have been done before; return how many it has."""
         model, first, shares = self.model, current.first, current.shares
         wanted = self.hooks.wants_batches("train")
         self._parts, self._applied = shares.parts, current.applied
@@ -472,7 +472,7 @@ class ReplicaFit(ReplicaMember):
         hooks.on_end("train", logs)
 
     def _follow_steps(self, current: Current) -> Any:
-        """Compute shares of an epoch; gives what the chief says of its end, None if the chief is lost.
+        """Compute shares of an epoch; return what the chief says of its end, None if the chief is lost.
 
         Raises:
             LeavingError: this worker is to leave.

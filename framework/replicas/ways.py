@@ -36,7 +36,7 @@ class Way(Protocol):
     most: int
 
     def results(self, parts: int, compute: Compute) -> list[list[Any]]:
-        """Compute parts together; gives the arrays of each, in order.
+        """Compute parts together; return the arrays of each, in order.
 
         Args:
             parts: how many there are.

@@ -281,7 +281,7 @@ class RunCallback(Callback):
     run: TrainingRun | None = None
 
     def take_up(self) -> bool:
-        """Load what was saved last, so that the run goes on there; gives whether there is something."""
+        """Load what was saved last, so that the run goes on there; return whether there is something."""
         return False
 
     def save_first(self, epoch: int) -> None:
@@ -358,7 +358,7 @@ class TrainingRun:
         return range(state["epoch"], state["epoch"] if state["stop_training"] and not state["batch"] else epochs)
 
     def enter_epoch(self) -> State | None:
-        """Restore what was saved in the midst of the epoch that has just begun; gives the account of its rows."""
+        """Restore what was saved in the midst of the epoch that has just begun; return the account of its rows."""
         if self._loaded is None:
             return None
         state = self._loaded

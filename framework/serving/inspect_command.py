@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what is known of a servable; gives the exit status."""
+    """Print what is known of a servable; return the exit status."""
     from .decoding.decoder import Decoder, load_any
     from .storage import versions_in
 

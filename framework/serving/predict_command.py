@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compute the outputs, and write them; gives the exit status."""
+    """Compute the outputs, and write them; return the exit status."""
     from ...distribute.inference import RequestError
     from .decoding.decoder import Decoder, load_any
     from .storage import ServableError

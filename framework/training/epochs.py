@@ -47,7 +47,7 @@ class Epochs:
         return {"passes": self._passes, "batches": self._in_pass, "random": self._random_state}
 
     def go_to(self, batch: int, position: Mapping[str, Any]) -> Batch | None:
-        """Go on at batch number `batch` of the next epoch, and at a `position` of the data; returns the one before.
+        """Go on at batch number `batch` of the next epoch, and at a `position` of the data; return the one before.
 
         Raises:
             ValueError: the data end before that.

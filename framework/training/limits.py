@@ -53,7 +53,7 @@ def set_max_steps_per_epoch(max_steps_per_epoch: int | None) -> None:
 
 
 def limited_epochs(epochs: int) -> int:
-    """Return the number of epochs within the limit; says so where that makes it less."""
+    """Return the number of epochs within the limit; say so where that makes it less."""
     limit = _Limits.epochs
     if limit is None or epochs <= limit:
         return epochs
@@ -62,7 +62,7 @@ def limited_epochs(epochs: int) -> int:
 
 
 def limited_steps(steps: int | None, available: int | None) -> int | None:
-    """Return the number of steps of an epoch within the limit; says so where that makes it less.
+    """Return the number of steps of an epoch within the limit; say so where that makes it less.
 
     Args:
         steps: how many were asked for; None for all that the data have.

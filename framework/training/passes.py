@@ -41,7 +41,7 @@ class PassMethods(StepMethods):
     _checked_batch: bool
 
     def _run_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
-        """Run one epoch's steps; returns how many there were."""
+        """Run one epoch's steps; return how many there were."""
         if self.steps_per_execution > 1:
             return self._run_groups_of_steps(mode, epoch, hooks, progress)
         if hooks.wants_batches(mode):

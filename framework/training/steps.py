@@ -58,7 +58,7 @@ class StepPrograms:
         self._latest: tuple[Layout, list[TensorSpec]] | None = None  # the kind of batch of the program made last
 
     def run(self, batch: Batch) -> tuple[Any, ...]:
-        """Run the step on a batch; returns what it fetches."""
+        """Run the step on a batch; return what it fetches."""
         try:
             return self.prepare(batch)(*batch.leaves)
         except MemoryError as error:
@@ -66,7 +66,7 @@ class StepPrograms:
             raise
 
     def run_together(self, batches: Sequence[Batch]) -> tuple[Any, ...]:
-        """Run the step on one batch after the other, those of equal shapes in one loop; returns what the last fetches.
+        """Run the step on one batch after the other, those of equal shapes in one loop; return what the last fetches.
 
         Args:
             batches: at least one.

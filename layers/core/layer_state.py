@@ -183,7 +183,7 @@ class LayerState:
     def _cut_weight(
         self, shape: tuple[int, ...], initializer: InitializerLike, dtype: DType, settings: WeightSettings, name: str
     ) -> Any:
-        """Make a weight in shards, as the partitioner says; gives None where it is to be whole. See `add_weight`."""
+        """Make a weight in shards, as the partitioner says; return None where it is to be whole. See `add_weight`."""
         if not isinstance(self._partitioner, GridPartitioner):
             count = shards_along_rows(self._partitioner, shape, dtype)
             if count < 2:

@@ -242,7 +242,7 @@ class BatchNormalization(Layer):
         return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
 
     def _renormed(self, mean: Tensor, variance: Tensor, counts: Tensor | bool | None) -> tuple[Tensor, Tensor]:
-        """Return gamma and beta with the correction in them; updates all averages."""
+        """Return gamma and beta with the correction in them; update all averages."""
         limits = self.renorm_clipping or {}
         deviation = ops.sqrt(variance + self.epsilon)
         average = ops.maximum(self.renorm_stddev, self.epsilon**0.5)

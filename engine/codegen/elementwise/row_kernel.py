@@ -195,7 +195,7 @@ class Analysis:
         return kept
 
     def needed(self, stage: int, kept: set[int]) -> set[int]:
-        """Return nodes along rows that a pass computes or loads; adds to `kept` those that earlier passes must keep."""
+        """Return nodes along rows that a pass computes or loads; add to `kept` those that earlier passes must keep."""
         pending = [*self.sinks(stage), *[node for node in kept if self.stage[node] == stage]]
         found: set[int] = set()
         while pending:

@@ -45,7 +45,7 @@ def compiled(name: str, element: str, printers: tuple[Callable[[str, int], str],
 
 
 def is_left(run: LaterFunction, fields: Sequence[int]) -> bool:
-    """Call a compiled function with numbers, and a 0 behind them; gives whether it has left the work to NumPy."""
+    """Call a compiled function with numbers, and a 0 behind them; return whether it has left the work to NumPy."""
     numbers = (ctypes.c_int64 * (len(fields) + 1))(*fields, 0)
     run.call(ctypes.addressof(numbers))
     return numbers[-1] != 0

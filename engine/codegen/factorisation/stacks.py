@@ -36,7 +36,7 @@ def run_stack(
     arrays: Sequence[int],
     sizes: tuple[int, int, int],
 ) -> bool:
-    """Run a function over a stack; gives whether it has left the work to NumPy.
+    """Run a function over a stack; return whether it has left the work to NumPy.
 
     The function is made for one size: then LLVM writes short loops out.
 

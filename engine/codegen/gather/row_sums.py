@@ -157,7 +157,7 @@ def _print_task(element: str) -> str:
 
 
 def _print_list(code: Builder, ids: str, own: str, count: Size, parts: Size) -> str:
-    """List the numbers of the positions that belong to this part; gives how many there are."""
+    """List the numbers of the positions that belong to this part; return how many there are."""
     slot = code.slot("i64")
     code.line(f"store i64 0, ptr {slot}")
     mask = code.sub(parts, 1)

@@ -62,7 +62,7 @@ class _Allocator:
         self._lock = threading.Lock()
 
     def switch(self, handler: Any) -> Any:
-        """Let NumPy's arrays of this thread be allocated by `handler`; returns the one before."""
+        """Let NumPy's arrays of this thread be allocated by `handler`; return the one before."""
         return self._set(handler)
 
     def capsule(self) -> Any:

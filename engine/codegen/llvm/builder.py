@@ -274,7 +274,7 @@ class Builder:
     def loop(
         self, start: Size, stop: Size, step: Size = 1, metadata: str | None = None, carried: Sequence[Carried] = ()
     ) -> Generator[str]:
-        """Print a block for each number from `start` to before `stop`; gives the number.
+        """Print a block for each number from `start` to before `stop`; yield the number.
 
         Args:
             metadata: of the branch back, in place of `loop_metadata`.

@@ -221,7 +221,7 @@ class Library:
         return True
 
     def _start(self) -> str:
-        """Make the compiler; gives why there can be none, or ""."""
+        """Make the compiler; return why there can be none, or ""."""
         if not _layout_is_known():
             return f"Python {sys.version.split()[0]} and NumPy {np.__version__} lay out their objects in another way"
         try:

@@ -22,7 +22,7 @@ class Fields:
 
 
 def stored_fields(code: Builder, pointers: Sequence[str], names: tuple[str, ...]) -> tuple[str, Fields]:
-    """Store pointers and then ``%numbers``, for tasks; gives the address of all, and them by their names."""
+    """Store pointers and then ``%numbers``, for tasks; return the address of all, and them by their names."""
     address = code.slot(f"[{len(names)} x i64]")
     for position, pointer in enumerate(pointers):
         code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), address, position)

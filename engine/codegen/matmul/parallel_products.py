@@ -82,7 +82,7 @@ class Member:
 
 
 def run_products(*pieces: tuple[Any, ...]) -> list[Result]:
-    """Compute products, each a `Member` and its operands; gives the results of each, None of what is to run alone."""
+    """Compute products, each a `Member` and its operands; return the results of each, None of what is to run alone."""
     begun = [_begun(piece) for piece in pieces]
     wanted = [number for number, each in enumerate(begun) if each is not None]
     calls: list[int] = []

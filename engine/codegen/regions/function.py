@@ -183,7 +183,7 @@ class Function(Builder):
 
     @contextmanager
     def count(self, extent: int | str, is_parallel: bool = False) -> Generator[str]:
-        """Print a block for each number from 0 to before `extent`; gives the number. One round is not a loop.
+        """Print a block for each number from 0 to before `extent`; yield the number. One round is not a loop.
 
         Args:
             extent: how many rounds there are.

@@ -27,7 +27,7 @@ class Container(Mapping[str, "Variable"]):
         self._variables: dict[str, Variable] = {}
 
     def hold(self, variable: Variable) -> str:
-        """Take in a new variable; returns its name here, which differs from its own where that is taken."""
+        """Take in a new variable; return its name here, which differs from its own where that is taken."""
         name, count = variable.name, 0
         while name in self._variables:
             count += 1

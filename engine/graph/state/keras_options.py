@@ -8,7 +8,7 @@ _AGGREGATIONS = ("none", "sum", "mean", "only_first_replica")
 
 
 def checked_aggregation(aggregation: str, name: str) -> str | None:
-    """Check how replicas are to agree on a value; gives None for "none".
+    """Check how replicas are to agree on a value; return None for "none".
 
     Raises:
         ValueError: there is no such way.

@@ -531,7 +531,7 @@ class VariableRows(Readable):
         return operator_functions["take_rows"](self.variable, self.indices)
 
     def assign(self, value: Any) -> Any:
-        """Set the rows; in a graph that is being built, returns the new value of the whole variable."""
+        """Set the rows; in a graph that is being built, return the new value of the whole variable."""
         return self.variable.scatter_update(IndexedSlices(value, self.indices, self.variable.shape))
 
     def assign_add(self, delta: Any) -> Any:

@@ -136,7 +136,7 @@ class GpuProgram:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run the step on checked feeds; returns the fetches in order."""
+        """Run the step on checked feeds; return the fetches in order."""
         if (
             active.recorder is not None
             or numerics.looks_at_operations()

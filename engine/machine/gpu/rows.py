@@ -16,7 +16,7 @@ _MOST_BLOCKS = 1 << 16
 
 
 def combine_rows_on_gpu(cupy: Any, ufunc: str, out: Any, places: Any, values: Any) -> bool:
-    """Combine rows into others, in place, as `combine_rows` does; returns whether there are kernels for it.
+    """Combine rows into others, in place, as `combine_rows` does; return whether there are kernels for it.
 
     Args:
         cupy: the module.

@@ -221,7 +221,7 @@ _noting = _Noting()
 
 @contextlib.contextmanager
 def noting_keys() -> Generator[list[tuple[SeedGenerator, Any]]]:
-    """Make a block that builds a step; gives the generators whose keys it takes, each time with the graph of the op."""
+    """Make a block that builds a step; yield the generators whose keys it takes, each time with the graph of the op."""
     before, _noting.taken = _noting.taken, []
     try:
         yield _noting.taken

@@ -54,7 +54,7 @@ _state = _State()
 
 @contextlib.contextmanager
 def finding_axes() -> Generator[Axes]:
-    """Make a block that traces a step for batches of an unknown size; gives the axes of its draws."""
+    """Make a block that traces a step for batches of an unknown size; yield the axes of its draws."""
     before, _state.found = _state.found, []
     try:
         yield _state.found

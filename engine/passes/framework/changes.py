@@ -135,7 +135,7 @@ def remove_variable(loop: Operation, position: int) -> None:
 
 
 def insert_variable(loop: Operation, initial: Symbol, result: Symbol) -> Symbol:
-    """Let the latest parameters of a loop's regions be a loop variable; returns its final value.
+    """Let the latest parameters of a loop's regions be a loop variable; return its final value.
 
     Args:
         loop: both of its regions have one parameter more than the loop has variables.

@@ -46,7 +46,7 @@ def fuse(
     rule: FusionRule,
     sizes: KnownSizes | None = None,
 ) -> bool:
-    """Fuse in `graph`, of which `operations` are needed, and in all regions inside; returns whether anything was fused.
+    """Fuse in `graph`, of which `operations` are needed, and in all regions inside; return whether anything was fused.
 
     Args:
         graph: the step.
@@ -257,7 +257,7 @@ class _Rewrite:
                 note_change("reductions", member, f"is taken in one kernel with {home!r}")
 
     def apply(self) -> dict[Operation, Operation]:
-        """Put the fused operation in the members' place; returns what it replaces."""
+        """Put the fused operation in the members' place; return what it replaces."""
         changes.set_outputs(self.fused, self.outputs)
         return {member: self.fused for member in self.members if member not in self.views}
 

@@ -53,7 +53,7 @@ def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Kept, rule
 
 
 def _with_joined(graph: Graph, operations: Sequence[Operation], members: Sequence[Operation]) -> Sequence[Operation]:
-    """Join what can be joined of `members`; returns the operations of the block in their new order."""
+    """Join what can be joined of `members`; return the operations of the block in their new order."""
     replaced: dict[Operation, Operation] = {}
     for group in _independent(operations, members):
         replaced.update(dict.fromkeys(group, _joined(graph, group)))

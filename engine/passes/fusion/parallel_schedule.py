@@ -83,7 +83,7 @@ def _stretches(operations: Sequence[Operation], is_barrier: Callable[[Operation]
 def _arranged(
     stretch: list[Operation], long: Mapping[Operation, Piece], groups: list[list[Operation]]
 ) -> list[Operation]:
-    """Return a stretch in the order to print it; adds its groups to `groups`."""
+    """Return a stretch in the order to print it; add its groups to `groups`."""
     ordered: list[Operation] = []
     left = len(long)
     while left:

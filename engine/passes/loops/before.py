@@ -73,7 +73,7 @@ class _Group:
         self._has_others = False
 
     def move(self) -> bool:
-        """Batch what pays; returns whether anything did."""
+        """Batch what pays; return whether anything did."""
         self._find()
         wanted = self._wanted()
         if not wanted:

@@ -93,7 +93,7 @@ class _Accumulation:
         self.result = loop.body.results[position]
 
     def rewrite(self) -> bool:
-        """Take linear terms out; returns whether there were any."""
+        """Take linear terms out; return whether there were any."""
         terms = self._terms()
         if terms is None:
             return False

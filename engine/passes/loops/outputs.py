@@ -48,7 +48,7 @@ class _Output:
         self.place: Symbol | None = None
 
     def move(self) -> bool:
-        """Compute what is written after the loop, if that pays; returns whether it did."""
+        """Compute what is written after the loop, if that pays; return whether it did."""
         update = self._update()
         if update is None:
             return False

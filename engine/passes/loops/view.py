@@ -230,7 +230,7 @@ class LoopView:
         return symbol_of(cast(term, "int32")) if isinstance(term.spec, TensorSpec) else build(TripCount(), term)
 
     def counter(self, direction: int, like: Operation) -> Symbol:
-        """Return a new loop variable that counts 0, 1... up or down to 0; returns it as it is in the body."""
+        """Add a loop variable that counts 0, 1... up or down to 0; return it as it is in the body."""
         with self.outside(like):
             start = convert_to_tensor(0, "int32") if direction == 1 else convert_to_tensor(self.trips_tensor()) - 1
         self.add_variable(symbol_of(start), lambda number: symbol_of(number + direction), like)
@@ -351,7 +351,7 @@ class LoopView:
         self.become(tensor, ArrayRead(), [self.capture(array), index]).device = device
 
     def add_variable(self, init: Symbol, update: Callable[[Symbol], Symbol], like: Operation) -> Symbol:
-        """Return one more loop variable, starting at `init`; returns its final value."""
+        """Add a loop variable that starts at `init`; return its final value."""
         for region in self.op.regions:
             parameter = region.add_parameter(init.spec, like.name, like.location)
             parameter.operation.device = like.device

@@ -47,7 +47,7 @@ def recompute(
     can_swap: bool = False,
     cheap: bool = False,
 ) -> bool:
-    """Let the loops of a step save less, and compute the rest again; returns whether any may do so now.
+    """Let the loops of a step save less, and compute the rest again; return whether any may do so now.
 
     Args:
         graph: the step's own graph.

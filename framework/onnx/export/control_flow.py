@@ -121,7 +121,7 @@ class GraphExporter(Writer):
     # --- graphs inside of nodes -----------------------------------------------------------------------------
 
     def inline(self, region: Region, arguments: Sequence[Held]) -> list[Any]:
-        """Append the inside of a loop or branch to the graph that is being written; gives its results."""
+        """Append the inside of a loop or branch to the graph that is being written; return its results."""
         self.bind(region, arguments)
         self.run(region, region.results)
         return [self.values[result] for result in region.results]

@@ -180,7 +180,7 @@ class Writer:
 
     @contextmanager
     def subgraph(self) -> Generator[list[NodeProto]]:
-        """Append to a new graph inside of the block; gives its list of nodes."""
+        """Append to a new graph inside of the block; yield its list of nodes."""
         before, self.nodes = self.nodes, []
         self._memos.append({})
         try:

@@ -32,7 +32,7 @@ def add_import_option(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load the model and export it; gives the exit status."""
+    """Load the model and export it; return the exit status."""
     from ....engine.queues.errors import DataLossError
     from .keras_files import import_modules, load_with_weights
 

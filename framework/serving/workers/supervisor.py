@@ -74,7 +74,7 @@ class Supervisor:
         self._said: Any = None
 
     def run(self) -> int:
-        """Serve until SIGTERM or an interrupt; gives the exit status."""
+        """Serve until SIGTERM or an interrupt; return the exit status."""
         with self._rest, self._grpc:
             return asyncio.run(self._run())
 
