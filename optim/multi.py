@@ -162,7 +162,7 @@ class MultiOptimizer(Optimizer):
 
     @property
     def makers(self) -> list[Optimizer]:
-        """Those of all its optimizers."""
+        """The makers of all its optimizers."""
         return [maker for optimizer in self._inner for maker in optimizer.makers]
 
     @property

@@ -72,7 +72,7 @@ class Wrapper(Optimizer):
 
     @property
     def makers(self) -> list[Optimizer]:
-        """Those of the inner optimizer."""
+        """The makers of the inner optimizer."""
         return self.inner_optimizer.makers
 
     @property
@@ -87,7 +87,7 @@ class Wrapper(Optimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The inner optimizer's."""
+        """The learning rate of the inner optimizer."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter

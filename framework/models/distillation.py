@@ -83,7 +83,7 @@ class Distiller(Model):
     def _compile(
         self, optimizer: OptimizerLike = "adam", loss: Losses = None, metrics: Metrics = None, **kwargs: Any
     ) -> None:
-        """Say how the student is trained.
+        """Configure the student for training.
 
         Args:
             optimizer: an optimizer or its name.

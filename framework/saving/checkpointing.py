@@ -186,7 +186,7 @@ def read_backup(folder: Folder) -> State:
     """Read what `write_backup` wrote.
 
     Raises:
-        SavedFileError: the checkpoint is damaged, or another one.
+        SavedFileError: the checkpoint is damaged, or of another kind.
         FileNotFoundError: there is no backup.
     """
     try:
@@ -217,7 +217,7 @@ def read_state(path: Path) -> State:
     """Read what `write_state` wrote.
 
     Raises:
-        SavedFileError: the file is damaged, or another one.
+        SavedFileError: the file is damaged, or of another kind.
         FileNotFoundError: there is no such file.
     """
     check_readable(path)

@@ -30,7 +30,7 @@ def _clipped(t: TensorLike, clip_norm: TensorLike, axes: int | Sequence[int] | N
 
 
 def global_norm(t_list: Sequence[TensorLike | IndexedSlices | None], name: str | None = None) -> Tensor:
-    """Compute the Euclidean norm of several tensors as one vector; None counts nothing."""
+    """Compute the Euclidean norm of several tensors as one vector; None counts as 0."""
     values = [each.values if isinstance(each, IndexedSlices) else each for each in t_list if each is not None]
     squares = [ops.sum(ops.square(each)) for each in values]
     return ops.sqrt(ops.sum(ops.stack(squares))) if squares else ops.convert_to_tensor(0.0)

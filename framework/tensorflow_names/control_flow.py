@@ -128,7 +128,7 @@ def map_fn(
         parallel_iterations, swap_memory, infer_shape: accepted for TensorFlow's sake: the compiler decides.
 
     Raises:
-        TypeError: results of other dtypes than those that are given.
+        TypeError: results have other dtypes than those that are given.
     """
     found = scans.map_fn(fn, elems)
     wanted = fn_output_signature if fn_output_signature is not None else dtype
@@ -316,7 +316,7 @@ def gradients(
     """Return the gradient of the sum of `ys` with respect to each of `xs` (`anabranch.gradients`), in a list.
 
     Args:
-        ys: a tensor, or several. Those without derivatives, such as the counter of a loop, count nothing.
+        ys: a tensor, or several. Those without derivatives, such as the counter of a loop, do not count.
         xs: a tensor or variable, or several.
         grad_ys: a cotangent for each of `ys`; ones by default.
         stop_gradients: tensors that count as constants.

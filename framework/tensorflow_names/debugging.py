@@ -68,7 +68,7 @@ def check_numerics(tensor: TensorLike, message: str, name: str | None = None) ->
 
 
 def assert_rank(x: TensorLike, rank: int, message: str | None = None, name: str | None = None) -> Operation | None:
-    """Fail unless a tensor has so many axes."""
+    """Fail unless a tensor has `rank` axes."""
     return ops.assert_rank(x, rank, message)
 
 

@@ -247,7 +247,7 @@ random_contrast, random_saturation = _between(adjust_contrast), _between(adjust_
 
 
 def per_image_standardization(image: TensorLike) -> Tensor:
-    """Subtract each image's mean, and divide by its standard deviation or, if larger, by one over its root of size."""
+    """Subtract each image's mean, and divide by its standard deviation, or by ``1 / sqrt(size)`` if that is larger."""
     floats = ops.cast(image, "float32")
     mean = ops.mean(floats, axis=(-3, -2, -1), keepdims=True)
     deviation = ops.std(floats, axis=(-3, -2, -1), keepdims=True)

@@ -107,7 +107,7 @@ def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | None = None) -> Tensor:
-    """Keep so many diagonals below and above the main one, all where the number is negative; others become 0."""
+    """Keep some diagonals below and above the main one, all if their number is negative; others become 0."""
     kept = ops.convert_to_tensor(input)
     kept = kept if num_upper < 0 else ops.tril(kept, num_upper)
     return kept if num_lower < 0 else ops.triu(kept, -num_lower)

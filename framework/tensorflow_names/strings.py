@@ -58,7 +58,7 @@ def unicode_split(
         For one text, the vector of its characters. For several texts the same as `split`.
 
     Raises:
-        ValueError: the encoding is another one.
+        ValueError: the encoding is not UTF-8.
     """
     if input_encoding.upper() not in ("UTF-8", "UTF8"):
         raise ValueError(f"unicode_split: texts are UTF-8 here, got input_encoding={input_encoding!r}.")

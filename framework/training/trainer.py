@@ -86,7 +86,7 @@ class Trainer(PassMethods):
         jit_compile: bool | str = "auto",
         auto_scale_loss: bool = True,
     ) -> None:
-        """Say how the model is trained.
+        """Configure the model for training: its optimizer, losses and metrics.
 
         Args:
             optimizer: an optimizer or its name.

@@ -140,7 +140,7 @@ class LayerState:
 
         Raises:
             ValueError: a dimension of the shape is not known.
-            ValueError: the layer's `call` makes it.
+            ValueError: it is made in the layer's `call`.
             RuntimeError: the layer was made in the call of another one, to which it does not belong.
             MemoryError: there is no room for it.
         """
@@ -414,10 +414,10 @@ class LayerState:
         """Do what is to be done when variables have been read from a file. Here, nothing."""
 
     def save_assets(self, dir_path: str | PathLike[str]) -> None:
-        """Write what the layer keeps in files, such as a vocabulary, into a folder. Here, nothing."""
+        """Write what the layer keeps in files, such as a vocabulary, into a folder. By default it is nothing."""
 
     def load_assets(self, dir_path: str | PathLike[str]) -> None:
-        """Read what `save_assets` wrote. Here, nothing."""
+        """Read what `save_assets` wrote. By default it is nothing."""
 
     # --- losses ---------------------------------------------------------------------------------------------
 
@@ -483,7 +483,7 @@ class LayerState:
     def quantize(
         self, mode: str | None = None, type_check: bool = True, config: QuantizationConfig | str | None = None
     ) -> None:
-        """Replace the weights by quantised ones, in layers that have such.
+        """Replace the weights by quantised ones, in layers that have a quantised form.
 
         Raises:
             NotImplementedError: this layer has none.

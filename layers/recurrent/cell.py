@@ -136,7 +136,7 @@ def dropout_scope(cell: Cell, batch_size: DimLike | None, training: bool | None)
 
 
 def call_cell(cell: Cell, x: Nest[TensorLike | None], states: Nest[TensorLike | None], training: bool | None) -> Any:
-    """Return one step of a cell that is a `Layer`, or any object with a `call`."""
+    """Make one step of a cell that is a `Layer`, or any object with a `call`."""
     function = cell if isinstance(cell, Layer) else cell.call
     takes_training = signature_of(type(cell).call).takes("training")
     return function(x, states, training=training) if takes_training else function(x, states)

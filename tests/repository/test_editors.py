@@ -42,7 +42,7 @@ HOVERS = [
     ("ab.ops.sum", "sum", ["axis", "keepdims", "-> Tensor"]),
     ("optim.Adam(0.1)", "Adam", ["learning_rate", "beta_1"]),
     ("model.fit", "fit", ["epochs: int = 1", "-> History", "Train the model."]),
-    ("model.compile", "compile", ["optimizer", "loss", "Say how the model is trained."]),
+    ("model.compile", "compile", ["optimizer", "loss", "Configure the model for training"]),
     ("ab.Input", "Input", ["shape", "-> Tensor", "Return a symbolic tensor"]),
 ]
 

@@ -22,19 +22,19 @@ HEADLESS = ("What", "Whether", "Of", "Which", "Where", "How", "Why", "That")
 _VERBS = """
 Accept Accumulate Act Add Adjust Advance Agree Align Allocate Allow Announce Answer Append Apply Ask Assert Assign
 Attend Average Batch Begin Bend Bind Blur Book Borrow Bring Broadcast Build Call Cancel Capture Carry Cast Change Check
-Choose Clear Clip Close Collect Colour Combine Compare Compile Compute Concatenate Connect Contract Convert Convolve
-Copy Correlate Count Create Crop Cut Deal Decide Declare Decode Decompose Decorate Deliver Depend Dequeue Derive
-Describe Differentiate Divide Do Double Draw Drop Eliminate Enable End Enqueue Enter Estimate Exchange Expand Expect
-Explain Export Factorise Fail Fetch Fill Filter Find Finish Fit Flatten Flip Fold Follow Forget Format Free Freeze Fuse
-Gather Generate Get Give Go Group Hand Handle Have Help Hold Import Infer Insert Interleave Interpolate Invert Iterate
-Join Jump Keep Lay Lead Learn Leave Let Limit List Listen Load Lock Log Look Loop Lower Make Map Match Measure Merge
-Minimise Move Multiply Name Narrow Normalise Note Notify Number Offer Open Optimise Overwrite Pack Pad Pair Pick Pickle
-Place Plan Pool Predict Prefix Prepare Print Process Profile Promote Prove Prune Put Quantise Raise Read Record Redraw
-Reduce Refuse Register Release Relieve Remember Remove Repeat Replace Report Reset Reshape Resize Restart Restore Return
-Reverse Rewrite Round Run Sample Save Say Scale Scan Schedule Search See Seed Select Send Serve Set Settle Share Shift
-Show Sink Solve Sort Split Spread Stack Start Stop Store Subtract Sum Surround Swap Take Test Trace Train Transform
-Transpose Truncate Try Turn Undo Unpack Unroll Unstack Update Validate View Visit Wait Warn Watch Weigh Widen Wrap Write
-Yield
+Choose Clear Clip Close Collect Colour Combine Compare Compile Compute Concatenate Configure Connect Contract Convert
+Convolve Copy Correlate Count Create Crop Cut Deal Decide Declare Decode Decompose Decorate Deliver Depend Dequeue
+Derive Describe Differentiate Divide Do Double Draw Drop Eliminate Enable End Enqueue Enter Estimate Exchange Expand
+Expect Explain Export Factorise Fail Fetch Fill Filter Find Finish Fit Flatten Flip Fold Follow Forget Format Free
+Freeze Fuse Gather Generate Get Give Go Group Hand Handle Have Help Hold Import Infer Insert Interleave Interpolate
+Invert Iterate Join Jump Keep Lay Lead Learn Leave Let Limit List Listen Load Lock Log Look Loop Lower Make Map Match
+Measure Merge Minimise Move Multiply Name Narrow Normalise Note Notify Number Offer Open Optimise Overwrite Pack Pad
+Pair Pick Pickle Place Plan Pool Predict Prefix Prepare Print Process Profile Promote Prove Prune Put Quantise Raise
+Read Record Redraw Reduce Refuse Register Release Relieve Remember Remove Repeat Replace Report Reset Reshape Resize
+Restart Restore Return Reverse Rewrite Round Run Sample Save Say Scale Scan Schedule Search See Seed Select Send Serve
+Set Settle Share Shift Show Sink Solve Sort Split Spread Stack Start Stop Store Subtract Sum Surround Swap Take Test
+Trace Train Transform Transpose Truncate Try Turn Undo Unpack Unroll Unstack Update Validate View Visit Wait Warn Watch
+Weigh Widen Wrap Write Yield
 """
 VERBS = frozenset(_VERBS.split())
 # A function with a docstring, as the formatter lays it out: decorators, indent, name, first word of the docstring.
