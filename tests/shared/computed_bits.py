@@ -96,6 +96,10 @@ CASES: dict[str, Case] = {
     "depthwise convolution": Case(
         lambda x, w: ops.depthwise_conv(x, w, padding="same"), ((5, 27, 29, 48), (3, 3, 48, 1))
     ),
+    "convolution of few channels and filters": Case(
+        lambda x, w: ops.conv(x, w, padding="same"), ((7, 61, 75, 3), (3, 3, 3, 2))
+    ),
+    "convolution of few filters": Case(lambda x, w: ops.conv(x, w, padding="same"), ((7, 61, 75, 26), (3, 3, 26, 1))),
     "short axes": Case(_distances, ((539, 6), (301, 6))),
     "Cholesky factor": Case(_factorised, ((901, 30),)),
     "stacks of small factors": Case(

@@ -18,10 +18,11 @@ from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import Registers, registers_of, tile_cycles
 from ..matmul.gemm_bind import bind_pointwise
-from .correlation import CorrelationKernel
+from .correlation import Correlation, CorrelationKernel
 from .correlation_filter import FilterKernel
 from .depthwise import DepthwiseKernel
 from .depthwise_filter import DepthwiseFilterKernel
+from .few_filters import ChannelVectors, PixelVectors, channel_pixels, pixel_vectors
 from .numbers import (
     Phase,
     Sizes,
@@ -212,19 +213,25 @@ def _bound(operation: Operation, phases: Sequence[Phase], sizes: Sizes) -> Bound
     registers = _registers(operation)
     if sizes.groups > 1:
         registers = _narrowed(registers, sizes.filters)
-    if not least or 2 * sizes.filters < registers.lanes or (least < _FEW_PIXELS and count > _MANY_WEIGHTS):
+    if not least or (least < _FEW_PIXELS and count > _MANY_WEIGHTS):
         return None
-    pixels, vectors = _tile(least, sizes.filters, registers)
     inputs, outputs = _specs(operation)
-    spec = CorrelationKernel(
-        operands_of(inputs, outputs),
-        len(phases),
-        _element(operation),
-        registers.lanes,
-        pixels,
-        vectors,
-        not all(window.inside for phase in phases for window in phase.windows),
-    )
+    passed = operands_of(inputs, outputs), len(phases), _element(operation)
+    is_padded = not all(window.inside for phase in phases for window in phase.windows)
+    spec: Correlation
+    if 2 * sizes.filters >= registers.lanes:
+        pixels, vectors = _tile(least, sizes.filters, registers)
+        spec = CorrelationKernel(*passed, registers.lanes, pixels, is_padded, vectors)
+    elif 2 * sizes.channels >= registers.lanes:
+        lanes = min(registers.lanes, _power_of_two(sizes.channels))
+        pixels = channel_pixels(least, sizes.filters, registers)
+        spec = ChannelVectors(*passed, lanes, pixels, is_padded, sizes.filters)
+    else:
+        lanes, vectors = pixel_vectors(least, sizes.filters, registers)
+        stride = phases[0].windows[2].stride
+        is_copied = is_padded or stride * sizes.channels > 1
+        tile = sizes.filters, vectors, sizes.channels, stride
+        spec = PixelVectors(*passed, lanes, lanes * vectors, is_copied, *tile)
     numbers = [number for phase in phases for number in correlation_numbers(spec, phase, sizes)]
     return BoundKernel(spec, inputs, outputs, numbers)
 
@@ -285,6 +292,11 @@ def _is_depthwise(operation: Operation, groups: int, kernel: Shape) -> bool:
 def _channels_at_once(operation: Operation, groups: int, multiplier: int) -> int:
     """Return how many channels are summed at once: a power of two, such that a vector holds their filters."""
     most = min(groups, max(1, _registers(operation).lanes // multiplier))
+    return _power_of_two(most)
+
+
+def _power_of_two(most: int) -> int:
+    """Return the largest power of two that is not above `most`."""
     return 1 << (most.bit_length() - 1)
 
 

@@ -15,7 +15,9 @@ Source: E. Georganas et al., "Anatomy of high-performance deep learning convolut
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
@@ -43,9 +45,16 @@ FIELDS = (
 )
 
 
+# What a tile reads: the steps from a tap to the next along each axis, how many taps there are, the channels of a group,
+# the steps from a pixel to the next in the input and in the result, and the filters from the first of the panel on.
+TILE_SIZES = (
+    *("plane", "row", "step", "taps_deep", "taps_down", "taps_across", "channels", "pixel_step", "out_pixel", "left"),
+)
+
+
 @dataclass(frozen=True)
-class CorrelationKernel:
-    """A correlation over images, channels last.
+class Correlation(ABC):
+    """A correlation over images, channels last: all but what a tile is.
 
     Attributes:
         operands: x [batch, depth, height, width, channels], the weights, what else is passed, and the result.
@@ -53,7 +62,6 @@ class CorrelationKernel:
         element: the LLVM type.
         lanes: elements of a vector.
         pixels: of a tile.
-        vectors: filters of a tile, in vectors.
         is_padded: whether windows reach out of the input.
     """
 
@@ -62,20 +70,73 @@ class CorrelationKernel:
     element: str
     lanes: int
     pixels: int
-    vectors: int
     is_padded: bool
 
     effort = Effort.PRINTED
+    tile_sizes: ClassVar[tuple[str, ...]] = TILE_SIZES
 
     @property
     def number_count(self) -> int:
         return self.phases * len(FIELDS)
 
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """The filters of a panel."""
+
+    def panel_size(self, taps: int, channels: int) -> int:
+        """Return the elements of a panel."""
+        return taps * channels * self.width
+
+    def padded_width(self, cells: int, stride: int) -> int:
+        """Return the cells of a row of the copy with padding, of which so many are read."""
+        del stride
+        return cells
+
+    @abstractmethod
+    def print_tile(self, name: str) -> str:
+        """Return the function of one tile: some pixels of x, one step apart, and the filters of a panel."""
+
+    def print_pack(self, name: str) -> str:
+        """Return the function that lays the weights of a panel side by side."""
+        return print_pack(self, name)
+
+    def print_copy(self, name: str) -> str:
+        """Return the function that copies input with its padding."""
+        return print_padded_copy(self.element, name) if self.is_padded else ""
+
+    def print_steps(self, code: Builder, fields: Fields) -> dict[str, Size]:
+        """Return the elements from a tap to the next along a row, and from a pixel of a tile to the next."""
+        pixel = fields["pixel"]
+        return {"step": code.mul(fields["step_across"], pixel), "pixel_step": code.mul(fields["stride_across"], pixel)}
+
     def print_run(self, name: str) -> str:
-        printed = [_print_tile(self, name), _print_pack(self, name)]
-        if self.is_padded:
-            printed.append(print_padded_copy(self.element, name))
+        printed = [self.print_tile(name), self.print_pack(name), self.print_copy(name)]
         return "".join([*printed, _print_task(self, name), _print_run(self, name)])
+
+
+@dataclass(frozen=True)
+class CorrelationKernel(Correlation):
+    """A correlation whose vectors are filters.
+
+    Attributes:
+        vectors: filters of a tile, in vectors.
+    """
+
+    vectors: int
+
+    @property
+    def width(self) -> int:
+        return self.lanes * self.vectors
+
+    def print_tile(self, name: str) -> str:
+        return _print_tile(self, name)
+
+
+def begin_tile(kernel: Correlation, name: str) -> FunctionBuilder:
+    """Return the function of a tile, without its body."""
+    parameters = ["ptr %x", "ptr %panel", "ptr %out"]
+    return FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in kernel.tile_sizes]])
 
 
 def _print_tile(kernel: CorrelationKernel, name: str) -> str:
@@ -83,9 +144,7 @@ def _print_tile(kernel: CorrelationKernel, name: str) -> str:
     kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
     taps = [f"taps_{axis}" for axis in AXES]
-    sizes = ("plane", "row", "step", *taps, "channels", "pixel_step", "out_pixel", "left")
-    parameters = ["ptr %x", "ptr %panel", "ptr %out"]
-    code = FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in sizes]])
+    code = begin_tile(kernel, name)
     sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(kernel.pixels)]
     weights = code.slot("ptr")
     code.line(f"store ptr %panel, ptr {weights}")
@@ -134,9 +193,9 @@ def _print_tile_result(code: Builder, kernel: CorrelationKernel, sums: list[list
             code.copy(kind, code.at(kind, flat, code.mul(pixel, width)), target, "%left")
 
 
-def _print_pack(kernel: CorrelationKernel, name: str) -> str:
+def print_pack(kernel: Correlation, name: str) -> str:
     """Lay the filters of one panel side by side: [taps, channels, filters of a tile]."""
-    kind, width = kernel.element, kernel.lanes * kernel.vectors
+    kind, width = kernel.element, kernel.width
     code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
     pointers = print_task_context(code, kind)
     fields = Fields(code, pointers[3], FIELDS)
@@ -180,9 +239,9 @@ def print_task_context(code: Builder, kind: str) -> tuple[str, str, str, str]:
     return x, weights, out, code.let(f"inttoptr i64 {numbers[3]} to ptr")
 
 
-def _print_task(kernel: CorrelationKernel, name: str) -> str:
+def _print_task(kernel: Correlation, name: str) -> str:
     """Print the function of a part: some blocks of rows of the result."""
-    kind, width = kernel.element, kernel.lanes * kernel.vectors
+    kind, width = kernel.element, kernel.width
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
     x, _, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, FIELDS)
@@ -201,8 +260,8 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
             code, kernel.is_padded, name, fields, kind, x, (image, plane, first, start), code.sub(last, first)
         )
         deep, row = lines
-        down, across = code.mul(fields["step_down"], row), code.mul(fields["step_across"], fields["pixel"])
-        pixel_step = code.mul(fields["stride_across"], fields["pixel"])
+        down = code.mul(fields["step_down"], row)
+        steps = kernel.print_steps(code, fields)
         place = [(image, "image"), (plane, "plane"), (start, "pixel")]
         target = code.at(kind, out, code.add(*[code.mul(number, fields[f"out_{step}"]) for number, step in place]))
         with code.loop(0, fields["panels"]) as panel:
@@ -213,12 +272,13 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
             to_group = code.at(kind, target, code.add(code.mul(group, fields["filters"]), done))
             with code.loop(first, last) as line, code.loop(0, tiles) as tile:
                 column = code.least(code.mul(tile, kernel.pixels), code.sub(block_columns, kernel.pixels))
-                cells = code.add(code.mul(code.sub(line, first), stride, row), code.mul(column, pixel_step))
+                cells = code.add(code.mul(code.sub(line, first), stride, row), code.mul(column, steps["pixel_step"]))
                 to_line = code.add(code.mul(line, fields["out_row"]), code.mul(column, fields["out_pixel"]))
-                taps = [fields[f"taps_{axis}"] for axis in AXES]
-                sizes = (deep, down, across, *taps, fields["channels"], pixel_step, fields["out_pixel"], left)
+                read = ("taps_deep", "taps_down", "taps_across", "channels", "out_pixel")
+                sizes = {"plane": deep, "row": down, "left": left, **{each: fields[each] for each in read}, **steps}
                 pointers = (code.at(kind, of_group, cells), weights, code.at(kind, to_group, to_line))
-                passed = [f"ptr {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
+                passed = [f"ptr {pointer}" for pointer in pointers]
+                passed += [f"i64 {sizes[each]}" for each in kernel.tile_sizes]
                 code.line(f"call void @{name}_tile({', '.join(passed)})")
     return code.text()
 
@@ -319,7 +379,7 @@ def print_padded_copy(kind: str, name: str) -> str:
     return code.text()
 
 
-def _print_run(kernel: CorrelationKernel, name: str) -> str:
+def _print_run(kernel: Correlation, name: str) -> str:
     operands = kernel.operands
     parameters = [f"ptr %d{k}" for k in range(len(operands))]
     code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])

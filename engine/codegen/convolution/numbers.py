@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...common.machine_profile import machine_profile
 from ...ops.neural.window_geometry import Window
 from ..llvm.builder import BYTES
 from ..llvm.scratch import scratch
-from .correlation import AXES, FIELDS, RESULT, WEIGHTS, CorrelationKernel
+from .correlation import AXES, FIELDS, RESULT, WEIGHTS, Correlation
 from .correlation_filter import FILTER_FIELDS, FilterKernel
 from .depthwise import DEPTHWISE_FIELDS, DepthwiseKernel
 from .depthwise_filter import DEPTHWISE_FILTER_FIELDS, DepthwiseFilterKernel
@@ -95,27 +95,32 @@ def _geometry(windows: Windows, sizes: Sizes, blocks: Blocks) -> dict[str, int]:
         "padded_width": max(extent, 1),
         "padded_lines": lines,
         "rows_address": 0,
-        "rows_size": aligned(deep.kernel * lines * max(extent, 1) * pixel),
     }
     for axis, window in zip(AXES, windows, strict=True):
         numbers[f"taps_{axis}"], numbers[f"step_{axis}"] = window.kernel, window.dilation
         numbers[f"stride_{axis}"], numbers[f"before_{axis}"] = window.stride, window.before
-    return numbers
+    return numbers | {"rows_size": _rows_size(numbers)}
+
+
+def _rows_size(numbers: Mapping[str, int]) -> int:
+    """Return the elements of a block's copy with padding."""
+    return aligned(numbers["taps_deep"] * numbers["padded_lines"] * numbers["padded_width"] * numbers["pixel"])
 
 
 def _reach(window: Window) -> int:
     return (window.kernel - 1) * window.dilation + 1
 
 
-def correlation_numbers(kernel: CorrelationKernel, phase: Phase, sizes: Sizes) -> list[int]:
+def correlation_numbers(kernel: Correlation, phase: Phase, sizes: Sizes) -> list[int]:
     """Return the numbers that the code reads of a phase."""
-    size, width = BYTES[kernel.element], kernel.lanes * kernel.vectors
+    size, width = BYTES[kernel.element], kernel.width
     deep, down, across = phase.windows
     panels = sizes.groups * -(-sizes.filters // width)
-    panel_size = deep.kernel * down.kernel * across.kernel * sizes.channels * width
+    panel_size = kernel.panel_size(deep.kernel * down.kernel * across.kernel, sizes.channels)
     products = _products(phase.windows, sizes)
     numbers = _geometry(phase.windows, sizes, _blocks_of_rows(phase.windows, sizes, products, kernel.pixels))
-    rows_size = numbers["rows_size"] if kernel.is_padded else 0
+    numbers["padded_width"] = kernel.padded_width(numbers["padded_width"], across.stride)
+    rows_size = _rows_size(numbers) if kernel.is_padded else 0
     address = scratch((panels * panel_size + PARTS * rows_size) * size)
     numbers |= {
         **{f"weight_{name}": step for name, step in zip(WEIGHTS, phase.weights, strict=True)},
