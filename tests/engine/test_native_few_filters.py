@@ -14,6 +14,7 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.codegen.convolution import convolution
 from anabranch.engine.codegen.convolution.few_filters import ChannelVectors, PixelVectors
+from anabranch.engine.codegen.convolution.few_filters_gradient import ChannelVectorsGradient, PixelVectorsGradient
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.llvm.registers import Registers
 from anabranch.engine.graph.tensor import symbol_of
@@ -106,7 +107,8 @@ def test_vectors_are_channels_where_there_are_enough(
 ) -> None:
     monkeypatch.setattr(convolution, "registers_of", lambda *_: registers)
     for padding in ("valid", "same"):
-        assert kind in _check(shape, kernel_shape, padding=padding)
+        gradient = PixelVectorsGradient if kind is PixelVectors else ChannelVectorsGradient
+        assert _check(shape, kernel_shape, padding=padding) >= {kind, gradient}
 
 
 @pytest.mark.parametrize("channels", [1, 3, 19])
@@ -122,6 +124,19 @@ def test_nan_and_infinity_reach_the_windows_they_are_in(channels: int) -> None:
     expected = np.zeros((8, 40, 1), "float32")
     expected[1:4, 2:5], expected[5:8, 11:14], expected[2:5, 29:32] = np.nan, np.inf, -np.inf
     np.testing.assert_array_equal(found[0], np.broadcast_to(expected, (8, 40, 2)))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 19])
+def test_infinities_are_in_the_gradients_of_the_taps_that_reach_them(channels: int) -> None:
+    """The last columns of a row are multiplied by some taps only, and a vector of pixels reaches beyond these."""
+    graph, fetches, feeds = _step((1, 5, 21, channels), (2, 3, channels, 2), "float32")
+    x, weights, dy = (np.ones(feed.shape, "float32") for feed in feeds)
+    x[0, 2, -1, 0], x[0, 0, -2, -1] = np.inf, -np.inf
+    found = Program(graph, fetches[2:], feeds)(x, weights, dy)
+    expected = Program(graph, fetches[2:], feeds, exact=True)(x, weights, dy)
+    assert np.isfinite(expected[0]).any()
+    assert np.isinf(expected[0]).any()
+    np.testing.assert_array_equal(found[0], expected[0])
 
 
 def test_a_batch_has_the_bits_of_its_images() -> None:

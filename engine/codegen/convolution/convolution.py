@@ -19,10 +19,11 @@ from ..llvm.library import library
 from ..llvm.registers import Registers, registers_of, tile_cycles
 from ..matmul.gemm_bind import bind_pointwise
 from .correlation import Correlation, CorrelationKernel
-from .correlation_filter import FilterKernel
+from .correlation_filter import FilterGradient, FilterKernel
 from .depthwise import DepthwiseKernel
 from .depthwise_filter import DepthwiseFilterKernel
 from .few_filters import ChannelVectors, PixelVectors, channel_pixels, pixel_vectors
+from .few_filters_gradient import ChannelVectorsGradient, PixelVectorsGradient, cells_of_tile
 from .numbers import (
     Phase,
     Sizes,
@@ -114,17 +115,35 @@ def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
     sizes = Sizes(images, groups, kernel[-2], kernel[-1] // groups)
     if _is_depthwise(operation, groups, kernel):
         return _bound_depthwise_filter(operation, windows, sizes)
+    return BoundKernel(*_filter_kernel(operation, windows, sizes))
+
+
+def _filter_kernel(
+    operation: Operation, windows: Windows, sizes: Sizes
+) -> tuple[FilterGradient, list[TensorSpec], list[TensorSpec], list[int]]:
+    """Return the kernel of a gradient in the filters, what it reads and writes, and its numbers."""
     element, registers = _element(operation), _registers(operation)
-    cells = windows[0].kernel * windows[1].kernel * windows[2].kernel * sizes.channels
-    if groups > 1:
-        registers = _narrowed(registers, sizes.filters)
-    rows, vectors, is_consecutive = _filter_tile(cells, sizes.channels, sizes.filters, registers)
-    is_padded = not all(window.inside for window in windows)
-    is_uneven = sizes.filters % (registers.lanes * vectors) > 0
     inputs, outputs = _specs(operation)
     operands = operands_of(inputs, outputs)
-    spec = FilterKernel(operands, element, registers.lanes, rows, vectors, is_consecutive, is_padded, is_uneven)
-    return BoundKernel(spec, inputs, outputs, filter_numbers(spec, windows, sizes))
+    is_padded = not all(window.inside for window in windows)
+    cells = windows[0].kernel * windows[1].kernel * windows[2].kernel * sizes.channels
+    if sizes.groups > 1:
+        registers = _narrowed(registers, sizes.filters)
+    spec: FilterGradient
+    if 2 * sizes.filters >= registers.lanes:
+        rows, vectors, is_consecutive = _filter_tile(cells, sizes.channels, sizes.filters, registers)
+        is_uneven = sizes.filters % (registers.lanes * vectors) > 0
+        spec = FilterKernel(operands, element, registers.lanes, rows, is_padded, vectors, is_consecutive, is_uneven)
+    elif 2 * sizes.channels >= registers.lanes:
+        lanes = min(registers.lanes, _power_of_two(sizes.channels))
+        rows = cells_of_tile(cells // sizes.channels * -(-sizes.channels // lanes), sizes.filters, registers)
+        spec = ChannelVectorsGradient(operands, element, lanes, rows, is_padded, sizes.filters)
+    else:
+        across, rows = windows[2], cells_of_tile(cells, sizes.filters, registers)
+        lanes = min(registers.lanes, _power_of_two(across.out))
+        passed = True, sizes.filters, sizes.channels, across.stride
+        spec = PixelVectorsGradient(operands, element, lanes, rows, *passed)
+    return spec, inputs, outputs, filter_numbers(spec, windows, sizes)
 
 
 def _static_shapes(operation: Operation, positions: Sequence[int]) -> list[Shape]:

@@ -7,8 +7,10 @@ these would be large, parts also divide the tiles among them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from ...ops.neural.window_geometry import Window
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -24,28 +26,22 @@ FILTER_FIELDS = (
 
 
 @dataclass(frozen=True)
-class FilterKernel:
-    """The gradient of a correlation over images, channels last, in its kernel.
+class FilterGradient(ABC):
+    """The gradient of a correlation over images, channels last, in its kernel: all but what a tile is.
 
     Attributes:
         operands: x [batch, depth, height, width, channels], the cotangent, what else is passed, and the result.
         element: the LLVM type.
         lanes: elements of a vector.
         cells: of the kernel, with their channels, in a tile.
-        vectors: filters of a tile, in vectors.
-        is_consecutive: whether the cells of a tile are channels side by side.
         is_padded: whether windows reach out of the input.
-        is_uneven: whether the filters end inside of a tile.
     """
 
     operands: tuple[Operand, ...]
     element: str
     lanes: int
     cells: int
-    vectors: int
-    is_consecutive: bool
     is_padded: bool
-    is_uneven: bool
 
     effort = Effort.PRINTED
 
@@ -54,14 +50,98 @@ class FilterKernel:
         return len(FILTER_FIELDS)
 
     @property
+    @abstractmethod
     def width(self) -> int:
-        """Filters of a tile."""
-        return self.lanes * self.vectors
+        """The sums of a cell in a tile."""
+
+    def cell_count(self, taps: int, channels: int) -> int:
+        """Return how many cells the kernel has."""
+        return taps * channels
+
+    def padded_width(self, across: Window, columns: int, cells: int) -> int:
+        """Return the cells of a row of the copy with padding, of which so many are read for so many columns."""
+        del across, columns
+        return cells
+
+    @abstractmethod
+    def cotangents_size(self, rows: int, columns: int, panels: int) -> int:
+        """Return the elements of the copy of a block's cotangents."""
+
+    @abstractmethod
+    def print_copies(self, name: str) -> str:
+        """Return the functions that copy input and cotangents."""
+
+    @abstractmethod
+    def print_offsets(self, name: str) -> str:
+        """Return the function that finds where the cells of the kernel are in x, seen from the first one."""
+
+    @abstractmethod
+    def print_tile(self, name: str) -> str:
+        """Return the function that adds the products of the pixels of a block to a tile."""
+
+    @abstractmethod
+    def print_cotangents(
+        self, code: Builder, name: str, fields: Fields, cotangents: str, sizes: tuple[Size, Size]
+    ) -> tuple[str, Size, Size]:
+        """Return where the cotangents of a block are, and how many elements are from a row and a pixel to the next.
+
+        They are copied if a tile can't read them as they are.
+
+        Args:
+            sizes: the rows and columns of the block.
+        """
+
+    @abstractmethod
+    def print_sum(self, name: str) -> str:
+        """Return the function that adds the sums of the parts, for some cells of the kernel."""
 
     def print_run(self, name: str) -> str:
-        copies = print_padded_copy(self.element, name) if self.is_padded or self.is_uneven else ""
-        printed = [_print_offsets(self, name), _print_tile(self, name), _print_task(self, name), _print_sum(self, name)]
-        return "".join([copies, *printed, _print_run(self, name)])
+        printed = [self.print_offsets(name), self.print_tile(name), _print_task(self, name), self.print_sum(name)]
+        return "".join([self.print_copies(name), *printed, _print_run(self, name)])
+
+
+@dataclass(frozen=True)
+class FilterKernel(FilterGradient):
+    """A gradient whose vectors are filters.
+
+    Attributes:
+        vectors: filters of a tile, in vectors.
+        is_consecutive: whether the cells of a tile are channels side by side.
+        is_uneven: whether the filters end inside of a tile.
+    """
+
+    vectors: int
+    is_consecutive: bool
+    is_uneven: bool
+
+    @property
+    def width(self) -> int:
+        return self.lanes * self.vectors
+
+    def cotangents_size(self, rows: int, columns: int, panels: int) -> int:
+        return rows * columns * panels * self.width if self.is_uneven else 0
+
+    def print_copies(self, name: str) -> str:
+        return print_padded_copy(self.element, name) if self.is_padded or self.is_uneven else ""
+
+    def print_offsets(self, name: str) -> str:
+        return _print_offsets(self, name)
+
+    def print_tile(self, name: str) -> str:
+        return _print_tile(self, name)
+
+    def print_cotangents(
+        self, code: Builder, name: str, fields: Fields, cotangents: str, sizes: tuple[Size, Size]
+    ) -> tuple[str, Size, Size]:
+        lines, count = sizes
+        pixel: Size = code.mul(fields["groups"], fields["filters"])
+        if self.is_uneven:
+            cotangents, pixel = _print_even_cotangents(code, self, name, fields, cotangents, code.mul(lines, count))
+        # There are blocks of columns where a block has one row: rows of cotangents are side by side.
+        return cotangents, code.mul(count, pixel), pixel
+
+    def print_sum(self, name: str) -> str:
+        return _print_sum(self, name)
 
 
 def _print_offsets(kernel: FilterKernel, name: str) -> str:
@@ -86,13 +166,17 @@ def _print_offsets(kernel: FilterKernel, name: str) -> str:
     return code.text()
 
 
-def _print_tile(kernel: FilterKernel, name: str) -> str:
-    """Print the function that adds the products of the pixels of a block to a tile."""
-    kind, lanes = kernel.element, kernel.lanes
-    vector = f"<{lanes} x {kind}>"
+def begin_filter_tile(name: str) -> FunctionBuilder:
+    """Return the function of a tile, without its body."""
     sizes = ("lines", "line", "dy_line", "columns", "pixel", "dy_pixel")
     parameters = ["ptr %x", "ptr %dy", "ptr %sums", "ptr %offsets"]
-    code = FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in sizes]])
+    return FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in sizes]])
+
+
+def _print_tile(kernel: FilterKernel, name: str) -> str:
+    kind, lanes = kernel.element, kernel.lanes
+    vector = f"<{lanes} x {kind}>"
+    code = begin_filter_tile(name)
     places = [(cell, v) for cell in range(kernel.cells) for v in range(kernel.vectors)]
     sums = {place: code.slot(vector) for place in places}
     for (cell, v), slot in sums.items():
@@ -123,7 +207,7 @@ def _print_tile(kernel: FilterKernel, name: str) -> str:
     return code.text()
 
 
-def _print_task(kernel: FilterKernel, name: str) -> str:
+def _print_task(kernel: FilterGradient, name: str) -> str:
     """Print the function of a part: some tiles over some of the blocks of rows."""
     kind, size = kernel.element, kernel.cells * kernel.width
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
@@ -147,12 +231,9 @@ def _print_task(kernel: FilterKernel, name: str) -> str:
         source, (_, row) = print_source(code, kernel.is_padded, name, fields, kind, x, (image, plane, top, left), lines)
         above = code.add(code.mul(code.add(code.mul(image, fields["planes"]), plane), fields["rows"]), top)
         cotangents = code.at(kind, dy, code.mul(code.add(code.mul(above, columns), left), filters))
-        pixel = filters
-        if kernel.is_uneven:
-            cotangents, pixel = _print_even_cotangents(code, kernel, name, fields, cotangents, code.mul(lines, count))
-        # There are blocks of columns where a block has one row: rows of cotangents are side by side.
+        cotangents, dy_row, pixel = kernel.print_cotangents(code, name, fields, cotangents, (lines, count))
         steps = (code.mul(fields["stride_across"], fields["pixel"]), pixel)
-        sizes = (lines, code.mul(row, stride), code.mul(count, pixel), count, *steps)
+        sizes = (lines, code.mul(row, stride), dy_row, count, *steps)
         with code.loop(first, last) as number:
             panel = code.div(number, tiles)
             tile = code.sub(number, code.mul(panel, tiles))
@@ -202,12 +283,12 @@ def _print_sum(kernel: FilterKernel, name: str) -> str:
         whole = code.mul(code.div(left, kernel.lanes), kernel.lanes)
         for start, stop, lanes in ((0, whole, kernel.lanes), (whole, left, 1)):
             with code.loop(start, stop, lanes) as number:
-                total = _print_total(code, kernel, lanes, code.at(kind, source, number), fields)
+                total = print_total(code, kernel, lanes, code.at(kind, source, number), fields)
                 code.store_vector(f"<{lanes} x {kind}>", kind, total, target, number)
     return code.text()
 
 
-def _print_total(code: Builder, kernel: FilterKernel, lanes: int, source: str, fields: Fields) -> str:
+def print_total(code: Builder, kernel: FilterGradient, lanes: int, source: str, fields: Fields) -> str:
     """Print the sum of some elements over the parts, starting from those of the first part."""
     kind, vector = kernel.element, f"<{lanes} x {kernel.element}>"
     total = code.slot(vector, code.load_vector(vector, kind, source))
@@ -218,7 +299,7 @@ def _print_total(code: Builder, kernel: FilterKernel, lanes: int, source: str, f
     return code.let(f"load {vector}, ptr {total}")
 
 
-def _print_run(kernel: FilterKernel, name: str) -> str:
+def _print_run(kernel: FilterGradient, name: str) -> str:
     parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
     context = print_context(code, kernel.element, ["%d0", "%d1", f"%d{len(kernel.operands) - 1}"])

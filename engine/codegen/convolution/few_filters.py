@@ -82,9 +82,7 @@ class PixelVectors(Correlation):
         return _print_pixel_tile(self, name)
 
     def print_copy(self, name: str) -> str:
-        if self.stride * self.channels == 1:
-            return super().print_copy(name)
-        return _print_copy_by_channel(self, name)
+        return print_copy_by_channel(self.element, self.lanes, self.stride * self.channels, f"{name}_copy")
 
     def print_steps(self, code: Builder, fields: Fields) -> dict[str, Size]:
         channel = code.div(fields["padded_width"], self.stride)
@@ -148,12 +146,12 @@ def _print_channel_tile(kernel: ChannelVectors, name: str) -> str:
     totals: list[tuple[str, int]] = []
     for begin in range(0, len(sums), lanes):
         chosen = [code.let(f"load {vector}, ptr {slot}") for slot in sums[begin : begin + lanes]]
-        totals.append((_summed(code, kind, lanes, chosen), len(chosen)))
+        totals.append((elements_summed(code, kind, lanes, chosen), len(chosen)))
     _print_results(code, kernel, totals)
     return code.text()
 
 
-def _summed(code: Builder, kind: str, lanes: int, vectors: list[str]) -> str:
+def elements_summed(code: Builder, kind: str, lanes: int, vectors: list[str]) -> str:
     """Return a vector of the sums of the elements of each vector, of which there are at most `lanes`."""
     count, size = len(vectors), lanes
     while size > 1 and len(vectors) > 1:
@@ -268,14 +266,19 @@ def _interleaved(code: Builder, kind: str, lanes: int, vectors: list[str]) -> st
     return shuffled(code, size, kind, parts[0], "poison", places)
 
 
-def _print_copy_by_channel(kernel: PixelVectors, name: str) -> str:
-    """Return a function that copies rows with padding, as `print_padded_copy` does, and takes pixels apart.
+def print_copy_by_channel(kind: str, lanes: int, step: int, name: str) -> str:
+    """Return a function that copies rows with padding, as that of `print_padded_copy` does, and takes pixels apart.
 
     A row of the copy is [places between strides, channels, pixels that are a stride apart].
+
+    Args:
+        kind: the LLVM type.
+        lanes: elements of a vector.
+        step: elements from a pixel to the one that is a stride apart.
+        name: of the function.
     """
-    kind, lanes, step = kernel.element, kernel.lanes, kernel.stride * kernel.channels
     sizes = ("top", "count", "height", "row", "padded", "before")
-    code = FunctionBuilder(f"{name}_copy", ["ptr %source", "ptr noalias %target", *[f"i64 %{size}" for size in sizes]])
+    code = FunctionBuilder(name, ["ptr %source", "ptr noalias %target", *[f"i64 %{size}" for size in sizes]])
     pixels = code.div("%padded", step)
     # The first pixel and the one behind the last, all elements of which are in the image.
     first = code.least(code.ceil_div(code.greatest("%before", 0), step), pixels)
@@ -296,7 +299,7 @@ def _print_copy_by_channel(kernel: PixelVectors, name: str) -> str:
             source = code.at(kind, "%source", code.mul(line, "%row"))
             for start, stop in ((0, first), (last, pixels)):
                 with code.loop(start, stop) as pixel:
-                    _print_checked_pixel(code, kernel, source, code.at(kind, target, pixel), (pixel, pixels))
+                    _print_checked_pixel(code, kind, step, source, code.at(kind, target, pixel), (pixel, pixels))
             if step <= _MOST_STEP:
                 with code.loop(first, last, lanes) as pixel:
                     begin = code.sub(code.mul(pixel, step), "%before")
@@ -310,10 +313,9 @@ def _print_copy_by_channel(kernel: PixelVectors, name: str) -> str:
 
 
 def _print_checked_pixel(
-    code: Builder, kernel: PixelVectors, source: str, target: str, place: tuple[Size, Size]
+    code: Builder, kind: str, step: int, source: str, target: str, place: tuple[Size, Size]
 ) -> None:
     """Copy a pixel of a row, and what is up to the next stride; what is outside the image is zero."""
-    kind, step = kernel.element, kernel.stride * kernel.channels
     pixel, pixels = place
     begin = code.sub(code.mul(pixel, step), "%before")
     with code.loop(0, step) as number:
@@ -324,4 +326,11 @@ def _print_checked_pixel(
         code.store(kind, code.choose(is_inside, value, "0.0", kind), target, code.mul(number, pixels))
 
 
-__all__ = ["ChannelVectors", "PixelVectors", "channel_pixels", "pixel_vectors"]
+__all__ = [
+    "ChannelVectors",
+    "PixelVectors",
+    "channel_pixels",
+    "elements_summed",
+    "pixel_vectors",
+    "print_copy_by_channel",
+]

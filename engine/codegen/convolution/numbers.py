@@ -10,7 +10,7 @@ from ...ops.neural.window_geometry import Window
 from ..llvm.builder import BYTES
 from ..llvm.scratch import scratch
 from .correlation import AXES, FIELDS, RESULT, WEIGHTS, Correlation
-from .correlation_filter import FILTER_FIELDS, FilterKernel
+from .correlation_filter import FILTER_FIELDS, FilterGradient
 from .depthwise import DEPTHWISE_FIELDS, DepthwiseKernel
 from .depthwise_filter import DEPTHWISE_FILTER_FIELDS, DepthwiseFilterKernel
 
@@ -165,13 +165,13 @@ def aligned(count: int) -> int:
     return -(-count // 16) * 16
 
 
-def filter_numbers(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> list[int]:
+def filter_numbers(kernel: FilterGradient, windows: Windows, sizes: Sizes) -> list[int]:
     """Return the numbers that the code of a filter kernel reads."""
     size = BYTES[kernel.element]
     deep, down, across = windows
     group_panels = -(-sizes.filters // kernel.width)
     panels = sizes.groups * group_panels
-    cells = deep.kernel * down.kernel * across.kernel * sizes.channels
+    cells = kernel.cell_count(deep.kernel * down.kernel * across.kernel, sizes.channels)
     tiles = -(-cells // kernel.cells)
     numbers = _geometry(windows, sizes, _blocks_to_read_again(kernel, windows, sizes))
     units = numbers["units"]
@@ -181,8 +181,9 @@ def filter_numbers(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> list
     if _products(windows, sizes) < machine_profile().convolution_work:
         image_parts = tile_parts = 1
     parts = image_parts * tile_parts
-    rows_size = numbers["rows_size"] if kernel.is_padded else 0
-    cotangents = numbers["block"] * numbers["block_columns"] * panels * kernel.width if kernel.is_uneven else 0
+    numbers["padded_width"] = kernel.padded_width(across, numbers["block_columns"], numbers["padded_width"])
+    rows_size = _rows_size(numbers) if kernel.is_padded else 0
+    cotangents = kernel.cotangents_size(numbers["block"], numbers["block_columns"], panels)
     places = _places(
         [parts * cotangents * size, image_parts * sums_size * size, parts * rows_size * size, tiles * kernel.cells * 8]
     )
@@ -212,7 +213,7 @@ def _places(sizes: Sequence[int]) -> list[int]:
     return [address + sum(sizes[:number]) for number in range(len(sizes))]
 
 
-def _blocks_to_read_again(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> Blocks:
+def _blocks_to_read_again(kernel: FilterGradient, windows: Windows, sizes: Sizes) -> Blocks:
     """Return blocks small enough to stay in the cache while each tile reads them."""
     _, down, across = windows
     size = BYTES[kernel.element]
