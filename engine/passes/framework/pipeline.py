@@ -22,6 +22,7 @@ from ..fusion.fuse import FusionRule, fuse
 from ..fusion.horizontal_fusion import fuse_updates
 from ..fusion.lay_out import lay_out_weights
 from ..fusion.pack import pack_weights
+from ..fusion.rematerialise import rematerialise
 from ..fusion.row_update_fusion import change_rows_at_once
 from ..loops.fission import split_loops
 from ..loops.ragged_batches import compute_ragged_batches
@@ -231,6 +232,11 @@ def _fuse(step: Rewriter, options: Options) -> None:
         step.touch()
 
 
+def _rematerialise(step: Rewriter, options: Options) -> None:
+    if rematerialise(step.operations, step.kept_tensors, options.fusion_rule):
+        step.touch()
+
+
 def _horizontal_fusion(step: Rewriter, options: Options) -> None:
     fuse_updates(step.graph, step.operations, step.kept_tensors, options.fusion_rule)
 
@@ -285,6 +291,7 @@ PIPELINE = (
     _switched("winograd", _winograd, KERNELS, ONE_HOST, by_rules=True),
     _switched("decompose", _decompose, KERNELS, FUSION, by_rules=True),
     _switched("fuse", _fuse, KERNELS, by_rules=True),
+    _switched("rematerialise", _rematerialise, KERNELS, FUSION, ONE_HOST, by_rules=True, switch="recompute"),
     _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST, of=(AssignVariable,)),
     _switched(
         "update_rows",

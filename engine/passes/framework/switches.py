@@ -36,7 +36,7 @@ _TABLE = (
     Switch("unroll", "replace loops of a few iterations by copies of their bodies"),
     Switch("ragged_batches", "compute the rows of a batch of sequences that have not ended", is_exact=False),
     Switch("slices", "make of slices side by side the parts of one split", is_exact=False),
-    Switch("recompute", "compute cheap values again in backward loops instead of keeping them", is_exact=False),
+    Switch("recompute", "compute cheap values again in gradients instead of keeping them", is_exact=False),
     Switch("sink", "move what only one branch needs into that branch"),
     Switch("invariants", "move what is the same in each iteration out of a loop"),
     Switch("fission", "batch, before or after a loop, work that does not depend on its recurrence", is_exact=False),
