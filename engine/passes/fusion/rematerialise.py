@@ -147,7 +147,7 @@ def _found(producer: Operation, reader: Operation, tensors: Sequence[Symbol]) ->
 def _chain(
     op: Fused, number: int, held: dict[int, Symbol], like: Symbol, reader: Operation, known: set[int]
 ) -> tuple[set[int], set[int]] | None:
-    """The steps that compute a value, and what of `held` they take; None if it can't be, or costs too much.
+    """Return the steps that compute a value, and what of `held` they take; None if it can't be, or costs too much.
 
     Args:
         op: that gives the value.
