@@ -14,6 +14,7 @@ from ..ops.arrays.creation import zeros
 from ..ops.arrays.gathering import Take
 from ..ops.arrays.indexing import GetItem, GetItems
 from ..ops.arrays.joining import Concatenate
+from ..ops.arrays.shaping import dim, reshape
 from ..ops.base import Cast, cast
 from ..ops.containers.indexed_slices import as_slices
 
@@ -105,11 +106,19 @@ def _has_rows(tensor: Symbol) -> bool:
 
 
 def rows_of(cotangent: Any, table: Symbol) -> tuple[Tensor, Tensor]:
-    """Return a cotangent of a table as rows and their positions, int64; as no rows if it is None."""
+    """Return a cotangent of a table as rows and their positions, int64; as no rows if it is None.
+
+    The rows have the shape of the table's, as far as that is known, also where what is computed of them is not: a loop
+    that does not run gives rows of that shape, too.
+    """
+    row = (table.shape or ())[1:]
     if cotangent is None:
-        return zeros((0, *(table.shape or ())[1:]), table.dtype), zeros((0,), "int64")
+        return zeros((0, *row), table.dtype), zeros((0,), "int64")
     slices = as_slices(cotangent, table)
-    return slices.values, cast(slices.indices, "int64")
+    values = slices.values
+    if None not in row and (values.shape is None or values.shape[1:] != row):
+        values = reshape(values, (dim(values, 0), *row))
+    return values, cast(slices.indices, "int64")
 
 
 def _takes_rows(operation: Operation, position: int) -> bool:

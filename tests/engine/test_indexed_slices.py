@@ -262,6 +262,23 @@ def test_tables_that_are_read_more_than_once():
     np.testing.assert_allclose(ab.Session().run(found.to_dense()), wanted)
 
 
+@pytest.mark.parametrize("trips", [0, 2])
+def test_rows_taken_in_a_loop_by_products_of_unknown_sizes(trips: int):
+    w, ids = table(), ops.convert_to_tensor([0, 4, 0])
+    x, n = ab.placeholder((None, None), "float64"), ab.placeholder((), "int32")
+
+    def slope(rows: Rows) -> Any:
+        body = lambda i, h: (i + 1, ops.tanh(rows(ids) @ h))  # noqa: E731
+        h = ab.while_loop(lambda i, h: i < n, body, (0, x))[1]
+        return ab.gradients(ops.sum(h), [w], unconnected_gradients="zero")[0]
+
+    found, wanted = slope(taken(w)), slope(multiplied(w))
+    assert isinstance(found, IndexedSlices)
+    assert found.values.shape == (None, WIDTH)
+    feeds = {n: trips, x: np.arange(9.0).reshape(3, 3) / 9}
+    np.testing.assert_allclose(*ab.Session().run([found.to_dense(), wanted], feeds), atol=1e-12)
+
+
 def test_dense_uses_beside_rows_give_a_dense_gradient():
     w = table()
     for y in (ops.sum(ops.take(w, IDS, axis=0) * 3.0) + ops.sum(w * w), ops.sum(w * w) + ops.sum(w[ops.constant(1)])):
