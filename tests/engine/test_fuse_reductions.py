@@ -350,3 +350,15 @@ def test_a_fused_op_means_its_steps():
     (found,) = fused.op.run(np, *constants)
     expected = np.exp(given * 2 + 1)
     np.testing.assert_allclose(found, expected / expected.sum(-1, keepdims=True), 1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (5, 3, 2), (2, 2, 17), (3, 5, 8)])
+def test_sums_of_short_axes_of_which_a_value_has_one(shape: tuple[int, ...], axis: int):
+    """The gradient of a bias before a mean over steps: what it adds up is the same for all steps of a row."""
+    kept = tuple(1 if k == axis else size for k, size in enumerate(shape))
+    x = ab.placeholder(kept, "float32")
+    v = ab.placeholder((shape[-1],), "float32")
+    total = o.sum(o.broadcast_to(x, shape), axis=(0, 1))
+    values = np.random.default_rng(0).normal(size=kept).astype("float32")
+    Check([v - total * 0.5, total * 2], {x: values, v: np.ones(shape[-1], "float32")}, tolerance=1e-5)

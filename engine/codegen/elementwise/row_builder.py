@@ -73,6 +73,9 @@ class _Nest:
         ends = {1, size, *(parts or ()), *[end for mask in masks for axis in mask for end in axis]}
         cuts = sorted(ends)
         axes = [(low, high) for low, high in itertools.pairwise(cuts) if not _within((low, high), parts)]
+        written_out = [axis for axis in itertools.pairwise(cuts) if _within(axis, parts)]
+        if any(len({any(_within(axis, other) for other in mask) for axis in written_out}) > 1 for mask in masks):
+            raise UnsupportedError("parts that an operand has in part")
         patterns = [tuple(any(_within(axis, other) for other in mask) for mask in masks) for axis in axes]
         loops: list[Interval] = []
         previous: tuple[bool, ...] | None = None

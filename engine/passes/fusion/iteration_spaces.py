@@ -74,6 +74,11 @@ def layout_with_sizes(layout: Layout, sizes: Mapping[int, int]) -> Layout:
     return tuple([interval_with_sizes(interval, sizes) for interval in layout])
 
 
+def _is_cut(interval: Interval, cuts: Iterable[int]) -> bool:
+    """Test whether one of `cuts` is inside of an interval."""
+    return any(interval[0] < cut < interval[1] for cut in cuts)
+
+
 @dataclass(frozen=True)
 class Space:
     """A space, and what has been settled about it.
@@ -100,20 +105,25 @@ class Space:
         return self.with_cuts([end for interval in found for end in interval])
 
     def with_cuts(self, cuts: Iterable[int]) -> Space | None:
-        """Return the space with more cuts; None if one does not divide the next."""
+        """Return the space with more cuts; None if one does not divide the next, or is inside of the parts."""
         if self.cuts.issuperset(cuts):
             return self
         joined = sorted(self.cuts.union(cuts))
         if any(high % low for low, high in itertools.pairwise(joined)) or joined[-1] > self.size:
             return None
+        if self.parts is not None and _is_cut(self.parts, joined):
+            return None
         return replace(self, cuts=frozenset(joined))
 
     def with_parts(self, parts: Interval, most: int = MOST_PARTS) -> Space | None:
-        """Return the space with an axis of at most so many that is written out; None if another is, or it can't be."""
+        """Return the space with an axis of at most so many that is written out; None if another is, or it can't be.
+
+        Axes that some values have in part are not one axis: such a value is the same along some of the parts alone.
+        """
         low, high = parts
         if self.parts is not None:
             return self if self.parts == parts else None
-        if low == 1 or high // low > most:
+        if low == 1 or high // low > most or _is_cut(parts, self.cuts):
             return None
         cut = self.with_cuts(parts)
         return None if cut is None else replace(cut, parts=parts)
