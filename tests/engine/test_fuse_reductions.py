@@ -362,3 +362,10 @@ def test_sums_of_short_axes_of_which_a_value_has_one(shape: tuple[int, ...], axi
     total = o.sum(o.broadcast_to(x, shape), axis=(0, 1))
     values = np.random.default_rng(0).normal(size=kept).astype("float32")
     Check([v - total * 0.5, total * 2], {x: values, v: np.ones(shape[-1], "float32")}, tolerance=1e-5)
+
+
+def test_parts_of_which_another_view_goes_across():
+    """A group that can't have the axis of a concatenation stays as it was."""
+    a, b, w = ab.placeholder((5, 4), "float32"), ab.placeholder((5, 4), "float32"), ab.placeholder((8, 2), "float32")
+    y = a + b
+    Check([o.reshape(y, (20,)) - 1.0, o.concatenate([y, y * 2.0], axis=1) @ w], {x: values(x.shape) for x in (a, b, w)})

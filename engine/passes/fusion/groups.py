@@ -63,9 +63,13 @@ class Group(Dependent):
         return operands if is_small else None
 
     def shift_by(self, space: Space, shift: Callable[[Layout], Layout]) -> None:
-        """Place the values of the members in another space."""
-        self.space = space
+        """Place the values of the members in another space.
+
+        Raises:
+            ValueError: `shift` can't place one; the group stays as it is.
+        """
         self.placed = {member: placed.shifted_by(shift) for member, placed in self.placed.items()}
+        self.space = space
 
 
 @dataclass(frozen=True)
