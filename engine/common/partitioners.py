@@ -43,7 +43,7 @@ class Partitioner:
 
 
 class FixedShardsPartitioner(Partitioner):
-    """Cuts each variable into so many shards.
+    """Cuts each variable into `num_shards` shards.
 
     Args:
         num_shards: how many; those with fewer rows have one for each row.
@@ -60,11 +60,11 @@ class FixedShardsPartitioner(Partitioner):
 
 
 class MinSizePartitioner(Partitioner):
-    """Cuts variables into as many shards as possible of at least so many bytes, and into `max_shards` at most.
+    """Cuts variables into as many shards as possible of at least `min_shard_bytes`, and into `max_shards` at most.
 
     Args:
         min_shard_bytes: the least size of a shard.
-        max_shards: the most shards; as many as there are ps tasks, as a rule.
+        max_shards: the largest number of shards; as many as there are ps tasks, as a rule.
         bytes_per_string: the size that strings count as.
 
     >>> cut = MinSizePartitioner(min_shard_bytes=1024, max_shards=4)
@@ -82,11 +82,11 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """Cuts variables into as few shards as possible of at most so many bytes.
+    """Cuts variables into as few shards as possible of at most `max_shard_bytes`.
 
     Args:
         max_shard_bytes: the largest size of a shard; a row is never cut.
-        max_shards: the most shards, which may be larger then; None for any number.
+        max_shards: the largest number of shards, each of which may then be larger; None for any number.
         bytes_per_string: the size that strings count as.
 
     >>> MaxSizePartitioner(1024)((1000, 1), "float32")

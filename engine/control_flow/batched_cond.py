@@ -31,7 +31,7 @@ def batched_cond(
         pred: bools ``(batch,)``.
         true_fn, false_fn: functions of the operands' rows: each gets, of every operand, the rows that take its branch,
             ``(count, ...)``, and returns as many rows. Their results have one structure, and one dtype and one shape
-            behind the first axis for each leaf. Other tensors may be used as anywhere; they are not parted.
+            behind the first axis for each leaf. Other tensors may be used as anywhere; they are not split.
         *operands: tensors ``(batch, ...)``, or structures of them.
         name: a name for the operations.
 

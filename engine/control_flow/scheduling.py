@@ -208,7 +208,7 @@ def dynamic_schedule(
             none.
         split: whether the rows may be spread over several devices. Then each row of a result is made of the same row
             of the inputs, and of none besides: [rows, ...] as well.
-        least_rows: so many rows are worth a part of their own.
+        least_rows: the least number of rows that are worth a part of their own.
         name: a name for the operation.
 
     Returns:

@@ -112,7 +112,7 @@ def while_loop(
         body: a function of the loop variables that returns their next values, in the same structure.
         loop_vars: the initial values: a tuple or list (or one value) of tensors, arrays, numbers, Variables,
             TensorArrays, and nested structures of these.
-        maximum_iterations: stop after so many iterations at the latest.
+        maximum_iterations: stop after this many iterations at the latest.
         shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration; None is any shape.
             Never needed: a shape that changes from iteration to iteration is inferred as unknown. What is declared is
             checked.

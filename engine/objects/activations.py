@@ -148,7 +148,7 @@ def get(identifier: ActivationLike, argument: str = "activation") -> Callable[..
     """Return the activation that a name, a config or a callable stands for; None is `linear`.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it stands for no activation.
 
     >>> get("relu").__name__, get(None).__name__
     ('relu', 'linear')

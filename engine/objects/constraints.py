@@ -103,7 +103,7 @@ def get(identifier: ConstraintLike, argument: str = "constraint") -> Any:
     """Return the constraint that a name, a config, a class or a function stands for; None stays None.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it stands for no constraint.
     """
     names = {"max_norm": MaxNorm, "non_neg": NonNeg, "unit_norm": UnitNorm, "min_max_norm": MinMaxNorm}
     return get_instance(argument, identifier, {**_CLASSES, **names})

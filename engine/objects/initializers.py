@@ -508,7 +508,7 @@ def get(identifier: InitializerLike, argument: str = "initializer") -> Callable[
     """Return the initializer that a name, a config, a class, a function of (shape, dtype) or an array stands for.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it stands for no initializer.
 
     >>> get("he_normal")
     HeNormal(seed=None)

@@ -238,7 +238,7 @@ def get(identifier: Any) -> DTypePolicy:
     """Return the policy that a name, a dtype, a config or a policy stands for; None stands for the global one.
 
     Raises:
-        TypeError: it stands for none.
+        TypeError: it stands for no policy.
     """
     if identifier is None:
         return dtype_policy()

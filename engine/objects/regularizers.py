@@ -60,7 +60,7 @@ class L1L2(Regularizer):
 
 
 class L1(L1L2):
-    """``l1 * sum(|x|)``; arguments as of `L1L2`."""
+    """``l1 * sum(|x|)``; for the arguments see `L1L2`."""
 
     def __init__(self, l1: float | None = 0.01) -> None:
         super().__init__(l1=0.01 if l1 is None else l1)
@@ -70,7 +70,7 @@ class L1(L1L2):
 
 
 class L2(L1L2):
-    """``l2 * sum(x ** 2)``; arguments as of `L1L2`."""
+    """``l2 * sum(x ** 2)``; for the arguments see `L1L2`."""
 
     def __init__(self, l2: float | None = 0.01) -> None:
         super().__init__(l2=0.01 if l2 is None else l2)
@@ -130,7 +130,7 @@ def get(identifier: RegularizerLike, argument: str = "regularizer") -> Any:
     """Return the regularizer that a name, a config, a class or a function stands for; None stays None.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it stands for no regularizer.
     """
     both = L1L2(0.01, 0.01)  # by name there is no other way to say how strong
     names = {"l1": L1, "l2": L2, "l1_l2": both, "l1l2": L1L2, "orthogonal_regularizer": OrthogonalRegularizer}

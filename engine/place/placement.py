@@ -111,7 +111,7 @@ class Placement(Mapping[Operation, Device]):
         return Placement(self._layout, places, alone)
 
     def together(self) -> Placement:
-        """Return this one, or, if one GPU is used and nothing asks to be elsewhere, all that may be there on it.
+        """Return this placement, or, if one GPU is used and nothing asks to be elsewhere, all that may be there on it.
 
         What may not stays with the host of the GPU. A step that stays on a GPU is launched as a whole, while values
         that cross cost the host some time each.

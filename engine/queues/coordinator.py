@@ -78,7 +78,7 @@ class Coordinator:
             self._stop.clear()
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Wait until a thread asks to stop, for at most `timeout` seconds; whether one has."""
+        """Wait until a thread asks to stop, for at most `timeout` seconds; return whether one has."""
         return self._stop.wait(timeout)
 
     def register_thread(self, thread: threading.Thread) -> None:

@@ -364,7 +364,7 @@ def _text(line: bytes, path: str, number: int) -> str:
 
 
 class FixedLengthRecordReader(Reader):
-    """Records of so many bytes each, as uint8 vectors. Keys are ``"file:number"``, counted from 0.
+    """Records of `record_bytes` bytes each, as uint8 vectors. Keys are ``"file:number"``, counted from 0.
 
     Args:
         record_bytes: the size of a record.

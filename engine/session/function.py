@@ -39,7 +39,7 @@ class Function(Generic[Outputs]):
 
     Args:
         python_function: builds the computation out of anabranch ops.
-        relax_shapes: after so many traces for different shapes, trace once for any size of each axis.
+        relax_shapes: after this many traces for different shapes, trace once for any size of each axis.
         jit_compile: make machine code of all of a trace, where every operation in it has a native form: worth the time
             that it takes to compile where small arrays are computed again and again. (See "Native regions" in the
             design notes for what is compiled so by itself.)

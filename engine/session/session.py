@@ -159,7 +159,7 @@ class Session:
         return PartialRun(self.graph, leaves, given, pieces, self._schedule)
 
     def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: dict[Any, Any] | None = None) -> Any:
-        """Go on with a step: the values of `fetches`, which need what is fed now and what was fed before.
+        """Go on with a step, and return the values of `fetches`, which need what is fed now and what was fed before.
 
         Operations run at most once in a step, when something first needs them; effects on one resource keep their
         order.

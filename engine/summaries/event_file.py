@@ -109,7 +109,7 @@ class EventFile:
             data: ``[height, width, channels]`` or ``[images, height, width, channels]``, with 1 to 4 channels; uint8,
                 or floats from 0 to 1, beyond which they are cut off.
             step: where on the axis.
-            max_outputs: so many images are written at most.
+            max_outputs: how many images are written at most.
 
         Raises:
             ValueError: the array has another shape.

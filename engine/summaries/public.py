@@ -83,7 +83,7 @@ def image(name: str, data: Any, step: Any = None, max_outputs: int = 3) -> Opera
         name, step: see `scalar`. Several images have the tags ``name/0``, ``name/1`` and so on.
         data: ``[images, height, width, channels]``, or one without the first axis, with 1 to 4 channels; uint8, or
             floats from 0 to 1, beyond which they are cut off.
-        max_outputs: so many are written at most; the others do not leave their device.
+        max_outputs: how many are written at most; the others do not leave their device.
 
     Raises:
         ValueError: no step is given and nothing says one, or the data have another shape.

@@ -121,7 +121,7 @@ class SummaryWriter(NamedResource):
         self._finish(FlushSummaries(self))
 
     def flush_file(self) -> None:
-        """Do so in this process; for operations."""
+        """Hand what was written to the operating system, in this process; for operations."""
         with self._lock:
             self._waiting, self._flushed = 0, time.monotonic()
             if self._file is not None:
