@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import platform
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -281,6 +284,22 @@ def test_subnormals_are_kept(dtype: str):
     tiny = np.finfo(dtype).smallest_subnormal * np.array([1, 2, 3, 1000, -1, -7], dtype)
     for name in ("expm1", "log1p", "sin", "tan", "sinh", "tanh"):
         np.testing.assert_array_equal(compute(name, tiny), tiny, err_msg=name)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="reads flags of one processor")
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+@pytest.mark.parametrize("name", ["exp", "exp2", "softplus"])
+def test_powers_far_below_the_least_number_do_not_underflow(name: str, dtype: str):
+    """Masked scores are such, and processors take a hundred cycles for each vector of products that underflow."""
+    libm, underflow = ctypes.CDLL("libm.so.6"), 0x10
+    x = -np.array([3e3, 1e4, 1e9, 1e30, np.inf], dtype)
+    compute(name, x)
+    libm.feclearexcept(underflow)
+    found = compute(name, x)
+    assert not libm.fetestexcept(underflow)
+    np.testing.assert_array_equal(found, 0)
+    compute("exp", np.array([-100.0 if dtype == "float32" else -740.0], dtype))
+    assert libm.fetestexcept(underflow), "the flag is of another unit"
 
 
 def test_what_a_sigmoid_is_at_its_ends():

@@ -16,6 +16,9 @@ _LN2_HIGH = 0.693359375  # few enough bits that products with exponents are exac
 _LN2_LOW = -2.12194440e-4
 _ROUNDING = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which then is in the low bits
 _BIAS = 127  # of exponents
+# The exponent to which smaller ones are raised: both of its halves are exponents of zeros, which give zero at once. To
+# find that a product is smaller than any number takes some processors a hundred cycles, and masked scores are such.
+_LEAST_POWER = -253.0
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]
 _EXP = (4.99999934e-01, 1.66665204e-01, 4.16683908e-02, 8.36874511e-03, 1.38145400e-03)
 _EXP_OF_NEGATIVE = tuple(coefficient * (-1) ** k for k, coefficient in enumerate(_EXP))
@@ -40,7 +43,7 @@ def exp(e: ExpressionBuilder, x: Expression) -> Expression:
 
 def _shifted_exp(e: ExpressionBuilder, x: Expression, shift: int) -> Expression:
     """Compute ``e**x * 2**shift``, which does not overflow on the way."""
-    r, exponent = _reduced(e, _clamped(e, x, -104.0, 90.0), 2 * _BIAS + shift)
+    r, exponent = _reduced(e, _clamped(e, x, _LEAST_POWER * _LN2, 90.0), 2 * _BIAS + shift)
     return _scaled_exp(e, r, exponent)
 
 
@@ -75,7 +78,7 @@ def _scaled_exp(e: ExpressionBuilder, r: Expression, exponent: Expression) -> Ex
 def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
     """Compute 2**x: as `exp`, but that x - n is exact."""
     rounding = _ROUNDING + 2 * _BIAS
-    inside = _clamped(e, x, -151.0, 129.0)
+    inside = _clamped(e, x, _LEAST_POWER, 129.0)
     shifted = inside + rounding
     return _scaled_exp(e, (inside - (shifted - rounding)) * _LN2, e.bits(shifted))
 

@@ -23,6 +23,7 @@ LN2 = 0.6931471805599453
 ROUNDING = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to an integer, which then is in the low bits
 ROUNDING_BITS = 0x4338000000000000
 LOW_WORD = -(2**32)
+_LEAST_POWER = -2046.0  # both halves of which are exponents of zeros, as in float32
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]
 EXP = (
     0.50000000000000127,
@@ -94,7 +95,7 @@ def scaled(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Express
 
 def exp(e: ExpressionBuilder, x: Expression) -> Expression:
     """Compute e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n."""
-    p, n = _reduced(e, clamped(e, x, -746.0, 710.0))
+    p, n = _reduced(e, clamped(e, x, _LEAST_POWER * LN2, 710.0))
     return scaled(e, p + 1, n)
 
 
@@ -111,7 +112,7 @@ def _half_exp(e: ExpressionBuilder, x: Expression) -> Expression:
 
 def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
     """Compute 2**x: as `exp`, but that x - n is exact."""
-    inside = clamped(e, x, -1076.0, 1025.0)
+    inside = clamped(e, x, _LEAST_POWER, 1025.0)
     shifted = inside + ROUNDING
     r = (inside - (shifted - ROUNDING)) * LN2
     return scaled(e, e.fma(r * r, polynomial(e, r, EXP), r) + 1, e.bits(shifted) - ROUNDING_BITS)
