@@ -42,6 +42,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "places": lambda x: x * 0.5 + ops.cast(ops.searchsorted(EDGES, x), "float32"),
     "places behind equals": lambda x: x * 0.5 + ops.cast(ops.digitize(ops.round(x), EDGES), "float32"),
     "place of a scalar": lambda x: x * 0.5 + ops.cast(ops.searchsorted(ops.sort(x[0]), x[1, 1]), "float32"),
+    "a histogram": lambda x: x * 0.5 + ops.cast(ops.histogram(ops.ravel(x), 6, (-1, 1))[0], "float32"),
     "places among none": lambda x: x * 0.5 + ops.cast(ops.searchsorted(EDGES[:0], x), "float32"),
 }
 

@@ -14,8 +14,10 @@ from ...common.nest import is_integer
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec, shape_text
 from ..arrays.axes import flip, transpose
+from ..arrays.creation import ones_like
+from ..arrays.segments import segment_sum
 from ..arrays.shaping import dim, ravel, reshape
-from ..arrays.sorting import bincount, searchsorted
+from ..arrays.sorting import searchsorted
 from ..arrays.spacing import linspace
 from ..base import (
     ErrorSample,
@@ -315,8 +317,7 @@ def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = Non
     below_end = searchsorted(edges, values, side="right") - 1
     place = where(equal(values, edges[-1]), bins - 1, below_end)
     inside = logical_and(values >= edges[0], values <= edges[-1])
-    counts = bincount(where(inside, place, bins), minlength=bins + 1)  # those outside in a bin of their own
-    return reshape(counts[:bins], (bins,)), edges
+    return segment_sum(ones_like(place), where(inside, place, bins), bins), edges  # those outside are in none
 
 
 def _limits(values: Tensor, limits: Any) -> tuple[Tensor, Tensor]:
