@@ -16,7 +16,7 @@ from ...ops.containers.indexed_slices import AssignRows
 from ...passes.framework.prune import frame_users, needed_in_region
 from ..expression.expression import UnsupportedError
 from .forms import Context, count_inputs, print_form
-from .function import Array, Elements, Ragged, Scalar, Slots, State, Value, buffers_of
+from .function import Array, Complex, Elements, Ragged, Scalar, Slots, State, Value, buffers_of
 from .pieces import runs_of
 from .recording import print_recordings, recorded_value, start_records
 from .variables import check_in_use
@@ -162,8 +162,8 @@ class _Variable:
         self.function = function
         self.initial = initial
         self.places: tuple[Array, Array] | None = None
-        if isinstance(initial, (Elements, Ragged)):
-            raise UnsupportedError("a TensorArray among loop variables")
+        if isinstance(initial, (Complex, Elements, Ragged)):
+            raise UnsupportedError("a TensorArray, or complex numbers, among loop variables")
         self.state = initial.state if isinstance(initial, Slots) else None
         if isinstance(initial, Slots):
             return
@@ -471,8 +471,8 @@ def _check_latest(value: Slots) -> None:
 
 
 def _slot_kind(value: Value) -> str:
-    if isinstance(value, (Elements, Ragged)):
-        raise UnsupportedError("a TensorArray among a branch's results")
+    if isinstance(value, (Complex, Elements, Ragged)):
+        raise UnsupportedError("a TensorArray, or complex numbers, among a branch's results")
     if isinstance(value, Slots):
         return "i8"  # unused: the state is where it was
     return value.kind if isinstance(value, Scalar) else "ptr"

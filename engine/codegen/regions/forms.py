@@ -32,6 +32,8 @@ from ...ops.run_time_shapes import ZerosOfShape
 from ..convolution.forms import FORMS as WINDOW_FORMS
 from ..expression.expression import UnsupportedError
 from ..factorisation.forms import FORMS as MATRIX_FORMS
+from ..fourier.forms import COMPLEX_FORMS
+from ..fourier.forms import FORMS as FOURIER_FORMS
 from ..gather.sorting_forms import FORMS as SORTING_FORMS
 from ..matmul.gemm_strides import labels_of_matmul
 from ..random.forms import FORMS as RANDOM_FORMS
@@ -501,6 +503,7 @@ def _constant(context: Context, operation: Operation, inputs: Sequence[Value]) -
 FORMS: dict[type[Op], Form] = {
     **FORMS_ALONG_AXES,
     **ARRAY_FORMS,
+    **FOURIER_FORMS,
     **MATRIX_FORMS,
     **MOVING_FORMS,
     **NORMALISED_FORMS,
@@ -546,7 +549,7 @@ def _form_of(operation: Operation) -> Form | None:
     if known is not None:
         return known
     if op.elementwise:
-        return _elementwise
+        return COMPLEX_FORMS.get(type(op)) if operation.outputs[0].dtype.kind == "c" else _elementwise
     if op.kernel_role is not None:
         return _BY_ROLE.get(op.kernel_role)
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]

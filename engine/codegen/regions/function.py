@@ -59,6 +59,18 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Complex:
+    """Complex numbers: arrays of their real and of their imaginary parts, of one shape and type."""
+
+    real: Array
+    imag: Array
+
+    @property
+    def kind(self) -> str:
+        return self.real.kind
+
+
+@dataclass(frozen=True)
 class Elements:
     """The value of a TensorArray whose elements are all there: the rows of one block of memory.
 
@@ -164,7 +176,7 @@ class Slots:
         return self.state.shape
 
 
-Value = Scalar | Array | Elements | Ragged | Slots
+Value = Scalar | Array | Complex | Elements | Ragged | Slots
 
 
 class Function(Builder):
@@ -331,6 +343,8 @@ class Function(Builder):
 
 def buffers_of(value: Value) -> Iterable[Buffer]:
     """Return the places in the arena that a value refers to."""
+    if isinstance(value, Complex):
+        return value.real.buffers | value.imag.buffers
     return value.buffers if isinstance(value, Array) else ()
 
 
