@@ -37,6 +37,7 @@ BODIES: dict[str, Callable[[Any], Any]] = {
     "qr": lambda x: ops.qr(x)[0] * 0.3 + ops.qr(x * 0.5)[1],
     "qr of tall ones": lambda x: x * 0.5 + ops.qr(x[..., :2])[0] @ ops.qr(x[..., :2] + x[..., 1:3])[1] @ x[..., :2, :],
     "qr of wide ones": lambda x: x * 0.5 + turned(ops.qr(x[..., :2, :])[1]) @ ops.qr(x[..., 1:3, :])[0] @ x[..., :2, :],
+    "lu": lambda x: x * 0.5 + ops.lu_factor(x)[0] * 0.3,
     "cholesky": lambda x: linalg.cholesky(positive(x)) * 0.2 + x,
     "lower": lambda x: linalg.solve_triangular(x, x * 0.5, lower=True) * 0.3 + x,
     "upper": lambda x: linalg.solve_triangular(x, turned(x), lower=False) * 0.2 + x,
@@ -143,6 +144,25 @@ def test_logarithms_of_determinants_of_any_sign() -> None:
 
     with np.errstate(all="ignore"):
         check(build, x)
+
+
+@settings(max_examples=examples(4, 200), deadline=None)
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), kind=st.integers(0, 4), seed=st.integers(0, 1000))
+def test_lu_of_any_shape(rows: int, columns: int, kind: int, seed: int) -> None:
+    """Pivots of equal elements, of columns of zeros and of NaNs, too."""
+    x = np.random.default_rng(seed).standard_normal((2, rows, columns))
+    x = [x, np.round(x), np.triu(x), np.where(x > 1, np.nan, x), x * (np.arange(columns) % 3 != 1)][kind]
+
+    def build(x: Any) -> list[Any]:
+        def body(i: Any, lu: Any, pivots: Any) -> tuple[Any, ...]:
+            found, exchanged = ops.lu_factor(x)
+            return i + 1, lu * 0.5 + found, pivots + exchanged
+
+        start = (0, np.zeros(x.shape), np.zeros((2, min(rows, columns)), "int32"))
+        return list(ab.while_loop(lambda i, *_: i < 3, body, start))[1:]
+
+    with np.errstate(all="ignore"):
+        check(build, x, rtol=1e-8)
 
 
 @pytest.mark.parametrize("mode", ["reduced", "complete"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
-from ...ops.linear_algebra.factorisations import Qr, SlogDet
+from ...ops.linear_algebra.factorisations import LuFactor, Qr, SlogDet
 from ...ops.linear_algebra.matrices import Cholesky, Determinant, Inverse, LowerHalf, Solve
 from ...ops.linear_algebra.triangular import CholeskyGradient, SolveTriangular
 from ...ops.math.comparison import Equal, Less, Where
@@ -58,6 +58,13 @@ class _Matrix:
         """Print the subtraction of a product from an element."""
         product = _compute(self.function, "fmul", self.kind, first, second)
         self.store(_compute(self.function, "fsub", self.kind, self.load(row, column), product), row, column)
+
+    def exchange(self, first: Size, second: Size) -> None:
+        """Print the exchange of two rows."""
+        with self.function.count(self.columns) as column:
+            before, after = self.load(first, column), self.load(second, column)
+            self.store(after, first, column)
+            self.store(before, second, column)
 
     def divide(self, row: Size, column: Size, by: str) -> None:
         """Print the division of an element."""
@@ -157,6 +164,42 @@ def _pivots(context: Context, value: Value) -> Array:
         pivots.store(signed, 0, 0)
 
     return _by_matrices(context, a, function.allocate(a.kind, (*a.shape[:-1], 1)), each)
+
+
+def _lu_factor(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Print Gaussian elimination with partial pivoting, row exchanges, and the order of the rows."""
+    function, x = context.function, as_array(inputs[0])
+    *stack, rows, columns = x.shape
+    if x.kind not in FLOATS or not x.size or max(rows, columns) > _MOST_ROWS or math.prod(stack) > _MOST_MATRICES:
+        raise UnsupportedError("a large matrix, or one of another kind")
+    kind, steps = x.kind, min(rows, columns)
+    lu, pivots, order = (
+        function.copy_of(x),
+        *[function.allocate("i32", context.shape_of(t)) for t in operation.outputs[1:]],
+    )
+    best, place = function.slot(kind), function.slot("i64")
+    with function.count(math.prod(stack)) as number:
+        own, own_pivots, own_order = [
+            function.element(each.kind, each.pointer, function.mul(number, size))
+            for each, size in ((lu, rows * columns), (pivots, steps), (order, rows))
+        ]
+        a, of_rows = _Matrix(function, kind, own, (rows, columns)), _Matrix(function, "i32", own_order, (rows, 1))
+        with function.count(rows) as i:
+            of_rows.store(function.let(f"trunc i64 {i} to i32"), i, 0)
+        with function.count(steps) as k:
+            chosen = _find_pivot(a, k, best, place)
+            function.store("i32", function.let(f"trunc i64 {chosen} to i32"), own_pivots, k)
+            for matrix in (a, of_rows):
+                matrix.exchange(k, chosen)
+            pivot = a.load(k, k)
+            is_zero = function.let(f"fcmp oeq {kind} {pivot}, {literal(0, kind)}")  # all below are zeros, too
+            pivot = function.choose(is_zero, literal(1, kind), pivot, kind)
+            with function.loop(_after(function, k), rows) as i:
+                a.divide(i, k, pivot)
+                factor = a.load(i, k)
+                with function.loop(_after(function, k), columns) as j:
+                    a.subtract(i, j, factor, a.load(k, j))
+    return [lu, pivots, order]
 
 
 def _qr(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
@@ -319,14 +362,7 @@ def _eliminate(context: Context, a: _Matrix, x: _Matrix, sign: str = "") -> None
     function, kind, size = a.function, a.kind, a.rows
     best, place = function.slot(kind), function.slot("i64")
     with function.count(size) as k:
-        function.store(kind, literal(-1, kind), best)
-        function.store("i64", k, place)
-        with function.loop(k, size) as i:
-            value, before = _call(function, "fabs", kind, a.load(i, k)), function.load(kind, best)
-            is_larger = function.let(f"fcmp ogt {kind} {value}, {before}")
-            function.store(kind, function.choose(is_larger, value, before, kind), best)
-            function.store("i64", function.choose(is_larger, i, function.load("i64", place)), place)
-        chosen = function.load("i64", place)
+        chosen = _find_pivot(a, k, best, place)
         if sign:
             is_moved, before = function.let(f"icmp ne i64 {chosen}, {k}"), function.load(kind, sign)
             turned = function.let(f"fneg {kind} {before}")
@@ -334,10 +370,7 @@ def _eliminate(context: Context, a: _Matrix, x: _Matrix, sign: str = "") -> None
         else:
             context.fail_unless(function.let(f"fcmp une {kind} {function.load(kind, best)}, {literal(0, kind)}"))
         for matrix in (a, x):
-            with function.count(matrix.columns) as j:
-                first, second = matrix.load(k, j), matrix.load(chosen, j)
-                matrix.store(second, k, j)
-                matrix.store(first, chosen, j)
+            matrix.exchange(k, chosen)
         pivot = a.load(k, k)
         if sign:  # all below are zeros, too
             is_zero = function.let(f"fcmp oeq {kind} {pivot}, {literal(0, kind)}")
@@ -349,6 +382,20 @@ def _eliminate(context: Context, a: _Matrix, x: _Matrix, sign: str = "") -> None
                 a.subtract(i, j, factor, a.load(k, j))
             with function.count(x.columns) as j:
                 x.subtract(i, j, factor, x.load(k, j))
+
+
+def _find_pivot(a: _Matrix, k: str, best: str, place: str) -> str:
+    """Return the row of the largest element in column `k` from row `k` on, which `best` gets; the first NaN is one."""
+    function, kind = a.function, a.kind
+    function.store(kind, literal(-1, kind), best)
+    function.store("i64", k, place)
+    with function.loop(k, a.rows) as i:
+        value, before = _call(function, "fabs", kind, a.load(i, k)), function.load(kind, best)
+        is_number = function.let(f"fcmp ord {kind} {before}, {before}")
+        is_larger = function.let(f"and i1 {is_number}, {function.let(f'fcmp ugt {kind} {value}, {before}')}")
+        function.store(kind, function.choose(is_larger, value, before, kind), best)
+        function.store("i64", function.choose(is_larger, i, function.load("i64", place)), place)
+    return function.load("i64", place)
 
 
 def _substitute(context: Context, a: _Matrix, x: _Matrix, is_lower: bool, has_ones: bool = False) -> None:
@@ -426,6 +473,7 @@ FORMS: dict[type[Any], Form] = {
     Determinant: _determinant,
     Inverse: _inverse,
     LowerHalf: _lower_half,
+    LuFactor: _lu_factor,
     Qr: _qr,
     SlogDet: _slogdet,
     Solve: _solve,
