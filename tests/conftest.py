@@ -139,9 +139,10 @@ def same_seeds() -> None:
 @pytest.fixture(autouse=True)
 def same_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take back what a test makes of `floatx` and of the dtype policy."""
-    from anabranch.engine.objects import floats, policies
+    from anabranch.engine.common import dtypes
+    from anabranch.engine.objects import policies
 
-    monkeypatch.setattr(floats, "_default", floats._default)
+    monkeypatch.setattr(dtypes, "_default_float", dtypes.default_float())
     monkeypatch.setattr(policies, "_global", policies._global)
 
 

@@ -26,6 +26,7 @@ float64 = np.dtype("float64")
 string: DType = np.dtype("T")  # NumPy's StringDType
 
 _WEAK_BY_PYTHON_TYPE: dict[type, str] = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
+_default_float = float32
 _WEAK_DEFAULT = {"int*": "int32", "float*": "float32", "complex*": "complex64"}
 
 # Each type's immediate successors in the promotion lattice.
@@ -49,6 +50,17 @@ _LATTICE: dict[str, tuple[str, ...]] = {
     "complex64": ("complex128",),
     "complex128": (),
 }
+
+
+def default_float() -> DType:
+    """Return the dtype of what is made from nothing but a shape: float32, unless `set_default_float` changed it."""
+    return _default_float
+
+
+def set_default_float(dtype: DType) -> None:
+    """Choose the dtype of what is made from nothing but a shape, from now on."""
+    global _default_float
+    _default_float = dtype
 
 
 @cache
@@ -78,8 +90,8 @@ def is_dtype(value: Any) -> TypeGuard[DType]:
 def as_dtype(dtype: DTypeLike) -> DType:
     """Return the NumPy dtype that `dtype` names.
 
-    Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch, None means float32, and every
-    kind of text (``str``, NumPy's ``<U`` and ``S``) means "string".
+    Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch, None means `default_float()`,
+    and every kind of text (``str``, NumPy's ``<U`` and ``S``) means "string".
 
     Raises:
         TypeError: `dtype` names no known type.
@@ -90,7 +102,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
     if is_dtype(dtype):
         return string if dtype.kind in "TUS" else dtype
     if dtype is None:  # NumPy would take float64
-        return np.dtype("float32")
+        return default_float()
     if isinstance(dtype, type) and dtype in _WEAK_BY_PYTHON_TYPE:
         weak = _WEAK_BY_PYTHON_TYPE[dtype]
         return np.dtype(_WEAK_DEFAULT.get(weak, weak))

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ..common.dtypes import DTypeLike, as_dtype, is_floating, name_of
+from ..common.dtypes import DTypeLike, as_dtype, default_float, is_floating, name_of, set_default_float
 
-_default = "float32"
 _MIXED = ("mixed_float16", "mixed_bfloat16")
 
 
 def floatx() -> str:
-    """Return the dtype of layers that are given none, ``"float32"`` unless `set_floatx` changed it."""
-    return _default
+    """Return the dtype of layers and new tensors that are given none, ``"float32"`` unless `set_floatx` changed it."""
+    return name_of(default_float())
 
 
 def set_floatx(dtype: DTypeLike) -> None:
-    """Choose the default dtype of layers made from now on.
+    """Choose the default dtype of layers made from now on, and of what ops make that are given no dtype.
+
+    These are `ops.zeros`, `eye`, `linspace`, `one_hot`, `hanning`, `random.normal` and their like. What is computed of
+    numbers has the dtype that they lead to: Python's floats, and the mean of integers, are float32.
 
     Raises:
         ValueError: it is not a floating dtype.
     """
-    global _default
     if is_mixed(dtype):
         raise ValueError(
             f"set_floatx takes one floating dtype such as 'float32', got the dtype policy {dtype!r}. For mixed "
             f"precision call ab.config.set_dtype_policy({dtype!r})."
         )
-    _default = layer_dtype(dtype)
+    set_default_float(as_dtype(layer_dtype(dtype)))
 
 
 def is_mixed(name: Any) -> bool:
@@ -47,9 +48,9 @@ def layer_dtype(dtype: DTypeLike) -> str:
     'bfloat16'
     """
     if dtype is None:
-        return _default
+        return floatx()
     if isinstance(dtype, dict):
-        dtype = cast("dict[str, Any]", dtype).get("config", {}).get("name", _default)
+        dtype = cast("dict[str, Any]", dtype).get("config", {}).get("name", floatx())
     dtype = getattr(dtype, "compute_dtype", dtype)  # a policy
     if is_mixed(dtype):
         return str(dtype).removeprefix("mixed_")

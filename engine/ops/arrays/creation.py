@@ -82,7 +82,7 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike = None) -> T
     Args:
         shape: the shape of the result.
         fill_value: a scalar, or what broadcasts to `shape`.
-        dtype: by default float32 for numbers, as in Keras; strings and complex numbers keep theirs.
+        dtype: by default `config.floatx()` for numbers, as in Keras; strings and complex numbers keep theirs.
 
     >>> import anabranch as ab
     >>> ab.ops.full((2,), 7), ab.ops.full((2,), 7, "int32")
@@ -90,7 +90,7 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike = None) -> T
     """
     value = convert_to_tensor(fill_value, dtype)
     if dtype is None and value.dtype.kind not in "Tc":
-        value = cast(value, dtypes.float32)
+        value = cast(value, dtypes.default_float())
     if is_shape_vector(shape):
         return broadcast_to(value, shape)
     static, dynamic = resolve_shape(shape)
@@ -108,14 +108,14 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike = None) -> T
 
 
 def zeros(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
-    """Return zeros of `shape`; of float32 unless `dtype` says otherwise. The zero of strings is ""."""
-    wanted = as_dtype(dtype or "float32")
+    """Return zeros of `shape`; of `config.floatx()` unless `dtype` says otherwise. The zero of strings is ""."""
+    wanted = as_dtype(dtype)
     return full(shape, "" if dtypes.is_string(wanted) else 0, wanted)
 
 
 def ones(shape: ShapeLike, dtype: DTypeLike = None) -> Tensor:
-    """Return ones of `shape`; of float32 unless `dtype` says otherwise."""
-    return full(shape, 1, as_dtype(dtype or "float32"))
+    """Return ones of `shape`; of `config.floatx()` unless `dtype` says otherwise."""
+    return full(shape, 1, as_dtype(dtype))
 
 
 def zeros_like(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
@@ -215,7 +215,7 @@ def arange(
         start: a number or scalar tensor; the first element, or the end if `stop` is left out.
         stop: a number or scalar tensor.
         step: a number or scalar tensor; 1 if left out.
-        dtype: by default the common dtype of the arguments: int32 for ints.
+        dtype: by default the common dtype of the arguments: int32 for ints, `config.floatx()` for Python's floats.
 
     Raises:
         ValueError: the step is zero, or an argument is not a scalar.
@@ -228,7 +228,10 @@ def arange(
         start, stop = 0, start
     step = 1 if step is None else step
     inputs = promote(start, stop, step)
-    wanted = as_dtype(dtype) if dtype is not None else inputs[0].dtype
+    wanted = inputs[0].dtype if dtype is None else as_dtype(dtype)
+    if dtype is None and wanted.kind == "f" and all(isinstance(each, (int, float)) for each in (start, stop, step)):
+        wanted = dtypes.default_float()
+        inputs = [convert_to_tensor(each, wanted) for each in (start, stop, step)]
     values = [constant_value(value) for value in inputs]
     if values[2] is not None and values[2] == 0:
         raise ValueError(f"arange(start={start}, stop={stop}, step=0): the step must not be zero.")
@@ -276,7 +279,7 @@ class Tri(Op):
 
 def _matrix(N: Any, M: Any, k: int, dtype: DTypeLike, only: bool) -> Tensor:
     static, dynamic = resolve_shape((N, N if M is None else M))
-    wanted = as_dtype(dtype or "float32")
+    wanted = as_dtype(dtype)
     if _small(static):
         rows, columns = (d or 0 for d in static)
         return make_constant((np.eye if only else np.tri)(rows, columns, k, dtype=wanted))

@@ -284,12 +284,10 @@ def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
         raise ValueError(f"repeat(axis={axis}) needs an input of known rank; got {tensor!r}.")
     axis = normalize_axis(axis, len(tensor.shape))
     counts = convert_to_tensor(repeats, "int32")
-    if counts.shape == (1,):
-        counts = reshape(counts, ())
-    if counts.shape != ():
+    if counts.shape not in ((), (1,)):
         return take(tensor, _repeat_positions(dim(tensor, axis), counts), axis)
     known = constant_value(counts)
-    count: DimLike = counts if known is None else int(known)
+    count: DimLike = reshape(counts, ()) if known is None else int(known.item())
     sizes = [dim(tensor, a) for a in range(len(tensor.shape))]
     spread = broadcast_to(expand_dims(tensor, axis + 1), [*sizes[: axis + 1], count, *sizes[axis + 1 :]])
     return reshape(spread, [*sizes[:axis], sizes[axis] * count, *sizes[axis + 1 :]])

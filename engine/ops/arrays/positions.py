@@ -84,7 +84,7 @@ def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: DTypeLike = 
             outside errors.
         num_classes: the size of the new axis.
         axis: where the new axis stands in the result.
-        dtype: of the result; float32 by default.
+        dtype: of the result; `config.floatx()` by default.
         sparse: sparse tensors are not supported.
 
     >>> import anabranch as ab
@@ -97,7 +97,7 @@ def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: DTypeLike = 
     classes = convert_to_tensor(x)
     if dtypes.is_floating(classes.dtype):
         classes = cast(classes, "int32")
-    return apply(OneHot(int(num_classes), axis, as_dtype(dtype or "float32")), classes)
+    return apply(OneHot(int(num_classes), axis, as_dtype(dtype)), classes)
 
 
 @dataclass(frozen=True)

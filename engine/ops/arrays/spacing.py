@@ -11,7 +11,7 @@ from ...common.claims import claim
 from ...common.dtypes import DTypeLike, as_dtype
 from ...common.nest import is_integer
 from ...graph.spec import shape_text
-from ..base import Tensor, TensorLike, cast, convert_to_tensor, make_constant, normalize_axis, promote
+from ..base import Tensor, TensorLike, cast, convert_to_tensor, dtype_of, make_constant, normalize_axis, promote
 from ..math.comparison import isnan, where
 from ..math.elementwise import absolute, sign
 from ..math.mathematics import log10, power
@@ -37,7 +37,7 @@ def logspace(
         num: how many values.
         endpoint: whether ``base ** stop`` is the last of them, or follows the last.
         base: of the powers.
-        dtype: by default the floating dtype of `start` and `stop`; computed in float64 in any case.
+        dtype: by default that of the floats among `start` and `stop`, or `config.floatx()`. Computed in float64.
         axis: where the new axis stands in the result.
 
     >>> import anabranch as ab
@@ -64,7 +64,7 @@ def geomspace(
         start, stop: numbers of one sign, which broadcast against each other; NaNs come of others.
         num: how many values.
         endpoint: whether `stop` is the last of them, or follows the last.
-        dtype: by default the floating dtype of `start` and `stop`; computed in float64 in any case.
+        dtype: by default that of the floats among `start` and `stop`, or `config.floatx()`. Computed in float64.
         axis: where the new axis stands in the result.
 
     Raises:
@@ -101,7 +101,12 @@ def _with_ends(values: Tensor, first: Tensor, last: Tensor | None, num: int) -> 
 
 
 def _result_dtype(start: TensorLike, stop: TensorLike, dtype: DTypeLike) -> Any:
-    return as_dtype(dtype) if dtype is not None else promote(start, stop, floating=True)[0].dtype
+    if dtype is not None:
+        return as_dtype(dtype)
+    given = [dtype_of(end) for end in (start, stop)]
+    joined = dtypes.float_type(dtypes.result_type(*given))
+    floats = joined.kind == "c" or any(dtypes.is_differentiable(d) for d in given if dtypes.is_dtype(d))
+    return joined if floats else dtypes.default_float()
 
 
 def vander(x: TensorLike, N: int | None = None, increasing: bool = False) -> Tensor:
@@ -179,7 +184,7 @@ def linspace(
         num: how many values.
         endpoint: whether `stop` is the last of them, or follows the last.
         retstep: return the step between values too.
-        dtype: by default the floating dtype of `start` and `stop`.
+        dtype: by default that of the floats among `start` and `stop`, or `config.floatx()`.
         axis: where the new axis stands in the result.
 
     Raises:
@@ -191,8 +196,10 @@ def linspace(
     """
     if num < 0:
         raise ValueError(f"linspace: num={num} must not be negative.")
+    wanted = _result_dtype(start, stop, dtype)
     first, last = promote(start, stop, floating=True)
-    wanted = as_dtype(dtype) if dtype is not None else first.dtype
+    if dtype is None and first.dtype != wanted:
+        first, last = convert_to_tensor(start, wanted), convert_to_tensor(stop, wanted)
     parts = num - 1 if endpoint else num
     total = last - first
     rank = None if total.shape is None else len(total.shape)

@@ -60,12 +60,12 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def floating_dtype(name: str, dtype: DTypeLike) -> DType:
-    """Return the dtype of what ``random.<name>`` draws: float32 by default.
+    """Return the dtype of what ``random.<name>`` draws: `config.floatx()` by default.
 
     Raises:
         ValueError: it is not floating.
     """
-    wanted = as_dtype(dtype or "float32")
+    wanted = as_dtype(dtype)
     if not dtypes.is_floating(wanted):
         raise ValueError(f"random.{name} draws floating-point numbers; got dtype={wanted.name}.")
     return wanted

@@ -484,9 +484,10 @@ def ceil(x: TensorLike) -> Tensor:
 
 
 def trunc(x: TensorLike) -> Tensor:
-    """Return `x` rounded toward zero; integers stay what they are. Its gradient is zero."""
-    (tensor,) = promote_numbers(x)
-    return tensor if dtypes.is_integer(tensor.dtype) else apply(Trunc(), tensor)
+    """Return `x` rounded toward zero; integers and bools stay what they are. Its gradient is zero."""
+    tensor = convert_to_tensor(x)
+    whole = dtypes.is_integer(tensor.dtype) or tensor.dtype == dtypes.bool_
+    return tensor if whole else apply(Trunc(), tensor)
 
 
 def round(x: TensorLike, decimals: int = 0) -> Tensor:

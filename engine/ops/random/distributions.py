@@ -331,7 +331,7 @@ def gamma(shape: ShapeLike, alpha: TensorLike, dtype: DTypeLike = None, seed: An
     Args:
         shape: ints, int32 scalar tensors or both.
         alpha: a positive number, or a tensor that broadcasts to `shape`; NaN comes of what is not positive at run time.
-        dtype: a floating dtype, float32 by default.
+        dtype: a floating dtype, `config.floatx()` by default.
         seed: see `take_key`.
 
     Raises:
@@ -353,7 +353,7 @@ def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: DTypeLike
     Args:
         shape: ints, int32 scalar tensors or both.
         alpha, beta: positive numbers, or tensors that broadcast to `shape`.
-        dtype: a floating dtype, float32 by default.
+        dtype: a floating dtype, `config.floatx()` by default.
         seed: see `take_key`.
 
     Raises:
@@ -375,7 +375,7 @@ def binomial(
         shape: ints, int32 scalar tensors or both.
         counts: numbers of trials, rounded down; a number or a tensor that broadcasts to `shape`.
         probabilities: of the success of one trial; a number or a tensor that broadcasts to `shape`.
-        dtype: a floating dtype, float32 by default.
+        dtype: a floating dtype, `config.floatx()` by default.
         seed: see `take_key`.
 
     Raises:

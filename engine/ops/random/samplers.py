@@ -394,7 +394,7 @@ def uniform(
     Args:
         shape: ints, int32 scalar tensors or both.
         minval, maxval: numbers, or tensors through which gradients flow.
-        dtype: a floating dtype, float32 by default (`randint` draws integers).
+        dtype: a floating dtype, `config.floatx()` by default (`randint` draws integers).
         seed: see `take_key`.
 
     Raises:
@@ -422,7 +422,7 @@ def normal(
     Args:
         shape: ints, int32 scalar tensors or both.
         mean, stddev: numbers, or tensors through which gradients flow.
-        dtype: a floating dtype, float32 by default.
+        dtype: a floating dtype, `config.floatx()` by default.
         seed: see `take_key`.
 
     Raises:
@@ -472,7 +472,7 @@ def randint(shape: ShapeLike, minval: int, maxval: int, dtype: DTypeLike = "int3
 def bernoulli(shape: ShapeLike, p: TensorLike = 0.5, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
     """Draw 1 with probability `p` and 0 otherwise, in `dtype` (float32)."""
     unit = uniform(shape, dtype="float32", seed=seed)
-    return convert_to_tensor(unit < convert_to_tensor(p, "float32"), as_dtype(dtype or "float32"))
+    return convert_to_tensor(unit < convert_to_tensor(p, "float32"), as_dtype(dtype))
 
 
 def categorical(logits: TensorLike, num_samples: int, dtype: DTypeLike = "int32", seed: Any = None) -> Tensor:

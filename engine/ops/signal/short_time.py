@@ -17,7 +17,7 @@ from ...common.dtypes import DTypeLike
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import Dim, Shape, shape_text
 from ..arrays.padding import pad
-from ..arrays.shaping import broadcast_to, dim
+from ..arrays.shaping import broadcast_to, dim, reshape
 from ..base import (
     ErrorSample,
     Op,
@@ -316,7 +316,8 @@ def _of_length(signal: Tensor, length: int) -> Tensor:
     if signal.shape is None:
         raise ValueError("istft(length=...) needs transforms of known rank; give the placeholder a shape.")
     missing = length - size if isinstance(size, int) else length
-    return pad(signal, [*[(0, 0)] * (len(signal.shape) - 1), (0, missing)])[..., :length]
+    padded = pad(signal, [*[(0, 0)] * (len(signal.shape) - 1), (0, missing)])[..., :length]
+    return reshape(padded, [*(dim(padded, a) for a in range(len(signal.shape) - 1)), length])  # its size is known
 
 
 __all__ = ["extract_sequences", "istft", "stft"]

@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...common import dtypes
 from ..arrays.creation import arange
+from ..arrays.shaping import constant_value
 from ..base import Tensor, TensorLike, cast, convert_to_tensor
 from ..math.comparison import equal, where
 from ..math.elementwise import absolute
@@ -17,32 +20,36 @@ from ..math.trigonometry import cos
 
 
 def _window(x: TensorLike, name: str, shape: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a window of `x` points as float32: `shape` gives it, in float64, over places from -1 to 1.
+    """Return a window of `x` points as `config.floatx()`: `shape` gives it, in float64, over places from -1 to 1.
 
     Raises:
-        TypeError: `x` is not an integer.
-        ValueError: `x` is not a scalar.
+        TypeError: `x` is not a number.
+        ValueError: `x` is not a scalar, or is known and not whole.
     """
-    count: Any = convert_to_tensor(x)
-    if not dtypes.is_integer(count.dtype):
-        raise TypeError(f"{name}: the number of points must be an integer; got {count!r}.")
-    if count.shape not in (None, ()):
-        raise ValueError(f"{name}: the number of points must be a scalar; got {count!r}.")
-    place = cast(arange(cast(count, dtypes.int32)), dtypes.float64)
+    given = convert_to_tensor(x)
+    if given.dtype.kind in "Tc":
+        raise TypeError(f"{name}: the number of points must be an integer, or a whole float; got {given!r}.")
+    if given.shape not in (None, ()):
+        raise ValueError(f"{name}: the number of points must be a scalar; got {given!r}.")
+    known = constant_value(given)
+    if known is not None and not (np.isfinite(known) and known == int(known)):
+        raise ValueError(f"{name}: the number of points must be whole; got {known}. Round it first.")
+    count: Any = cast(given, dtypes.int32)
+    place = cast(arange(count), dtypes.float64)
     last = cast(count, dtypes.float64) - 1
     alone = equal(last, 0)  # a window of one point is 1
     values = shape(place * 2 / where(alone, 1, last) - 1)
-    return cast(where(alone, 1, values), dtypes.float32)
+    return cast(where(alone, 1, values), dtypes.default_float())
 
 
 def bartlett(x: TensorLike) -> Tensor:
     """Return Bartlett's window of `x` points: a triangle that is 0 at both ends.
 
     Args:
-        x: the number of points, an integer or a scalar tensor.
+        x: the number of points, a whole number or a scalar tensor.
 
     Returns:
-        A float32 vector.
+        A vector of `config.floatx()`.
 
     >>> import anabranch as ab
     >>> ab.ops.bartlett(5)
@@ -70,7 +77,7 @@ def kaiser(x: TensorLike, beta: TensorLike) -> Tensor:
     """Return Kaiser's window of `x` points, made of Bessel functions.
 
     Args:
-        x: the number of points, an integer or a scalar tensor.
+        x: the number of points, a whole number or a scalar tensor.
         beta: the shape: 0 is rectangular, 5 like Hamming's window, 6 like von Hann's, 8.6 like Blackman's.
 
     >>> import anabranch as ab
