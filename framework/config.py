@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from ..engine.graph.tracebacks import (
+    disable_traceback_filtering,
+    enable_traceback_filtering,
+    is_traceback_filtering_enabled,
+)
 from ..engine.objects.floats import floatx, set_floatx
 from ..engine.objects.policies import dtype_policy, set_dtype_policy
 from ..engine.objects.trust import allow_code_in_files
 from ..engine.passes.framework.switches import get_passes, set_passes
 from ..engine.passes.memory.memory_budget import memory_budget, set_memory_budget
 from ..engine.place.devices import list_devices, set_devices
-from .tracebacks import (
-    disable_traceback_filtering,
-    enable_traceback_filtering,
-    is_traceback_filtering_enabled,
-)
 from .training.limits import (
     disable_interactive_logging,
     enable_interactive_logging,

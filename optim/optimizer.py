@@ -31,6 +31,7 @@ from ..engine.graph.context import without_tapes
 from ..engine.graph.provenance import building_part
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.graph.state.sharded import expanded
+from ..engine.graph.tracebacks import short_tracebacks
 from ..engine.objects import initializers
 from ..engine.objects.arguments import check_numbers, check_optional_numbers
 from ..engine.objects.names import name_for
@@ -326,11 +327,13 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         """Return `loss` times `loss_scale_factor`, if there is one."""
         return loss if self.loss_scale_factor is None else share_of_loss(self, loss) * self.loss_scale_factor
 
+    @short_tracebacks
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> Any:
         """Apply gradients as `apply`, but with gradients and variables in pairs."""
         pairs = list(grads_and_vars)
         return self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
 
+    @short_tracebacks
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Make a step.
 

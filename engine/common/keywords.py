@@ -6,13 +6,9 @@ call that is right costs nothing more. Classes are looked at before `__init__` r
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_overloads
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from typing import TYPE_CHECKING, Any, get_overloads
 
 _TAKES_ANY_KEYWORD = 0x08  # `inspect.CO_VARKEYWORDS`, without the import
 
@@ -208,25 +204,10 @@ def explain_keywords(error: TypeError, function: Callable[..., Any]) -> None:
     error.args = (str(unexpected_keywords(name, [match[2]], known)),)
 
 
-def explaining_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function that users call name the argument that was meant where one is misspelt."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            explain_keywords(error, function)
-            raise
-
-    return call
-
-
 __all__ = [
     "ChecksKeywords",
     "check_keywords",
     "explain_keywords",
-    "explaining_keywords",
     "given_in_a_row",
     "keywords_of",
     "unexpected_keywords",

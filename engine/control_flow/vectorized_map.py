@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..common.keywords import explaining_keywords
 from ..common.nest import flatten, is_mapping, is_sequence, map_structure, pack_as
 from ..graph.graph import Graph, graph_for
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, broadcast_shapes, shape_text
 from ..graph.tensor import Tensor, operator_functions
+from ..graph.tracebacks import short_tracebacks
 from ..ops.arrays.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.math.comparison import equal, where
@@ -27,7 +27,7 @@ from .scan import ONE_ELEMENT, map_fn, of_length
 _logger = logging.getLogger(__name__)
 
 
-@explaining_keywords
+@short_tracebacks
 def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_while_loop: bool = True) -> Any:
     """Map `function` over the elements of `elements` along the first axis, for all at once, and stack the results.
 

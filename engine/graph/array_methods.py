@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from ..common.keywords import explaining_keywords
 from .element_count import ElementCount
 from .operator_table import operator_functions
+from .tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -50,7 +50,7 @@ class ArrayMethods:
         """Return the tensor with two axes exchanged."""
         return operator_functions["swapaxes"](self, axis1, axis2)
 
-    @explaining_keywords
+    @short_tracebacks
     def squeeze(self, axis: Any = None) -> Tensor:
         """Return the tensor without axes of size 1."""
         return operator_functions["squeeze"](self, axis)
@@ -73,42 +73,42 @@ class ArrayMethods:
 
     # --- reductions -----------------------------------------------------------------------------------------
 
-    @explaining_keywords
+    @short_tracebacks
     def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Return the sum over axes, by default over all of them."""
         return _reduced("sum", self, axis, dtype, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def prod(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Return the product over axes, by default over all of them."""
         return _reduced("prod", self, axis, dtype, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def mean(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Return the mean over axes, by default over all of them."""
         return _reduced("mean", self, axis, dtype, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def max(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Return the maximum over axes, by default over all of them."""
         return _reduced("max", self, axis, None, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def min(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Return the minimum over axes, by default over all of them."""
         return _reduced("min", self, axis, None, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def any(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Test whether any element is true, over axes, by default over all of them."""
         return _reduced("any", self, axis, None, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def all(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
         """Test whether all elements are true, over axes, by default over all of them."""
         return _reduced("all", self, axis, None, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def var(
         self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
     ) -> Tensor:
@@ -116,7 +116,7 @@ class ArrayMethods:
         _check_ddof("var", ddof)
         return _reduced("var", self, axis, dtype, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def std(
         self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
     ) -> Tensor:
@@ -124,17 +124,17 @@ class ArrayMethods:
         _check_ddof("std", ddof)
         return _reduced("std", self, axis, dtype, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def argmax(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
         """Return the position of the maximum, in the flattened tensor or along an axis."""
         return _reduced("argmax", self, axis, None, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def argmin(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
         """Return the position of the minimum, in the flattened tensor or along an axis."""
         return _reduced("argmin", self, axis, None, out, keepdims)
 
-    @explaining_keywords
+    @short_tracebacks
     def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None) -> Tensor:
         """Return the running sums along an axis, by default of the flattened tensor."""
         _check_out("cumsum", out)

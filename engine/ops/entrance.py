@@ -20,6 +20,7 @@ from ..graph.context import graph_context
 from ..graph.graph import Graph
 from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
+from ..graph.tracebacks import shorten
 from ..graph.value import Value
 
 _PLAIN = frozenset({Value, Variable, int, float, bool, str, type(None), np.ndarray, complex, bytes})
@@ -96,8 +97,10 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
                     with symbol.operation.graph.entered() as graph:
                         return recorded_call(function, args, kwargs, graph)
             return function(*args, **kwargs)
-        except TypeError as error:
-            explain_keywords(error, function)
+        except Exception as error:
+            if isinstance(error, TypeError):
+                explain_keywords(error, function)
+            shorten(error, wrapped=True)
             raise
 
     return call

@@ -11,7 +11,6 @@ from typing import Any, Generic, cast, overload
 
 import numpy as np
 
-from ..common.keywords import explaining_keywords
 from ..common.logs import INFO, changes_of, is_logged, log
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..common.outputs import Outputs
@@ -21,6 +20,7 @@ from ..graph.graph import Operation, Placeholder, get_default_graph
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
+from ..graph.tracebacks import short_tracebacks, shorten
 from ..graph.value import FlowValue, Value
 from ..ops.base import as_array, convert_to_tensor, is_numpy
 from ..ops.containers.array_value import ArrayValue
@@ -58,6 +58,13 @@ class Function(Generic[Outputs]):
         self._may_recurse: bool | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
+        try:
+            return self._called(args, kwargs)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outputs:
         kinds = None if kwargs or graph_context.stack else _kinds(args)
         known = None if kinds is None else self._known.get(kinds)
         if known is not None and not meets_itself(self, args, kwargs):
@@ -202,7 +209,7 @@ def function(
 ) -> Callable[[Callable[..., Outputs]], Function[Outputs]]: ...
 
 
-@explaining_keywords
+@short_tracebacks
 def function(
     python_function: Callable[..., Any] | None = None, *, relax_shapes: int = 8, jit_compile: bool | None = None
 ) -> Any:

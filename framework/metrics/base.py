@@ -14,6 +14,7 @@ from ...engine.common.outputs import HasResult, Result
 from ...engine.graph import StatelessScope, Variable, as_shape, in_stateless_scope
 from ...engine.graph.context import without_tapes
 from ...engine.graph.provenance import building_part
+from ...engine.graph.tracebacks import shorten
 from ...engine.objects import initializers
 from ...engine.objects.floats import layer_dtype
 from ...engine.objects.names import name_for
@@ -177,8 +178,12 @@ class Metric(ChecksKeywords, TrackedMetric):
 
     def __call__(self: HasResult[Result], *args: Any, **kwargs: Any) -> Result:
         """Update with a batch, and return the result."""
-        self.update_state(*args, **kwargs)
-        return self.result()
+        try:
+            self.update_state(*args, **kwargs)
+            return self.result()
+        except Exception as error:
+            shorten(error)
+            raise
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}

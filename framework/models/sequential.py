@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Tensor, TensorSpec, as_dtype, flatten
 from ...engine.graph.spec import shape_text, shapes_compatible
+from ...engine.graph.tracebacks import short_tracebacks, shorten
 from ...engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -55,9 +56,14 @@ class Sequential(Model):
         self._has_own_input = False  # whether the input was declared, rather than seen in data
         self._seen: TensorSpec | None = None
         given: Sequence[Any] | None = layers if layers is None or isinstance(layers, (list, tuple)) else [layers]
-        for layer in given or []:
-            self.add(layer)
+        try:
+            for layer in given or []:
+                self.add(layer)
+        except Exception as error:
+            shorten(error)
+            raise
 
+    @short_tracebacks
     def add(self, layer: Layer | Tensor) -> None:
         """Put a layer at the end.
 

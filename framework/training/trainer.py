@@ -21,6 +21,7 @@ from ...distribute.strategies.model_parallel import ModelParallel
 from ...distribute.strategies.pipeline import Pipeline
 from ...distribute.strategies.strategy import Strategy, current_strategy
 from ...engine.graph import in_explicit_graph
+from ...engine.graph.tracebacks import short_tracebacks
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..callbacks.base import Callback, CallbackList, History
 from ..callbacks.progress import make_progress, resolve_verbose
@@ -35,7 +36,6 @@ from ..data.adapters import (
 )
 from ..metrics import api as metrics_module
 from ..saving.checkpointing import TrainingRun
-from ..tracebacks import short_tracebacks
 from .contract import check_class_weight
 from .epochs import Epochs
 from .fit_data import batch_of_x, batch_size_of, validation_data_of

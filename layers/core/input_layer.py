@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine.common.dtypes import name_of
-from ...engine.common.keywords import explaining_keywords
 from ...engine.graph import Tensor, as_dtype, as_shape
+from ...engine.graph.tracebacks import short_tracebacks
 from ...engine.objects.arguments import check_optional_numbers
 from ...engine.objects.floats import floatx
 from ...engine.session import placeholder
@@ -102,7 +102,7 @@ class InputLayer(Layer):
         return cls(**arguments)
 
 
-@explaining_keywords
+@short_tracebacks
 def Input(  # noqa: N802 - Keras's name
     shape: Sequence[int | None] | None = None,
     batch_size: int | None = None,

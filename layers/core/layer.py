@@ -17,6 +17,7 @@ from ...engine.graph import Graph, Tensor, Value, eagerly, flatten, in_stateless
 from ...engine.graph.context import in_explicit_graph
 from ...engine.graph.graph import get_default_graph, graph_for
 from ...engine.graph.provenance import building_part, user_stacklevel
+from ...engine.graph.tracebacks import shorten
 from ...engine.objects import regularizers
 from ...engine.objects.identifiers import RegularizerLike
 from ...engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
@@ -156,13 +157,17 @@ class Layer(StatelessCalls):
             ValueError: an input does not fit the layer (named, with what was expected and what was got).
         """
         layer: Any = self  # the annotation of `self` is there for type checkers, and names `call` only
-        layer._check_initialized()
-        if not is_symbolic(args, kwargs):
-            args = (*map(numbers_to_arrays, args[:1]), *args[1:])
-            if layer.has_loops and not in_stateless_scope():
-                return layer._call_compiled(args, kwargs)
-            return layer._called(None, args, kwargs)
-        return layer._call_on_tensors(args, kwargs)
+        try:
+            layer._check_initialized()
+            if not is_symbolic(args, kwargs):
+                args = (*map(numbers_to_arrays, args[:1]), *args[1:])
+                if layer.has_loops and not in_stateless_scope():
+                    return layer._call_compiled(args, kwargs)
+                return layer._called(None, args, kwargs)
+            return layer._call_on_tensors(args, kwargs)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def _call_on_tensors(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         symbols = symbols_in((args, kwargs))

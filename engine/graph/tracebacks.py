@@ -1,15 +1,16 @@
-"""Tracebacks of errors in `fit` and its like: the user's lines, and those where this package is entered and left."""
+"""Tracebacks of errors in what users call: their own lines, and those where this package is entered and left."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
-from ..engine.common.keywords import explain_keywords
-from ..engine.graph.provenance import is_own_file
+from ..common.keywords import explain_keywords
+from .provenance import is_own_file
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,12 +24,12 @@ class _Filtering:
 
 
 def disable_traceback_filtering() -> None:
-    """Show all lines of errors in `fit` and its like, those of this package too."""
+    """Show all lines of errors in layers, ops, `fit` and their like, those of this package too."""
     _Filtering.enabled = False
 
 
 def enable_traceback_filtering() -> None:
-    """Leave lines of this package out of errors in `fit` and its like; that is how it is at first."""
+    """Leave lines of this package out of errors in layers, ops, `fit` and their like; that is how it is at first."""
     _Filtering.enabled = True
 
 
@@ -38,11 +39,7 @@ def is_traceback_filtering_enabled() -> bool:
 
 
 def short_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
-    """Let errors of a function that users call show mainly their own lines.
-
-    Of each row of this package's frames the first is kept, which the user called, and of the last row also the last,
-    which raised the error.
-    """
+    """Let errors of a function that users call show mainly their own lines; see `shorten`."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,15 +48,28 @@ def short_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if isinstance(error, TypeError):
                 explain_keywords(error, function)
-            if _Filtering.enabled:
-                _shorten(error)
+            shorten(error, wrapped=True)
             raise
 
     return called
 
 
-def _shorten(error: BaseException) -> None:
-    """Filter the traceback of an error, and of those that it comes from."""
+def shorten(error: BaseException, wrapped: bool = False) -> None:
+    """Filter the traceback of an error, and of those that it comes from, if a user called the function that handles it.
+
+    Of each row of this package's frames the first is kept, which the user called, and of the last row also the last,
+    which raised the error. Where this package is the caller, the user's call further out filters.
+
+    Args:
+        error: an error that the calling function is about to raise again.
+        wrapped: whether the calling function stands for another one, so that its own frame says nothing.
+    """
+    own = inspect.currentframe()
+    caller = own and own.f_back and own.f_back.f_back
+    if not _Filtering.enabled or (caller is not None and _is_ours(caller)):
+        return
+    if wrapped and error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
     pending, seen = [error], set[int]()
     while pending:
         current = pending.pop()
@@ -75,8 +85,7 @@ def _filtered(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         entries.append(traceback)
         traceback = traceback.tb_next
-    entries = entries[1:]  # without the wrapper's frame
-    ours = [_is_ours(entry) for entry in entries]
+    ours = [_is_ours(entry.tb_frame) for entry in entries]
     shown = [not own or position == 0 or not ours[position - 1] for position, own in enumerate(ours)]
     if entries:
         shown[-1] = True
@@ -89,6 +98,6 @@ def _filtered(traceback: TracebackType | None) -> TracebackType | None:
     return made
 
 
-def _is_ours(entry: TracebackType) -> bool:
-    name = entry.tb_frame.f_code.co_filename
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
     return is_own_file(name) or name.startswith("<anabranch") or name.endswith(_GLUE)
