@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 __all__ = ["dataclass"]
 
@@ -34,7 +35,7 @@ def _define(cls: Any, frozen: bool, eq: bool) -> Any:
     cls.__dataclass_params__ = _parameters(frozen, eq)
     names = cls.__match_args__ = tuple(fields)
     methods = _starting(cls, tuple(fields.values())) | _showing(names)
-    methods |= _comparing(names, cls.__dict__.get("__hash__"), frozen) if eq else {}
+    methods |= _comparing(cls, names, frozen) if eq else {}
     methods |= _refusing(cls, names) if frozen else {}
     for name, method in methods.items():
         if name == "__hash__" or name not in cls.__dict__:
@@ -127,18 +128,27 @@ def _showing(names: Iterable[str]) -> _Methods:
     return {"__repr__": show}
 
 
-def _comparing(names: Sequence[str], own_hash: Any, frozen: bool) -> _Methods:
+def _comparing(cls: type[object], names: Sequence[str], frozen: bool) -> _Methods:
+    # Instances of classes with equal fields have hashes of their own: there are dozens of ops without any field. The
+    # name's checksum is the same in each process, so that orders of sets do not depend on addresses.
+    own_digest = crc32(f"{cls.__module__}.{cls.__qualname__}".encode())
     values = _getter(names)
-    digest_of_none = hash(())
 
     def equal(self: Any, other: Any) -> Any:
         return values(self) == values(other) if type(other) is type(self) else NotImplemented
 
+    def equal_class(self: Any, other: Any) -> Any:
+        return type(other) is type(self) or NotImplemented
+
     def digest(self: Any) -> int:
-        return hash(values(self)) if names else digest_of_none
+        return hash(values(self)) ^ own_digest
+
+    def digest_of_class(_: Any) -> int:
+        return own_digest
 
     # Python puts None for the hash of a class that has an `__eq__` of its own.
-    return {"__eq__": equal, "__hash__": own_hash or (digest if frozen else None)}
+    own_hash = cls.__dict__.get("__hash__") or ((digest if names else digest_of_class) if frozen else None)
+    return {"__eq__": equal if names else equal_class, "__hash__": own_hash}
 
 
 def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:

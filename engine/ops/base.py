@@ -356,9 +356,11 @@ def convert_to_tensor(value: TensorLike, dtype: DTypeLike = None, name: str | No
     >>> ab.ops.convert_to_tensor([1, 2], dtype="float32").dtype
     dtype('float32')
     """
+    if type(value) is Value and (dtype is None or dtype is value.array.dtype):  # the quickest cases
+        return value
     wanted = None if dtype is None else as_dtype(dtype)
     if type(value) is np.ndarray and value.dtype.kind not in "OSTU" and (wanted is None or wanted == value.dtype):
-        return make_constant(value, name)  # the quickest case
+        return make_constant(value, name)
     if isinstance(value, (Variable, Readable)):
         value = value.value
     if isinstance(value, Tensor):
@@ -411,22 +413,18 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
     Raises:
         TypeError: there is no common dtype.
     """
-    if type(values[0]) is Value:  # the quickest cases
-        if len(values) == 2:
-            quick = _promoted_value(values[0], values[1], floating)
-            if quick is not None:
-                return [values[0], quick]
-        elif len(values) == 1 and (not floating or values[0].array.dtype.kind == "f"):
-            return [values[0]]
+    first, last = values[0], values[-1]
+    if len(values) == 2:  # the quickest cases
+        if type(first) is Value and (quick := _promoted_value(first, last, floating)) is not None:
+            return [first, quick]
+        if type(last) is Value and (quick := _promoted_value(last, first, floating)) is not None:
+            return [quick, last]
+    elif len(values) == 1 and type(first) is Value and (not floating or first.dtype.kind == "f"):
+        return [first]
     tensors = [value for value in values if isinstance(value, Tensor)]
-    if len(tensors) == len(values):  # the common, quick case
-        first = tensors[0].dtype
-        for tensor in tensors:
-            if tensor.dtype != first:
-                break
-        else:
-            if not floating or dtypes.is_differentiable(first):
-                return tensors
+    same = len(tensors) == len(values) and len({tensor.dtype for tensor in tensors}) == 1
+    if same and (not floating or dtypes.is_differentiable(tensors[0].dtype)):
+        return tensors
     joined = result_type(*[dtype_of(value) for value in values])
     if floating:
         joined = dtypes.float_type(joined)
@@ -445,6 +443,9 @@ def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
         return None
     if kind is Value:
         return y if y.array.dtype is dtype else None
+    if kind is Variable and y.dtype is dtype:
+        read = y.value
+        return read if read.dtype is dtype else None  # another one where a stateless call stands in for it
     if kind is float and dtype.kind == "f":
         return scalar(y, dtype)
     return scalar(y, dtype) if kind is int and dtype.kind in "if" else None
@@ -463,6 +464,8 @@ def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
 
 def as_floating(value: TensorLike) -> Tensor:
     """Return `value` as a tensor of a floating (or complex) dtype; integers become float32."""
+    if type(value) is Value and value.array.dtype.kind == "f":  # the common case, and the quickest
+        return value
     return promote(value, floating=True)[0]
 
 

@@ -212,3 +212,13 @@ def test_ops_are_made_from_their_fields() -> None:
         assert made == op()
         assert hash(made) == hash(op())
         assert repr(made) == f"{op.__qualname__}()"
+
+
+def test_ops_without_fields_have_hashes_of_their_own() -> None:
+    """Keep eager plans, which are found by the op, from being compared in turn."""
+    found = [op for op in ops.registered_ops().values() if dataclasses.is_dataclass(op) and not dataclasses.fields(op)]
+    own = [op for op in found if "__hash__" not in op.__dict__ or op.__hash__ is not object.__hash__]
+    assert len({hash(op()) for op in own}) == len(own)
+    first, second = (quick_dataclass.dataclass(frozen=True)(type(name, (), {})) for name in ("First", "Second"))
+    assert hash(first()) != hash(second())
+    assert first() != second()

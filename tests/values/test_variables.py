@@ -1,6 +1,9 @@
 """Variables outside of graphs, and random numbers. Each holds for Keras, too, where it has the names."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 from shared.values import dtype_name_of, plain, same
 
 import anabranch as k
@@ -94,3 +97,26 @@ def test_read_value_is_a_tensor() -> None:
     assert float(tape.gradient(y, v)) == 2.0
     double = k.function(lambda: v.assign_add(v.read_value()))
     assert [float(double()) for _ in range(2)] == [6.0, 12.0]
+
+
+@pytest.mark.parametrize("multiply", [lambda a, b: a * b, lambda a, b: b * a, k.ops.multiply], ids=["ab", "ba", "op"])
+def test_variables_beside_values(multiply: Any) -> None:
+    v, x = k.Variable([1.0, 2.0]), k.ops.convert_to_tensor([3.0, 4.0])
+    with k.GradientTape() as tape:
+        y = multiply(x, v)
+    same(y, [3.0, 8.0])
+    same(tape.gradient(y, v), [3.0, 4.0])
+    wide = k.Variable([1, 2], dtype="int32")
+    assert multiply(x, wide).dtype == "float32"
+    with k.StatelessScope(state_mapping=[(v, k.ops.convert_to_tensor([5.0, 6.0]))]):
+        same(multiply(x, v), [15.0, 24.0])
+
+
+@pytest.mark.parametrize("number", [2, 2.0, True])
+@pytest.mark.parametrize("dtype", ["int32", "float16", "float32", "bool"])
+def test_numbers_before_values(number: Any, dtype: str) -> None:
+    """A Python number promotes in the same way on either side."""
+    x = k.ops.cast([1, 0], dtype)
+    for op in (k.ops.add, k.ops.multiply, k.ops.divide, k.ops.maximum):
+        assert op(number, x).dtype == op(x, number).dtype
+    same(number + x, plain(x + number))

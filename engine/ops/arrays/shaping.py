@@ -37,12 +37,14 @@ def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor
     Raises:
         TypeError: an entry is neither an integer nor a scalar tensor.
     """
+    if isinstance(shape, tuple) and {int}.issuperset(map(type, shape)):  # the common case, and the quickest
+        sizes: Any = shape
+        return tuple(sizes), []
     known = constant_value(shape)
     if known is not None:
         return tuple(int(dim) for dim in np.atleast_1d(known)), []
     static, dynamic = split_shape(shape)
-    values = [constant_value(dim) for dim in dynamic]
-    remaining = iter(values)
+    remaining = iter(values := [constant_value(dim) for dim in dynamic])
     filled = tuple(next(remaining) if dim is None else dim for dim in static)
     resolved = tuple(None if dim is None else int(dim) for dim in filled)
     return resolved, [dim for dim, value in zip(dynamic, values, strict=True) if value is None]

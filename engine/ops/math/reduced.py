@@ -89,7 +89,7 @@ class Reduction(Op, abstract=True):
 
 def accumulator_of(dtype: DType) -> DType | None:
     """Return the wider dtype in which sums of `dtype` are accumulated, if not in `dtype` itself."""
-    return dtypes.float32 if dtypes.name_of(dtype) in ("float16", "bfloat16") else None
+    return dtypes.float32 if dtype.itemsize == 2 and dtypes.is_floating(dtype) else None
 
 
 @dataclass(frozen=True)

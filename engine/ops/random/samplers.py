@@ -470,7 +470,7 @@ def randint(shape: ShapeLike, minval: int, maxval: int, dtype: DTypeLike = "int3
 
 
 def bernoulli(shape: ShapeLike, p: TensorLike = 0.5, dtype: DTypeLike = None, seed: Any = None) -> Tensor:
-    """Draw 1 with probability `p` and 0 otherwise, in `dtype` (float32)."""
+    """Draw 1 with probability `p` and 0 otherwise, in `dtype` (`config.floatx()`)."""
     unit = uniform(shape, dtype="float32", seed=seed)
     return convert_to_tensor(unit < convert_to_tensor(p, "float32"), as_dtype(dtype))
 
