@@ -36,6 +36,13 @@ class TLS:
         OSError: a file can't be read.
 
     Tasks need the names in the cluster's addresses in their certificates. All need the token as well.
+
+    >>> import anabranch as ab
+    >>> try:
+    ...     ab.distribute.TLS(certificate="task.pem", key="task.key", authority="authority.pem")
+    ... except FileNotFoundError as error:
+    ...     print(error.filename)
+    task.pem
     """
 
     certificate: str

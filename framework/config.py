@@ -129,6 +129,15 @@ def enable_unsafe_deserialization() -> None:
     """Load files that hold code (lambdas) as if each `load_model` were called with ``safe_mode=False``.
 
     Code in a file can do anything: call this only where all files that the process loads are trusted.
+
+    >>> import anabranch as ab
+    >>> double = ab.Sequential([ab.Input((2,)), ab.layers.Lambda(lambda x: x * 2)])
+    >>> import warnings
+    >>> with warnings.catch_warnings(action="ignore"):  # that the file will hold code
+    ...     double.save("double.keras")
+    >>> ab.config.enable_unsafe_deserialization()
+    >>> ab.load_model("double.keras")([[1.0, 2.0]])
+    Tensor([[2., 4.]], dtype=float32)
     """
     allow_code_in_files()
 

@@ -332,6 +332,11 @@ _EXAMPLES: list[tuple[str, str]] = [
         "layer([[1.0]])",
         "saving: CustomObjectScope",
     ),
+    (
+        '{}(weights=None, include_top=False, pooling="avg").output_shape',
+        "applications: ConvNeXtSmall DenseNet169 DenseNet201 EfficientNetB1 EfficientNetV2B1 ResNet101 ResNet101V2 "
+        "ResNet152 ResNet152V2",
+    ),
     ("graph = ab.Graph()\nwith graph.as_default():\n    same = {}() is graph\nsame", "ab: get_default_graph"),
 ]
 

@@ -57,6 +57,11 @@ class Strategy:
         task_index: the number of this worker.
         num_workers: how many there are.
         variable_partitioner: cuts the weights of layers that are made in the scope; None for none.
+
+    >>> import anabranch as ab
+    >>> strategy = ab.distribute.DataParallel()  # no cluster: this process alone
+    >>> isinstance(strategy, ab.distribute.Strategy), strategy.num_workers, strategy.is_chief
+    (True, 1, True)
     """
 
     cluster: ClusterSpec | None

@@ -64,6 +64,12 @@ class TaskStatus:
             "row_copies": how often a variable was copied since something else had read it when rows were written.
         connections: with other tasks and with clients.
         training: of each model whose steps this ps task counts, as `ParameterServer.statistics` gives it.
+
+    >>> import anabranch as ab
+    >>> with ab.distribute.Server({"ps": ["localhost:0"]}, token="an example's token, not a secret") as server:
+    ...     found = server.status()
+    >>> isinstance(found, ab.distribute.TaskStatus), found.task, found.state, found.held["graphs"]
+    (True, '/job:ps/task:0', 'idle', 0)
     """
 
     task: str

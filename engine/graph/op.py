@@ -145,6 +145,20 @@ class Op:
         takes_long: whether a run takes long whatever its inputs are, as one that writes files. Other steps go on
             beside it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
+
+    >>> from dataclasses import dataclass
+    >>> import anabranch as ab
+    >>> @dataclass(frozen=True)
+    ... class _Scaled(ab.ops.Op):
+    ...     factor: float
+    ...     def infer(self, x):
+    ...         return x
+    ...     def run(self, xp, x):
+    ...         return x * x.dtype.type(self.factor)
+    ...     def grad(self, node, dy):
+    ...         return (ab.ops.apply(_Scaled(self.factor), dy),)
+    >>> ab.ops.apply(_Scaled(3.0), ab.convert_to_tensor([1.0, 2.0]))
+    Tensor([3., 6.], dtype=float32)
     """
 
     type_name: ClassVar[str] = ""

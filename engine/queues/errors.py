@@ -83,6 +83,15 @@ class TaskFailedError(ConnectionError):
         task: its name, "/job:ps/task:1".
         reason: what happened.
         step: the number of the step that ended, of its master; None where none had begun.
+
+    >>> import anabranch as ab
+    >>> with ab.distribute.Server({"ps": ["localhost:0"]}, token="an example's token, not a secret") as server:
+    ...     target = server.target
+    >>> try:
+    ...     ab.distribute.status(target, timeout=0.1)  # the task has ended
+    ... except ab.errors.TaskFailedError as error:
+    ...     print(error.task == target, error.step)
+    True None
     """
 
     def __init__(self, message: str, task: str = "", reason: str = "", step: int | None = None) -> None:
@@ -96,6 +105,16 @@ class StateLostError(RuntimeError):
     """A variable or a queue has lost what it held, because its task was started again.
 
     Assign it a value, or restore one; variables of other tasks have kept theirs.
+
+    >>> import anabranch as ab
+    >>> def run_or_restore(session, fetches, saver, path):
+    ...     try:
+    ...         return session.run(fetches)
+    ...     except ab.errors.StateLostError:
+    ...         saver.restore(session, path)
+    ...         return session.run(fetches)
+    >>> float(run_or_restore(ab.Session(), ab.ops.constant(1.0) + 1, None, ""))
+    2.0
     """
 
 

@@ -41,6 +41,13 @@ class Blame:
         notes: what the passes said of the rewrite, as `explain(passes=True)` prints it: pass, operation, text.
         operations: the few operations that still show it, as `Graph.dump` writes them.
         test: the text of a test that fails as long as they do.
+
+    >>> import anabranch as ab
+    >>> print(ab.testing.Blame(7, 12, ("fold: '4 * x' became '3 * x'",), "mul = multiply(x, 4)", "def test_mul(): ..."))
+    Rewrite 7 of 12 changes the results:
+        fold: '4 * x' became '3 * x'
+    It shows in:
+        mul = multiply(x, 4)
     """
 
     number: int

@@ -10,6 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 import anabranch as ab
+from anabranch.engine.objects import trust
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
@@ -25,9 +26,10 @@ def module_names(examples: bool) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def new_session():
-    """Start with an empty graph, as a reader does."""
+def new_session(monkeypatch: pytest.MonkeyPatch):
+    """Start with an empty graph, as a reader does; files that an example trusts are not trusted by the next."""
     ab.utils.clear_session(free_memory=False)
+    monkeypatch.setattr(trust, "_code_allowed", False)
 
 
 def page_names() -> list[str]:

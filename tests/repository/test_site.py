@@ -73,8 +73,8 @@ def test_signatures_are_those_of_inspect(pages: ModuleType) -> None:
     assert count > 500
 
 
-# Without an example are what needs a cluster, certificates or Ray, and large models, whose family has one.
-WITHOUT_EXAMPLE = 37
+# Without an example are what needs Ray, and models that take seconds to make, whose family has one.
+WITHOUT_EXAMPLE = 16
 
 
 def test_names_have_an_example(pages: ModuleType) -> None:

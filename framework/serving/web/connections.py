@@ -36,6 +36,11 @@ class Tls:
         key: a file with its private key, as PEM.
         client_authorities: a file with certificates, as PEM; clients must have a certificate that one of these has
             signed. None lets clients without one in.
+
+    >>> import anabranch as ab
+    >>> ab.serving.Tls("server.pem", "server.key").read()
+    Traceback (most recent call last):
+    ValueError: ...
     """
 
     certificate: str | os.PathLike[str]
