@@ -67,6 +67,12 @@ TENSORS: dict[str, str] = {
     "unsqueeze": "Use ab.ops.expand_dims.",
     "view": "Use ab.ops.reshape.",
 }
+# Variables have these.
+VALUES: dict[str, str] = dict.fromkeys(
+    ["assign", "assign_add", "assign_sub"],
+    "A part of a variable is a tensor, which never changes: variable.scatter_update(indices, updates) writes into the "
+    "variable, and so does variable.assign(ab.ops.slice_update(variable, start, updates)).",
+)
 LAYERS: dict[str, str] = {
     **dict.fromkeys(["children", "modules", "named_children", "named_modules"], f"A model has layers. {_LAYERS}"),
     **dict.fromkeys(["cpu", "cuda", "to"], _DEVICE),
@@ -99,6 +105,8 @@ LAYERS: dict[str, str] = {
 }
 _SETTINGS = {"data", "lr", "param_groups", "requires_grad"}  # set in other frameworks rather than called
 _OWN_PACKAGE = __name__.partition(".")[0]
+# Where a name is looked for that another module lacks. Names with a small letter are mostly ops.
+_COMMON_MODULES = ("layers", "ops", "optim", "losses", "metrics", "callbacks", "initializers", "random")
 OPTIMIZERS: dict[str, str] = {
     "init": "Use build(variables).",
     "load_state_dict": "A saved model has its optimizer's state: use ab.load_model.",
@@ -361,8 +369,22 @@ def module_error(module: str, name: str, remedies: Mapping[str, str]) -> Attribu
     public = _public_name(module)
     if name in remedies:
         return missing(f"module {public!r}", name, remedies[name])
+    place = _place_of(name)
+    if place is not None:
+        return AttributeError(f"module {public!r} has no attribute {name!r}. Use {place}.{name}.", name=name)
     # With the name and the module Python suggests the nearest name.
     return AttributeError(f"module {public!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+
+
+def _place_of(name: str) -> str | None:
+    """Return the public module that has `name`, "ab" or "ab.layers", among those that are imported already."""
+    if name in sys.modules[_OWN_PACKAGE].__dict__.get("_EXPORTS", ()):
+        return "ab"
+    for module in _COMMON_MODULES:
+        found = sys.modules.get(f"{_OWN_PACKAGE}.{module}")
+        if found is not None and name in found.__dict__.get("__all__", ()):
+            return f"ab.{module}"
+    return None
 
 
 def _public_name(module: str) -> str:
@@ -450,6 +472,7 @@ __all__ = [
     "TENSORS",
     "TREE_MODULE",
     "UTILS_MODULE",
+    "VALUES",
     "ExplainsNames",
     "missing",
     "module_error",

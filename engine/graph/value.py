@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..common.dtypes import name_of
+from ..common.names_elsewhere import VALUES
 from ..common.nest import is_mapping, is_sequence
 from .element_count import ElementCount
 from .operator_table import operator_functions
@@ -16,7 +17,7 @@ from .spec import Shape, Spec, TensorSpec
 from .tensor import Operators, Tensor
 
 
-class Value(Tensor):
+class Value(Tensor, elsewhere=VALUES):
     """A tensor that is computed. Its numbers never change: what seems to change it (``x += 1``) makes another one.
 
     Attributes:
@@ -108,7 +109,7 @@ class Value(Tensor):
 
     def item(self, *index: Any) -> Any:
         """Return the value, of which there is one element (or the one at an index), as a Python number."""
-        return self.array.item(*index)
+        return self.array.item(*index) if index else self._single("a Python number")
 
     def eval(self, feed_dict: Any = None) -> Any:
         """Return the value as a NumPy array, as of a symbol that a session runs."""

@@ -48,6 +48,12 @@ class CallSignature:
         """The parameters without a default."""
         return [n for n in self.names if self.signature.parameters[n].default is inspect.Parameter.empty]
 
+    @property
+    def described(self) -> str:
+        """The parameters as an error shows them: names and defaults, without annotations."""
+        plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
+        return str(inspect.Signature(plain))[1:-1]
+
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
         """Return the arguments by name; those of *args under ``*0``, ``*1``, and those of **kwargs under their names.
 

@@ -250,8 +250,8 @@ class Layer(StatelessCalls):
             arguments = signature.bind(args, given)
         except TypeError as error:
             raise TypeError(
-                f"Layer {self.name!r}: {type(self).__name__}.call{signature.signature} can't take what it was given: "
-                f"{error}."
+                f"Layer {self.name!r}: {type(self).__name__}.call({signature.described}) can't take what it was "
+                f"given: {error}."
             ) from None
         training = arguments.get("training", kwargs.get("training"))
         if training is None:

@@ -168,6 +168,9 @@ def test_forgotten_super_init() -> None:
 def test_call_errors_name_the_layer() -> None:
     with pytest.raises(TypeError, match=r"Layer 'odd'.*missing a required argument: 'inputs'"):
         Scale(name="odd")()
+    with pytest.raises(TypeError, match=r"Attention.call\(query, value, key=None, .*missing .*: 'value'") as signature:
+        layers.MultiHeadAttention(2, 4)(np.ones((2, 3, 4)))
+    assert "Tensor" not in str(signature.value)
     with pytest.raises(ValueError, match="shape") as caught:
         layers.Add(name="sum")([np.ones((2, 3)), np.ones((2, 4))])
     assert any("layer 'sum' (Add)" in note for note in caught.value.__notes__)

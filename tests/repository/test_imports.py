@@ -287,6 +287,7 @@ def test_what_names_of_other_frameworks_lead_to_is_there() -> None:
     x, layer, model, optimizer = ab.ops.ones(2), ab.layers.Dense(1), ab.Sequential(), ab.optim.Adam()
     of_tables: list[tuple[dict[str, str], tuple[object, ...]]] = [
         (names_elsewhere.TENSORS, (x, ab.Variable(1.0), ab.Input(()))),
+        (names_elsewhere.VALUES, (x, ab.Variable([1.0, 2.0])[0])),
         (names_elsewhere.LAYERS, (layer, model)),
         (names_elsewhere.OPTIMIZERS, (optimizer,)),
         (names_elsewhere.PACKAGE, (ab,)),
@@ -408,6 +409,26 @@ def test_names_of_other_frameworks_are_free() -> None:
         assert not {"backward", "forward", "zero_grad", "data"} & set(dir(thing))
         assert not hasattr(thing, "data")
         assert not hasattr(thing, "zero_grad")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("ops.jacobian", "ab"),
+        ("layers.GradientTape", "ab"),
+        ("losses.Dense", "ab.layers"),
+        ("layers.softmax_cross_entropy", None),
+        ("layers.matmul", "ab.ops"),
+        ("ops.Adam", "ab.optim"),
+    ],
+)
+def test_a_name_of_another_module_leads_there(name: str, place: str | None) -> None:
+    module, _, own = name.partition(".")
+    assert ab.layers.Dense and ab.ops.matmul and ab.optim.Adam  # what is imported is looked into
+    with pytest.raises(AttributeError) as caught:
+        operator.attrgetter(name)(ab)
+    remedy = "" if place is None else f". Use {place}.{own}."
+    assert str(caught.value) == f"module 'anabranch.{module}' has no attribute {own!r}{remedy}"
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,9 @@ def test_methods_of_arrays() -> None:
 def test_items_and_lists() -> None:
     assert k.ops.sum(k.ops.array([1.0, 2.0])).item() == 3.0
     assert (k.ops.array([1, 2]) + 1).tolist() == [2, 3]
+    assert k.ops.array([1.0, 2.0]).item(1) == 2.0
+    with pytest.raises(TypeError, match=r"A tensor of shape \[2\] can't become a Python number: expected one element"):
+        k.ops.array([1.0, 2.0]).item()
 
 
 def test_hashing_is_by_identity() -> None:
