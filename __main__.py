@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import re
 import sys
@@ -42,9 +43,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.formatter_class = argparse.RawDescriptionHelpFormatter
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    options = parser.parse_args(given)
+    options, unknown = parser.parse_known_args(given)
+    if unknown:
+        command = commands.choices[options.command]
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(command, unknown)}")
     options.command_line = given[1:]  # as it was typed, for commands that start themselves again
     return options.run(options)
+
+
+def _meant(command: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """Return a question that names the options of `command` that are like the `unknown` ones."""
+    known = re.findall(r"--[\w-]+", command.format_usage())
+    words = [word.split("=")[0] for word in unknown if word.startswith("--")]
+    alike = [name for word in words for name in known if name.endswith(word[1:])]  # --port: --rest-port, --grpc-port
+    alike = alike or [name for word in words for name in difflib.get_close_matches(word, known)]
+    return f". Did you mean {' or '.join(dict.fromkeys(alike))}?" if alike else ""
 
 
 def _description(summary: str, docstring: str) -> str:

@@ -28,6 +28,9 @@ _MERGES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+_SETTINGS = ("go_backwards", "stateful", "return_sequences", "return_state")  # of a recurrent layer
+
+
 @config_from_signature(layer="forward_layer", weights="")
 class Bidirectional(Layer):
     """A recurrent layer over the steps forward, another backward, and their outputs merged (Schuster, Paliwal, 1997).
@@ -54,8 +57,12 @@ class Bidirectional(Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         for name, given in (("layer", layer), ("backward_layer", backward_layer)):
-            if not (isinstance(given, Layer) or given is backward_layer is None):
-                raise ValueError(f"Bidirectional takes recurrent layers, such as LSTM(units), got {name}={given!r}.")
+            recurrent = isinstance(given, Layer) and all(getattr(given, name, None) is not None for name in _SETTINGS)
+            if not (recurrent or given is backward_layer is None):
+                raise ValueError(
+                    f"Bidirectional takes recurrent layers, such as LSTM(units), got {name}={given!r}. A layer of your "
+                    f"own needs the attributes {', '.join(_SETTINGS)}."
+                )
         if merge_mode is not None and merge_mode not in _MERGES:
             raise ValueError(
                 f"Bidirectional: merge_mode must be one of {', '.join(map(repr, _MERGES))} or None, got {merge_mode!r}."
@@ -82,7 +89,7 @@ class Bidirectional(Layer):
                 "Bidirectional: layer and backward_layer must have different go_backwards, got "
                 f"{forward.go_backwards} for both."
             )
-        for name in ("stateful", "return_sequences", "return_state"):
+        for name in _SETTINGS[1:]:
             ours, theirs = getattr(forward, name), getattr(backward, name)
             if ours != theirs:
                 raise ValueError(

@@ -101,6 +101,10 @@ class RNN(Layer):
     ) -> None:
         if isinstance(cell, (list, tuple)):
             cell = StackedRNNCells(cell)
+        if isinstance(cell, RNN):
+            raise ValueError(
+                f"RNN takes a cell, such as LSTMCell(units), got the recurrent layer {cell!r}. Use it alone."
+            )
         check_cell(cell)
         if isinstance(return_sequences, Layer):
             raise given_in_a_row(type(self).__name__)
@@ -216,7 +220,7 @@ class RNN(Layer):
             states = self._begun_anew(reset, states, batch)
         lengths = None if sequence_length is None else self._lengths(sequence_length, batch)
         with dropout_scope(self.cell, batch, training):
-            loop = _Loop(self, sequences, states, next(iter(flatten(mask)), None), lengths, steps, training)
+            loop = _Loop(self, sequences, states, self._steps_mask(mask), lengths, steps, training)
             output, final = loop.run(batch)
         if self.stateful:
             for variable, state in zip(flatten(self.states), flatten(final), strict=True):
@@ -228,6 +232,22 @@ class RNN(Layer):
         """Return the sizes of batch and steps."""
         first, second = ops.shape(flatten(sequences)[0])[:2]
         return (second, first) if self.time_major else (first, second)
+
+    def _steps_mask(self, mask: Nest[TensorLike | None]) -> TensorLike | None:
+        """Return the mask of the first input; None where there is none.
+
+        Raises:
+            ValueError: it has no axis of steps.
+        """
+        first = next(iter(flatten(mask)), None)
+        shape = None if first is None else ops.convert_to_tensor(first).shape
+        if shape is not None and len(shape) < 2:
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}): mask must be bools of shape "
+                f"{'(steps, batch)' if self.time_major else '(batch, steps)'}, got shape {shape}. The number of each "
+                "row's steps is sequence_length."
+            )
+        return first
 
     def _lengths(self, given: TensorLike, batch: DimLike) -> Tensor:
         """Return `sequence_length` as int32 ``(batch,)``."""

@@ -325,6 +325,8 @@ def test_the_command_says_what_is_wrong():
         (["worker", "--cluster", "{"], "is not JSON"),
         (["worker", "--cluster", '{"ps": ["localhost:0"]}', "--job-name", "x", "--task-index", "0"], "no task /job:x"),
         (["wrker"], "invalid choice: 'wrker'"),
+        (["serve", "--port", "1"], "unrecognized arguments: --port 1. Did you mean --rest-port or --grpc-port?"),
+        (["status", "--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n"),
         ([], "required: COMMAND"),
     ]
     for arguments, message in cases:

@@ -297,6 +297,8 @@ def test_what_is_no_cell() -> None:
         layers.RNN(cast(Any, 3))
     with pytest.raises(ValueError, match="no state_size"):
         layers.RNN(layers.Dense(3))
+    with pytest.raises(ValueError, match=r"RNN takes a cell, such as LSTMCell\(units\), got the recurrent layer <LSTM"):
+        layers.RNN(layers.LSTM(3))
 
     class Odd(Leaky):
         def __init__(self) -> None:
@@ -347,7 +349,17 @@ def test_unknown_arguments() -> None:
         layers.GRU(0)
 
 
+def test_a_mask_has_an_axis_of_steps() -> None:
+    x, mask = np.ones((2, 3, 1), "float32"), np.ones(2, bool)
+    with pytest.raises(ValueError, match=r"'r' \(LSTM\): mask must be bools of shape \(batch, steps\), got"):
+        layers.LSTM(3, name="r")(x, mask=mask)
+    with pytest.raises(ValueError, match=r"mask must be bools of shape \(steps, batch\), got shape \(2,\)"):
+        layers.RNN(layers.LSTMCell(3), time_major=True)(x, mask=mask)
+
+
 def test_bidirectional_layers_must_fit() -> None:
+    with pytest.raises(ValueError, match=r"takes recurrent layers, such as LSTM\(units\), got layer=<Dense name=d"):
+        layers.Bidirectional(layers.Dense(3, name="d"))
     with pytest.raises(ValueError, match="different go_backwards"):
         layers.Bidirectional(layers.LSTM(2), backward_layer=layers.LSTM(2))
     with pytest.raises(ValueError, match="same return_sequences"):
