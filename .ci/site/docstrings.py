@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from griffe import Extension, Function, Object
+from griffe import Class, Extension, Function, Module, Object
 
 import anabranch
 
+ROOT = Path(__file__).resolve().parents[2]
 _TITLES = frozenset(
     ["Args:", "Attributes:", "Example:", "Examples:", "Raises:", "Returns:", "Yields:", "Warns:", "Note:", "Notes:"]
 )
@@ -62,6 +65,31 @@ def with_sections(text: str, sections: str) -> str:
     return f"{description.rstrip()}\n\n{sections}\n" + (f"\n{prompt}{examples}" if prompt else "")
 
 
+def source_line(file: Path, first: int, lines: Sequence[str], repository: str | None) -> str:
+    """Return the line of a page that says where a function or a class is defined.
+
+    Args:
+        file: its file, below the root of the repository, by any link.
+        first: the number of the first of its `lines`, which may be that of a decorator.
+        lines: its source.
+        repository: the address of the repository, None where it has none: there is no link then.
+    """
+    path = file.resolve().relative_to(ROOT).as_posix()
+    line = first + next(place for place, text in enumerate(lines) if re.match(r"\s*(async )?(def|class) ", text))
+    text = f"`{path}`, line {line}"
+    if repository is None:
+        return f"Source: {text}"
+    version = anabranch.__version__
+    tree = "main" if ".dev" in version else f"v{version}"
+    return f"Source: [{text}]({repository}/blob/{tree}/{path}#L{line})"
+
+
+def repository() -> str | None:
+    """Return the address of the repository that pyproject.toml names, None if it names none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return project.get("urls", {}).get("Repository")
+
+
 def _load(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"site_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
@@ -74,7 +102,8 @@ def _load(name: str) -> Any:
 class Docstrings(Extension):
     """Apply `fence_doctests` to every docstring that is collected.
 
-    Some get the sections of `arguments.py` and the example of `examples.py`.
+    Some get the sections of `arguments.py` and the example of `examples.py`. Those of functions and classes end with
+    the line of their source.
     """
 
     def __init__(self) -> None:
@@ -83,6 +112,7 @@ class Docstrings(Extension):
         values = {self._module.value_of(name): code for name, code in self._module.examples().items()}
         self._examples = {f"{value.__module__}.{value.__qualname__}": code for value, code in values.items()}
         ops = {name: getattr(anabranch.ops, name) for name in self._arguments.kinds()}
+        self._repository = repository()
         self._ops = {f"{value.__module__}.{value.__qualname__}": name for name, value in ops.items()}
 
     def on_function_instance(self, *, func: Function, **kwargs: Any) -> None:
@@ -105,3 +135,8 @@ class Docstrings(Extension):
             obj.docstring.value += f"\n\n{self._module.run(code)}\n"
         if ">>> " in obj.docstring.value:
             obj.docstring.value = fence_doctests(obj.docstring.value)
+        if isinstance(obj, (Function, Class)) and isinstance(obj.parent, Module):
+            assert isinstance(obj.filepath, Path)
+            assert obj.lineno is not None
+            where = source_line(obj.filepath, obj.lineno, obj.lines, self._repository)
+            obj.docstring.value = f"{obj.docstring.value.rstrip()}\n\n{where}"

@@ -424,7 +424,7 @@ def test_names_of_other_frameworks_are_free() -> None:
 )
 def test_a_name_of_another_module_leads_there(name: str, place: str | None) -> None:
     module, _, own = name.partition(".")
-    assert ab.layers.Dense and ab.ops.matmul and ab.optim.Adam  # what is imported is looked into
+    assert all((ab.layers.Dense, ab.ops.matmul, ab.optim.Adam))  # what is imported is looked into
     with pytest.raises(AttributeError) as caught:
         operator.attrgetter(name)(ab)
     remedy = "" if place is None else f". Use {place}.{own}."

@@ -216,3 +216,28 @@ def test_doctests_become_blocks() -> None:
     assert fenced == (
         "Add.\n\nExample:\n    ```pycon\n    >>> 1 + 1\n    2\n    ```\n\nMore.\n\n```pycon\n>>> 3\n3\n```"
     )
+
+
+def test_entries_end_with_the_line_of_their_source(pages: ModuleType) -> None:
+    griffe = pytest.importorskip("griffe")
+    extensions = griffe.Extensions(load("docstrings").Docstrings())
+    for name in ("layers.Dense", "ops.while_loop", "optim.Adam", "applications.ResNet50"):
+        value = pages.EXAMPLES.value_of(name)
+        file = Path(str(sys.modules[value.__module__].__file__))
+        code = file.read_text("utf-8")
+        lines = griffe.LinesCollection()
+        lines[file] = code.splitlines()
+        module = griffe.visit(value.__module__, file, code, extensions=extensions, lines_collection=lines)
+        found = module[value.__name__]
+        path, line = found.docstring.value.rpartition("\n\nSource: ")[2].split(", line ")
+        written = (SITE.parents[1] / path.strip("`")).read_text("utf-8").splitlines()[int(line) - 1]
+        assert re.match(rf"(def|class) {value.__name__}\b", written)
+
+
+def test_the_source_is_a_link_where_the_repository_has_an_address() -> None:
+    module = load("docstrings")
+    file, lines = SITE.parents[1] / "layers" / "api.py", ["@decorated(", "    1", ")", "def f():"]
+    assert module.source_line(file, 10, lines, None) == "Source: `layers/api.py`, line 13"
+    linked = module.source_line(file, 10, lines, "https://example.org/anabranch")
+    tree = "main" if ".dev" in ab.__version__ else f"v{ab.__version__}"
+    assert linked == f"Source: [`layers/api.py`, line 13](https://example.org/anabranch/blob/{tree}/layers/api.py#L13)"
