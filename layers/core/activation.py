@@ -142,6 +142,11 @@ class PReLU(Layer):
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = list(input_shape[1:])
         for axis in self.shared_axes or ():
+            if axis >= len(input_shape):
+                raise ValueError(
+                    f"Layer {self.name!r} (PReLU): shared_axes={self.shared_axes} are outside of inputs of shape "
+                    f"{tuple(input_shape)}, whose last axis is {len(input_shape) - 1}."
+                )
             shape[axis - 1] = 1
         return (WeightSpec("alpha", tuple(shape)),)
 

@@ -188,7 +188,8 @@ class BatchNormalization(Layer):
         self.autocast = False
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
-        shape = (input_shape[self.axis],)
+        (axis,) = axes_of(self, self.axis, len(input_shape))
+        shape = (input_shape[axis],)
         mean, renorm = self.moving_mean_initializer, self.renorm
         return (
             WeightSpec("gamma", shape, present=self.scale),

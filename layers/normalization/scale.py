@@ -85,7 +85,8 @@ class GroupNormalization(Layer):
         self.autocast = False
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
-        features = input_shape[self.axis]
+        (axis,) = axes_of(self, self.axis, len(input_shape))
+        features = input_shape[axis]
         if features is None or features % self._count(features):
             raise ValueError(
                 f"Layer {self.name!r} (GroupNormalization): the size of axis {self.axis} must be known, and a multiple "

@@ -307,3 +307,17 @@ def test_refused_inputs() -> None:
         layers.Softmax()(data(2, 4), mask=np.ones((2, 3), bool))
     with pytest.raises(TypeError, match="axis must be an int or a list of ints, got '1'"):
         layers.UnitNormalization(axis="1")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", ["BatchNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization"])
+def test_axes_that_inputs_do_not_have(kind: str) -> None:
+    """Each layer is named, with the axis and the rank."""
+    for axis in (3, -4):
+        layer = getattr(layers, kind)(axis=axis, name="mine")
+        with pytest.raises(ValueError, match=rf"Layer 'mine' \({kind}\): axis={axis} is out of range .* of rank 3"):
+            layer(data(2, 3, 4))
+
+
+def test_shared_axes_that_inputs_do_not_have() -> None:
+    with pytest.raises(ValueError, match=r"\(PReLU\): shared_axes=\[5\] are outside of inputs of shape \(2, 3\)"):
+        layers.PReLU(shared_axes=[5])(data(2, 3))
