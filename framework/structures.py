@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
+from ..engine.common.dtypes import DType
 from ..engine.common.nest import Nest
 from ..engine.graph import Tensor
 from ..engine.ops.base import TensorLike
@@ -60,7 +60,7 @@ class SparseMatrix(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> DType: ...
 
     def tocsr(self) -> Any: ...
 

@@ -153,7 +153,7 @@ def assert_same_paths(a: object, b: object) -> None:
         )
 
 
-def traverse(func: Callable[[Any], Any], structure: object, top_down: bool = True) -> Any:
+def traverse(func: Callable[[Any], object], structure: object, top_down: bool = True) -> Any:
     """Call `func` on a structure and all its parts; what it returns, unless None, takes the place of the part.
 
     Args:
@@ -198,7 +198,7 @@ def lists_to_tuples(structure: object) -> Any:
     return tuple(cast("list[Any]", made)) if isinstance(made, list) else made
 
 
-def map_shape_structure(func: Callable[[Any], Any], structure: object) -> Any:
+def map_shape_structure(func: Callable[[Any], object], structure: object) -> Any:
     """Apply `func` to the shapes in a structure: tuples and lists of integers and None count as leaves.
 
     >>> map_shape_structure(len, {"a": (None, 3), "b": [(1,), ()]})
@@ -231,7 +231,7 @@ def _items(structure: object) -> Iterator[tuple[Any, Any]]:
         yield key, mapping[key]
 
 
-def _like(container: object, parts: Mapping[Any, Any]) -> Any:
+def _like(container: object, parts: Mapping[object, object]) -> Any:
     """Return a container of the kind of `container`, with other parts."""
     if isinstance(container, dict):
         made: dict[Any, Any] = {key: parts[key] for key in cast("dict[Any, Any]", container)}

@@ -7,7 +7,6 @@ import random
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..engine import ops
 from ..engine.common.dtypes import DTypeLike, as_dtype, name_of
@@ -46,6 +45,7 @@ from .saving.api import (
     register_keras_serializable,
     serialize_keras_object,
 )
+from .structures import Array
 from .training.limits import disable_interactive_logging, enable_interactive_logging, is_interactive_logging_enabled
 from .training.named_values import Config
 
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-Array = NDArray[Any]
 Sequence = PyDataset  # its name before Keras 3, which Keras keeps, too
 
 

@@ -345,7 +345,7 @@ class _Routes:
         return ops.where(ops.expand_dims(self.live, -1), values, ops.zeros_like(values))
 
 
-def _made(expert: Any, count: int) -> list[Layer]:
+def _made(expert: object, count: int) -> list[Layer]:
     if isinstance(expert, Layer):
         raise ValueError(
             "MixtureOfExperts: expert must be a function that makes a layer, so that each expert has weights of its "

@@ -7,7 +7,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -15,6 +14,7 @@ from ...engine.objects.floats import floatx
 from ...engine.ops.base import TensorLike
 from ..config import image_data_format
 from ..data.get_file import get_file
+from ..structures import Array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +94,7 @@ def _reversed(x: Tensor | Array, axis: int) -> Any:
     return ops.flip(x, axis=axis) if isinstance(x, Tensor) else np.flip(x, axis)
 
 
-def _along(numbers: tuple[float, ...], axis: int, x: Tensor | Array) -> NDArray[Any]:
+def _along(numbers: tuple[float, ...], axis: int, x: Tensor | Array) -> Array:
     """Return one number for each channel, in a shape and dtype that broadcast against `x`."""
     return np.asarray(numbers, str(x.dtype)).reshape((-1,) + (1,) * (-1 - axis))
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine.common.dtypes import name_of
 from ...engine.common.nest import flatten_with_path, map_structure
@@ -22,6 +21,7 @@ from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import global_generator, key_words
 from ...engine.ops.text.numbers import as_strings
 from ..config import floatx
+from ..structures import Array
 from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
 from .transformations import Transformations
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ...engine.common.nest import Nest
     from ..structures import Batches, Rows
 
-Array = NDArray[Any]
 LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a class_weight look like
 
 
@@ -231,7 +230,7 @@ def train_validation_split(parts: tuple[Rows, Rows | None, Rows | None], validat
 
 def class_weights_to_sample_weights(
     y: Rows | None, class_weight: Mapping[int, float], labels: LabelForm = "guess"
-) -> NDArray[Any]:
+) -> Array:
     """Return a weight for each label: ``class_weight[label]``, 1 for classes that are not named.
 
     Args:

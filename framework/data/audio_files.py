@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..structures import Array
 from .dataset_folders import check_folder_arguments, list_folder
 from .datasets import _datasets
-
-Array = NDArray[Any]
 
 
 def audio_dataset_from_directory(

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.ops.random.keys import drawn_entropy
+from ..structures import Array
 
 _MODES = ("int", "binary", "categorical")
 
@@ -162,7 +163,7 @@ def split_listing(listing: Listing, validation_split: float | None, subset: str 
     return replace(listing, paths=listing.paths[rows], labels=None if listing.labels is None else listing.labels[rows])
 
 
-def encode_labels(listing: Listing, label_mode: str) -> NDArray[Any]:
+def encode_labels(listing: Listing, label_mode: str) -> Array:
     """Return the labels as arrays: int32, float32 with one column, or one-hot.
 
     Raises:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine.common.dtypes import string
 from ...engine.common.nest import map_structure
 from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import drawn_entropy
+from ..structures import Array
 from .adapters import PyDataset
 from .dataset_folders import Listing, check_folder_arguments, check_format, encode_labels, list_folder, split_listing
 from .images import _pillow, img_to_array, load_img, resizer
@@ -27,7 +27,6 @@ from .transformations import Transformations, read_only
 if TYPE_CHECKING:
     from ..structures import Arrays
 
-Array = NDArray[Any]
 PathLike = str | os.PathLike[str]
 _IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, eagerly
 from ...engine.session import Function
 from ..config import floatx
+from ..structures import Array
 
 if TYPE_CHECKING:
     from typing import IO
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from PIL.Image import Image  # pyright: ignore[reportMissingImports]
 
-Array = NDArray[Any]
 PathLike = str | os.PathLike[str]
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 _RESAMPLING = ("nearest", "bilinear", "bicubic", "hamming", "box", "lanczos")

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...engine.common.dtypes import DTypeLike
+from ...engine.common.dtypes import DType, DTypeLike
+from ..structures import Array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..structures import SparseMatrix
-
-Array = NDArray[Any]
 
 
 class ChunkedArray(Protocol):
@@ -24,7 +22,7 @@ class ChunkedArray(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> DType: ...
 
     def __len__(self) -> int: ...
 
@@ -53,7 +51,7 @@ class LazyArray:
         self.stop = len(source) if stop is None else stop
         self.shape: tuple[int, ...] = (self.stop - start, *source.shape[1:])
         self.ndim = len(self.shape)
-        self.dtype: np.dtype[Any] = convert(np.zeros(0, source.dtype)).dtype
+        self.dtype: DType = convert(np.zeros(0, source.dtype)).dtype
 
     def __len__(self) -> int:
         return self.shape[0]

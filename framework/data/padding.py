@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...engine.common.dtypes import DType
 from ...engine.common.nest import flatten, is_mapping, is_nested, is_sequence, map_structure, sorted_keys
+from ..structures import Array
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
     from ...engine.ops.base import TensorLike
     from ..structures import ShapeLike
-
-Array = NDArray[Any]
 
 
 def padded_rows(
@@ -109,7 +108,7 @@ def _padded(arrays: list[Array], wanted: Any, value: object, longest: int | None
     return result
 
 
-def _filler(value: object, dtype: np.dtype[Any]) -> Any:
+def _filler(value: object, dtype: DType) -> Any:
     """Return what an array of a dtype is padded with.
 
     Raises:
@@ -128,7 +127,7 @@ def _filler(value: object, dtype: np.dtype[Any]) -> Any:
     )
 
 
-def _is_kept(number: Array, dtype: np.dtype[Any]) -> bool:
+def _is_kept(number: Array, dtype: DType) -> bool:
     """Test whether a number keeps its value as an integer or truth value of a dtype."""
     with np.errstate(invalid="ignore"):  # of NaN and infinity
         return bool(number.astype(dtype) == number)

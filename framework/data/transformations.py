@@ -9,7 +9,6 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine.common.names_elsewhere import DATASETS, ExplainsNames
 from ...engine.common.nest import flatten, map_structure
@@ -19,6 +18,7 @@ from ...engine.graph.value import Value
 from ...engine.ops.base import as_array, constant
 from ...engine.ops.random.keys import drawn_entropy
 from ...engine.session.function import Function
+from ..structures import Array
 from .padding import padded_rows
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         """Return the number of elements; -2 if it is not known."""
 
     def _derived(
-        self, elements: Callable[[], Iterator[Any]], count: int | None = None, draws_order: bool = False
+        self, elements: Callable[[], Iterator[object]], count: int | None = None, draws_order: bool = False
     ) -> ElementDataset:
         from .element_dataset import ElementDataset  # which is made of this class
 
@@ -433,7 +433,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         return self.unbatch().batch(batch_size, drop_remainder)
 
     def _batched(
-        self, method: str, batch_size: int, drop_remainder: bool, stack: Callable[[list[Any]], Any]
+        self, method: str, batch_size: int, drop_remainder: bool, stack: Callable[[list[Any]], object]
     ) -> ElementDataset:
         if batch_size < 1:
             raise ValueError(f"{method}: batch_size must be at least 1, got {batch_size}.")
@@ -540,7 +540,7 @@ def _pass(function: Callable[..., Transformations], item: object) -> Iterator[An
     return _called(function, item).as_numpy_iterator()
 
 
-def _stacked(*parts: Any) -> NDArray[Any]:
+def _stacked(*parts: Any) -> Array:
     shapes = sorted({np.shape(part) for part in parts})
     if len(shapes) > 1:
         raise ValueError(

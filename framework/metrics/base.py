@@ -21,11 +21,10 @@ from ...engine.objects.names import name_for
 from ...engine.session import Function
 from ...layers.core.tracking import TrackedMetric, held_by_attributes
 from ..calling import as_argument, is_symbolic
+from ..structures import Array
 from .replicas import is_taken, updating
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ...engine.common.dtypes import DTypeLike
     from ...engine.objects.identifiers import InitializerLike
     from ...engine.ops.base import TensorLike
@@ -196,7 +195,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         return f"<{type(self).__name__} name={self.name}>"
 
 
-def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return np.zeros(shape, dtype)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
@@ -14,9 +13,10 @@ from ...engine.graph import Tensor, Variable
 from ...engine.objects.arguments import check_numbers, check_optional_numbers
 from ...engine.ops.base import TensorLike
 from ..losses.base import aligned, same_rank
+from ..structures import Array
 from .base import Metric
 
-Thresholds = float | Sequence[float] | NDArray[Any] | None
+Thresholds = float | Sequence[float] | Array | None
 
 NEVER = -1e10  # the score of predictions that are not among the top k, and the threshold which they do not pass
 

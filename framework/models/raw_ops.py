@@ -199,7 +199,7 @@ class SavedOp:
         result = apply_keras_op(self.class_name, self.module, self.arguments, args, kwargs)
         return ops.convert_to_tensor(result) if isinstance(result, (int, np.generic, np.ndarray)) else result
 
-    def _apply_own(self, args: tuple[Any, ...]) -> Any:
+    def _apply_own(self, args: tuple[Any, ...]) -> Tensor | tuple[Tensor, ...]:
         found = next((cls for cls in ops.registered_ops().values() if cls.__name__ == self.class_name), None)
         if found is None:
             raise ValueError(f"The saved model contains the op {self.class_name!r}, which this version does not have.")

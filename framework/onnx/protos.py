@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engine.common.dtypes import is_string, name_of
+from ...engine.common.dtypes import DType, is_string, name_of
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -29,7 +29,7 @@ def load_onnx() -> Any:
     return onnx
 
 
-def element_type(dtype: np.dtype[Any]) -> int:
+def element_type(dtype: DType) -> int:
     """Return ONNX's number of a dtype.
 
     Raises:

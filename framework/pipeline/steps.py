@@ -168,7 +168,7 @@ class _Loop:
             return [sums[0].write(number, indices[0]), sums[1].write(number, value)]
         return [sums[0] + value]
 
-    def _ended(self, entry: Entry, results: Iterator[Any]) -> Any:
+    def _ended(self, entry: Entry, results: Iterator[Any]) -> IndexedSlices | Tensor:
         """Return the value of an entry when the loop is over."""
         with self._at(entry):
             scale = None if entry.part.reduction != "mean" or not self._is_even else 1.0 / self._count

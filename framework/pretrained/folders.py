@@ -21,10 +21,10 @@ from ...engine.objects import policies
 from ...layers.core.layer_state import assign_values
 from ..saving.archive import SavedFileError, atomic_write
 from ..saving.shards import open_arrays, write_arrays
+from ..structures import Array
 from .base import Config, PretrainedModel
 from .names import Name, differences, weight_at
 
-Array = np.ndarray[Any, Any]
 _FILE = "model.safetensors"
 # By the name that config.json gives under "architectures": the module here, and the class in it.
 _ARCHITECTURES = {

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph.state.variable import Variable
-
-Array = np.ndarray[Any, Any]
+from ..structures import Array
 
 
 @dataclass(frozen=True)

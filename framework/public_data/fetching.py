@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..data.get_file import get_file
+from ..structures import Array
 from .plain_objects import read_objects
 
-Array = NDArray[Any]
 Split = tuple[tuple[Array, Array], tuple[Array, Array]]
 
 _STORE = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"

@@ -61,7 +61,7 @@ def unnumbered(name: str) -> str:
     return re.sub(r"_\d+(?=[/_]|$)", "", name)
 
 
-def _without_numbers(config: Any) -> Any:
+def _without_numbers(config: object) -> Any:
     """Return a configuration with such names."""
     if isinstance(config, dict):
         found = {key: _without_numbers(value) for key, value in config.items()}
@@ -81,7 +81,7 @@ def _as_text(value: object) -> str:
     return json.dumps(_without_numbers(config), sort_keys=True, default=lambda each: type(each).__name__)
 
 
-def check_alike(worker: str, own: Mapping[str, Any], leader: str, others: Mapping[str, Any]) -> None:
+def check_alike(worker: str, own: Mapping[str, object], leader: str, others: Mapping[str, object]) -> None:
     """Check that a worker trains the same model on the same data as the one that leads.
 
     Args:

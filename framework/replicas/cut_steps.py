@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.dtypes import DType
 from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
 from ..data.adapters import Batch, Layout
 from .checks import losses_without_mean
@@ -166,7 +167,7 @@ def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
     return Batch(layout, leaves, 0)
 
 
-def wide(dtype: np.dtype[Any]) -> Any:
+def wide(dtype: DType) -> Any:
     """Return a dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
     if dtype.kind == "b":
         return "int32"

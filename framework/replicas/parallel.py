@@ -225,7 +225,7 @@ class ParallelFit(ClusterFit):
         values = {id(v): value for v, value in zip(self._shared, self._before, strict=True)}
         return [values[id(variable)] for variable in self._weights()]
 
-    def _begin_validation(self, batches: int) -> Any:
+    def _begin_validation(self, batches: int) -> GroupWay | None:
         if not self._all_validate:
             return None
         self._tell({"batches": batches})

@@ -382,7 +382,7 @@ class ReplicaPrograms:
 
     # --- building ---------------------------------------------------------------------------------------------------
 
-    def _lead_on(self, key: object, build: Callable[..., object], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
+    def _lead_on(self, key: object, build: Callable[..., object], *given: tuple[TensorSpec, object]) -> tuple[Any, ...]:
         """Run a step that only the leader may run; its token is the first placeholder."""
         return self._run(key, build, (_NUMBER, self.token), *given)
 

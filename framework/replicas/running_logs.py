@@ -64,7 +64,9 @@ class RunningLog:
         return found[self.value]
 
 
-def find_running(value: object, metrics: Mapping[Variable, Any], first: Mapping[Variable, Any]) -> RunningLog | None:
+def find_running(
+    value: object, metrics: Mapping[Variable, object], first: Mapping[Variable, object]
+) -> RunningLog | None:
     """Return how a log is computed of the states of metrics; None for one that does not depend on them.
 
     Args:

@@ -273,7 +273,7 @@ class StepTracer:
         self,
         values: Mapping[str, Any],
         scope: StatelessScope,
-        first: Mapping[Variable, Any],
+        first: Mapping[Variable, object],
         counted: Iterable[Variable],
     ) -> tuple[dict[LogKey, Any], dict[str, RunningLog]]:
         """Divide a step's logs into what replicas give, and what depends on the states of metrics and optimizers."""
@@ -471,7 +471,7 @@ def _depends_on_rows(name: str, value: Any) -> ValueError:
     )
 
 
-def _place_of(gradient: Any) -> int:
+def _place_of(gradient: object) -> int:
     """Return the place in its graph of the operation that makes a gradient; 0 for one that is a value."""
     values = gradient.values if isinstance(gradient, IndexedSlices) else gradient
     return values.operation.index if isinstance(values, Symbol) else 0

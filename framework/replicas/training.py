@@ -535,7 +535,7 @@ class ReplicaFit(ReplicaMember):
     def _shared_weights(self) -> list[Any]:
         return [self._known[variable] for variable in self._weights()]
 
-    def _begin_validation(self, batches: int) -> Any:
+    def _begin_validation(self, batches: int) -> TaskWay | None:
         key = f"validation {self.plan.container} {self.programs.token} {self.passes.position['passes']}"
         parts = min(batches, PARTS_OF_A_WORKER * self.strategy.num_workers)
         way = TaskWay.joined(self.strategy, key, parts)

@@ -46,7 +46,7 @@ def expand_call(call: PublicCall) -> list[Symbol] | None:
     return None if expand is None else _once(call.outputs, lambda: expand(*call.args, **call.kwargs))
 
 
-def _once(outputs: Sequence[Symbol], expand: Callable[[], Any]) -> list[Symbol] | None:
+def _once(outputs: Sequence[Symbol], expand: Callable[[], object]) -> list[Symbol] | None:
     annotations = outputs[0].annotations
     if _EXPANDED not in annotations:
         result = expand()
@@ -69,7 +69,7 @@ def _ones_along(x: Tensor, axis: int) -> Tensor | None:
     return ops.ones_like(ops.sum(ones, axis=others)) if others else ones
 
 
-def _ones_of(shape: Sequence[int | None], sizes: Sequence[object]) -> Any:
+def _ones_of(shape: Sequence[int | None], sizes: Sequence[object]) -> Symbol | None:
     """Return ones of int32 of a shape whose Nones are the sizes of axes; None if a size is something else."""
     result: Array | Tensor = np.ones([1 if size is None else size for size in shape], "int32")
     remaining = iter(sizes)

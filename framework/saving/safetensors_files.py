@@ -19,9 +19,9 @@ import numpy as np
 
 from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.common.quick_dataclass import dataclass
+from ..structures import Array
 from .archive import SavedFileError, atomic_write, check_overwrite, check_readable
 
-Array = np.ndarray[Any, Any]
 MOST_HEADER_BYTES = 100_000_000
 MOST_DIMENSIONS = 64  # of an array of NumPy
 METADATA = "__metadata__"

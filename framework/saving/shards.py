@@ -7,14 +7,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ..structures import Array
 from .archive import SavedFileError, atomic_write, check_overwrite, check_readable
 from .safetensors_files import SafetensorsFile, read_safetensors, write_safetensors
 
-Array = np.ndarray[Any, Any]
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "": 1}

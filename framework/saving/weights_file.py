@@ -20,6 +20,7 @@ import numpy as np
 
 from ...engine.common.dtypes import DType, as_dtype
 from ...engine.common.quick_dataclass import dataclass
+from ..structures import Array
 from .archive import SAVE_AGAIN, SavedFileError, damaged
 from .old_keras import OLD_LAYERS, modern_numbers
 
@@ -34,8 +35,6 @@ _DEEPEST = 100
 # A dataset larger than the first, and this many times larger than its bytes in the file, is an attack on memory.
 _BOMB_BYTES = 1 << 28
 _BOMB_RATIO = 1000
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

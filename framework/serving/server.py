@@ -299,7 +299,7 @@ class Server:
 
 def _config(
     models: Mapping[str, str | os.PathLike[str]] | None,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    config: str | os.PathLike[str] | Mapping[str, object] | None,
     batching: Batching | Mapping[str, Batching] | None,
 ) -> ServerConfig:
     if (models is None) == (config is None) or (config is not None and batching is not None):

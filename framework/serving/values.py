@@ -10,7 +10,7 @@ import numpy as np
 
 from ...distribute.inference import RequestError
 from ...distribute.inference.large import filled, in_pieces
-from ...engine.common.dtypes import as_dtype, name_of
+from ...engine.common.dtypes import DType, as_dtype, name_of
 from .image_inputs import decoded, is_encoded
 from .signature import TensorInfo
 
@@ -86,7 +86,7 @@ def _said(error: Exception) -> str:
     return str(error).rstrip(".")
 
 
-def _check_range(what: str, array: Array, wanted: np.dtype[Any]) -> None:
+def _check_range(what: str, array: Array, wanted: DType) -> None:
     limits = np.iinfo(wanted)
     low, high = int(array.min()), int(array.max())
     if low < limits.min or high > limits.max:

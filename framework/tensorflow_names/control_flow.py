@@ -108,7 +108,7 @@ def while_loop(
 
 
 def map_fn(
-    fn: Callable[[Any], Any],
+    fn: Callable[[Any], object],
     elems: object,
     dtype: object = None,
     parallel_iterations: int | None = None,
@@ -189,7 +189,7 @@ def scan(
 
 
 def foldl(
-    fn: Callable[[Any, Any], Any],
+    fn: Callable[[Any, Any], object],
     elems: object,
     initializer: object = None,
     parallel_iterations: int = 10,
@@ -202,7 +202,7 @@ def foldl(
 
 
 def foldr(
-    fn: Callable[[Any, Any], Any],
+    fn: Callable[[Any, Any], object],
     elems: object,
     initializer: object = None,
     parallel_iterations: int = 10,
@@ -215,7 +215,7 @@ def foldr(
 
 
 def vectorized_map(
-    fn: Callable[[Any], Any], elems: object, fallback_to_while_loop: bool = True, warn: bool = True
+    fn: Callable[[Any], object], elems: object, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> Any:
     """Apply a function to all elements along the first axis at once."""
     return vectorize(fn, elems, fallback_to_while_loop)

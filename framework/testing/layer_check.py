@@ -32,7 +32,7 @@ STEP = 1e-6  # of central differences, in float64
 
 def check_layer(
     layer_class: type[Layer],
-    init_kwargs: Mapping[str, Any] | None = None,
+    init_kwargs: Mapping[str, object] | None = None,
     *,
     inputs: Arrays,
     differentiable: bool = True,

@@ -324,7 +324,7 @@ class StepMethods:
         self._log_names[mode, layout.key] = list(flat)
         return [ops.convert_to_tensor(value) for value in flat.values()]
 
-    def _call_step(self, step: Callable[[Any], object], layout: Layout, tensors: list[Tensor]) -> Any:
+    def _call_step(self, step: Callable[[Any], object], layout: Layout, tensors: list[Tensor]) -> object:
         self._is_building_step, self._found_metrics = True, None
         try:
             with using_step(lambda: getattr(self.optimizer, "iterations", 0)):  # of summaries

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.dtypes import DType
 from ...engine.common.logs import INFO, changes_of, is_logged, log
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
 from ...engine.ops import convert_to_tensor
@@ -19,7 +20,7 @@ from ...engine.session.staged import Recording, TraceGraph, is_recording
 Program = Callable[..., tuple[Any, ...]]
 Specs = list[TensorSpec]
 Array = np.ndarray[Any, Any]
-_Key = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shapes and dtypes of arrays
+_Key = tuple[tuple[tuple[int, ...], DType], ...]  # shapes and dtypes of arrays
 Compile = Callable[[], Callable[..., Any]]  # gives a function of arrays
 Trace = Callable[[Specs], Compile]  # traces for given specs, and returns what compiles the trace
 

@@ -198,7 +198,7 @@ def report(model: Layer, quantised: Layer, data: Data, batches: int | None = Non
     return {path: float(np.sqrt(error / size)) if size else 0.0 for path, (error, size) in sums.items()}
 
 
-def _outputs(root: Layer, layers: Sequence[Layer], batch: Any) -> list[list[Array]]:
+def _outputs(root: Layer, layers: Sequence[Layer], batch: object) -> list[list[Array]]:
     """Return the outputs of each layer in a call of the model, in its order of calls."""
     found: dict[int, list[Array]] = {id(layer): [] for layer in layers}
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....engine.common import dtypes
+from ....engine.common.dtypes import DType
 from ....engine.graph.graph import Operation
 from ....engine.ops.arrays.gathering import AddRows, PutAlongAxis, PutRows
 from ....engine.ops.arrays.indexing import Place, SliceItem
@@ -282,7 +283,7 @@ def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> st
     return w.cast(w.slice(sums, 0, -1, 0), dtype)
 
 
-def _segment_start(name: str, dtype: np.dtype[Any]) -> bool | float | int:
+def _segment_start(name: str, dtype: DType) -> bool | float | int:
     if name in ("segment_sum", "segment_prod"):
         return 0 if name == "segment_sum" else 1
     least = name == "segment_min"

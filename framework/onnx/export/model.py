@@ -131,7 +131,7 @@ def build_model(
     name: str,
     states: Sequence[tuple[Any, str]] = (),
     with_rows: Collection[str] = (),
-) -> Any:
+) -> ModelProto:
     """Return a ModelProto.
 
     Args:

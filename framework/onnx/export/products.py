@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....engine.common import dtypes
+from ....engine.common.dtypes import DType
 from ....engine.graph.graph import Operation
 from ....engine.ops.arrays.sorting import ArgSort, BinCount, InTopK, SearchSorted, Sort, TopK
 from ....engine.ops.linear_algebra.einsum import Contraction
@@ -314,7 +315,7 @@ def _top_k(w: Writer, node: Operation, x: str) -> list[str]:
     return [w.cast(values, back), w.cast(places, INT)]
 
 
-def _sortable(w: Writer, x: str) -> tuple[str, np.dtype[Any]]:
+def _sortable(w: Writer, x: str) -> tuple[str, DType]:
     """Return a value of a type that is sorted, and the dtype that it had."""
     dtype = w.dtypes[x]
     return (w.cast(x, INT) if dtype == BOOL else x), dtype

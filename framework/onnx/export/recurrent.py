@@ -12,6 +12,7 @@ import numpy as np
 
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.arrays.indexing import SliceItem
+from ...structures import Array
 from .arrays import Dense
 from .patterns import ACTIVATIONS, Bindings, match, match_any
 from .registry import attribute, axes_of
@@ -19,8 +20,6 @@ from .shapes import reversed_along
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
     from .control_flow import Held, LoopExport
 
@@ -199,7 +198,7 @@ class _Operator:
         order: list[int],
         rows: tuple[str, bool],
         names: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, Array],
     ) -> None:
         self.loop, self.w, self.op_type = loop, loop.w, op_type
         self.bound, self.order = bound, order
@@ -282,7 +281,7 @@ class _Operator:
         other = self._gated(bias[1]) if bias.ndim == 2 else np.zeros_like(own)
         return self.w.weight_of(self.names["?bias"], np.concatenate([own, other])[None])
 
-    def _gated(self, bias: NDArray[Any]) -> NDArray[Any]:
+    def _gated(self, bias: Array) -> Array:
         parts = np.split(bias.reshape(-1), len(self.gates))
         return np.concatenate([parts[gate] for gate in self.gates])
 

@@ -5,11 +5,9 @@ ONNX allows more types than the runtime computes with: a model that keeps to the
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ....engine.common.dtypes import as_dtype, is_string, name_of
+from ....engine.common.dtypes import DType, as_dtype, is_string, name_of
 
 _TWO = "float16 float32"
 _THREE = "float16 float32 float64"
@@ -66,7 +64,7 @@ _ORDER = {  # what stands in for a type, the best first
 _ACCEPTED = {op_type: frozenset(listed.split()) for op_type, listed in _TYPES.items()}
 
 
-def wider_type(op_type: str, dtype: np.dtype[Any], position: int) -> np.dtype[Any] | None:
+def wider_type(op_type: str, dtype: DType, position: int) -> DType | None:
     """Return the dtype to which an input is cast for an operator, or None if it is taken as it is."""
     accepted = _ACCEPTED.get(op_type)
     if accepted is None or position not in _POSITIONS.get(op_type, (position,)):

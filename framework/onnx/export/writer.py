@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ....engine.common import dtypes
+from ....engine.common.dtypes import DType
+from ...structures import Array
 from ..protos import element_type, load_onnx
 from .runtime_types import wider_type
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
     from onnx import GraphProto, NodeProto, ValueInfoProto
 
     from ....engine.common.dtypes import DTypeLike
@@ -45,8 +47,8 @@ class Writer:
     def __init__(self, opset: int) -> None:
         self.opset = opset
         self.nodes: list[NodeProto] = []
-        self.initializers: dict[str, NDArray[Any]] = {}
-        self.dtypes: dict[str, np.dtype[Any]] = {}
+        self.initializers: dict[str, Array] = {}
+        self.dtypes: dict[str, DType] = {}
         self.weights: set[str] = set()
         self.domains: set[str] = set()
         self.label = ""  # of the operation that is being written, from which names are made
@@ -221,12 +223,12 @@ class Writer:
         found = self._producers.get(name)
         return found if found is not None and found.op_type == op_type else None
 
-    def _turned(self, name: str, array: NDArray[Any]) -> str:
+    def _turned(self, name: str, array: Array) -> str:
         if name not in self.weights:
             return self.constant(np.ascontiguousarray(array), name=f"{name}/transposed")
         return self.weight_of(name, np.ascontiguousarray(array))
 
-    def weight_of(self, name: str, array: NDArray[Any]) -> str:
+    def weight_of(self, name: str, array: Array) -> str:
         """Return an initialiser that holds the values of another, which is a weight, in another order."""
         made = self.new_name(f"{name}/turned")
         self.initializers[made], self.dtypes[made] = array, array.dtype

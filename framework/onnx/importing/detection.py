@@ -12,7 +12,7 @@ from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .images import cubic_weights
 from .node import Node, imports
-from .values import known, shape_of, tensor
+from .values import NodeValue, known, shape_of, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,7 +146,7 @@ def _overlap(a: Array, b: Array) -> float:
 
 
 @imports("TfIdfVectorizer")
-def _tf_idf_vectorizer(node: Node, x: Tensor) -> Any:
+def _tf_idf_vectorizer(node: Node, x: Tensor) -> NodeValue:
     """Count n-grams, with gaps of up to `max_skip_count`, and weigh the counts."""
     found = known(x)
     if found is None:

@@ -10,10 +10,11 @@ import numpy as np
 
 from ....engine import ops
 from ....engine.common import dtypes
+from ....engine.common.dtypes import DType
 from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .node import Node, imports
-from .values import INT4, UINT4, Dims, FourBits, dtype_of, known, plain, tensor
+from .values import INT4, UINT4, Dims, FourBits, NodeValue, dtype_of, known, plain, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ _SAME: dict[str, Callable[..., Tensor]] = {
 
 
 @imports(*_SAME)
-def _same(node: Node, *inputs: TensorLike) -> Any:
+def _same(node: Node, *inputs: TensorLike) -> NodeValue:
     return _SAME[node.op_type](*_aligned(node, inputs))
 
 
@@ -74,7 +75,7 @@ def _aligned(node: Node, inputs: Sequence[Any]) -> Any:
 
 
 @imports("Add", "Sub", "Mul", "Div", dims=True)
-def _arithmetic(node: Node, x: TensorLike, y: TensorLike) -> Any:
+def _arithmetic(node: Node, x: TensorLike, y: TensorLike) -> NodeValue:
     if isinstance(x, Dims) or isinstance(y, Dims):
         found = _of_dims(node.op_type, x, y)
         if found is not None:
@@ -129,12 +130,12 @@ def _entries(value: object) -> list[int | Tensor] | list[int] | None:
 
 
 @imports("Mod")
-def _mod(node: Node, x: Tensor, y: Tensor) -> Any:
+def _mod(node: Node, x: Tensor, y: Tensor) -> NodeValue:
     return ops.fmod(x, y) if node.get("fmod") else ops.mod(x, y)
 
 
 @imports("Pow")
-def _pow(node: Node, x: Tensor, y: Tensor) -> Any:
+def _pow(node: Node, x: Tensor, y: Tensor) -> NodeValue:
     """Raise `x` to the power `y`; the result has the type of the base."""
     x, y = _aligned(node, (x, y))
     if x.dtype == y.dtype and not dtypes.is_integer(x.dtype):
@@ -146,17 +147,17 @@ def _pow(node: Node, x: Tensor, y: Tensor) -> Any:
 
 
 @imports("BitShift")
-def _bit_shift(node: Node, x: Tensor, y: Tensor) -> Any:
+def _bit_shift(node: Node, x: Tensor, y: Tensor) -> NodeValue:
     return ops.left_shift(x, y) if node.get("direction") == "LEFT" else ops.right_shift(x, y)
 
 
 @imports("Max", "Min", "Sum")
-def _of_many(node: Node, *inputs: TensorLike) -> Any:
+def _of_many(node: Node, *inputs: TensorLike) -> NodeValue:
     return reduce({"Max": ops.maximum, "Min": ops.minimum, "Sum": ops.add}[node.op_type], inputs)
 
 
 @imports("Mean")
-def _mean(node: Node, *inputs: TensorLike) -> Any:
+def _mean(node: Node, *inputs: TensorLike) -> NodeValue:
     return ops.divide(reduce(ops.add, inputs), len(inputs))
 
 
@@ -170,22 +171,22 @@ _COMPARED = {
 
 
 @imports(*_COMPARED)
-def _compared(node: Node, x: Tensor, y: Tensor) -> Any:
+def _compared(node: Node, x: Tensor, y: Tensor) -> NodeValue:
     return _COMPARED[node.op_type](*_aligned(node, (x, y)))
 
 
 @imports("Where")
-def _where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Any:
+def _where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> NodeValue:
     return ops.where(condition, x, y)
 
 
 @imports("IsNaN")
-def _is_nan(node: Node, x: Tensor) -> Any:
+def _is_nan(node: Node, x: Tensor) -> NodeValue:
     return ops.isnan(x)
 
 
 @imports("IsInf")
-def _is_inf(node: Node, x: Tensor) -> Any:
+def _is_inf(node: Node, x: Tensor) -> NodeValue:
     found = ops.isinf(x)
     if not node.get("detect_negative", 1):
         found = ops.logical_and(found, ops.greater(x, 0))
@@ -195,12 +196,12 @@ def _is_inf(node: Node, x: Tensor) -> Any:
 
 
 @imports("Identity", dims=True, weights=True)
-def _identity(node: Node, x: object) -> Any:
+def _identity(node: Node, x: NodeValue) -> NodeValue:
     return x
 
 
 @imports("Cast", dims=True)
-def _cast(node: Node, x: TensorLike) -> Any:
+def _cast(node: Node, x: TensorLike) -> NodeValue:
     dtype = dtype_of(node.get("to"), four_bits=True)
     if isinstance(x, Dims) and dtype == np.dtype("int64"):
         return x
@@ -208,16 +209,16 @@ def _cast(node: Node, x: TensorLike) -> Any:
 
 
 @imports("CastLike", dims=True)
-def _cast_like(node: Node, x: Tensor, like: Tensor) -> Any:
+def _cast_like(node: Node, x: Tensor, like: Tensor) -> NodeValue:
     return _cast_any(x, (like if isinstance(like, FourBits) else tensor(plain(like))).dtype)
 
 
-def _cast_any(x: TensorLike, dtype: np.dtype[Any]) -> FourBits | Tensor:
+def _cast_any(x: TensorLike, dtype: DType) -> FourBits | Tensor:
     numbers = tensor(x.held if isinstance(x, FourBits) else plain(x))
     return FourBits.of_numbers(numbers, dtype) if dtype in (INT4, UINT4) else cast_to(numbers, dtype)
 
 
-def cast_to(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+def cast_to(x: Tensor, dtype: DType) -> Tensor:
     """Return a value in another dtype, texts read or written as numbers."""
     if dtypes.is_string(dtype):
         return x if dtypes.is_string(x.dtype) else _written(x)
@@ -238,7 +239,7 @@ def _written(x: Tensor) -> Tensor:
 
 
 @imports("BitCast")
-def _bit_cast(node: Node, x: Tensor) -> Any:
+def _bit_cast(node: Node, x: Tensor) -> NodeValue:
     return ops.view(x, dtype_of(node.get("to")))
 
 
@@ -246,68 +247,68 @@ def _bit_cast(node: Node, x: Tensor) -> Any:
 
 
 @imports("Elu")
-def _elu(node: Node, x: Tensor) -> Any:
+def _elu(node: Node, x: Tensor) -> NodeValue:
     return ops.elu(x, node.get("alpha", 1.0))
 
 
 @imports("Celu")
-def _celu(node: Node, x: Tensor) -> Any:
+def _celu(node: Node, x: Tensor) -> NodeValue:
     return ops.celu(x, node.get("alpha", 1.0))
 
 
 @imports("Selu")
-def _selu(node: Node, x: Tensor) -> Any:
+def _selu(node: Node, x: Tensor) -> NodeValue:
     alpha, gamma = node.get("alpha", 1.6732632423543772), node.get("gamma", 1.0507009873554805)
     return ops.multiply(gamma, ops.where(ops.greater(x, 0), x, ops.multiply(alpha, ops.expm1(x))))
 
 
 @imports("LeakyRelu")
-def _leaky_relu(node: Node, x: Tensor) -> Any:
+def _leaky_relu(node: Node, x: Tensor) -> NodeValue:
     return ops.where(ops.greater_equal(x, 0), x, ops.multiply(x, node.get("alpha", 0.01)))
 
 
 @imports("PRelu")
-def _prelu(node: Node, x: Tensor, slope: TensorLike) -> Any:
+def _prelu(node: Node, x: Tensor, slope: TensorLike) -> NodeValue:
     return ops.where(ops.greater_equal(x, 0), x, ops.multiply(x, slope))
 
 
 @imports("ThresholdedRelu")
-def _thresholded_relu(node: Node, x: Tensor) -> Any:
+def _thresholded_relu(node: Node, x: Tensor) -> NodeValue:
     return ops.where(ops.greater(x, node.get("alpha", 1.0)), x, ops.zeros_like(x))
 
 
 @imports("HardSigmoid")
-def _hard_sigmoid(node: Node, x: Tensor) -> Any:
+def _hard_sigmoid(node: Node, x: Tensor) -> NodeValue:
     return ops.clip(ops.add(ops.multiply(x, node.get("alpha", 0.2)), node.get("beta", 0.5)), 0.0, 1.0)
 
 
 @imports("HardSwish")
-def _hard_swish(node: Node, x: Tensor) -> Any:
+def _hard_swish(node: Node, x: Tensor) -> NodeValue:
     return ops.multiply(x, ops.clip(ops.add(ops.multiply(x, 1 / 6), 0.5), 0.0, 1.0))
 
 
 @imports("Softsign")
-def _softsign(node: Node, x: Tensor) -> Any:
+def _softsign(node: Node, x: Tensor) -> NodeValue:
     return ops.softsign(x)
 
 
 @imports("Mish")
-def _mish(node: Node, x: Tensor) -> Any:
+def _mish(node: Node, x: Tensor) -> NodeValue:
     return ops.multiply(x, ops.tanh(ops.softplus(x)))
 
 
 @imports("Gelu")
-def _gelu(node: Node, x: Tensor) -> Any:
+def _gelu(node: Node, x: Tensor) -> NodeValue:
     return ops.gelu(x, approximate=node.get("approximate", "none") == "tanh")
 
 
 @imports("Swish")
-def _swish(node: Node, x: Tensor) -> Any:
+def _swish(node: Node, x: Tensor) -> NodeValue:
     return ops.multiply(x, ops.sigmoid(ops.multiply(x, node.get("alpha", 1.0))))
 
 
 @imports("Shrink")
-def _shrink(node: Node, x: Tensor) -> Any:
+def _shrink(node: Node, x: Tensor) -> NodeValue:
     bias, bound = node.get("bias", 0.0), node.get("lambd", 0.5)
     low, high = ops.less(x, -bound), ops.greater(x, bound)
     if dtypes.is_integer(x.dtype):
@@ -316,7 +317,7 @@ def _shrink(node: Node, x: Tensor) -> Any:
 
 
 @imports("Clip")
-def _clip(node: Node, x: Tensor, low: TensorLike | None = None, high: TensorLike | None = None) -> Any:
+def _clip(node: Node, x: Tensor, low: TensorLike | None = None, high: TensorLike | None = None) -> NodeValue:
     low = node.get("min") if low is None else low
     high = node.get("max") if high is None else high
     if low is not None:
@@ -325,7 +326,7 @@ def _clip(node: Node, x: Tensor, low: TensorLike | None = None, high: TensorLike
 
 
 @imports("Dropout")
-def _dropout(node: Node, x: Tensor, ratio: TensorLike | None = None, training: bool | None = None) -> Any:
+def _dropout(node: Node, x: Tensor, ratio: TensorLike | None = None, training: bool | None = None) -> NodeValue:
     """Return the input, and a mask that drops nothing, as in inference. Draws of other runtimes can't be made again."""
     rate = float(known(ratio)) if ratio is not None and known(ratio) is not None else node.get("ratio", 0.5)
     trains = training is not None and (known(training) is None or bool(known(training)))
@@ -336,7 +337,7 @@ def _dropout(node: Node, x: Tensor, ratio: TensorLike | None = None, training: b
 
 
 @imports("Softmax", "LogSoftmax", "Hardmax")
-def _softmax(node: Node, x: Any) -> Any:
+def _softmax(node: Node, x: Any) -> NodeValue:
     """Apply a softmax; before opset 13 all axes from the given one on count as one."""
     axis = node.get("axis", -1 if node.version >= 13 else 1)
     apply = {"Softmax": ops.softmax, "LogSoftmax": ops.log_softmax, "Hardmax": _hardmax}[node.op_type]

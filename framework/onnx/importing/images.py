@@ -11,11 +11,12 @@ import numpy as np
 
 from ....engine import ops
 from ....engine.common import dtypes
+from ....engine.common.dtypes import DType
 from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .mathematics import rounded_to
 from .node import Node, imports
-from .values import known, rank_of, shape_of, sizes_of, tensor
+from .values import NodeValue, known, rank_of, shape_of, sizes_of, tensor
 
 if TYPE_CHECKING:
     from ...structures import Array
@@ -49,7 +50,7 @@ def _pads(node: Node, x: TensorLike, kernel: list[int], strides: list[int], dila
     return found
 
 
-def _padded(x: Tensor, pads: list[list[int]], value: object = 0) -> Any:
+def _padded(x: Tensor, pads: list[list[int]], value: object = 0) -> Tensor:
     if not any(width for pair in pads for width in pair):
         return x
     return ops.pad(x, [[0, 0], [0, 0], *pads], "constant", constant_values=tensor(np.array(value).astype(x.dtype)))
@@ -58,13 +59,13 @@ def _padded(x: Tensor, pads: list[list[int]], value: object = 0) -> Any:
 # --- convolutions ---------------------------------------------------------------------------------------------------
 
 
-def _turned_kernel(w: TensorLike) -> Any:
+def _turned_kernel(w: TensorLike) -> Tensor:
     """Transpose a kernel (filters, channels, ...) to the order of the engine: (..., channels, filters)."""
     rank = rank_of(w)
     return ops.transpose(w, [*range(2, rank), 1, 0])
 
 
-def convolved(node: Node, x: Tensor, w: TensorLike) -> Any:
+def convolved(node: Node, x: Tensor, w: TensorLike) -> Tensor:
     """Return the convolution of a Conv node, without its bias."""
     kernel = [int(size) for size in shape_of(w)[2:]]
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -79,26 +80,26 @@ def convolved(node: Node, x: Tensor, w: TensorLike) -> Any:
     )  # fmt: skip
 
 
-def _with_gaps(x: Tensor, w: TensorLike, strides: list[int], dilations: list[int]) -> Any:
+def _with_gaps(x: Tensor, w: TensorLike, strides: list[int], dilations: list[int]) -> Tensor:
     """Return a convolution with strides and dilations, which `ops.conv` takes apart only: every window, then some."""
     whole = ops.conv(x, _turned_kernel(w), padding="valid", data_format="channels_first", dilation_rate=dilations)
     return whole[(slice(None), slice(None), *[slice(None, None, step) for step in strides])]
 
 
 @imports("Conv")
-def _conv(node: Node, x: Tensor, w: TensorLike, bias: TensorLike | None = None) -> Any:
+def _conv(node: Node, x: Tensor, w: TensorLike, bias: TensorLike | None = None) -> NodeValue:
     y = convolved(node, x, w)
     return y if bias is None else ops.add(y, _channels(x, bias))
 
 
-def _channels(x: TensorLike, value: TensorLike) -> Any:
+def _channels(x: TensorLike, value: TensorLike) -> Tensor:
     return ops.reshape(value, (1, -1, *[1] * (rank_of(x) - 2)))
 
 
 @imports("ConvInteger")
 def _conv_integer(
     node: Node, x: Tensor, w: TensorLike, x_zero: TensorLike | None = None, w_zero: TensorLike | None = None
-) -> Any:
+) -> NodeValue:
     return ops.cast(ops.round(convolved(node, *_centred(x, w, x_zero, w_zero))), "int32")
 
 
@@ -125,7 +126,7 @@ def _qlinear_conv(
     y_scale: TensorLike,
     y_zero: Tensor,
     bias: Tensor | None = None,
-) -> Any:
+) -> NodeValue:
     total = convolved(node, *_centred(x, w, x_zero, w_zero))
     if bias is not None:
         total = ops.add(total, _channels(x, ops.cast(bias, "float64")))
@@ -137,7 +138,7 @@ def _qlinear_conv(
 
 
 @imports("ConvTranspose")
-def _conv_transpose(node: Node, x: Tensor, w: TensorLike, bias: Tensor | None = None) -> Any:
+def _conv_transpose(node: Node, x: Tensor, w: TensorLike, bias: Tensor | None = None) -> NodeValue:
     """Convolve cells with zeros between them by the kernel turned round."""
     rank, groups = rank_of(x) - 2, node.get("group", 1)
     strides, dilations = _spatial(node, x, "strides"), _spatial(node, x, "dilations")
@@ -184,7 +185,7 @@ def _transposed_pads(
     return found
 
 
-def _spread(x: Tensor, strides: list[int]) -> Any:
+def _spread(x: Tensor, strides: list[int]) -> Tensor:
     """Put zeros between the cells, as many as a stride skips."""
     for k, step in enumerate(strides):
         if step == 1:
@@ -201,7 +202,7 @@ def _spread(x: Tensor, strides: list[int]) -> Any:
     return x
 
 
-def _grouped(w: TensorLike, groups: int) -> Any:
+def _grouped(w: TensorLike, groups: int) -> Tensor:
     if groups == 1:
         return ops.swapaxes(w, 0, 1)
     channels, filters, *rest = shape_of(w)
@@ -252,12 +253,12 @@ def _known_sizes(x: Tensor) -> list[int]:
     return [int(size or 0) for size in sizes]
 
 
-def _least(dtype: np.dtype[Any]) -> float:
+def _least(dtype: DType) -> float:
     return -np.inf if dtypes.is_floating(dtype) else np.iinfo(dtype).min
 
 
 @imports("MaxPool")
-def _max_pool(node: Node, x: Tensor) -> Any:
+def _max_pool(node: Node, x: Tensor) -> NodeValue:
     seen, cells, outs, pads = _windows(node, x, _least(x.dtype))
     found = ops.max(seen, 0)
     if not node.wants(1):
@@ -294,7 +295,7 @@ def _places_of(
 
 
 @imports("AveragePool")
-def _average_pool(node: Node, x: Tensor) -> Any:
+def _average_pool(node: Node, x: Tensor) -> NodeValue:
     seen, _cells, _, pads = _windows(node, x, 0)
     total = ops.sum(ops.cast(seen, "float32") if x.dtype.name == "float16" else seen, 0)
     ones = tensor(np.ones((1, 1, *_known_sizes(x)), total.dtype))
@@ -329,14 +330,14 @@ def _seen_of(node: Node, padded: Any, x: Tensor, pads: Sequence[Sequence[int]]) 
 
 
 @imports("LpPool")
-def _lp_pool(node: Node, x: Tensor) -> Any:
+def _lp_pool(node: Node, x: Tensor) -> NodeValue:
     order = node.get("p", 2)
     seen, *_ = _windows(node, ops.abs(x), 0)
     return ops.power(ops.sum(ops.power(seen, float(order)), 0), 1.0 / order)
 
 
 @imports("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def _global_pool(node: Node, x: Tensor) -> Any:
+def _global_pool(node: Node, x: Tensor) -> NodeValue:
     axes = list(range(2, rank_of(x)))
     if node.op_type == "GlobalMaxPool":
         return ops.max(x, axes, keepdims=True)
@@ -347,7 +348,7 @@ def _global_pool(node: Node, x: Tensor) -> Any:
 
 
 @imports("MaxUnpool")
-def _max_unpool(node: Node, x: Tensor, places: TensorLike, shape: TensorLike | None = None) -> Any:
+def _max_unpool(node: Node, x: Tensor, places: TensorLike, shape: TensorLike | None = None) -> NodeValue:
     kernel = list(node.get("kernel_shape"))
     strides, pads = _spatial(node, x, "strides"), list(node.get("pads") or [0] * (2 * len(kernel)))
     batch, channels, *sizes = [int(size or 0) for size in shape_of(x)]
@@ -364,7 +365,7 @@ def _max_unpool(node: Node, x: Tensor, places: TensorLike, shape: TensorLike | N
 
 
 @imports("Col2Im")
-def _col2im(node: Node, x: Tensor, image: TensorLike, block: TensorLike) -> Any:
+def _col2im(node: Node, x: Tensor, image: TensorLike, block: TensorLike) -> NodeValue:
     """Add up blocks at their places in an image."""
     size, kernel = node.ints(image, "image shape"), node.ints(block, "block shape")
     rank = len(size)
@@ -390,7 +391,7 @@ def _col2im(node: Node, x: Tensor, image: TensorLike, block: TensorLike) -> Any:
 
 
 @imports("Resize", "Upsample")
-def _resize(node: Node, x: Tensor, *rest: TensorLike | None) -> Any:
+def _resize(node: Node, x: Tensor, *rest: TensorLike | None) -> NodeValue:
     """Return a product with a matrix of weights for each axis that changes its size."""
     if node.op_type == "Upsample" or node.version < 11:
         roi, scales, sizes = None, (rest[0] if rest else np.array(node.get("scales"), "float32")), None

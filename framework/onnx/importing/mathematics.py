@@ -10,11 +10,25 @@ import numpy as np
 
 from ....engine import ops
 from ....engine.common import dtypes
+from ....engine.common.dtypes import DType
 from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .elementwise import cast_to
 from .node import Node, imports
-from .values import INT4, UINT4, FourBits, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor, transposed
+from .values import (
+    INT4,
+    UINT4,
+    FourBits,
+    NodeValue,
+    dtype_of,
+    known,
+    plain,
+    rank_of,
+    shape_of,
+    sizes_of,
+    tensor,
+    transposed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +37,12 @@ if TYPE_CHECKING:
 
 
 @imports("MatMul", weights=True)
-def _matmul(node: Node, a: TensorLike, b: TensorLike) -> Any:
+def _matmul(node: Node, a: TensorLike, b: TensorLike) -> NodeValue:
     return ops.matmul(a, b)
 
 
 @imports("Gemm", weights=True)
-def _gemm(node: Node, a: TensorLike, b: TensorLike, c: TensorLike | None = None) -> Any:
+def _gemm(node: Node, a: TensorLike, b: TensorLike, c: TensorLike | None = None) -> NodeValue:
     a = ops.transpose(a) if node.get("transA") else tensor(a)
     alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
     whole = dtypes.is_integer(a.dtype)
@@ -40,14 +54,14 @@ def _gemm(node: Node, a: TensorLike, b: TensorLike, c: TensorLike | None = None)
 
 
 @imports("Einsum")
-def _einsum(node: Node, *inputs: TensorLike) -> Any:
+def _einsum(node: Node, *inputs: TensorLike) -> NodeValue:
     return ops.einsum(node.get("equation").replace(" ", ""), *inputs)
 
 
 @imports("MatMulInteger")
 def _matmul_integer(
     node: Node, a: TensorLike, b: TensorLike, a_zero: TensorLike | None = None, b_zero: TensorLike | None = None
-) -> Any:
+) -> NodeValue:
     left, right = ops.cast(a, "int32"), ops.cast(b, "int32")
     if a_zero is not None:
         zero = ops.cast(a_zero, "int32")
@@ -58,7 +72,7 @@ def _matmul_integer(
 
 
 @imports("Det")
-def _det(node: Node, x: Tensor) -> Any:
+def _det(node: Node, x: Tensor) -> NodeValue:
     return ops.det(x)
 
 
@@ -101,13 +115,13 @@ _REDUCED: dict[str, Callable[..., Tensor]] = {
 
 
 @imports(*_REDUCED)
-def _reduced(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> Any:
+def _reduced(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> NodeValue:
     found = _reduced_axes(node, x, axes)
     return _REDUCED[node.op_type](x, found, bool(node.get("keepdims", 1)))
 
 
 @imports("ReduceMax", "ReduceMin")
-def _extremum(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> Any:
+def _extremum(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> NodeValue:
     found, keep = _reduced_axes(node, x, axes), bool(node.get("keepdims", 1))
     largest = node.op_type == "ReduceMax"
     if found == ():
@@ -127,7 +141,7 @@ def _extremum(node: Node, x: Tensor, axes: Sequence[int] | None = None) -> Any:
 
 
 @imports("ArgMax", "ArgMin")
-def _arg_extremum(node: Node, x: Tensor) -> Any:
+def _arg_extremum(node: Node, x: Tensor) -> NodeValue:
     axis, keep = node.get("axis", 0), bool(node.get("keepdims", 1))
     find = ops.argmax if node.op_type == "ArgMax" else ops.argmin
     if not node.get("select_last_index"):
@@ -137,7 +151,7 @@ def _arg_extremum(node: Node, x: Tensor) -> Any:
 
 
 @imports("CumSum", "CumProd")
-def _running(node: Node, x: Tensor, axis: int) -> Any:
+def _running(node: Node, x: Tensor, axis: int) -> NodeValue:
     along = node.ints(axis, "axis")[0]
     back = node.get("reverse", 0)
     x = ops.flip(x, along) if back else x
@@ -153,7 +167,7 @@ def _running(node: Node, x: Tensor, axis: int) -> Any:
 
 
 @imports("TopK")
-def _top_k(node: Node, x: Tensor, k: TensorLike | None = None) -> Any:
+def _top_k(node: Node, x: Tensor, k: TensorLike | None = None) -> NodeValue:
     """Return the largest or smallest elements; of equal ones those with the lowest places."""
     count = node.get("k") if k is None else node.ints(k, "k")[0]
     axis = node.get("axis", -1) % rank_of(x)
@@ -180,7 +194,9 @@ def _channels(x: TensorLike, value: TensorLike) -> Any:
 
 
 @imports("BatchNormalization")
-def _batch_normalization(node: Node, x: Tensor, scale: TensorLike, bias: Tensor, mean: Tensor, variance: Tensor) -> Any:
+def _batch_normalization(
+    node: Node, x: Tensor, scale: TensorLike, bias: Tensor, mean: Tensor, variance: Tensor
+) -> NodeValue:
     epsilon = node.get("epsilon", 1e-5)
     if not node.get("training_mode"):
         return _normalised(x, mean, variance, scale, bias, epsilon)
@@ -205,7 +221,7 @@ def _normalised(x: Tensor, mean: Tensor, variance: Tensor, scale: TensorLike, bi
 
 
 @imports("InstanceNormalization")
-def _instance_normalization(node: Node, x: Tensor, scale: TensorLike, bias: Tensor) -> Any:
+def _instance_normalization(node: Node, x: Tensor, scale: TensorLike, bias: Tensor) -> NodeValue:
     axes = list(range(2, rank_of(x)))
     mean, variance = ops.mean(x, axes, keepdims=True), ops.var(x, axes, keepdims=True)
     y = ops.divide(ops.subtract(x, mean), ops.sqrt(ops.add(variance, node.get("epsilon", 1e-5))))
@@ -213,7 +229,7 @@ def _instance_normalization(node: Node, x: Tensor, scale: TensorLike, bias: Tens
 
 
 @imports("LpNormalization")
-def _lp_normalization(node: Node, x: Tensor) -> Any:
+def _lp_normalization(node: Node, x: Tensor) -> NodeValue:
     axis, order = node.get("axis", -1), node.get("p", 2)
     size = (
         ops.sum(ops.abs(x), axis, keepdims=True)
@@ -225,7 +241,7 @@ def _lp_normalization(node: Node, x: Tensor) -> Any:
 
 
 @imports("LRN")
-def _lrn(node: Node, x: Tensor) -> Any:
+def _lrn(node: Node, x: Tensor) -> NodeValue:
     size = node.get("size")
     before, behind = (size - 1) // 2, size // 2
     widths = [[0, 0], [before, behind], *[[0, 0]] * (rank_of(x) - 2)]
@@ -261,7 +277,7 @@ def _along(node: Node, x: TensorLike, value: TensorLike, block: int = 0) -> Any:
 
 
 @imports("QuantizeLinear", dims=True)
-def _quantize_linear(node: Node, x: Tensor, scale: object, zero: Tensor | None = None) -> Any:
+def _quantize_linear(node: Node, x: Tensor, scale: object, zero: Tensor | None = None) -> NodeValue:
     if zero is not None:
         dtype = zero.dtype
     else:
@@ -288,7 +304,7 @@ def _held(value: object) -> Tensor:
 
 
 @imports("DequantizeLinear", dims=True)
-def _dequantize_linear(node: Node, x: Tensor, scale: object, zero: TensorLike | None = None) -> Any:
+def _dequantize_linear(node: Node, x: Tensor, scale: object, zero: TensorLike | None = None) -> NodeValue:
     block = node.get("block_size", 0)
     x, scale = _held(x), tensor(plain(scale))
     dtype = dtype_of(node.get("output_dtype")) if node.get("output_dtype") else scale.dtype
@@ -309,7 +325,7 @@ def _qlinear_matmul(
     b_zero: TensorLike,
     y_scale: TensorLike,
     y_zero: Tensor,
-) -> Any:
+) -> NodeValue:
     left = ops.subtract(ops.cast(a, "int32"), ops.cast(a_zero, "int32"))
     right = ops.subtract(ops.cast(b, "int32"), ops.cast(b_zero, "int32"))
     product = ops.cast(ops.matmul(left, right), "float32")
@@ -329,7 +345,7 @@ def rounded_to(x: Tensor, zero: Tensor) -> Tensor:
 
 
 @imports("HannWindow", "HammingWindow", "BlackmanWindow")
-def _window(node: Node, size: int) -> Any:
+def _window(node: Node, size: int) -> NodeValue:
     count = node.ints(size, "size")[0]
     period = count if node.get("periodic", 1) else count - 1
     angle = 2 * np.pi * np.arange(count) / max(period, 1)
@@ -343,7 +359,7 @@ def _window(node: Node, size: int) -> Any:
 
 
 @imports("DFT")
-def _dft(node: Node, x: Tensor, length: TensorLike | None = None, axis: int | None = None) -> Any:
+def _dft(node: Node, x: Tensor, length: TensorLike | None = None, axis: int | None = None) -> NodeValue:
     """Transform along one axis, as a product with a matrix of sines and cosines; (re, im) is the last axis."""
     rank = rank_of(x)
     along = node.ints(axis, "axis")[0] if axis is not None else node.get("axis", 1 if node.version < 20 else -2)
@@ -402,7 +418,7 @@ def _times(x: TensorLike, matrix: TensorLike, axis: int) -> Tensor:
 @imports("STFT")
 def _stft(
     node: Node, signal: Tensor, step: int, window: TensorLike | None = None, length: TensorLike | None = None
-) -> Any:
+) -> NodeValue:
     stride = node.ints(step, "frame_step")[0]
     size = node.ints(length, "frame_length")[0] if length is not None else shape_of(window)[0]
     total = shape_of(signal)[1]
@@ -430,7 +446,7 @@ def _stft(
 @imports("MelWeightMatrix")
 def _mel_weight_matrix(
     node: Node, bins: TensorLike, length: TensorLike, rate: TensorLike, low: TensorLike, high: TensorLike
-) -> Any:
+) -> NodeValue:
     """Return triangles on the mel scale over the bins of a spectrogram."""
     count, size, pace = (node.ints(each, "size")[0] for each in (bins, length, rate))
     lowest, highest = (node.floats(each, "edge")[0] for each in (low, high))
@@ -458,7 +474,7 @@ def _mel(frequency: float) -> float:
 
 
 @imports("LabelEncoder", domain="ai.onnx.ml")
-def _label_encoder(node: Node, x: Tensor) -> Any:
+def _label_encoder(node: Node, x: Tensor) -> NodeValue:
     """Return a table from keys to values, both as one of several attributes."""
     keys, values = _listed(node, "keys"), _listed(node, "values")
     default = _default(node, values.dtype)
@@ -483,7 +499,7 @@ def _listed(node: Node, what: str) -> Any:
     return initializer_array(node.get(f"{what}_tensor")).reshape(-1)
 
 
-def _default(node: Node, dtype: np.dtype[Any]) -> Any:
+def _default(node: Node, dtype: DType) -> Any:
     from .reading import initializer_array
 
     if "default_tensor" in node.attributes:
@@ -500,10 +516,10 @@ def _key(value: Any) -> str | float:
 
 
 @imports("ArrayFeatureExtractor", domain="ai.onnx.ml")
-def _array_feature_extractor(node: Node, x: Tensor, places: TensorLike) -> Any:
+def _array_feature_extractor(node: Node, x: Tensor, places: TensorLike) -> NodeValue:
     return ops.take(x, ops.reshape(places, (-1,)), axis=-1)
 
 
 @imports("Binarizer", domain="ai.onnx.ml")
-def _binarizer(node: Node, x: Tensor) -> Any:
+def _binarizer(node: Node, x: Tensor) -> NodeValue:
     return cast_to(ops.greater(x, node.get("threshold", 0.0)), x.dtype)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ....engine.common.dtypes import DType
 from ..errors import OnnxError
 from ..protos import load_onnx
 from .values import INT4, UINT4, FourBits, dtype_of
@@ -113,7 +114,7 @@ def _checked_shape(proto: TensorProto) -> tuple[int, ...]:
     return shape
 
 
-def _check_size(proto: TensorProto, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _check_size(proto: TensorProto, shape: tuple[int, ...], dtype: DType) -> None:
     count = 1
     for dim in shape:
         count *= dim

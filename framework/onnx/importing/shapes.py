@@ -12,13 +12,13 @@ from ....engine.graph import Tensor
 from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .reading import initializer_array
-from .values import Dims, dims_of, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor, transposed
+from .values import Dims, NodeValue, dims_of, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor, transposed
 
 _END = np.iinfo(np.int64).max
 
 
 @imports("Constant")
-def _constant(node: Node) -> Any:
+def _constant(node: Node) -> NodeValue:
     from .runner import dense_array
 
     for name in ("value_float", "value_floats"):
@@ -36,21 +36,21 @@ def _constant(node: Node) -> Any:
 
 
 @imports("ConstantOfShape", dims=True)
-def _constant_of_shape(node: Node, shape: TensorLike | Dims) -> Any:
+def _constant_of_shape(node: Node, shape: TensorLike | Dims) -> NodeValue:
     value = node.get("value")
     filled = np.zeros((), "float32") if value is None else initializer_array(value).reshape(())
     return ops.broadcast_to(tensor(filled), tuple(dims_of(shape)))
 
 
 @imports("Shape")
-def _shape(node: Node, x: TensorLike) -> Any:
+def _shape(node: Node, x: TensorLike) -> NodeValue:
     sizes = sizes_of(x) if not isinstance(x, Dims) else [len(x.entries)]
     found = sizes[node.get("start", 0) : node.get("end", _END)]
     return np.array(found, "int64") if all(isinstance(size, int) for size in found) else Dims(found)
 
 
 @imports("Size")
-def _size(node: Node, x: Tensor) -> Any:
+def _size(node: Node, x: Tensor) -> NodeValue:
     sizes = sizes_of(x)
     if all(isinstance(size, int) for size in sizes):
         return np.array(np.prod(sizes, dtype="int64"))
@@ -58,7 +58,7 @@ def _size(node: Node, x: Tensor) -> Any:
 
 
 @imports("Reshape", dims=True)
-def _reshape(node: Node, x: TensorLike, shape: TensorLike | Dims | None = None) -> Any:
+def _reshape(node: Node, x: TensorLike, shape: TensorLike | Dims | None = None) -> NodeValue:
     if isinstance(x, Dims):
         target = node.ints(shape, "shape")
         if target in ([-1], [len(x.entries)]):
@@ -74,7 +74,7 @@ def _reshape(node: Node, x: TensorLike, shape: TensorLike | Dims | None = None) 
 
 
 @imports("Flatten")
-def _flatten(node: Node, x: Tensor) -> Any:
+def _flatten(node: Node, x: Tensor) -> NodeValue:
     axis = node.get("axis", 1)
     sizes = sizes_of(x)
     axis = axis + len(sizes) if axis < 0 else axis
@@ -96,7 +96,7 @@ def _axes(node: Node, axes: TensorLike | None) -> list[int] | None:
 
 
 @imports("Squeeze", dims=True)
-def _squeeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> Any:
+def _squeeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> NodeValue:
     found = _axes(node, axes)
     if isinstance(x, Dims):
         return Dims(x.entries, scalar=True)
@@ -104,7 +104,7 @@ def _squeeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> An
 
 
 @imports("Unsqueeze", dims=True)
-def _unsqueeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> Any:
+def _unsqueeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> NodeValue:
     found = _axes(node, axes) or []
     if isinstance(x, Dims) and x.scalar and found in ([0], [-1]):
         return Dims(x.entries)
@@ -112,7 +112,7 @@ def _unsqueeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> 
 
 
 @imports("Transpose", weights=True)
-def _transpose(node: Node, x: TensorLike) -> Any:
+def _transpose(node: Node, x: TensorLike) -> NodeValue:
     axes = node.get("perm")
     if rank_of(x) == 2 and list(axes or (1, 0)) == [1, 0]:
         return transposed(x)
@@ -120,7 +120,7 @@ def _transpose(node: Node, x: TensorLike) -> Any:
 
 
 @imports("Expand", dims=True)
-def _expand(node: Node, x: Tensor, shape: TensorLike | Dims) -> Any:
+def _expand(node: Node, x: Tensor, shape: TensorLike | Dims) -> NodeValue:
     x = tensor(plain(x))
     wanted = dims_of(shape)
     sizes = sizes_of(x)
@@ -134,7 +134,7 @@ def _expand(node: Node, x: Tensor, shape: TensorLike | Dims) -> Any:
 
 
 @imports("Concat", dims=True)
-def _concat(node: Node, *inputs: TensorLike) -> Any:
+def _concat(node: Node, *inputs: TensorLike) -> NodeValue:
     if any(isinstance(each, Dims) for each in inputs):
         return Dims([entry for each in inputs for entry in dims_of(each)])
     tensors = [tensor(each) for each in inputs]
@@ -142,7 +142,7 @@ def _concat(node: Node, *inputs: TensorLike) -> Any:
 
 
 @imports("Split")
-def _split(node: Node, x: Tensor, split: TensorLike | Dims | None = None) -> Any:
+def _split(node: Node, x: Tensor, split: TensorLike | Dims | None = None) -> NodeValue:
     axis, count = node.get("axis", 0), node.outputs
     sizes = node.ints(split, "split") if split is not None else node.get("split")
     if sizes is None:
@@ -164,7 +164,7 @@ def _slice(
     ends: TensorLike | Dims | None = None,
     axes: Sequence[int] | None = None,
     steps: object = None,
-) -> Any:
+) -> NodeValue:
     first = list(node.get("starts")) if starts is None else dims_of(starts)
     last = list(node.get("ends")) if ends is None else dims_of(ends)
     along = _axes(node, axes)
@@ -198,7 +198,7 @@ def _python_slice(start: object, end: object, step: object) -> slice:
 
 
 @imports("Gather", dims=True)
-def _gather(node: Node, x: TensorLike, indices: object) -> Any:
+def _gather(node: Node, x: TensorLike, indices: object) -> NodeValue:
     if isinstance(x, Dims):
         places = known(indices)
         if places is not None:
@@ -208,7 +208,7 @@ def _gather(node: Node, x: TensorLike, indices: object) -> Any:
 
 
 @imports("GatherElements")
-def _gather_elements(node: Node, x: Tensor, indices: TensorLike) -> Any:
+def _gather_elements(node: Node, x: Tensor, indices: TensorLike) -> NodeValue:
     axis = node.get("axis", 0) % rank_of(x)
     own, other = shape_of(x), shape_of(indices)
     for k, (a, b) in enumerate(zip(own, other, strict=True)):
@@ -218,7 +218,7 @@ def _gather_elements(node: Node, x: Tensor, indices: TensorLike) -> Any:
 
 
 @imports("GatherND")
-def _gather_nd(node: Node, x: Tensor, indices: TensorLike) -> Any:
+def _gather_nd(node: Node, x: Tensor, indices: TensorLike) -> NodeValue:
     return ops.gather_nd(x, indices, batch_dims=node.get("batch_dims", 0))
 
 
@@ -226,7 +226,7 @@ _REDUCTIONS = {"none": None, "add": "add", "mul": "mul", "max": "max", "min": "m
 
 
 @imports("ScatterND")
-def _scatter_nd(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike) -> Any:
+def _scatter_nd(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike) -> NodeValue:
     return scattered(node, x, indices, updates, node.get("reduction", "none"))
 
 
@@ -243,7 +243,7 @@ def scattered(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike, h
 
 
 @imports("ScatterElements", "Scatter")
-def _scatter_elements(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike) -> Any:
+def _scatter_elements(node: Node, x: Tensor, indices: TensorLike, updates: TensorLike) -> NodeValue:
     """Return the places of the elements as rows of indices."""
     axis = node.get("axis", 0) % rank_of(x)
     size = sizes_of(x)[axis]
@@ -262,7 +262,7 @@ def _scatter_elements(node: Node, x: Tensor, indices: TensorLike, updates: Tenso
 
 
 @imports("Compress")
-def _compress(node: Node, x: Tensor, condition: Tensor) -> Any:
+def _compress(node: Node, x: Tensor, condition: Tensor) -> NodeValue:
     axis = node.get("axis")
     if axis is None:
         x, axis = ops.reshape(x, (-1,)), 0
@@ -271,7 +271,7 @@ def _compress(node: Node, x: Tensor, condition: Tensor) -> Any:
 
 
 @imports("Tile")
-def _tile(node: Node, x: Tensor, repeats: TensorLike | Dims) -> Any:
+def _tile(node: Node, x: Tensor, repeats: TensorLike | Dims) -> NodeValue:
     return ops.tile(x, tuple(dims_of(repeats)))
 
 
@@ -282,7 +282,7 @@ def _pad(
     pads: TensorLike | Dims | None = None,
     value: TensorLike | None = None,
     axes: Sequence[int] | None = None,
-) -> Any:
+) -> NodeValue:
     mode = node.get("mode", "constant")
     rank = rank_of(x)
     given = list(node.get("pads") or node.get("paddings")) if pads is None else dims_of(pads)
@@ -306,7 +306,7 @@ def _without_cut(x: Tensor, widths: list[list[Any]]) -> tuple[Tensor, list[list[
 
 
 @imports("Range")
-def _range(node: Node, start: Tensor, limit: TensorLike, delta: TensorLike) -> Any:
+def _range(node: Node, start: Tensor, limit: TensorLike, delta: TensorLike) -> NodeValue:
     if all(known(each) is not None for each in (start, limit, delta)):
         first, last, step = (known(each).reshape(())[()] for each in (start, limit, delta))
         count = max(int(np.ceil((last - first) / step)), 0)
@@ -315,20 +315,20 @@ def _range(node: Node, start: Tensor, limit: TensorLike, delta: TensorLike) -> A
 
 
 @imports("EyeLike")
-def _eye_like(node: Node, x: Tensor) -> Any:
+def _eye_like(node: Node, x: Tensor) -> NodeValue:
     dtype = dtype_of(node.get("dtype")) if node.get("dtype") else x.dtype
     rows, columns = sizes_of(x)
     return ops.eye(rows, columns, node.get("k", 0), dtype=dtype)
 
 
 @imports("Trilu")
-def _trilu(node: Node, x: Tensor, k: TensorLike | Dims | None = None) -> Any:
+def _trilu(node: Node, x: Tensor, k: TensorLike | Dims | None = None) -> NodeValue:
     offset = 0 if k is None else node.ints(k, "diagonal")[0]
     return ops.triu(x, offset) if node.get("upper", 1) else ops.tril(x, offset)
 
 
 @imports("OneHot")
-def _one_hot(node: Node, indices: TensorLike, depth: TensorLike, values: Sequence[Tensor]) -> Any:
+def _one_hot(node: Node, indices: TensorLike, depth: TensorLike, values: Sequence[Tensor]) -> NodeValue:
     count = node.ints(ops.cast(depth, "int64"), "depth")[0]
     axis = node.get("axis", -1)
     places = ops.cast(indices, "int64")
@@ -338,21 +338,21 @@ def _one_hot(node: Node, indices: TensorLike, depth: TensorLike, values: Sequenc
 
 
 @imports("NonZero")
-def _nonzero(node: Node, x: Tensor) -> Any:
+def _nonzero(node: Node, x: Tensor) -> NodeValue:
     if not rank_of(x):
         return ops.cast(ops.zeros((0, 1)), "int64") if not known(x) else np.zeros((0, 1), "int64")
     return ops.cast(ops.stack(list(ops.nonzero(x))), "int64")
 
 
 @imports("ReverseSequence")
-def _reverse_sequence(node: Node, x: Tensor, lengths: TensorLike) -> Any:
+def _reverse_sequence(node: Node, x: Tensor, lengths: TensorLike) -> NodeValue:
     return ops.reverse_sequence(
         x, ops.cast(lengths, "int32"), seq_axis=node.get("time_axis", 0), batch_axis=node.get("batch_axis", 1)
     )
 
 
 @imports("DepthToSpace")
-def _depth_to_space(node: Node, x: Tensor) -> Any:
+def _depth_to_space(node: Node, x: Tensor) -> NodeValue:
     size = node.get("blocksize")
     batch, channels, height, width = sizes_of(x)
     kept = channels // (size * size)
@@ -366,7 +366,7 @@ def _depth_to_space(node: Node, x: Tensor) -> Any:
 
 
 @imports("SpaceToDepth")
-def _space_to_depth(node: Node, x: Tensor) -> Any:
+def _space_to_depth(node: Node, x: Tensor) -> NodeValue:
     size = node.get("blocksize")
     batch, channels, height, width = sizes_of(x)
     parts = ops.reshape(x, (batch, channels, height // size, size, width // size, size))
@@ -375,7 +375,7 @@ def _space_to_depth(node: Node, x: Tensor) -> Any:
 
 
 @imports("Unique")
-def _unique(node: Node, x: Tensor) -> Any:
+def _unique(node: Node, x: Tensor) -> NodeValue:
     """Find unique values: with `sorted` in ascending order, else in the order in which they come up."""
     axis = node.get("axis")
     values, first, inverse, counts = ops.unique(
@@ -391,7 +391,7 @@ def _unique(node: Node, x: Tensor) -> Any:
 
 
 @imports("TensorScatter")
-def _tensor_scatter(node: Node, past: TensorLike, update: TensorLike, places: TensorLike | None = None) -> Any:
+def _tensor_scatter(node: Node, past: TensorLike, update: TensorLike, places: TensorLike | None = None) -> NodeValue:
     """Write each sample's update at its own place of the axis, from the front again if `mode` is circular."""
     axis = node.get("axis", -2) % rank_of(past)
     batch, length, size = shape_of(past)[0], shape_of(update)[axis], shape_of(past)[axis]
@@ -409,7 +409,7 @@ def _tensor_scatter(node: Node, past: TensorLike, update: TensorLike, places: Te
 
 
 @imports("CenterCropPad")
-def _center_crop_pad(node: Node, x: Tensor, shape: TensorLike | Dims) -> Any:
+def _center_crop_pad(node: Node, x: Tensor, shape: TensorLike | Dims) -> NodeValue:
     wanted = node.ints(shape, "shape")
     axes = node.get("axes") or list(range(rank_of(x)))
     for axis, want in zip(axes, wanted, strict=True):
@@ -426,17 +426,17 @@ def _center_crop_pad(node: Node, x: Tensor, shape: TensorLike | Dims) -> Any:
 
 
 @imports("StringConcat")
-def _string_concat(node: Node, x: Tensor, y: Tensor) -> Any:
+def _string_concat(node: Node, x: Tensor, y: Tensor) -> NodeValue:
     return ops.add(x, y)
 
 
 @imports("RegexFullMatch")
-def _regex_full_match(node: Node, x: Tensor) -> Any:
+def _regex_full_match(node: Node, x: Tensor) -> NodeValue:
     return ops.strings.regex_full_match(x, node.get("pattern"))
 
 
 @imports("StringSplit")
-def _string_split(node: Node, x: Tensor) -> Any:
+def _string_split(node: Node, x: Tensor) -> NodeValue:
     separator = node.get("delimiter") or None
     most = node.get("maxsplit", -1)
     found = known(x)
@@ -451,7 +451,7 @@ def _string_split(node: Node, x: Tensor) -> Any:
 
 
 @imports("StringNormalizer")
-def _string_normalizer(node: Node, x: Tensor) -> Any:
+def _string_normalizer(node: Node, x: Tensor) -> NodeValue:
     case, sensitive = node.get("case_change_action", "NONE"), node.get("is_case_sensitive", 0)
     stop = node.get("stopwords") or []
     found = known(x)

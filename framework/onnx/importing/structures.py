@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @imports("If")
-def _if(node: Node, condition: Tensor) -> Any:
+def _if(node: Node, condition: Tensor) -> NodeValue:
     branches = {True: node.get("then_branch"), False: node.get("else_branch")}
     found = known(condition)
     if found is not None:
@@ -38,7 +38,7 @@ def _if(node: Node, condition: Tensor) -> Any:
 
 
 @imports("Loop")
-def _loop(node: Node, trips: TensorLike | None, condition: Tensor | None, *carried: NodeValue) -> Any:
+def _loop(node: Node, trips: TensorLike | None, condition: Tensor | None, *carried: NodeValue) -> NodeValue:
     """Run a loop if its number of trips, conditions and values are all known; build others into the graph."""
     body = node.get("body")
     limit, goes_on = None if trips is None else known(trips), True if condition is None else known(condition)
@@ -143,7 +143,7 @@ def _array_for(info: ValueInfoProto, size: object) -> TensorArray:
 
 
 @imports("Scan")
-def _scan(node: Node, *inputs: Any) -> Any:
+def _scan(node: Node, *inputs: Any) -> NodeValue:
     """Return states and rows; in opset 8 with an axis of samples in front, and lengths as the first input."""
     body, count = node.get("body"), node.get("num_scan_inputs")
     if node.version < 9:
@@ -191,7 +191,7 @@ def _scanned_in_graph(node: Node, body: GraphProto, states: list[Tensor], scanne
     return [*final[1 : 1 + len(start)], *[array.stack() for array in final[1 + len(start) :]]]
 
 
-def _scan_of_samples(node: Node, body: GraphProto, count: int, inputs: Sequence[Any]) -> Any:
+def _scan_of_samples(node: Node, body: GraphProto, count: int, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
     states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     batch = shape_of(scanned[0])[0]
     if batch is None:
@@ -204,12 +204,12 @@ def _scan_of_samples(node: Node, body: GraphProto, count: int, inputs: Sequence[
 
 
 @imports("SequenceConstruct")
-def _sequence_construct(node: Node, *inputs: NodeValue) -> Any:
+def _sequence_construct(node: Node, *inputs: NodeValue) -> NodeValue:
     return list(inputs)
 
 
 @imports("SequenceEmpty")
-def _sequence_empty(node: Node) -> Any:
+def _sequence_empty(node: Node) -> NodeValue:
     return []
 
 
@@ -222,37 +222,37 @@ def _place(node: Node, position: TensorLike | None, size: int, last: int) -> int
 
 @imports("SequenceInsert")
 def _sequence_insert(
-    node: Node, sequence: Sequence[object], value: NodeValue, position: TensorLike | None = None
-) -> Any:
+    node: Node, sequence: Sequence[NodeValue], value: NodeValue, position: TensorLike | None = None
+) -> NodeValue:
     place = _place(node, position, len(sequence), len(sequence))
     return [*sequence[:place], value, *sequence[place:]]
 
 
 @imports("SequenceErase")
-def _sequence_erase(node: Node, sequence: Sequence[object], position: TensorLike | None = None) -> Any:
+def _sequence_erase(node: Node, sequence: Sequence[NodeValue], position: TensorLike | None = None) -> NodeValue:
     place = _place(node, position, len(sequence), len(sequence) - 1)
     return [*sequence[:place], *sequence[place + 1 :]]
 
 
 @imports("SequenceAt")
-def _sequence_at(node: Node, sequence: Sequence[object], position: TensorLike) -> Any:
+def _sequence_at(node: Node, sequence: Sequence[NodeValue], position: TensorLike) -> NodeValue:
     return sequence[_place(node, position, len(sequence), len(sequence) - 1)]
 
 
 @imports("SequenceLength")
-def _sequence_length(node: Node, sequence: Sequence[object]) -> Any:
+def _sequence_length(node: Node, sequence: Sequence[object]) -> NodeValue:
     return np.array(len(sequence), "int64")
 
 
 @imports("ConcatFromSequence")
-def _concat_from_sequence(node: Node, sequence: list[Any]) -> Any:
+def _concat_from_sequence(node: Node, sequence: list[Any]) -> NodeValue:
     axis = node.get("axis")
     parts = [tensor(each) for each in sequence]
     return ops.stack(parts, axis) if node.get("new_axis") else ops.concatenate(parts, axis)
 
 
 @imports("SplitToSequence")
-def _split_to_sequence(node: Node, x: Tensor, split: Any = None) -> Any:
+def _split_to_sequence(node: Node, x: Tensor, split: Any = None) -> NodeValue:
     axis = node.get("axis", 0)
     size = node.ints(np.array(shape_of(x)[axis]), "size")[0]
     if split is None:
@@ -266,7 +266,7 @@ def _split_to_sequence(node: Node, x: Tensor, split: Any = None) -> Any:
 
 
 @imports("SequenceMap")
-def _sequence_map(node: Node, sequence: list[Any], *others: NodeValue) -> Any:
+def _sequence_map(node: Node, sequence: list[Any], *others: NodeValue) -> NodeValue:
     body = node.get("body")
     found: list[list[NodeValue]] = [[] for _ in body.output]
     for k, value in enumerate(sequence):
@@ -280,12 +280,12 @@ def _sequence_map(node: Node, sequence: list[Any], *others: NodeValue) -> Any:
 
 
 @imports("Optional")
-def _optional(node: Node, value: NodeValue = None) -> Any:
+def _optional(node: Node, value: NodeValue = None) -> NodeValue:
     return Optional(value)
 
 
 @imports("OptionalGetElement")
-def _optional_get_element(node: Node, value: NodeValue) -> Any:
+def _optional_get_element(node: Node, value: NodeValue) -> NodeValue:
     found = value.value if isinstance(value, Optional) else value
     if found is None:
         raise ValueError("the optional value is empty")
@@ -293,6 +293,6 @@ def _optional_get_element(node: Node, value: NodeValue) -> Any:
 
 
 @imports("OptionalHasElement")
-def _optional_has_element(node: Node, value: NodeValue = None) -> Any:
+def _optional_has_element(node: Node, value: NodeValue = None) -> NodeValue:
     found = value.value if isinstance(value, Optional) else value
     return np.array(found is not None)

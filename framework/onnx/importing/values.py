@@ -225,7 +225,7 @@ def dtype_of(element_type: int, four_bits: bool = False) -> Any:
     return dtype
 
 
-def check_computed(dtype: np.dtype[Any]) -> None:
+def check_computed(dtype: DType) -> None:
     """Refuse the types with few bits, which operators are not computed with here.
 
     Raises:

@@ -104,7 +104,7 @@ class Member:
             write_message(self._writer, message)
 
     async def _listen(
-        self, reader: asyncio.StreamReader, handlers: dict[str, Handler], alone: Callable[[], Any]
+        self, reader: asyncio.StreamReader, handlers: dict[str, Handler], alone: Callable[[], object]
     ) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while line := await reader.readline():
