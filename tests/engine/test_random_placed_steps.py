@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +98,8 @@ def test_random_programs_as_they_are_placed(program: Program):
 @given(programs())
 @settings(max_examples=examples(6, 15), suppress_health_check=LARGE)
 def test_random_programs_on_one_device_are_prepared_as_those_that_are_not_placed(program: Program):
-    case = RandomCase(replace(program, waits=0))  # by which operations come in another order, with the same meaning
-    with without("unroll", "ragged_batches", "slices"):  # which leave placed steps alone
+    case = RandomCase(program)
+    # These leave placed steps alone; of "memory", places that branches share for what they save.
+    with without("unroll", "ragged_batches", "slices", "memory"):
         for exact in (False, True):
             assert text(case.prepared(everywhere(B), exact)) == text(case.prepared(None, exact))
