@@ -279,3 +279,38 @@ def test_files_of_random_changes_are_read_or_refused(count: int, tmp_path: Path)
         read += 1
         assert layer.output_names
     assert 0 < read < count
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+@pytest.mark.parametrize(("batch", "steps"), [(2, 5), (2, None), (None, 5), (None, None)])
+def test_last_state_of_known_units(kind: str, batch: int | None, steps: int | None, tmp_path: Path) -> None:
+    sequences = ab.Input(batch_shape=(batch, steps, 3))
+    model = ab.Sequential([sequences, getattr(layers, kind)(4)])
+    layer = ab.onnx.load(exported(model, tmp_path, None))
+    assert tuple(layer(ab.Input(batch_shape=(batch, steps, 3))).shape) == (batch, 4)
+
+
+@pytest.mark.parametrize("open_sizes", [("rows", 4), (2, "units"), ("rows", "units")])
+def test_first_state_of_open_sizes(open_sizes: tuple[int | str, int | str]) -> None:
+    """An LSTM's states have the sizes of its sequences and weights, where its first state's are open."""
+    rng = np.random.default_rng(0)
+    floats, helper = onnx.TensorProto.FLOAT, onnx.helper
+    node = helper.make_node("LSTM", ["x", "w", "r", "", "", "h"], ["y", "last", "cell"], hidden_size=4)
+    weights = [
+        onnx.numpy_helper.from_array(rng.normal(size=(1, 16, size)).astype("float32"), name)
+        for name, size in (("w", 3), ("r", 4))
+    ]
+    inputs = [("x", (5, 2, 3)), ("h", (1, *open_sizes))]
+    graph = helper.make_graph(
+        [node],
+        "lstm",
+        [helper.make_tensor_value_info(name, floats, shape) for name, shape in inputs],
+        [helper.make_tensor_value_info(name, floats, None) for name in ("y", "last", "cell")],
+        weights,
+    )
+    layer = ab.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    sizes = [None if isinstance(size, str) else size for size in open_sizes]
+    found = layer({"x": ab.Input(batch_shape=(5, 2, 3)), "h": ab.Input(batch_shape=(1, *sizes))})
+    assert [tuple(each.shape) for each in found] == [(5, 1, 2, 4), (1, 2, 4), (1, 2, 4)]
+    with pytest.raises(ValueError, match=r"shape"):
+        layer({"x": np.zeros((5, 2, 3), "float32"), "h": np.zeros((1, 4, 2), "float32")})

@@ -92,7 +92,10 @@ def _one_way(
 ) -> tuple[Tensor, list[Tensor]]:
     time, batch, _ = sizes_of(x)
     units = node.get("hidden_size")
-    first = [ops.zeros((batch, units), dtype=x.dtype) if each is None else each for each in start[:states]]
+    first = [
+        ops.zeros((batch, units), dtype=x.dtype) if each is None else _of_sizes(each, batch, units)
+        for each in start[:states]
+    ]
     if backward:
         x = _turned(x, lengths)
     rows = TensorArray(x.dtype, time, element_shape=(shape_of(x)[1], units))
@@ -110,6 +113,19 @@ def _one_way(
     final = while_loop(lambda i, *_: ops.less(i, ops.cast(time, "int32")), body, (0, *first, rows))
     y = final[-1].stack()
     return (_turned(y, lengths) if backward else y), list(final[1:-1])
+
+
+def _of_sizes(state: Tensor, batch: Any, units: int) -> Tensor:
+    """Return a first state whose open sizes are those of the sequences and the weights, which ONNX requires.
+
+    They are set one by one: a state of other sizes and as many values then fails, as it does without.
+    """
+    rows, width = shape_of(state)
+    if width is None:
+        state = ops.reshape(state, (sizes_of(state)[0], units))
+    if rows is None and isinstance(batch, int) and width in (None, units):
+        state = ops.reshape(state, (batch, units))
+    return state
 
 
 def _turned(x: TensorLike, lengths: TensorLike | None) -> Tensor:
