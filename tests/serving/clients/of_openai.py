@@ -10,6 +10,19 @@ found = client.completions.create(model="m", prompt="ab", max_tokens=5, temperat
 assert (found.choices[0].text, found.choices[0].finish_reason) == ("cde", "stop")
 parts = client.completions.create(model="m", prompt="ab", max_tokens=5, temperature=0, stream=True)
 assert "".join(part.choices[0].text for part in parts) == "cdefa"
+asked = {"model": "m", "prompt": "ab", "max_tokens": 3, "temperature": 0}
+found = client.completions.create(**asked, n=2)
+assert [(each.index, each.text) for each in found.choices] == [(0, "cde"), (1, "cde")]
+*_, last = client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+assert (last.choices, last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == ([], 2, 3, 5)
+parts = list(client.completions.create(**{**asked, "max_tokens": 5}, stream=True, stop=["fa"]))
+assert ("".join(part.choices[0].text for part in parts), parts[-1].choices[0].finish_reason) == ("cde", "stop")
+said = ""
+try:
+    client.completions.create(**{**asked, "temperature": -1})
+except openai.BadRequestError as error:
+    said = str(error)
+assert "temperature must be a number" in said
 said = ""
 try:
     client.completions.create(model="none", prompt="ab")
