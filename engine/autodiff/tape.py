@@ -53,6 +53,10 @@ class Recorded:
     def type(self) -> str:
         return self.op.type_name
 
+    def needs(self, position: int) -> bool:
+        """Test whether the cotangent of an input is used: what `Op.grad` computes for nobody would be run in vain."""
+        return self.needed[position]
+
     def __repr__(self) -> str:
         return f"<{self.op.type_name} that ran at once>"
 
@@ -139,7 +143,7 @@ class Tape:
             return
         is_part = False
         for output in outputs:
-            if output.spec.differentiable:
+            if is_differentiable(output.dtype):
                 live[id(output)] = output
                 is_part = True
         if is_part:
@@ -197,18 +201,19 @@ class Tape:
         """
         records = self._records[:]  # what the sweep itself computes comes behind
         blocked = {id(value) for stop in stops for value in self._values_of(stop)}
-        wanted = {id(value) for source in sources for value in self._values_of(source) if value.spec.differentiable}
-        through = _dependent(records, wanted, blocked)
+        values = [self._values_of(source) for source in sources]
+        wanted = {id(value) for each in values for value in each if is_differentiable(value.dtype)}
+        through, way = _dependent(records, wanted, blocked)
         cotangents: dict[int, Any] = {}
         for target, seed in zip(targets, seeds, strict=True):
             given = _seed(target, seed)
             cotangents[id(target)] = accumulate(cotangents.get(id(target)), given)
-        for node in reversed(records):
-            _sweep(node, cotangents, through)
+        for node, needed in reversed(way):
+            _sweep(node, needed, cotangents)
         found: list[Any] = []
-        for source in sources:
+        for source, each in zip(sources, values, strict=True):
             total: Any = None
-            for value in self._values_of(source):
+            for value in each:
                 part = cotangents.get(id(value)) if id(value) in through else None
                 total = part if total is None else total if part is None else accumulate(total, part)
             found.append(_finished(total, isinstance(source, Variable)))
@@ -220,25 +225,31 @@ class Tape:
         return [value for value in values if id(value) in self._live]
 
 
-def _dependent(records: Iterable[Recorded], sources: set[int], blocked: set[int]) -> set[int]:
-    """Return the identities of the sources, and of what was computed from them without passing what is blocked."""
+def _dependent(
+    records: Iterable[Recorded], sources: set[int], blocked: set[int]
+) -> tuple[set[int], list[tuple[Recorded, list[bool]]]]:
+    """Return what depends on the sources, otherwise than through what is blocked.
+
+    Returns:
+        The identities of the sources and of what was computed from them, and the ops that did it, each with the inputs
+        by which it depends on the sources.
+    """
     through = sources - blocked
+    way: list[tuple[Recorded, list[bool]]] = []
     for node in records:
-        for tensor in node.inputs:
-            if id(tensor) in through:
-                outputs = [id(output) for output in node.outputs if is_differentiable(output.dtype)]
-                through.update([output for output in outputs if output not in blocked])
-                break
-    return through
+        needed = [id(tensor) in through for tensor in node.inputs]
+        if True in needed:
+            way.append((node, needed))
+            for output in node.outputs:
+                if id(output) not in blocked and is_differentiable(output.dtype):
+                    through.add(id(output))
+    return through, way
 
 
-def _sweep(node: Recorded, cotangents: dict[int, Any], through: set[int]) -> None:
+def _sweep(node: Recorded, needed: list[bool], cotangents: dict[int, Any]) -> None:
     """Add what the cotangents of an op's outputs contribute to those of its inputs."""
     given = [cotangents.get(id(output)) for output in node.outputs]
-    if all(cotangent is None for cotangent in given):
-        return
-    needed = [id(tensor) in through for tensor in node.inputs]
-    if True not in needed:
+    if not [cotangent for cotangent in given if cotangent is not None]:
         return
     given = [None if cotangent is None else resolved(cotangent, node.op.takes_slices) for cotangent in given]
     node.needed = needed

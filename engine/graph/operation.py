@@ -73,6 +73,10 @@ class Operation:
     def type(self) -> str:
         return self.op.type_name
 
+    def needs(self, position: int) -> bool:
+        """Test whether `Op.grad` has to give the cotangent of an input: always, as what nobody uses is not run."""
+        return True
+
     @property
     def writes(self) -> bool:
         """Test whether a run changes something outside the graph."""

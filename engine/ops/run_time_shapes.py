@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +11,13 @@ import numpy as np
 from ..common import dtypes
 from ..common.dtypes import DType
 from ..common.quick_dataclass import dataclass
+from ..graph.context import graph_context
 from ..graph.graph import Operation
 from ..graph.kernel_roles import KernelRole
 from ..graph.op import Op, Sample, as_scalar_or_array
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Symbol, Tensor
+from ..graph.value import Value
 from . import row_rules
 from .base import apply, make_constant, scalar
 
@@ -50,10 +53,17 @@ def runtime_shape(x: Tensor) -> Tensor:
 
     Otherwise it is computed where `x` lives, so that a backward loop saves shapes and not values.
     """
+    if type(x) is Value and not graph_context.stack:
+        return _shape_value(x.array.shape)
     if isinstance(x.spec, TensorSpec) and x.spec.is_static:
         return make_constant(np.array(x.shape, dtype="int32"))
     assert isinstance(x, Symbol)
     return x.operation.graph.add_shared(("shape of", x), ShapeOf(), [x], "shape")
+
+
+@lru_cache(maxsize=4096)
+def _shape_value(shape: tuple[int, ...]) -> Tensor:
+    return make_constant(np.array(shape, dtype="int32"))
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class SumToShape(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, shape = inputs
-        return sum_to(xp, x, tuple(int(dim) for dim in shape))
+        return sum_to(xp, x, tuple(shape.tolist()))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -95,9 +105,8 @@ def sum_to(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     if x.shape == shape:
         return x
     extra = x.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        axis + extra for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + extra] != 1
-    )
+    widened = [axis + extra for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + extra] != 1]
+    axes = (*range(extra), *widened)
     summed = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
     return as_scalar_or_array(summed.reshape(summed.shape[extra:]))
 
@@ -122,7 +131,7 @@ class BroadcastToShape(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, shape = inputs
-        return as_scalar_or_array(xp.broadcast_to(x, tuple(int(dim) for dim in shape)))
+        return as_scalar_or_array(xp.broadcast_to(x, tuple(shape.tolist())))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

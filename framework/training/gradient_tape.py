@@ -95,7 +95,7 @@ class GradientTape:
         """
         for item in flatten(tensor):
             _check_tensor(item, "watch")
-            self._tape.watch(getattr(item, "flow", item))
+            self._tape.watch(_flow_of(item))
         self._watched += flatten(tensor)
 
     def watched_variables(self) -> tuple[Variable, ...]:
@@ -144,7 +144,7 @@ class GradientTape:
         self._use("gradient")
         absent = unconnected_choice(unconnected_gradients)
         wholes = flatten(sources)
-        targets, items = [getattr(item, "flow", item) for item in flatten(target)], expanded(wholes)
+        targets, items = [_flow_of(item) for item in flatten(target)], expanded(wholes)
         for role, given in (("target", targets), ("source", items)):
             for item in given:
                 _check_tensor(item, role)
@@ -163,7 +163,7 @@ class GradientTape:
         if len(given) != len(targets):
             raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
         dense = [ops.convert_to_tensor(target) for target in targets]  # of a variable its value
-        return self._tape.gradient(dense, [getattr(item, "flow", item) for item in items], given)
+        return self._tape.gradient(dense, [_flow_of(item) for item in items], given)
 
     def _release(self) -> None:
         """Let go of what was recorded, if it can't be used again."""
@@ -257,8 +257,13 @@ def unconnected_choice(unconnected_gradients: str | Enum) -> str:
     return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
 
 
+def _flow_of(item: Any) -> Any:
+    """Return a tensor or variable itself; of a TensorArray the tensor that stands for it."""
+    return item if isinstance(item, (Tensor, Variable)) else getattr(item, "flow", item)
+
+
 def _check_tensor(item: object, role: str) -> None:
-    if isinstance(getattr(item, "flow", item), (Tensor, Variable, IndexedSlices)):
+    if isinstance(_flow_of(item), (Tensor, Variable, IndexedSlices)):
         return
     raise TypeError(
         f"GradientTape: {role} must be a tensor or a variable, got {type(item).__name__}. NumPy's arrays and functions "

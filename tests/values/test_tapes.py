@@ -10,6 +10,9 @@ import pytest
 from shared.values import plain, refused, same
 
 import anabranch as k
+from anabranch.engine.ops.immediate import watch
+
+_AROUND = ("broadcast_reduced", "broadcast_to_shape", "put_item", "where")
 
 
 def test_tape_of_one_value() -> None:
@@ -376,3 +379,46 @@ def test_tape_of_a_function_that_updates_moving_statistics() -> None:
         found.append([*tape.gradient(y, layer.trainable_variables), *[v.numpy() for v in layer.variables]])
     for eager, traced in zip(*found, strict=True):
         np.testing.assert_allclose(traced, eager, rtol=1e-5, atol=1e-5)
+
+
+def _matrices() -> list[Any]:
+    a, b = np.random.default_rng(0).uniform(0.5, 1.5, (2, 3, 3))
+    return [a, b]
+
+
+OF_ONE_INPUT: dict[str, tuple[Callable[[Any, Any], Any], list[str], list[str]]] = {
+    "matmul": (k.ops.matmul, ["matmul"], ["matmul"]),
+    "stacks": (lambda a, b: k.ops.matmul(a[None], b[None]), ["batch_matmul"], ["batch_matmul"]),
+    "multiply": (k.ops.multiply, ["multiply"], ["multiply"]),
+    "subtract": (k.ops.subtract, [], ["negative"]),
+    "divide": (k.ops.divide, ["divide"], ["divide", "multiply", "negative"]),
+    "add to a row": (lambda a, b: a + k.ops.sum(b, 0), [], ["sum_to_shape"]),
+    "power": (k.ops.power, ["multiply", "multiply", "power", "subtract"], ["greater", "log", "multiply", "multiply"]),
+    "conv": (
+        lambda a, b: k.ops.conv(a[None], b[None], padding="same"),
+        ["conv_input_grad"],
+        ["conv_filter_grad"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "first", "second"), OF_ONE_INPUT.values(), ids=OF_ONE_INPUT)
+def test_gradient_of_one_input_computes_no_other(
+    call: Callable[[Any, Any], Any], first: list[str], second: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [k.ops.array(matrix) for matrix in _matrices()]
+    with k.GradientTape() as tape:
+        tape.watch(both)
+        z = call(*both)
+    whole = tape.gradient(z, both)
+    for position, expected in enumerate((first, second)):
+        with k.GradientTape() as tape:
+            tape.watch(both[position])
+            z = call(*both)
+        ran: list[str] = []
+        monkeypatch.setattr(watch, "check", lambda op, given, results, ran=ran: ran.append(op.type_name))
+        found = tape.gradient(z, both[position])
+        monkeypatch.undo()
+        same(found, whole[position].numpy())
+        ran = sorted(name for name in ran if name not in _AROUND)
+        assert ran == expected

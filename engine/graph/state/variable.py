@@ -337,7 +337,11 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         tensor = self._converted(value)
         if in_stateless_scope() or not isinstance(tensor, Value) or in_explicit_graph():
             return self._assign_tensor(tensor)
-        self._check_shape(tuple(tensor.array.shape))
+        return self._assign_value(tensor)
+
+    def _assign_value(self, tensor: Value) -> Value:
+        """Set the value to one of the variable's dtype."""
+        self._check_shape(tensor.array.shape)
         self._store(tensor.array)
         return tensor
 
@@ -381,7 +385,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
             return Value(_own(self.home.run(name, build, [tensor.array], is_repeatable=False)[0]))
         with self.lock:  # between reading and writing nobody else writes
             before = self.value if graph_context.tapes else Value(self.stored_value())  # tapes record what is read
-            return self.assign(operator_functions[name](before, tensor))
+            return self._assign_value(operator_functions[name](before, tensor))
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Set rows: ``v[indices[k]] = values[k]``; of rows named several times the last one counts.
@@ -423,7 +427,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         return graph_for([value]).add(Assign(self), [value], f"{self.name}/assign").outputs[0]
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        if not shape_accepts(self.spec.shape, shape):
+        if self.spec.shape != shape and not shape_accepts(self.spec.shape, shape):
             raise ValueError(
                 f"Variable {self.name!r} has shape {shape_text(self.spec.shape)}; a value of shape "
                 f"{shape_text(shape)} can't be assigned to it."

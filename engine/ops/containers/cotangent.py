@@ -9,6 +9,7 @@ from typing import Any
 from ...graph.slices import IndexedSlices
 from ...graph.spec import ArraySpec, FrameSpec
 from ...graph.tensor import Symbol, Tensor
+from ...graph.value import Value
 
 
 class Contribution(ABC):
@@ -80,11 +81,18 @@ class SlicesSum(PartialSum):
 
 def resolved(cotangent: Any, sparse: bool = False) -> Any:
     """Return an accumulated cotangent as a tensor; as `IndexedSlices` if it consists of rows and these are welcome."""
+    if type(cotangent) is Value:  # the common case, and the quickest
+        return cotangent
     return cotangent.put_together(sparse) if isinstance(cotangent, PartialSum) else cotangent
 
 
 def accumulate(current: Any, contribution: Any) -> Any:
     """Return the sum of a cotangent (None: zero) and one more contribution."""
+    if type(contribution) is Value:  # the common case, and the quickest
+        if current is None:
+            return contribution
+        if type(current) is Value:
+            return current + contribution
     if isinstance(contribution, IndexedSlices):
         contribution = SlicesSum((contribution,))
     if isinstance(current, PartialSum):

@@ -88,11 +88,15 @@ class _Product(Op):
         if dtypes.name_of(a.dtype) == "bfloat16":
             raise TypeError("matmul: products are not computed in bfloat16; cast both operands to 'float32'.")
 
-    def _gradients(self, build: Any, a: Tensor, b: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradients(self, build: Any, node: Operation, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the cotangents of the operands as products: a transposed operand is one more flag, never a copy."""
+        a, b = node.inputs
         ta, tb = self.transpose_a, self.transpose_b
-        da = apply(build(tb, True), b, dy) if ta else apply(build(False, not tb), dy, b)
-        db = apply(build(True, ta), dy, a) if tb else apply(build(not ta, False), a, dy)
+        da = db = None
+        if node.needs(0):
+            da = apply(build(tb, True), b, dy) if ta else apply(build(False, not tb), dy, b)
+        if node.needs(1):
+            db = apply(build(True, ta), dy, a) if tb else apply(build(not ta, False), a, dy)
         return da, db
 
 
@@ -145,9 +149,8 @@ class MatMul(_Product):
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
-        a, b = node.inputs
         assert dy is not None
-        return self._gradients(MatMul, a, b, dy)
+        return self._gradients(MatMul, node, dy)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -203,8 +206,8 @@ class BatchMatMul(_Product):
         (dy,) = cotangents
         a, b = node.inputs
         assert dy is not None
-        da, db = self._gradients(BatchMatMul, a, b, dy)
-        return sum_like(da, a), sum_like(db, b)
+        da, db = self._gradients(BatchMatMul, node, dy)
+        return None if da is None else sum_like(da, a), None if db is None else sum_like(db, b)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

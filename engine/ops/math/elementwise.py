@@ -148,7 +148,7 @@ class Add(ElementwiseOp):
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         assert dy is not None
-        return sum_like(dy, node.inputs[0]), sum_like(dy, node.inputs[1])
+        return [sum_like(dy, x) if node.needs(position) else None for position, x in enumerate(node.inputs)]
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -181,7 +181,7 @@ class Subtract(ElementwiseOp):
         (dy,) = cotangents
         x, y = node.inputs
         assert dy is not None
-        return sum_like(dy, x), negative(sum_like(dy, y))
+        return sum_like(dy, x), negative(sum_like(dy, y)) if node.needs(1) else None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -208,7 +208,8 @@ class Multiply(ElementwiseOp):
         (dy,) = cotangents
         x, y = node.inputs
         assert dy is not None
-        return sum_like(dy * y, x), sum_like(dy * x, y)
+        dx = sum_like(dy * y, x) if node.needs(0) else None
+        return dx, sum_like(dy * x, y) if node.needs(1) else None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -237,7 +238,7 @@ class Divide(ElementwiseOp):
         x, y = node.inputs
         assert dy is not None
         dx = dy / y
-        return sum_like(dx, x), sum_like(negative(dx * node.outputs[0]), y)
+        return sum_like(dx, x), sum_like(negative(dx * node.outputs[0]), y) if node.needs(1) else None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -63,12 +63,14 @@ class Power(ElementwiseOp):
         (dy,) = cotangents
         x, y = node.inputs
         assert dy is not None
-        dx = dy * y * power(x, _reduced_exponent(x, y))
+        dx = sum_like(dy * y * power(x, _reduced_exponent(x, y)), x) if node.needs(0) else None
+        if not node.needs(1):
+            return dx, None
         if x.dtype.kind == "c":
-            return sum_like(dx, x), sum_like(dy * node.outputs[0] * log(x), y)
+            return dx, sum_like(dy * node.outputs[0] * log(x), y)
         positive = greater(x, 0)
         logarithm = where(positive, log(where(positive, x, 1)), 0)
-        return sum_like(dx, x), sum_like(dy * node.outputs[0] * logarithm, y)
+        return dx, sum_like(dy * node.outputs[0] * logarithm, y)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

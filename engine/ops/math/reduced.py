@@ -166,7 +166,7 @@ class BroadcastReduced(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         y, wanted = inputs
-        shape = tuple(int(dim) for dim in wanted)
+        shape = tuple(wanted.tolist())
         if not self.keepdims:
             y = y.reshape(reduced_shape(shape, self.axes, keepdims=True))
         return as_scalar_or_array(xp.broadcast_to(y, shape))

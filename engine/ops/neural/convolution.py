@@ -177,7 +177,8 @@ class Conv(_Convolution):
         (dy,) = cotangents
         x, kernel = node.inputs
         assert dy is not None
-        return self._input_grad(dy, kernel, x), self._filter_grad(x, dy, kernel)
+        dx = self._input_grad(dy, kernel, x) if node.needs(0) else None
+        return dx, self._filter_grad(x, dy, kernel) if node.needs(1) else None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -245,7 +246,8 @@ class ConvInputGrad(_Convolution):
         (dx,) = cotangents
         dy, kernel, _ = node.inputs
         assert dx is not None
-        return self._forward(dx, kernel), self._filter_grad(dx, dy, kernel), None
+        ddy = self._forward(dx, kernel) if node.needs(0) else None
+        return ddy, self._filter_grad(dx, dy, kernel) if node.needs(1) else None, None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -306,7 +308,8 @@ class ConvFilterGrad(_Convolution):
         (dkernel,) = cotangents
         x, dy, _ = node.inputs
         assert dkernel is not None
-        return self._input_grad(dy, dkernel, x), self._forward(x, dkernel), None
+        dx = self._input_grad(dy, dkernel, x) if node.needs(0) else None
+        return dx, self._forward(x, dkernel) if node.needs(1) else None, None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
