@@ -31,7 +31,8 @@ class Recorded:
 
     Attributes:
         op, inputs, outputs, name: as those of an `Operation`.
-        needed: for each input, whether its cotangent is used by the sweep under way.
+        needed: for each input, whether its cotangent is used. Each sweep has nodes of its own, as threads may sweep at
+            the same time, and what a rule calls may sweep in the middle.
         location: None; the traceback of an error leads to the user's line.
     """
 
@@ -39,11 +40,13 @@ class Recorded:
     location = None
     device = ""
 
-    def __init__(self, op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor], needed: Sequence[bool] = ()
+    ) -> None:
         self.op = op
         self.inputs = inputs
         self.outputs = outputs
-        self.needed: list[bool] = []
+        self.needed = needed
 
     @property
     def name(self) -> str:
@@ -208,8 +211,8 @@ class Tape:
         for target, seed in zip(targets, seeds, strict=True):
             given = _seed(target, seed)
             cotangents[id(target)] = accumulate(cotangents.get(id(target)), given)
-        for node, needed in reversed(way):
-            _sweep(node, needed, cotangents)
+        for node in reversed(way):
+            _sweep(node, cotangents)
         found: list[Any] = []
         for source, each in zip(sources, values, strict=True):
             total: Any = None
@@ -225,36 +228,33 @@ class Tape:
         return [value for value in values if id(value) in self._live]
 
 
-def _dependent(
-    records: Iterable[Recorded], sources: set[int], blocked: set[int]
-) -> tuple[set[int], list[tuple[Recorded, list[bool]]]]:
+def _dependent(records: Iterable[Recorded], sources: set[int], blocked: set[int]) -> tuple[set[int], list[Recorded]]:
     """Return what depends on the sources, otherwise than through what is blocked.
 
     Returns:
-        The identities of the sources and of what was computed from them, and the ops that did it, each with the inputs
-        by which it depends on the sources.
+        The identities of the sources and of what was computed from them, and the ops that did it, which need the
+        cotangents of the inputs that depend on the sources.
     """
     through = sources - blocked
-    way: list[tuple[Recorded, list[bool]]] = []
+    way: list[Recorded] = []
     for node in records:
         needed = [id(tensor) in through for tensor in node.inputs]
         if True in needed:
-            way.append((node, needed))
+            way.append(Recorded(node.op, node.inputs, node.outputs, needed))
             for output in node.outputs:
                 if id(output) not in blocked and is_differentiable(output.dtype):
                     through.add(id(output))
     return through, way
 
 
-def _sweep(node: Recorded, needed: list[bool], cotangents: dict[int, Any]) -> None:
+def _sweep(node: Recorded, cotangents: dict[int, Any]) -> None:
     """Add what the cotangents of an op's outputs contribute to those of its inputs."""
     given = [cotangents.get(id(output)) for output in node.outputs]
     if not [cotangent for cotangent in given if cotangent is not None]:
         return
     given = [None if cotangent is None else resolved(cotangent, node.op.takes_slices) for cotangent in given]
-    node.needed = needed
     node_for: Any = node
-    for tensor, cotangent, is_needed in zip(node.inputs, node.op.grad(node_for, *given), needed, strict=True):
+    for tensor, cotangent, is_needed in zip(node.inputs, node.op.grad(node_for, *given), node.needed, strict=True):
         if cotangent is not None and is_needed:
             cotangents[id(tensor)] = accumulate(cotangents.get(id(tensor)), cotangent)
 

@@ -422,3 +422,24 @@ def test_gradient_of_one_input_computes_no_other(
         same(found, whole[position].numpy())
         ran = sorted(name for name in ran if name not in _AROUND)
         assert ran == expected
+
+
+def test_threads_sweep_one_tape_for_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = k.ops.array(2.0), k.ops.array(3.0)
+    with k.GradientTape(persistent=True) as tape:
+        tape.watch([x, w])
+        z = x * w
+    others: list[Any] = []
+
+    def in_the_middle(op: Any, given: Any, results: Any) -> None:
+        if op.type_name == "multiply":  # of the rule's two products one has run
+            monkeypatch.undo()
+            thread = threading.Thread(target=lambda: others.append(tape.gradient(z, x)))
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(watch, "check", in_the_middle)
+    dx, dw = tape.gradient(z, [x, w])
+    same(dx, 3.0)
+    same(dw, 2.0)
+    same(others[0], 3.0)
