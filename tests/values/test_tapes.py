@@ -12,7 +12,7 @@ from shared.values import plain, refused, same
 import anabranch as k
 from anabranch.engine.ops.immediate import watch
 
-_AROUND = ("broadcast_reduced", "broadcast_to_shape", "put_item", "where")
+_AROUND = ("broadcast_reduced", "broadcast_to_shape", "put_item")
 
 
 def test_tape_of_one_value() -> None:
@@ -393,7 +393,18 @@ OF_ONE_INPUT: dict[str, tuple[Callable[[Any, Any], Any], list[str], list[str]]] 
     "subtract": (k.ops.subtract, [], ["negative"]),
     "divide": (k.ops.divide, ["divide"], ["divide", "multiply", "negative"]),
     "add to a row": (lambda a, b: a + k.ops.sum(b, 0), [], ["sum_to_shape"]),
-    "power": (k.ops.power, ["multiply", "multiply", "power", "subtract"], ["greater", "log", "multiply", "multiply"]),
+    "power": (
+        k.ops.power,
+        ["multiply", "multiply", "power", "subtract"],
+        ["greater", "log", "multiply", "multiply", "where", "where"],
+    ),
+    "einsum": (lambda a, b: k.ops.einsum("ijk,ilk->ijl", a[None], b[None]), ["contraction"], ["contraction"]),
+    "where": (lambda a, b: k.ops.where(a > 1, a, b), ["where"], ["where"]),
+    "maximum": (
+        k.ops.maximum,
+        ["equal", "greater", "multiply", "where", "where"],
+        ["equal", "greater", "multiply", "where", "where"],
+    ),
     "conv": (
         lambda a, b: k.ops.conv(a[None], b[None], padding="same"),
         ["conv_input_grad"],

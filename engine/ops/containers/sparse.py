@@ -320,8 +320,9 @@ class SparseProduct(Op):
         (dy,) = cotangents
         rows, columns, values, dense, _ = node.inputs
         assert dy is not None
-        d_values = apply(SampledProduct(), rows, columns, dy, dense)
-        return None, None, d_values, sparse_product(columns, rows, values, dy, dim(dense, 0)), None
+        d_values = apply(SampledProduct(), rows, columns, dy, dense) if node.needs(2) else None
+        d_dense = sparse_product(columns, rows, values, dy, dim(dense, 0)) if node.needs(3) else None
+        return None, None, d_values, d_dense, None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -114,9 +114,9 @@ class Contraction(Op):
         (dy,) = cotangents
         a, b = node.inputs
         assert dy is not None
-        da = apply(Contraction(self.out, self.b, self.a), dy, b)
-        db = apply(Contraction(self.out, self.a, self.b), dy, a)
-        return sum_like(da, a), sum_like(db, b)
+        da = apply(Contraction(self.out, self.b, self.a), dy, b) if node.needs(0) else None
+        db = apply(Contraction(self.out, self.a, self.b), dy, a) if node.needs(1) else None
+        return None if da is None else sum_like(da, a), None if db is None else sum_like(db, b)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

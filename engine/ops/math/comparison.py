@@ -243,7 +243,8 @@ class Where(ElementwiseOp):
         (dy,) = cotangents
         condition, x, y = node.inputs
         assert dy is not None
-        return None, sum_like(where(condition, dy, 0), x), sum_like(where(condition, 0, dy), y)
+        dx = sum_like(where(condition, dy, 0), x) if node.needs(1) else None
+        return None, dx, sum_like(where(condition, 0, dy), y) if node.needs(2) else None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -288,7 +289,8 @@ class _Extremum(ElementwiseOp):
         x, y = node.inputs
         assert dy is not None
         tie = where(equal(x, y), dy * 0.5, 0)
-        return sum_like(where(self.wins(x, y), dy, tie), x), sum_like(where(self.wins(y, x), dy, tie), y)
+        dx = sum_like(where(self.wins(x, y), dy, tie), x) if node.needs(0) else None
+        return dx, sum_like(where(self.wins(y, x), dy, tie), y) if node.needs(1) else None
 
 
 @dataclass(frozen=True)
