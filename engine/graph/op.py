@@ -291,7 +291,10 @@ class Op:
         raise NotImplementedError(f"{type(self).__name__} must define row_expression().")
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        """Return cotangents of the inputs, from those of the outputs; None where nothing flows."""
+        """Return cotangents of the inputs, from those of the outputs; None where nothing flows.
+
+        On values each cotangent is computed at once: a rule that has much to do for one asks `node.needs` before.
+        """
         raise LookupError(
             f"No gradient is defined for op {node.name!r} ({self.type_name}). "
             "Wrap what should be constant in ops.stop_gradient, or define `grad` in its class."
