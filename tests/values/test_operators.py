@@ -294,7 +294,7 @@ def test_memory_is_released() -> None:
 
 def test_small_values_take_few_bytes_and_give_them_back() -> None:
     x = k.ops.ones((3,))
-    held: list[object] = [x + 1] * 1000
+    held: list[object] = [x + 1 for _ in range(1000)]  # what the first calls import and keep is there then
     gc.collect()
     tracemalloc.start()
     try:
