@@ -1,0 +1,157 @@
+"""Random functional models: layers of every rank, views and sums of what they give, one output or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import anabranch as ab
+from anabranch import layers, ops
+
+ROWS = 5
+WORDS = 7
+_ACTIVATIONS = (None, "relu", "tanh", "gelu", "swish", "softplus", "elu", "sigmoid")
+_MERGES = (layers.Add, layers.Multiply, layers.Maximum, layers.Average)
+
+
+class RandomModel:
+    """A model that a seed draws, without layers that draw numbers in training.
+
+    Attributes:
+        model: the functional model.
+        inputs, targets: arrays of `ROWS` rows; a list where there are several.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        ab.utils.set_random_seed(seed)
+        given, values = self._inputs()
+        for _ in range(self._number(2, 6)):
+            place = self._number(0, len(values) - 1)
+            value = self._next(values[place])
+            if self._happens(0.25) and value.shape == values[place].shape and None not in value.shape[1:]:
+                value = self._one_of(_MERGES)()([values[place], value])
+            if self._happens(0.2):
+                values.append(value)
+            else:
+                values[place] = value
+        outputs = self._outputs(values)
+        self.model = ab.Model(given, outputs if len(outputs) > 1 else outputs[0])
+        drawn = [self._data(each) for each in given]
+        self.inputs: Any = drawn if len(drawn) > 1 else drawn[0]
+        self.arrays = drawn
+        made = self.model.predict(self.inputs, verbose=0)
+        shapes = [each.shape for each in (made if isinstance(made, list) else [made])]
+        targets = [self._rng.normal(size=shape).astype("float32") for shape in shapes]
+        self.targets: Any = targets if len(targets) > 1 else targets[0]
+
+    # --- draws ----------------------------------------------------------------------------------------------
+
+    def _number(self, low: int, high: int) -> int:
+        return int(self._rng.integers(low, high + 1))
+
+    def _happens(self, share: float) -> bool:
+        return bool(self._rng.random() < share)
+
+    def _one_of(self, choices: Any) -> Any:
+        return choices[self._number(0, len(choices) - 1)]
+
+    def _activation(self) -> Any:
+        return self._one_of(_ACTIVATIONS)
+
+    # --- structure ------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> tuple[list[Any], list[Any]]:
+        given: list[Any] = []
+        values: list[Any] = []
+        for number in range(self._number(1, 2)):
+            name, kind = f"input_{number}", self._one_of(("words", "steps", "features", "image"))
+            if kind == "words":
+                given.append(ab.Input((self._one_of((5, None)),), dtype="int32", name=name))
+                values.append(layers.Embedding(WORDS, 4, mask_zero=self._happens(0.6))(given[-1]))
+                continue
+            shape = {"steps": (self._one_of((5, None)), 3), "features": (4,), "image": (6, 6, 2)}[kind]
+            given.append(ab.Input(shape, name=name))
+            values.append(given[-1])
+        return given, values
+
+    def _outputs(self, values: list[Any]) -> list[Any]:
+        if self._happens(0.5):
+            return [layers.Dense(2, name=f"output_{n}")(value) for n, value in enumerate(values[-2:])]
+        flat = [self._flat(value) for value in values]
+        return [layers.Dense(2, name="output_0")(layers.Concatenate()(flat) if len(flat) > 1 else flat[0])]
+
+    def _flat(self, value: Any) -> Any:
+        while len(value.shape) > 2:
+            value = layers.GlobalAveragePooling1D()(value) if len(value.shape) == 3 else layers.Flatten()(value)
+        return value
+
+    def _next(self, value: Any) -> Any:
+        of_rank = {2: self._on_features, 3: self._on_steps, 4: self._on_images}[len(value.shape)]
+        return self._one_of(of_rank(value))()
+
+    def _on_features(self, x: Any) -> list[Callable[[], Any]]:
+        size = x.shape[1]
+        return [
+            lambda: layers.Dense(self._number(2, 5), self._activation(), kernel_regularizer="l2")(x),
+            lambda: layers.LayerNormalization()(x),
+            lambda: layers.BatchNormalization()(x),
+            lambda: layers.GroupNormalization(1)(x),
+            lambda: layers.Reshape((size, 1))(x),
+            lambda: layers.PReLU()(x),
+            lambda: ops.tanh(x) * 0.5 + x[:, :1],
+            lambda: layers.RepeatVector(3)(x),
+            lambda: layers.Softmax()(x),
+            lambda: layers.Concatenate()([x, x * 2.0]),
+            lambda: ab.Sequential([layers.Dense(3, self._activation()), layers.Dense(size)])(x),
+        ]
+
+    def _on_steps(self, x: Any) -> list[Callable[[], Any]]:
+        units, whole = self._number(2, 4), self._happens(0.6)
+        cells = [layers.LSTMCell(units), layers.GRUCell(units)]
+        return [
+            lambda: layers.LSTM(units, return_sequences=whole, go_backwards=self._happens(0.5))(x),
+            lambda: layers.GRU(units, return_sequences=whole, reset_after=self._happens(0.5))(x),
+            lambda: layers.Bidirectional(
+                layers.SimpleRNN(units, return_sequences=whole), self._one_of(("sum", "concat", "mul", "ave"))
+            )(x),
+            lambda: layers.RNN(cells, return_sequences=whole)(x),
+            lambda: layers.Conv1D(units, 2, padding="causal", activation=self._activation())(x),
+            lambda: layers.SeparableConv1D(units, 2, padding="same")(x),
+            lambda: layers.GlobalAveragePooling1D()(x),
+            lambda: layers.GlobalMaxPooling1D()(x),
+            lambda: layers.MaxPooling1D(2, padding="same")(x),
+            lambda: layers.TimeDistributed(layers.Dense(units, self._activation()))(x),
+            lambda: layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=self._happens(0.5)),
+            lambda: layers.GroupQueryAttention(2, 2, 1)(x, x),
+            lambda: layers.LayerNormalization()(x),
+            lambda: layers.Masking(0.0)(x),
+            lambda: layers.Flatten()(x) if x.shape[1] else layers.GlobalAveragePooling1D()(x),
+            lambda: layers.Permute((2, 1))(x) if x.shape[1] else x,
+            lambda: layers.EinsumDense("btf,fg->btg", (None, units), activation=self._activation())(x),
+        ]
+
+    def _on_images(self, x: Any) -> list[Callable[[], Any]]:
+        units, (rows, columns, channels) = self._number(1, 4), x.shape[1:]
+        stride = self._number(1, 2)
+        return [
+            lambda: layers.Conv2D(units, 3, strides=stride, padding="same", activation=self._activation())(x),
+            lambda: layers.DepthwiseConv2D(2, padding="same", depth_multiplier=stride)(x),
+            lambda: layers.SeparableConv2D(units, 2, padding="same")(x),
+            lambda: layers.MaxPooling2D(2, padding="same")(x),
+            lambda: layers.AveragePooling2D(2, padding="same")(x),
+            lambda: layers.GlobalAveragePooling2D()(x),
+            lambda: layers.Flatten()(x),
+            lambda: layers.BatchNormalization()(x),
+            lambda: layers.Conv2DTranspose(units, 2, strides=stride, padding="same")(x) if rows < 8 else x,
+            lambda: layers.UpSampling2D(2, interpolation=self._one_of(("nearest", "bilinear")))(x) if rows < 6 else x,
+            lambda: layers.Reshape((rows * columns, channels))(x),
+        ]
+
+    def _data(self, given: Any) -> Any:
+        shape = (ROWS, *[size or 5 for size in given.shape[1:]])
+        if given.dtype.kind == "i":
+            return self._rng.integers(0, WORDS, shape).astype("int32")
+        return np.where(self._rng.random(shape) < 0.2, 0, self._rng.normal(size=shape)).astype("float32")
