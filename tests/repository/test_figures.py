@@ -112,4 +112,4 @@ def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
             and abs(seconds(row[2]) / seconds(ours.strip()) - 1) < 0.02
             and abs(seconds(row[4]) / seconds(time) - 1) < 0.02
         ]
-        assert len(near) == 1, (name, near)
+        assert len({row[0] for row in near}) == 1, (name, near)  # both of our rows of a line may take as long
