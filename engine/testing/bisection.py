@@ -24,7 +24,7 @@ from ..passes.framework.prune import all_operations, needed_operations
 from ..passes.framework.specialise import Specialised
 from ..passes.framework.switches import only
 from ..runtime.interpreter import Interpreter
-from ..runtime.program import Program
+from ..runtime.program import Program, copied_value
 from ..saving.files import array_document, graph_to_dict
 
 Values = Mapping[Symbol, Any]
@@ -71,7 +71,8 @@ def bisect(
     one after the other, as long as the rest still departs. Variables have their values back afterwards.
 
     Args:
-        fetches: tensors of one graph, in any structure.
+        fetches: tensors and operations of one graph, in any structure. Of an operation, such as an assignment or the
+            update of an optimizer, the outputs are compared; of a group, those of the operations that it waits for.
         feeds: values by placeholders.
         rtol, atol: how far results may be from the interpreter's, as in `numpy.allclose`; NaN equals NaN.
 
@@ -89,7 +90,8 @@ def bisect(
 
     The idea is that of LLVM's ``-opt-bisect-limit``.
     """
-    targets = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
+    leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
+    targets = [t for leaf in leaves for t in (_values_of(leaf) if isinstance(leaf, Operation) else [leaf])]
     if not targets:
         raise ValueError("bisect: there is nothing to fetch; expected a tensor, or a structure of tensors.")
     given = {placeholder: np.asarray(value, placeholder.dtype) for placeholder, value in (feeds or {}).items()}
@@ -103,6 +105,12 @@ def bisect(
     return Blame(number, rewrites, notes, *_as_test(search.graph, target, cut))
 
 
+def _values_of(operation: Operation) -> list[Symbol]:
+    """Return what can be compared of an operation."""
+    waited = () if operation.outputs else operation.control_inputs
+    return [*operation.outputs, *[tensor for each in waited for tensor in each.outputs]]
+
+
 class _Search:
     """Runs steps of one graph under limits of rewrites, and compares them with the interpreter."""
 
@@ -111,7 +119,7 @@ class _Search:
         self._rtol, self._atol = rtol, atol
         effects = [effect for o in all_operations(graph.operations) for effect in o.effects]
         resources = dict.fromkeys(effect.resource for effect in effects)
-        self._variables = {each: each.stored_value() for each in resources if isinstance(each, Variable)}
+        self._variables = {each: copied_value(each.stored_value()) for each in resources if isinstance(each, Variable)}
 
     def departs(self, targets: Sequence[Symbol], given: Values, most: int) -> int | None:
         """Return how many rewrites the step gets under a limit if its results depart; None if they do not."""
@@ -133,7 +141,7 @@ class _Search:
             return run()
         finally:
             for variable, value in self._variables.items():
-                variable.write_value(value)
+                variable.write_value(copied_value(value))  # which steps may write into
 
     def _agree(self, one: Any, other: Any) -> bool:
         leaves, others = ([leaf for leaf in flatten(value) if is_array(leaf)] for value in (one, other))

@@ -129,3 +129,14 @@ def test_a_step_gets_as_many_rewrites_as_the_environment_allows(monkeypatch: pyt
     monkeypatch.setenv(limits.VARIABLE, "few")
     with pytest.raises(ValueError, match="ANABRANCH_REWRITES='few': expected how many rewrites"):
         operations()
+
+
+@pytest.mark.usefixtures("wrong_pass")
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_operations_write_is_compared(grouped: bool):
+    x, v = ab.placeholder((2,), "float32", "x"), ab.Variable([1.0, 2.0], name="v")
+    update = v.assign_sub(ops.sin(x)).operation
+    blame = ab.testing.bisect([x * 1, ab.group(update) if grouped else update], {x: [0.5, 1.0]})
+    assert blame is not None
+    assert "is a cosine, wrongly" in str(blame)
+    np.testing.assert_array_equal(v.numpy(), [1.0, 2.0])
