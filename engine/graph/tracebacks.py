@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ..common.keywords import explain_keywords
 from .provenance import is_own_file
@@ -46,29 +46,30 @@ def short_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, TypeError):
-                explain_keywords(error, function)
-            shorten(error, wrapped=True)
+            shorten(error, function)
             raise
 
     return called
 
 
-def shorten(error: BaseException, wrapped: bool = False) -> None:
+def shorten(error: BaseException, function: Callable[..., Any] | None = None) -> None:
     """Filter the traceback of an error, and of those that it comes from, if a user called the function that handles it.
 
-    Of each row of this package's frames the first is kept, which the user called, and of the last row also the last,
-    which raised the error. Where this package is the caller, the user's call further out filters.
+    Keep the first frame of each row of this package's frames, which the user called, and of the last row also the last
+    one, which raised the error. Where this package is the caller, the user's call further out filters.
 
     Args:
         error: an error that the calling function is about to raise again.
-        wrapped: whether the calling function stands for another one, so that its own frame says nothing.
+        function: what the calling function stands for, so that its own frame says nothing; an argument that this does
+            not have is explained.
     """
+    if function is not None and isinstance(error, TypeError):
+        explain_keywords(error, function)
     own = inspect.currentframe()
     caller = own and own.f_back and own.f_back.f_back
     if not _Filtering.enabled or (caller is not None and _is_ours(caller)):
         return
-    if wrapped and error.__traceback__ is not None:
+    if function is not None and error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
     pending, seen = [error], set[int]()
     while pending:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.keywords import explain_keywords
 from ..common.nest import flatten, is_mapping, is_sequence
 from ..graph.context import graph_context
 from ..graph.graph import Graph
@@ -98,9 +97,7 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
                         return recorded_call(function, args, kwargs, graph)
             return function(*args, **kwargs)
         except Exception as error:
-            if isinstance(error, TypeError):
-                explain_keywords(error, function)
-            shorten(error, wrapped=True)
+            shorten(error, function)
             raise
 
     return call

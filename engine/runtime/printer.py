@@ -346,7 +346,7 @@ class Block:
             print_call(self, operation, self.printer.bodies)
         elif operation in self.printer.ran:
             self._print_ran(operation)
-        elif operation in self.printer.updates.operations and self.printer.guard is None and not self.printer.by_run:
+        elif operation in self.printer.updates.in_place and self.printer.guard is None and not self.printer.by_run:
             self._print_update(operation)
         elif operation in self.printer.kernels and not self.printer.by_run and not isinstance(op, AssignRows):
             self._print_kernel(operation)

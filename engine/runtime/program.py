@@ -457,7 +457,8 @@ def _printer(
     in_slots = written_into_slots(operations, fetches) if is_on("memory") and step.holds(ArrayWrite) else {}
     plan = plan_buffers(operations, fetches, in_slots) if kernels and is_on("memory") else {}
     beside = [operation for group in groups for operation in group]
-    updates = updates_in_place(operations, fetches, in_slots, beside) if is_on("memory") else None
+    has_updates = is_on("memory") and any(kind.updates_first for kind in step.kinds)
+    updates = updates_in_place(operations, fetches, in_slots, beside) if has_updates else None
     if is_recording():
         apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
         tell_buffers(plan, in_slots, in_rows, apart)

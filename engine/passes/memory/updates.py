@@ -29,11 +29,11 @@ class Updates:
     """The updates of a step that need no copy.
 
     Attributes:
-        operations: those that may run by `Op.run_over`.
+        in_place: those that may run by `Op.run_over`, in order.
         variables: the parameters of loop bodies that they change: their first values are copied before the loop.
     """
 
-    operations: set[Operation] = field(default_factory=set[Operation])
+    in_place: dict[Operation, None] = field(default_factory=dict[Operation, None])
     variables: set[Symbol] = field(default_factory=set[Symbol])
 
 
@@ -53,8 +53,9 @@ def updates_in_place(
     """
     found = Updates()
     _find(operations, set(fetches), set(), shared, found)
-    found.operations.difference_update(beside)
-    for operation in found.operations:
+    for operation in beside:
+        found.in_place.pop(operation, None)
+    for operation in found.in_place:
         note_change("memory", operation, f"is written into {operation.inputs[0].operation.name!r}, without a copy")
     return found
 
@@ -76,7 +77,7 @@ def _find(
             if target not in owned and not _is_own(target, order, shared):
                 continue
             if _ends_with(operation, order, users, outliving):
-                found.operations.add(operation)
+                found.in_place[operation] = None
                 found.variables.update(owned & {target})
     for operation in block:
         if isinstance(operation.op, Recursion):  # frames of calls may hold what an iteration had
@@ -107,11 +108,10 @@ def _ends_with(
 ) -> bool:
     """Test whether nothing needs the first input of an update, nor what may share its memory, but the update."""
     target = update.inputs[0]
-    others = {t: [user for user in using if user is not update] for t, using in users.items()}
-    aliases = with_views([target], others)
+    aliases = with_views([target], users)  # an update gives no view
     if not _is_array(target) or not aliases.isdisjoint(outliving) or not aliases.isdisjoint(update.inputs[1:]):
         return False
-    using = [user for alias in aliases for user in others.get(alias, ())]
+    using = [user for alias in aliases for user in users.get(alias, ()) if user is not update]
     return all(order[user] < order[update] and _gives_arrays(user) for user in using)
 
 
