@@ -16,6 +16,15 @@ _LANE = 16  # bytes within which a vector is interleaved
 _UNSIGNED = -120  # by which an exclusive or makes both halves of a byte 8 larger: 0 to 15
 
 
+def filled_up(xp: Any, matrix: Any, rows: int, columns: int) -> Any:
+    """Return an int8 matrix with zeros behind its rows and columns, or the matrix itself where none are to be added."""
+    if matrix.shape == (rows, columns):
+        return matrix
+    filled = xp.zeros((rows, columns), xp.int8)
+    filled[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return filled
+
+
 @dataclass(frozen=True)
 class Int4Panels:
     """The layout of a matrix of four-bit integers: for some columns, for each four terms, their bytes interleaved.
@@ -51,11 +60,11 @@ class Int4Panels:
 
     def laid_out(self, xp: Any, matrix: Any) -> Any:
         """Return the bytes of a matrix in this layout."""
-        filled = xp.zeros((self.padded, self.wide), xp.int8)
-        filled[: self.terms, : self.width] = matrix
         sizes = (self.padded // _FOUR, _FOUR, self.wide // self.line, self.line // _LANE, _FOUR, _LANE // _FOUR)
-        parts = filled.reshape(sizes).transpose((2, 0, 4, 3, 5, 1))
-        return xp.ascontiguousarray(parts).reshape(-1) ^ xp.int8(_UNSIGNED)
+        parts = filled_up(xp, matrix, self.padded, self.wide).reshape(sizes).transpose((2, 0, 4, 3, 5, 1))
+        flat = parts.copy().reshape(-1)
+        flat ^= xp.int8(_UNSIGNED)
+        return flat
 
     def plain(self, xp: Any, flat: Any) -> Any:
         """Return the matrix as it is stored elsewhere."""

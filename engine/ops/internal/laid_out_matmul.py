@@ -20,7 +20,7 @@ from ...graph.state.initial_values import Later
 from ...graph.state.variable import Variable
 from ..base import Op, Operation, Sample, Tensor
 from ..neural.quantized import QuantizedMatMul
-from .laid_out_int4 import Int4Panels
+from .laid_out_int4 import Int4Panels, filled_up
 
 SUB = 16  # columns that are side by side
 _MOST_COMPUTED = 2  # of so many times that a value was needed again, it stays beside the layout
@@ -71,11 +71,12 @@ class Panels:
     def laid_out(self, xp: Any, matrix: Any) -> Any:
         """Return the bytes of a matrix in this layout."""
         matrix = matrix.T if self.transpose else matrix
-        filled = xp.zeros((self.padded, self.wide), xp.int8)
-        filled[: self.terms, : self.columns] = matrix
-        parts = filled.reshape((self.padded // self.group, self.group, self.wide // SUB, SUB)).transpose((2, 0, 3, 1))
-        flat = xp.ascontiguousarray(parts).reshape(-1)
-        return flat ^ xp.int8(-128) if self.is_unsigned else flat
+        sizes = (self.padded // self.group, self.group, self.wide // SUB, SUB)
+        parts = filled_up(xp, matrix, self.padded, self.wide).reshape(sizes).transpose((2, 0, 3, 1))
+        flat = parts.copy().reshape(-1)
+        if self.is_unsigned:
+            flat ^= xp.int8(-128)
+        return flat
 
     def plain(self, xp: Any, flat: Any) -> Any:
         """Return the matrix as it is stored elsewhere."""
