@@ -8,10 +8,8 @@ of a process.
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +22,6 @@ from .arrays import creation, gathering, shaping
 from .base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, apply_effect, cast
 from .base import convert_to_tensor as to_tensor
 from .math import comparison, reduction
-from .math.elementwise import stop_gradient
 from .run_time_shapes import reshape_like
 
 REDUCE_OPS = ("sum", "mean", "max", "min")
@@ -146,53 +143,6 @@ def set_finder(find: Callable[[], Group | None]) -> None:
     """Set what finds the group of this process; it gives None for a process alone."""
     global _find
     _find = find
-
-
-# --- steps that replicas run together -------------------------------------------------------------------------------
-
-
-class _Replicas(threading.local):
-    def __init__(self) -> None:
-        self.weights: list[Any] = []
-
-
-_replicas = _Replicas()
-
-
-@contextlib.contextmanager
-def replicated(weight: Any = 1.0) -> Generator[None]:
-    """Make a block that builds a step which all members of the group run, each on its own rows.
-
-    Args:
-        weight: how much this member's loss counts in the sum of all members' losses: its part of the rows.
-    """
-    _replicas.weights.append(weight)
-    try:
-        yield
-    finally:
-        _replicas.weights.pop()
-
-
-def is_replicated() -> bool:
-    """Test whether a step of several members is being built."""
-    return bool(_replicas.weights) and current_group().size > 1
-
-
-def sum_over_replicas(x: Tensor) -> Tensor:
-    """Return the sum of a tensor over all replicas, inside `replicated`; outside of it, the tensor itself.
-
-    Its gradient is that of the weighted sum of the replicas' losses, whatever part of the rows each has.
-    """
-    if not is_replicated():
-        return x
-    weight = cast(to_tensor(_replicas.weights[-1]), x.dtype)
-    return _with_gradient_times(all_reduce(_with_gradient_times(x, 1.0 / weight)), weight)
-
-
-def _with_gradient_times(x: Tensor, factor: Tensor) -> Tensor:
-    """Return `x`, whose gradient is multiplied."""
-    scaled = x * factor
-    return stop_gradient(x) + (scaled - stop_gradient(scaled))
 
 
 # --- the ops --------------------------------------------------------------------------------------------------------

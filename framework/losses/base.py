@@ -13,6 +13,7 @@ from ...engine.graph.spec import shape_text, shapes_compatible
 from ...engine.objects.floats import layer_dtype
 from ...engine.objects.names import name_for
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ...engine.ops.replicas import part_of_mean, part_of_sum
 from ...layers.core.calling import symbols_in
 from ..calling import as_argument, is_symbolic, mask_of
 
@@ -255,14 +256,14 @@ def reduce_weighted(
         return values
     total = ops.sum(values)
     if reduction == "sum":
-        return total
+        return part_of_sum(total)
     if reduction == "mean_with_sample_weight" and weights is not None:
-        return ops.divide_no_nan(total, ops.sum(weights))
+        return part_of_mean(total, ops.sum(weights))
     if mask is None:
         return _over_count(total, ops.size(values))
     # The mean over what the mask keeps. It is smaller than `values` where there are several values for each entry.
     kept = ops.sum(ops.cast(mask, values.dtype))
-    mean = ops.divide_no_nan(total, kept)
+    mean = part_of_mean(total, kept)
     return mean if mask.shape == values.shape else mean * (_float(ops.size(mask)) / _float(ops.size(values)))
 
 

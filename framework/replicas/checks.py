@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...distribute.strategies.data_parallel import DataParallel
+from ...distribute.strategies.model_parallel import ModelParallel
 from ...distribute.strategies.strategy import ParameterServer, Strategy
 from ...engine.common.nest import flatten
 from .optimizer_shards import check_optimizer
@@ -16,15 +18,15 @@ def check_compiled(model: Any, strategy: Strategy) -> None:
     Raises:
         ValueError: it can't be trained there; the message says why.
     """
-    check_model(model)
+    check_model(model, strategy)
     if isinstance(strategy, ParameterServer):
         check_not_synchronized(model)
     elif getattr(strategy, "shard", None):
         check_optimizer(model.optimizer)
 
 
-def check_model(model: Any) -> None:
-    """Check that the state of layers belongs to no row, and that losses are means over rows.
+def check_model(model: Any, strategy: Any) -> None:
+    """Check that the state of layers belongs to no row, and that the strategy has the losses of the whole batch.
 
     Raises:
         ValueError: they don't; the message says which.
@@ -37,7 +39,7 @@ def check_model(model: Any) -> None:
             "stateful=False, or train without a cluster."
         )
     # The mean of gradients would not be the gradient of the whole.
-    for loss, reduction in losses_without_mean(model):
+    for loss, reduction in losses_without_mean(model, strategy):
         raise ValueError(
             f"Loss {loss!r} of model {model.name!r} has reduction={reduction!r}. Replicas take the mean of their "
             "gradients, weighted by rows, which is right for losses that are means over rows: use "
@@ -59,12 +61,19 @@ def check_not_synchronized(model: Any) -> None:
         )
 
 
-def losses_without_mean(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the compiled losses that are not means over rows: the name of each, or itself, and its reduction."""
+def losses_without_mean(model: Any, strategy: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the compiled losses of which replicas can't find that of all rows: the name of each, or itself, and its
+    reduction."""
+    sums = ("sum", "mean_with_sample_weight") if sums_totals(strategy) else ()
     for loss in flatten(model._given_loss):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in ("sum_over_batch_size", "mean", "auto"):
+        if reduction not in ("sum_over_batch_size", "mean", "auto", *sums):
             yield getattr(loss, "name", loss), reduction
 
 
-__all__ = ["check_compiled", "check_model", "check_not_synchronized", "losses_without_mean"]
+def sums_totals(strategy: Any) -> bool:
+    """Test whether a strategy's replicas sum what their losses are divided by, such as numbers of unmasked steps."""
+    return isinstance(strategy, ModelParallel) or (isinstance(strategy, DataParallel) and strategy.of is None)
+
+
+__all__ = ["check_compiled", "check_model", "check_not_synchronized", "losses_without_mean", "sums_totals"]

@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from ...engine import ops
 from ...engine.common.dtypes import DType
 from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
+from ...engine.graph.graph import ReadVariable, get_default_graph
+from ...engine.ops.replicas import noting_totals
+from ...engine.passes.framework.prune import needed_operations
 from ..data.adapters import Batch, Layout
 from .checks import losses_without_mean
+from .running_logs import build_again
 from .traced import Entry, StepTracer, placeholders
 
 
@@ -153,12 +158,43 @@ class CutSteps:
                 f"{kind}: the layers {synchronized} of model {model.name!r} are synchronized, but each {part} is "
                 "computed by itself here, with statistics of its own. Use synchronized=False."
             )
-        for loss, reduction in losses_without_mean(model):
+        for loss, reduction in losses_without_mean(model, self.strategy):
             raise ValueError(
                 f"{kind}: loss {loss!r} of model {model.name!r} has reduction={reduction!r}. The gradient of a batch "
                 "is the mean of those of its parts, weighted by rows, which is right for losses that are means over "
                 "rows: use reduction='sum_over_batch_size', with another learning rate if need be."
             )
+
+
+def totals_of_batch(tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Tensor] | None:
+    """Build the totals of a step's losses over a batch in the current graph, in the order of the step.
+
+    A step on the whole batch is traced aside. Of its operations those are built that the totals need: mostly masks,
+    weights and their sums.
+
+    Args:
+        tracer: of the training step.
+        layout, tensors: the batch.
+
+    Returns:
+        The totals, for `replicated`; None where they depend on random numbers, of which replicas draw their own.
+    """
+    if not tracer.totals:
+        return []
+    with eagerly(), Graph().as_default() as aside, noting_totals() as noted:
+        feeds = placeholders(like_batch(layout, tensors))
+        tracer.trace(layout, feeds)
+    totals = [total for total in noted if total.graph is aside]
+    needed = needed_operations(aside, totals, feeds)
+    if any(operation.writes for operation in needed):
+        return None
+    graph = get_default_graph()
+    found: dict[Any, Any] = dict(zip(feeds, [graph.capture(tensor) for tensor in tensors], strict=True))
+    for operation in needed:
+        if isinstance(operation.op, ReadVariable):
+            found[operation.outputs[0]] = graph.capture(ops.convert_to_tensor(operation.op.variable))
+    build_again([operation for operation in needed if not isinstance(operation.op, ReadVariable)], found)
+    return [found[total] for total in totals]
 
 
 def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
@@ -174,4 +210,4 @@ def wide(dtype: DType) -> Any:
     return "float32" if dtype.itemsize < 4 and dtype.kind not in "iu" else dtype
 
 
-__all__ = ["CutSteps", "like_batch", "wide"]
+__all__ = ["CutSteps", "like_batch", "totals_of_batch", "wide"]

@@ -19,8 +19,9 @@ from ...engine.graph import IndexedSlices, Tensor, eagerly
 from ...engine.graph.scopes import device
 from ...engine.ops.random.keys import like, standing_in
 from ...engine.ops.random.rows import Axes, Window, drawing_rows
+from ...engine.ops.replicas import replicated
 from ..data.adapters import Layout
-from .cut_steps import CutSteps, like_batch, wide
+from .cut_steps import CutSteps, like_batch, totals_of_batch, wide
 from .traced import Entry, StepTracer
 
 
@@ -49,6 +50,7 @@ class LocalSteps(CutSteps):
             replicas = replicas[: max(rows, 1)]  # where there are fewer rows than replicas some have none
         count: Any = ops.shape(tensors[0])[0] if rows is None else rows
         axes = self._axes_of(tracer, layout, tensors)
+        totals = totals_of_batch(tracer, layout, tensors)
         generators: list[Any] = [{}]  # the first replica takes the step's own
         for replica in replicas[1:]:
             with replica():
@@ -57,8 +59,8 @@ class LocalSteps(CutSteps):
         for number, replica in enumerate(replicas):
             first, last = _bounds(count, number, len(replicas))
             window = Window(*[ops.cast(each, "int64") for each in (first, last - first, count)])
-            with replica(), standing_in(generators[number]), drawing_rows(axes, window):
-                weight = _share(last - first, count)
+            weight = _share(last - first, count)
+            with replica(), standing_in(generators[number]), drawing_rows(axes, window), replicated(weight, totals):
                 found = tracer.traced_entries(layout, [tensor[first:last] for tensor in tensors], weight)
                 parts.append([_weighted(entry, given, weight) for entry, given in found])
         return [_sum(entry, [part[number] for part in parts]) for number, entry in enumerate(tracer.entries)]

@@ -21,9 +21,10 @@ from ...distribute.strategies.strategy import Strategy
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Graph, IndexedSlices
-from ...engine.ops.collectives import all_gather, replicated
+from ...engine.ops.collectives import all_gather, all_reduce
 from ...engine.ops.random.keys import global_generator
 from ...engine.ops.random.rows import Window, drawing_rows
+from ...engine.ops.replicas import replicated
 from ...engine.session.programs import make_program
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import make_progress
@@ -103,7 +104,7 @@ class ParallelFit(ClusterFit):
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
         first = self._first_part() if self._shares is None else self._shares.batch(0)
-        with replicated():
+        with replicated() if self.strategy.of is None else nullcontext():  # stages compute losses of microbatches
             self.plan = StepTracer(self.model, self.strategy, first)
             # Replicas of stages draw for microbatches, each by itself.
             self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
@@ -368,6 +369,8 @@ class ParallelFit(ClusterFit):
     def _build_idle(self) -> Any:
         """Build the program of a worker that has no row of a batch: it takes part in the sums, and makes the update."""
         with Graph().as_default() as graph:
+            for total in self.plan.totals:  # of losses, of which it has nothing
+                all_reduce(ops.zeros(total.shape or (), total.dtype))
             self._build_updates([_nothing(entry) for entry in self.plan.entries])
             effects = [operation for operation in graph.operations if operation.writes]
         return make_program(graph, effects, [])

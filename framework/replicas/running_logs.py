@@ -54,14 +54,25 @@ class RunningLog:
         found = {tensor: value_of(variable) for tensor, variable in self.state.items()}
         for tensor, variable in zip(self.given, variables, strict=True):
             found[tensor] = graph.capture(ops.cast(value_of(variable), tensor.dtype))
-        for operation in self.operations:
-            for tensor in operation.inputs:
-                if tensor not in found:  # a constant
-                    found[tensor] = graph.add(tensor.operation.op, ()).outputs[0]
-            inputs = [found[tensor] for tensor in operation.inputs]
-            made = copied(operation, inputs, graph) if operation.op.regions else graph.add(operation.op, inputs)
-            found.update(zip(operation.outputs, made.outputs, strict=True))
+        build_again(self.operations, found)
         return found[self.value]
+
+
+def build_again(operations: Iterable[Operation], found: dict[Symbol, Symbol]) -> None:
+    """Build copies of operations in the current graph.
+
+    Args:
+        operations: of another graph, in program order.
+        found: what stands for tensors of that graph, which gets the results. Those that it lacks are constants.
+    """
+    graph = get_default_graph()
+    for operation in operations:
+        for tensor in operation.inputs:
+            if tensor not in found:
+                found[tensor] = graph.add(tensor.operation.op, ()).outputs[0]
+        inputs = [found[tensor] for tensor in operation.inputs]
+        made = copied(operation, inputs, graph) if operation.op.regions else graph.add(operation.op, inputs)
+        found.update(zip(operation.outputs, made.outputs, strict=True))
 
 
 def find_running(
@@ -100,4 +111,4 @@ def find_running(
     return RunningLog(value, found, {t: known[t] for t in inputs if t in known}, given)
 
 
-__all__ = ["LogKey", "RunningLog", "find_running"]
+__all__ = ["LogKey", "RunningLog", "build_again", "find_running"]

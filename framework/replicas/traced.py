@@ -21,6 +21,7 @@ from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, S
 from ...engine.graph.graph import get_default_graph
 from ...engine.ops.random.keys import SeedGenerator, noting_keys
 from ...engine.ops.random.rows import Axes, finding_axes
+from ...engine.ops.replicas import noting_totals
 from ...engine.queues.replica_steps import Part
 from ...optim.clipping import on_values
 from ...optim.replicas import handing_over, has_scaled
@@ -115,6 +116,7 @@ class StepTracer:
         applications: each optimizer that is applied, with its variables.
         keys: how many keys of each generator a step takes; empty if that may depend on the data.
         generators: all whose keys it takes.
+        totals: the specs of what losses sum over replicas, in the order of the step.
         log_names: of the step's logs, where it has a say in that.
         log_variables: the variables that get the means of what replicas log.
     """
@@ -124,7 +126,7 @@ class StepTracer:
         self._replica = replica
         self.gradients_at = 0
         self.keys: list[int] = []
-        check_model(model)
+        check_model(model, replica)
         self._resets: dict[Variable, Any] = {}
         self.log_variables: dict[LogKey, Variable] = {}
         self._metric_updates: MetricUpdates | None = None
@@ -145,9 +147,10 @@ class StepTracer:
         self.arrange()
         parts = [part for part in stateful_parts(model).values() if isinstance(part, SeedGenerator)]
         self._generators = {part: (number, part.seed) for number, part in enumerate(parts)}
-        with Graph().as_default() as graph, finding_axes() as axes, noting_keys() as keys:
+        with Graph().as_default() as graph, finding_axes() as axes, noting_keys() as keys, noting_totals() as totals:
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
+        self.totals = [total.spec for total in totals if total.graph is graph]
         self._running = traced.running
         self._draws = len(axes)
         self.generators = list(dict.fromkeys(generator for generator, _ in keys))

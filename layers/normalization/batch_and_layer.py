@@ -13,7 +13,7 @@ from ...engine.objects import constraints, initializers, regularizers
 from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.ops.base import TensorLike
-from ...engine.ops.collectives import is_replicated, sum_over_replicas
+from ...engine.ops.replicas import is_replicated, sum_over_replicas
 from ..core.input_spec import InputSpec, known_shape
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature

@@ -14,6 +14,7 @@ from ...engine.objects.registry import serialize_keras_object
 from ...engine.ops.base import TensorLike
 from ...engine.ops.neural.embedding import shards_of
 from ...engine.ops.random import samplers as random
+from ...engine.ops.replicas import part_of_mean
 from ..core.dense import known_features, positive_int
 from ..core.embedding import Embedding
 from ..core.layer import Layer
@@ -207,7 +208,7 @@ def _mean(losses: Tensor, mask: TensorLike | None) -> Tensor:
     if mask is None:
         return ops.mean(losses)
     live = ops.cast(mask, "bool")
-    return ops.divide_no_nan(ops.sum(ops.where(live, losses, ops.zeros_like(losses))), ops.sum(live))
+    return part_of_mean(ops.sum(ops.where(live, losses, ops.zeros_like(losses))), ops.sum(live))
 
 
 def _checked_embedding(embedding: object, num_classes: int) -> Any:

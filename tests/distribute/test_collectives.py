@@ -29,7 +29,7 @@ from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.distribute.collectives.links import Links
 from anabranch.distribute.environment import note_end, time_of_end
 from anabranch.distribute.transport.connections import RefusedError
-from anabranch.engine.ops import collectives
+from anabranch.engine.ops import collectives, replicas
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 from anabranch.framework.replicas.buckets import summed
 
@@ -270,7 +270,8 @@ def test_a_port_that_is_in_use_is_named() -> None:
 def in_threads(members: Members, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[ProcessGroup], Any]], Any]:
     """Runs ops as each member: in a thread whose group it is."""
     local = threading.local()
-    monkeypatch.setattr(collectives, "current_group", lambda: local.group)
+    for module in (collectives, replicas):
+        monkeypatch.setattr(module, "current_group", lambda: local.group)
 
     def run(call: Callable[[ProcessGroup], Any]) -> list[Any]:
         def as_member(member: ProcessGroup) -> Any:
@@ -354,7 +355,7 @@ def test_synchronized_normalisation_is_that_of_all_rows(members: Members, in_thr
         layer = ab.layers.BatchNormalization(synchronized=True, momentum=0.5)
         layer.build((None, 4, 5))
         given = ab.constant(x[rows])
-        scope = contextlib.nullcontext() if weight is None else collectives.replicated(weight)
+        scope = contextlib.nullcontext() if weight is None else replicas.replicated(weight)
         with ab.GradientTape() as tape, scope:
             tape.watch(given)
             y = layer(given, training=True, mask=None if mask is None else mask[rows])

@@ -1,0 +1,184 @@
+"""Steps that replicas run together, each on its own rows: sums over all of them, and losses that need such sums.
+
+A strategy sums the replicas' losses and gradients, each multiplied by the replica's part of the rows. That is the loss
+of the whole batch where a loss is a mean over rows. A mean over something else, such as the unmasked steps of
+sequences, is divided by the number of these in the whole batch instead of the replica's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ..graph import Placeholder, Symbol
+from ..graph.graph import ReadVariable, get_default_graph
+from .arrays.joining import stack, unstack
+from .base import Tensor, cast
+from .base import convert_to_tensor as to_tensor
+from .collectives import all_reduce, current_group
+from .math.comparison import divide_no_nan
+from .math.elementwise import stop_gradient
+
+
+class _Replica(NamedTuple):
+    weight: Any
+    totals: Iterator[Tensor] | None
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.replicas: list[_Replica] = []
+        self.noted: list[Symbol] | None = None
+
+
+_state = _State()
+
+
+@contextlib.contextmanager
+def replicated(weight: Any = 1.0, totals: Iterable[Tensor] | None = None) -> Generator[None]:
+    """Make a block that builds the step of one of several replicas, which has some rows of a batch.
+
+    Args:
+        weight: how much its loss counts in the sum of all replicas' losses: its part of the rows.
+        totals: those of the whole batch, in the order in which the step asks for them; see `noting_totals`. None where
+            all members of the group run the step, and sum what each has.
+    """
+    _state.replicas.append(_Replica(weight, None if totals is None else iter(totals)))
+    try:
+        yield
+    finally:
+        _state.replicas.pop()
+
+
+@contextlib.contextmanager
+def noting_totals() -> Generator[list[Symbol]]:
+    """Make a block that builds a step; yield what its losses give to be summed over replicas, in this order."""
+    before, _state.noted = _state.noted, []
+    try:
+        yield _state.noted
+    finally:
+        _state.noted = before
+
+
+def is_replicated() -> bool:
+    """Test whether a step of several members of the group is being built."""
+    replica = _current()
+    return replica is not None and replica.totals is None
+
+
+def sum_over_replicas(x: Tensor) -> Tensor:
+    """Return the sum of a tensor over all members, inside `replicated`; outside of it, the tensor itself.
+
+    Its gradient is that of the weighted sum of the members' losses, whatever part of the rows each has.
+    """
+    if not is_replicated():
+        return x
+    weight = _weight(_state.replicas[-1], x)
+    return _with_gradient_times(all_reduce(_with_gradient_times(x, 1.0 / weight)), weight)
+
+
+def _with_gradient_times(x: Tensor, factor: Tensor) -> Tensor:
+    """Return `x`, whose gradient is multiplied."""
+    scaled = x * factor
+    return stop_gradient(x) + (scaled - stop_gradient(scaled))
+
+
+# --- losses ---------------------------------------------------------------------------------------------------------
+
+
+def part_of_sum(total: Tensor) -> Tensor:
+    """Return a replica's sum over its rows as the loss whose weighted sum over replicas is the sum over all rows.
+
+    Outside of `replicated`, and where the sum does not depend on the batch, it is the sum itself.
+
+    Args:
+        total: a scalar.
+    """
+    replica = _current()
+    if replica is None or not isinstance(total, Symbol):
+        return total
+    if _is_outermost() and not _depends_on(total, Placeholder):
+        return total
+    return total / _weight(replica, total)
+
+
+def part_of_mean(total: Tensor, count: Tensor) -> Tensor:
+    """Return ``total / count``, or 0 where nothing counts.
+
+    Inside `replicated` it is the loss whose weighted sum over replicas is the mean over what counts in the whole batch.
+    In a loop or a branch, which replicas may run differently, a replica divides by its own count.
+
+    Args:
+        total: a scalar, the sum of what counts.
+        count: a scalar, the number of what counts, or the sum of its weights.
+    """
+    replica = _current()
+    is_alone = replica is None and _state.noted is None
+    if is_alone or not isinstance(total, Symbol) or not isinstance(count, Symbol) or not _is_outermost():
+        return divide_no_nan(total, count)
+    wide = cast(count, "float64")
+    if not _depends_on(count, ReadVariable):
+        return divide_no_nan(total, _part_of(_over_all(wide, replica), replica, total))
+    # The gradient through the count is that of the whole batch's mean by the whole batch's count.
+    both = stop_gradient(_over_all(stack([cast(total, "float64"), wide]), replica))
+    whole_total, whole_count = unstack(both)
+    mean = cast(divide_no_nan(whole_total, whole_count), total.dtype)
+    return divide_no_nan(total - mean * (count - stop_gradient(count)), _part_of(whole_count, replica, total))
+
+
+def _current() -> _Replica | None:
+    """Return the replica whose step is being built; None where there is one alone."""
+    replica = _state.replicas[-1] if _state.replicas else None
+    return None if replica is None or (replica.totals is None and current_group().size == 1) else replica
+
+
+def _weight(replica: _Replica, like: Tensor) -> Tensor:
+    """Return a replica's part of the rows, in the dtype of a tensor."""
+    return cast(to_tensor(replica.weight, "float64"), like.dtype)
+
+
+def _over_all(x: Tensor, replica: _Replica | None) -> Tensor:
+    """Return the sum of what all replicas give."""
+    if _state.noted is not None and isinstance(x, Symbol):
+        _state.noted.append(x)
+    if replica is None:
+        return x
+    return all_reduce(x) if replica.totals is None else next(replica.totals)
+
+
+def _part_of(count: Tensor, replica: _Replica | None, like: Tensor) -> Tensor:
+    """Return the part of a count of the whole batch by which a replica divides, in the dtype of a tensor."""
+    part = count if replica is None else count * _weight(replica, count)
+    return cast(part, like.dtype)
+
+
+def _is_outermost() -> bool:
+    """Test whether operations are built outside of loops and branches."""
+    return get_default_graph().parent is None
+
+
+def _depends_on(tensor: Symbol, kind: type[Placeholder | ReadVariable]) -> bool:
+    """Test whether a tensor is computed of what some operations give; of variables, in a way that has gradients."""
+    seen = {tensor}
+    pending = [tensor]
+    while pending:
+        operation = pending.pop().operation
+        if isinstance(operation.op, kind):
+            return True
+        for each in operation.inputs:
+            if each not in seen and (kind is not ReadVariable or each.spec.differentiable):
+                seen.add(each)
+                pending.append(each)
+    return False
+
+
+__all__ = [
+    "is_replicated",
+    "noting_totals",
+    "part_of_mean",
+    "part_of_sum",
+    "replicated",
+    "sum_over_replicas",
+]

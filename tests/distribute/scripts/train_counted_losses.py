@@ -1,0 +1,27 @@
+"""Trains the models of shared/counted_losses.py as one of the workers of a cluster, and saves what came of it.
+
+train_counted_losses.py STRATEGY OUTPUT [MODEL ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import anabranch as ab
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from shared.counted_losses import MODELS, results
+
+
+def main(kind: str, output: str, names: list[str]) -> None:
+    strategy = getattr(ab.distribute, kind)()
+    found = {f"{name}: {key}": value for name in names or MODELS for key, value in results(name, strategy).items()}
+    np.savez(f"{output}-{strategy.task_index}.npz", **found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
