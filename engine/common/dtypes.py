@@ -147,6 +147,11 @@ def epsilon(dtype: DType) -> float:
     return 2.0**-7 if name_of(dtype) == "bfloat16" else float(np.finfo(dtype).eps)
 
 
+def accumulator_of(dtype: DType) -> DType | None:
+    """Return the wider dtype in which sums of `dtype` are accumulated, if not in `dtype` itself."""
+    return float32 if dtype.itemsize == 2 and is_floating(dtype) else None
+
+
 def is_integer(dtype: DType) -> bool:
     """Test whether `dtype` holds signed or unsigned integers."""
     return dtype.kind in "iu"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.dtypes import DType
+from ..common.dtypes import DType, accumulator_of
 from .spec import Shape
 from .tensor import Operators, Tensor, operator_functions, symbol_of
 from .value import Value
@@ -97,8 +97,10 @@ class IndexedSlices(Operators, _Fields):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values, indices, shape = map(np.asarray, (self.values, self.indices, self.whole_shape()))
-        dense = np.zeros(tuple(shape.tolist()), values.dtype)
-        np.add.at(dense, indices, values)
+        wide = accumulator_of(values.dtype) or values.dtype
+        dense = np.zeros(tuple(shape.tolist()), wide)
+        np.add.at(dense, indices, values.astype(wide, copy=False))
+        dense = dense.astype(values.dtype, copy=False)
         return dense if dtype is None else dense.astype(dtype)
 
     def __repr__(self) -> str:

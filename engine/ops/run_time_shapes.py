@@ -70,7 +70,8 @@ def _shape_value(shape: tuple[int, ...]) -> Tensor:
 class SumToShape(Op):
     """Undo broadcasting: the sum of the first input over the axes along which it was broadcast from a shape.
 
-    Inputs: x, and the wanted shape as an int32 vector. `shape` is what is known of that shape statically.
+    Half precision is summed in float32. Inputs: x, and the wanted shape as an int32 vector. `shape` is what is known
+    of that shape statically.
     """
 
     shape: Shape
@@ -98,17 +99,19 @@ class SumToShape(Op):
         yield Sample(cls((1, 3)), [x, np.array([1, 3], "int32")], x.sum((0, 1), keepdims=True)[0], label="matrix")
         yield Sample(cls(()), [x, np.array([], "int32")], np.float32(66), label="scalar")
         yield Sample(cls((None, 3)), [x[:0], np.array([2, 3], "int32")], np.zeros((2, 3), "float32"), label="empty")
+        half = np.ones((4096, 2), "float16")
+        yield Sample(cls((2,)), [half, np.array([2], "int32")], half[0] * 4096, (), label="half precision")
 
 
 def sum_to(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
-    """Return `x` summed down to `shape`, from which it was broadcast."""
+    """Return `x` summed down to `shape`, from which it was broadcast. Half precision is summed in float32."""
     if x.shape == shape:
         return x
     extra = x.ndim - len(shape)
     widened = [axis + extra for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + extra] != 1]
     axes = (*range(extra), *widened)
-    summed = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
-    return as_scalar_or_array(summed.reshape(summed.shape[extra:]))
+    summed = x.sum(axis=axes, keepdims=True, dtype=dtypes.accumulator_of(x.dtype) or x.dtype)
+    return as_scalar_or_array(summed.reshape(summed.shape[extra:]).astype(x.dtype, copy=False))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ..common.dtypes import accumulator_of
 from ..graph.op import as_scalar_or_array
 from .attempts import Attempt
 
@@ -95,9 +96,10 @@ class SparseTotal:
         rows = np.concatenate([indices for indices, _ in found])
         values = np.concatenate([values for _, values in found])
         unique, position = np.unique(rows, return_inverse=True)
-        total = np.zeros((len(unique), *values.shape[1:]), values.dtype)
-        np.add.at(total, position, values)
-        return unique, total if divisor == 1 else (total / divisor).astype(total.dtype), whole
+        wide = accumulator_of(values.dtype) or values.dtype
+        total = np.zeros((len(unique), *values.shape[1:]), wide)
+        np.add.at(total, position, values.astype(wide, copy=False))
+        return unique, (total if divisor == 1 else total / divisor).astype(values.dtype, copy=False), whole
 
 
 class AccumulatorState:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...common.dtypes import accumulator_of
 from ...graph.graph import Operation
-from ...ops.math.reduced import accumulator_of
 from ...ops.math.reduction import ArgExtremum, ArgMax, ArgMin
 from ...ops.math.running import CumProd, CumSum, LinearScan, Shift
 from ..expression.expression import UnsupportedError

@@ -20,7 +20,7 @@ from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, convert_to_tensor, normalize_axis
 from ..containers.cotangent import Contribution
 from ..run_time_shapes import runtime_shape
-from .indexing import add_at, is_in_range
+from .indexing import accumulating, add_at, is_in_range
 from .shaping import ravel
 
 
@@ -81,7 +81,10 @@ def combine_rows(xp: Any, ufunc: str, out: Any, places: Any, values: Any) -> Non
 
 
 def add_rows(xp: Any, out: Any, indices: Any, values: Any, axis: int, wrap: bool) -> None:
-    """Add `values` into the contiguous `out`, in place, at `indices` along `axis`; repeated ones add up."""
+    """Add `values` into the contiguous `out`, in place, at `indices` along `axis`; repeated ones add up.
+
+    Half precision is added up in float32.
+    """
     size = out.shape[axis]
     positions = checked_positions(xp, indices, size, axis, wrap)
     if not positions.ndim:
@@ -91,7 +94,8 @@ def add_rows(xp: Any, out: Any, indices: Any, values: Any, axis: int, wrap: bool
     places = positions.reshape(-1)
     if outer != 1:  # each row of the result is one of `outer` times `size`
         places = ((xp.arange(outer) * size)[:, None] + places).reshape(-1)
-    combine_rows(xp, "add", out.reshape((outer * size, inner)), places, values.reshape((places.size, inner)))
+    with accumulating(xp, out.reshape((outer * size, inner)), places) as (total, at):
+        combine_rows(xp, "add", total, at, values.reshape((places.size, inner)))
 
 
 # --- take: along one axis -------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import EllipsisType
 from typing import Any, ClassVar
@@ -279,14 +280,35 @@ def _check_pick(spec: TensorSpec, axis: int, item: Item, pick: TensorSpec | None
 # --- x[...] and its gradient ----------------------------------------------------------------------------------------
 
 
+@contextmanager
+def accumulating(xp: Any, out: Any, places: Any) -> Generator[tuple[Any, Any]]:
+    """Yield the rows to which is added, and the places among them: `out` and `places`, or copies for half precision.
+
+    These are the named rows of `out` in float32; afterwards `out` gets their sums, rounded.
+    """
+    wide = dtypes.accumulator_of(out.dtype)
+    if wide is None:
+        yield out, places
+        return
+    named, places = xp.unique(places, return_inverse=True)
+    total = out[named].astype(wide)
+    yield total, places
+    out[named] = total.astype(out.dtype)
+
+
 def add_at(xp: Any, out: Any, key: tuple[Any, ...], values: Any) -> None:
-    """Add up ``out[key] += values`` in place, in a contiguous `out`, also at repeated positions."""
-    if values.size * 8 < out.size:
+    """Add up ``out[key] += values`` in place, in a contiguous `out`, also at repeated positions.
+
+    Half precision is added up in float32.
+    """
+    if values.size * 8 < out.size and dtypes.accumulator_of(out.dtype) is None:
         xp.add.at(out, key, values)
         return
     # On flat positions NumPy's add.at runs several times faster than on a tuple of indices.
     places = xp.arange(out.size).reshape(out.shape)[key]
-    xp.add.at(out.reshape(-1), places.reshape(-1), xp.broadcast_to(values, places.shape).reshape(-1))
+    values = xp.broadcast_to(values, places.shape).reshape(-1)
+    with accumulating(xp, out.reshape(-1), places.reshape(-1)) as (total, at):
+        xp.add.at(total, at, values.astype(total.dtype, copy=False))
 
 
 def is_in_range(op: Op, x: Tensor, indices: Sequence[Tensor]) -> bool:

@@ -161,6 +161,8 @@ class ScatterAdd(_Scatter):
         expected = np.array([[1, 1, 1], [1, 1, 2]], "float32")
         yield Sample(cls(), [x, pairs[1], values[0]], expected, differentiable=(0, 2), label="scalar")
         yield Sample(cls(), [x, pairs[:0], values[:0]], x, differentiable=(0, 2), label="empty")
+        one, many = np.ones(1, "float16"), np.ones(4096, "float16")
+        yield Sample(cls(), [one * 1024, np.zeros((4096, 1), "int32"), many], one * 5120, label="half precision")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:

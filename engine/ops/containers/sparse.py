@@ -38,7 +38,6 @@ from ..math.comparison import divide_no_nan, greater_equal, less, logical_and, m
 from ..math.complex_numbers import conjugated
 from ..math.elementwise import square, stop_gradient
 from ..math.mathematics import exp, sqrt
-from ..math.reduced import accumulator_of
 from ..math.running import cumsum
 from ..neural.embedding import embedding_lookup
 from ..run_time_shapes import runtime_shape
@@ -310,7 +309,7 @@ class SparseProduct(Op):
         rows = checked_positions(xp, rows, int(count), 0, wrap=False)
         columns = checked_positions(xp, columns, len(dense), 1, wrap=False)
         width = dense.shape[1]
-        out = xp.zeros((int(count), width), accumulator_of(dense.dtype) or dense.dtype)
+        out = xp.zeros((int(count), width), dtypes.accumulator_of(dense.dtype) or dense.dtype)
         for part in _parts_of(rows, width):
             products = dense[columns[part]] * values[part][:, None]
             combine_rows(xp, "add", out, rows[part], products)
@@ -365,7 +364,7 @@ class SampledProduct(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         rows, columns, a, b = inputs
-        out, half = xp.empty(len(rows), a.dtype), accumulator_of(a.dtype)
+        out, half = xp.empty(len(rows), a.dtype), dtypes.accumulator_of(a.dtype)
         for part in _parts_of(rows, a.shape[1]):
             left, right = a[rows[part]], b[columns[part]]
             out[part] = (left * right).sum(axis=1, dtype=half) if half else xp.einsum("ij,ij->i", left, right)

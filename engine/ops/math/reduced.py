@@ -87,11 +87,6 @@ class Reduction(Op, abstract=True):
         )
 
 
-def accumulator_of(dtype: DType) -> DType | None:
-    """Return the wider dtype in which sums of `dtype` are accumulated, if not in `dtype` itself."""
-    return dtypes.float32 if dtype.itemsize == 2 and dtypes.is_floating(dtype) else None
-
-
 @dataclass(frozen=True)
 class Sum(Reduction):
     """The sum over axes, accumulated in `accumulator` (by default in the input's own dtype)."""
@@ -182,7 +177,7 @@ class BroadcastReduced(Op):
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         assert dy is not None
-        return apply(Sum(self.axes, self.keepdims, accumulator_of(dy.dtype)), dy), None
+        return apply(Sum(self.axes, self.keepdims, dtypes.accumulator_of(dy.dtype)), dy), None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

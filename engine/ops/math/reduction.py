@@ -39,7 +39,6 @@ from .reduced import (
     AxisLike,
     Reduction,
     Sum,
-    accumulator_of,
     axes_attribute,
     broadcast_reduced,
     emit_reduce,
@@ -409,7 +408,7 @@ class LogSumExp(Reduction):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
-        wide = x.astype(np.float32) if accumulator_of(x.dtype) else x
+        wide = x.astype(np.float32) if dtypes.accumulator_of(x.dtype) else x
         peak = largest(xp, wide, self.axes)
         peak = xp.where(xp.isfinite(peak), peak, wide.dtype.type(0))
         with np.errstate(divide="ignore", over="ignore"):
@@ -462,7 +461,7 @@ def sum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     Tensor([4., 6.], dtype=float32)
     """
     tensor = _summable(x)
-    return apply(Sum(axes_attribute(axis, tensor.ndim), keepdims, accumulator_of(tensor.dtype)), tensor)
+    return apply(Sum(axes_attribute(axis, tensor.ndim), keepdims, dtypes.accumulator_of(tensor.dtype)), tensor)
 
 
 def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
@@ -473,7 +472,7 @@ def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor
     Tensor([1.5, 3.5], dtype=float32)
     """
     tensor = as_floating(x)
-    return apply(Mean(axes_attribute(axis, tensor.ndim), keepdims, accumulator_of(tensor.dtype)), tensor)
+    return apply(Mean(axes_attribute(axis, tensor.ndim), keepdims, dtypes.accumulator_of(tensor.dtype)), tensor)
 
 
 def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: DTypeLike = None) -> Tensor:
@@ -481,7 +480,8 @@ def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: DT
     tensor = _summable(x) if dtype is None else convert_to_tensor(x, dtype)
     if tensor.ndim is None and axis is None and not keepdims:
         tensor = reshape(tensor, (-1,))  # so that the gradient has axes to visit
-    return apply(Prod(axes_attribute(axis, tensor.ndim), keepdims), tensor)
+    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
+    return cast(apply(Prod(axes_attribute(axis, tensor.ndim), keepdims), wide), tensor.dtype)
 
 
 def max(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, initial: float | None = None) -> Tensor:
@@ -556,7 +556,7 @@ def logsumexp(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> T
 def var(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     """Return the variance over `axis`: the mean of squared deviations (divided by n). Half precision is widened."""
     tensor = as_floating(x)
-    wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
     deviation = wide - mean(wide, axis, keepdims=True)
     if tensor.dtype.kind == "c":
         deviation = absolute(deviation)

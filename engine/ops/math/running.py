@@ -25,7 +25,6 @@ from ..base import (
     convert_to_tensor,
     normalize_axis,
 )
-from .reduced import accumulator_of
 
 
 def axis_attribute(axis: int, rank: int | None) -> int:
@@ -73,7 +72,7 @@ class RunningOp(Op, abstract=True):
     def _accumulate(self, xp: Any, x: Any, function: Any, first: float) -> Any:
         if self.reverse:
             x = _flip(x, self.axis)
-        wide = accumulator_of(x.dtype)
+        wide = dtypes.accumulator_of(x.dtype)
         total = function(x, axis=self.axis, dtype=wide or x.dtype)
         if self.exclusive:
             total = _shift(xp, total, self.axis, first)

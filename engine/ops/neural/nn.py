@@ -32,7 +32,7 @@ from ..math.comparison import clip, greater, greater_equal, maximum, minimum, wh
 from ..math.elementwise import ElementwiseOp, absolute, check_dtype
 from ..math.elementwise_samples import unary_samples
 from ..math.mathematics import expm1, rsqrt, sqrt
-from ..math.reduced import AxisLike, accumulator_of, axes_attribute
+from ..math.reduced import AxisLike, axes_attribute
 from ..math.reduction import mean, sum, var
 from ..math.running import cumsum
 from ..math.special import erf, sigmoid, softplus
@@ -316,7 +316,7 @@ def moments(x: TensorLike, axes: AxisLike, keepdims: bool = False, synchronized:
     if synchronized:
         raise ValueError("moments(synchronized=True) is not available; average over devices with collective ops.")
     tensor = as_floating(x)
-    wide = accumulator_of(tensor.dtype)
+    wide = dtypes.accumulator_of(tensor.dtype)
     if wide is None:
         return mean(tensor, axes, keepdims), var(tensor, axes, keepdims)
     largest = 65504.0
@@ -381,7 +381,7 @@ def layer_normalization(
         gamma, beta: of the sizes of `x` along `axis`, or of a shape that broadcasts with `x`; or None.
     """
     tensor = as_floating(x)
-    wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
     deviation = wide - mean(wide, axis, keepdims=True)
     variance = mean(deviation * deviation, axis, keepdims=True)
     result = deviation * rsqrt(variance + (EPSILON if epsilon is None else epsilon))
@@ -405,7 +405,7 @@ def rms_normalization(
 ) -> Tensor:
     """Divide `x` by the root of its mean square along `axis`, and multiply by `scale` (Zhang and Sennrich, 2019)."""
     tensor = as_floating(x)
-    wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
     power = mean(wide * wide, axis, keepdims=True)
     result = wide * rsqrt(power + (EPSILON if epsilon is None else epsilon))
     return cast(result if scale is None else result * convert_to_tensor(scale, result.dtype), tensor.dtype)

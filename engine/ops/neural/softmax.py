@@ -18,13 +18,13 @@ from ..arrays.shaping import expand_dims, squeeze
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_or_array
 from ..math.dtype_checks import check_floating
 from ..math.mathematics import exp
-from ..math.reduced import Axes, accumulator_of, largest
+from ..math.reduced import Axes, largest
 from ..math.reduction import sum
 from ..run_time_shapes import runtime_shape
 
 
 def _widened(x: Any) -> Any:
-    return x.astype(np.float32) if accumulator_of(x.dtype) else x
+    return x.astype(np.float32) if dtypes.accumulator_of(x.dtype) else x
 
 
 def _centred(xp: Any, x: Any, axes: Axes) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...common.dtypes import accumulator_of
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.kernel_roles import REDUCING, KernelRole
@@ -260,7 +261,7 @@ def _sum_to(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
     source, target = _shape(inputs[0]), _shape(outputs[0])
     aligned = (1,) * (len(source) - len(target)) + target
     axes = tuple(axis for axis, (dim, wanted) in enumerate(zip(source, aligned, strict=True)) if dim != wanted)
-    total = Sum(axes, True)
+    total = Sum(axes, True, accumulator_of(inputs[0].dtype))
     if not rule.can_reduce(total, inputs[0]) or not axes:
         return None
     return _chain([total] if aligned == target else [total, Reshape(target)])

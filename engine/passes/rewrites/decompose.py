@@ -20,7 +20,7 @@ from ...ops.internal.checked_classes import CheckedClasses
 from ...ops.math.comparison import Equal, Maximum, Where
 from ...ops.math.elementwise import Add, Divide, Multiply, Subtract
 from ...ops.math.mathematics import Exp, Log
-from ...ops.math.reduced import BroadcastReduced, Sum, accumulator_of
+from ...ops.math.reduced import BroadcastReduced, Sum
 from ...ops.math.reduction import Max, TieShare
 from ...ops.neural.softmax import PlaceClass, SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad
 from ..framework.driver import Change, Rule
@@ -42,7 +42,7 @@ class _Writer:
     def __init__(self, step: Rewriter, place: Operation, dtype: dtypes.DType) -> None:
         self.step = step
         self.place = place
-        self.dtype = accumulator_of(dtype) or dtype
+        self.dtype = dtypes.accumulator_of(dtype) or dtype
 
     def put(self, definition: Op, *inputs: Symbol) -> Symbol:
         """Insert an operation of one result."""

@@ -7,6 +7,7 @@ can: then the sum is none, or one over certain axes, which kernels compute.
 
 from __future__ import annotations
 
+from ...common.dtypes import accumulator_of
 from ...common.identity import is_same
 from ...graph.graph import Operation
 from ...graph.region import Region
@@ -63,7 +64,8 @@ def _sum_over_axes(match: Match, step: Rewriter) -> Change | None:
     if extra and ones:
         return None
     axes = (*range(extra), *ones)
-    step.update(match["change"], Sum(axes, not extra), [match["x"]])
+    x = match["x"]
+    step.update(match["change"], Sum(axes, not extra, accumulator_of(x.dtype)), [x])
     return Change(match["change"], f"is a sum over axes {list(axes)}")
 
 
