@@ -48,6 +48,8 @@ def slices_of(x: Tensor, indices: Tensor, values: Tensor) -> SlicesSum:
 class FrontPositions(Op):
     """Inputs: indices, the size of an axis. Positions along it, int64; negative indices count from the end."""
 
+    view: ClassVar[bool] = True  # int64 indices of which none is negative
+
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, dtypes.int64)
 
@@ -65,6 +67,7 @@ class FrontPositions(Op):
         yield Sample(cls(), [indices[0, 1], size], np.int64(4), (), label="scalar")
         yield Sample(cls(), [indices[:0, 0], size], np.zeros(0, "int64"), (), label="empty")
         yield Sample(cls(), [np.array([-1, 100], "int8"), np.int32(300)], np.array([299, 100]), (), label="int8")
+        yield Sample(cls(), [np.array([3, 0]), size], np.array([3, 0]), (), label="positions")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
