@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import hypothesis.strategies as st
@@ -135,6 +136,18 @@ def test_arithmetic(case):
     agree([target], {x: special(dtype), y: special(dtype)[::-1].copy()})
     with only():
         assert types_of([target], [x, y]) != left or "stays" in case or case in ("x + zeros of more axes stays",)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint32", "int64", "uint64", "float16", "float64"])
+def test_arithmetic_of_other_dtypes(dtype: str) -> None:
+    """What is no rule for a dtype (an absolute value of an unsigned -x) is none: all have the interpreter's bits."""
+    x, y = (ab.placeholder((12,), dtype, name) for name in "xy")
+    targets = []
+    for build, _, _ in ARITHMETIC.values():
+        with suppress(TypeError, OverflowError):  # some are for numbers alone, others for floats
+            targets.append(ops.convert_to_tensor(build(x, y)))
+    assert len(targets) > len(ARITHMETIC) / 2
+    agree(targets, {x: special(dtype), y: special(dtype)[::-1].copy()})
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

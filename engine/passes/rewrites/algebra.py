@@ -166,6 +166,7 @@ def _goes_directly(source: DType, wide: DType, target: DType) -> bool:
 
 _x, _y = tensor("x"), tensor("y")
 _integer, _float = (tensor("x", lambda x, kinds=kinds: x.dtype.kind in kinds) for kinds in ("iu", "f"))
+_signed = tensor("x", lambda x: x.dtype.kind != "u")  # the -x of an unsigned x wraps around
 _minus_x, _minus_y = op(Negative, of=[_x]), op(Negative, of=[_y])
 _float_one = constant("c", lambda value: value.dtype.kind == "f" and every(value, 1))
 _one, _zero = constant("c", _is_one), constant("c", _is_exact_zero)
@@ -182,7 +183,8 @@ RULES = (
     Rule("x / c as x * (1 / c)", op(Divide, of=[_x, constant("c", _has_exact_inverse)]), _times_inverse),
     Rule("-(-x)", op(Negative, of=[_minus_x]), _input),
     Rule("not not x", op(LogicalNot, of=[op(LogicalNot, of=[_x])]), _input),
-    Rule("abs(-x), abs(abs(x))", op(Absolute, of=[op(Absolute, Negative, of=[_x])]), making(Absolute(), "x")),
+    Rule("abs(abs(x))", op(Absolute, of=[op(Absolute, of=[_x])]), making(Absolute(), "x")),
+    Rule("abs(-x)", op(Absolute, of=[op(Negative, of=[_signed])]), making(Absolute(), "x")),
     Rule("x - (-y) as x + y", op(Subtract, of=[_x, _minus_y]), making(Add(), "x", "y")),
     Rule("-x * -y as x * y", op(Multiply, of=[_minus_x, _minus_y]), making(Multiply(), "x", "y")),
     Rule("max(x, x), x & x", op(BitwiseAnd, BitwiseOr, Maximum, Minimum, of=[_x, _x]), _input),
