@@ -225,6 +225,26 @@ def test_values_change_places() -> None:
 
 
 @needs_kernels
+def test_an_array_that_several_members_take_is_not_overwritten() -> None:
+    """Another member needs it behind the one whose result could take its place."""
+
+    def changes(v: list[Any]) -> list[tuple[int, Any]]:
+        both = ab.ops.matmul(v[2], v[3])
+        return [(k, v[k] - (v[k] * v[k] + both)) for k in range(2)]
+
+    start = _values([(3, 4), (3, 4), (3, 2), (2, 4)])
+    graph, written, variables = _assigned(changes, start)
+    with graph.as_default(), graph.control_dependencies([each.operation for each in written]):
+        written += [variable.assign(variable * 2) for variable in variables[:2]]  # so that results have own memory
+    assert _joined(graph, written) == [2]
+    _check_same(graph, written, variables)
+    Program(graph, written, [])()
+    for variable, value in zip(variables[:2], start[:2], strict=True):
+        expected = 2 * (value - value * value - start[2] @ start[3])
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_kernels
 def test_one_variable_twice() -> None:
     def changes(v: list[Any]) -> list[tuple[int, Any]]:
         return [(0, v[0] * v[0] - v[0]), (1, v[1] * v[1] - v[1]), (0, v[1] * v[1] - v[1])]

@@ -230,7 +230,9 @@ def _may_replace(operation: Operation, result: Symbol, operand: Symbol) -> bool:
     if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
         return False
     if isinstance(op, HorizontallyFused):
-        return op.may_replace(place_among(result, operation.outputs), place_among(operand, operation.inputs))
+        place = place_among(result, operation.outputs)
+        taken = [position for position, tensor in enumerate(operation.inputs) if tensor is operand]
+        return all(op.may_replace(place, position) for position in taken)  # several members may take the operand
     return not isinstance(op, Fused) or op.may_replace(new, old)
 
 
