@@ -15,7 +15,7 @@ from anabranch.engine.codegen.host.refits import refits
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.llvm.registers import Registers
 from anabranch.engine.codegen.matmul import gemm_batch_bind
-from anabranch.engine.codegen.matmul.gemm_batch import BatchForm, best_tile, print_batch
+from anabranch.engine.codegen.matmul.gemm_batch import FIELDS, BatchForm, best_tile, print_batch
 from anabranch.engine.codegen.matmul.gemm_batch_bind import bind_batch, product_of
 from anabranch.engine.codegen.matmul.gemm_strides import Axis, strided_product
 from anabranch.engine.graph import TensorSpec
@@ -298,15 +298,31 @@ def test_programs_use_kernels_but_exact_ones():
     np.testing.assert_array_equal(exact(*feeds.values())[0], feeds[a] @ feeds[b])
 
 
+def parts_of(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> int:
+    """Return into how many parts a product of stacks is cut."""
+    op, dtype = BatchMatMul(), np.dtype("float32")
+    specs = [TensorSpec(shape_a, dtype), TensorSpec(shape_b, dtype), TensorSpec((*shape_a[:-1], shape_b[-1]), dtype)]
+    product = product_of(op, specs)
+    assert product is not None
+    found = gemm_batch_bind._small(product, "float32")  # pyright: ignore[reportPrivateUsage]
+    assert found is not None
+    return found[1 + FIELDS.index("parts")]
+
+
 @needs_kernels
 def test_parts_depend_on_sizes_alone(monkeypatch: pytest.MonkeyPatch):
-    spec = TensorSpec((64, 64, 64), np.dtype("float32"))
-    product = product_of(BatchMatMul(), [spec] * 3)
-    assert product is not None
     monkeypatch.setenv("ANABRANCH_NUM_THREADS", "1")
-    alone = gemm_batch_bind._small(product, "float32")  # pyright: ignore[reportPrivateUsage]
+    alone = parts_of((64, 64, 64), (64, 64, 64))
+    assert alone > 1
     monkeypatch.setenv("ANABRANCH_NUM_THREADS", "7")
-    assert gemm_batch_bind._small(product, "float32") == alone  # pyright: ignore[reportPrivateUsage]
+    assert parts_of((64, 64, 64), (64, 64, 64)) == alone
+
+
+@needs_kernels
+def test_products_of_few_rows_are_dealt_out_by_what_they_read():
+    assert parts_of((32, 1, 64), (32, 64, 64)) > 1  # one query of attention for each head: 131,072 multiplications
+    assert parts_of((4, 1, 64), (4, 64, 64)) == 1
+    assert parts_of((2, 32, 32), (2, 32, 64)) == 1
 
 
 @pytest.mark.parametrize(("rows", "columns", "terms"), [(64, 64, 64), (700, 33, 17), (16, 300, 700), (1, 64, 64)])

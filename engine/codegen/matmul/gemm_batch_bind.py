@@ -161,7 +161,7 @@ def _small(product: StridedProduct, dtype: str) -> list[int] | None:
     if columns.size == 1 and terms.b != 1 and terms.size > 1:
         return None
     count = product.count
-    parts = max(1, min(_MOST_PARTS, count * product.work // machine_profile().batch_part_work))
+    parts = max(1, min(_MOST_PARTS, max(_paying_parts(product))))
     wanted = -(-parts // count)  # chunks of rows
     form = BatchForm(
         gemm.ELEMENTS[dtype], registers, rows.size, columns.size, terms.size,
@@ -180,6 +180,16 @@ def _small(product: StridedProduct, dtype: str) -> list[int] | None:
         "chunk_rows": chunk_rows,
     }
     return [_address(form), *[numbers[name] for name in FIELDS], *_axes(product)]
+
+
+def _paying_parts(product: StridedProduct) -> tuple[int, int]:
+    """Return into how many parts it pays to cut a stack, by its multiplications, and by the elements that it reads.
+
+    Of few rows, such as those of one query of attention, the elements take longer.
+    """
+    profile, terms = machine_profile(), product.terms.size
+    elements = product.count * terms * (product.rows.size + product.columns.size)
+    return product.count * product.work // profile.batch_part_work, elements // profile.parallel_elements
 
 
 @cache
