@@ -62,7 +62,7 @@ _LETTERS = {"float": "s", "double": "d"}
 
 _FIELDS = (
     *("m", "n", "k", "a", "row_step", "k_step", "b", "b_step", "form", "c", "c_step", "d", "d_step", "e", "e_step"),
-    *("k_block", "part_rows", "part_columns", "across", "pack_a", "pack_b", "then", "then_context"),
+    *("k_block", "part_rows", "across", "pack_a", "pack_b", "then", "then_context"),
 )
 
 COMMON = SCRATCH + MEMORY
@@ -101,8 +101,7 @@ class _Part:
         code.store("i64", 0, self.is_laid)
         self.row = code.mul(code.div("%part", get["across"]), get["part_rows"])
         self.row_end = code.least(get["m"], code.add(self.row, get["part_rows"]))
-        self.column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
-        self.column_end = code.least(get["n"], code.add(self.column, get["part_columns"]))
+        self.column, self.column_end = _print_columns(code, tiles, get)
         self.is_a_packed = code.compare("ne", get["pack_a"], 0)
         self.height = code.choose(self.is_a_packed, _MOST_ROWS // tiles.rows * tiles.rows, get["m"])
         self.is_b_packed = code.compare("eq", get["form"], PACKED)
@@ -196,6 +195,13 @@ class _Part:
             "lay_width": later.width,
             "lay_to": next_panel,
         }
+
+
+def _print_columns(code: Builder, tiles: Tiles, get: dict[str, str]) -> tuple[Size, Size]:
+    """Print the first column of a part and the one behind its last: the numbers of panels of parts differ by one."""
+    panels, place = code.ceil_div(get["n"], tiles.columns), code.rem("%part", get["across"])
+    first, last = (code.div(code.mul(number, panels), get["across"]) for number in (place, code.add(place, 1)))
+    return code.mul(first, tiles.columns), code.least(get["n"], code.mul(last, tiles.columns))
 
 
 @dataclass(frozen=True)
@@ -306,11 +312,10 @@ def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
         "k_step": code.choose(is_transposed, "%a_step", 1),
         "k_block": _print_k_block(code),
         "part_rows": code.round_up(code.ceil_div("%m", down), tiles.rows),
-        "part_columns": code.round_up(code.ceil_div("%n", across), tiles.columns),
+        "across": across,
         "pack_a": "%a_transposed",
         "pack_b": _print_needs_panels(code, tiles),
     }
-    values["across"] = code.ceil_div("%n", code.greatest(1, values["part_columns"]))
     for field in "abcde":
         values[field] = code.let(f"ptrtoint ptr %{field} to i64")
     values["then"] = code.let("ptrtoint ptr %then to i64")
@@ -348,6 +353,7 @@ def _print_parts(code: Builder, tiles: Tiles) -> tuple[Size, Size]:
     is_whole = code.compare("eq", code.mul(down, most_across), 1)
     most_across = code.choose(is_whole, _print_quarters(code), most_across)
     paying = code.choose(_print_is_small(code), 1, code.div(work, machine_profile().product_part_work))
+    paying = code.choose(code.compare("sgt", paying, 1), code.round_up(paying, 2), paying)  # alike for two threads
     wanted = code.least(code.choose(is_whole, _QUARTERS, most_across), paying)
     panels = code.greatest(1, code.ceil_div("%n", tiles.columns))
     across = code.least(code.least(most_across, wanted), panels)
