@@ -23,6 +23,7 @@ from .gemm_panel import (
     TRANSPOSED,
     print_are_few,
     print_ask_share,
+    print_columns,
     print_lay,
     print_optional,
     print_panel,
@@ -101,7 +102,7 @@ class _Part:
         code.store("i64", 0, self.is_laid)
         self.row = code.mul(code.div("%part", get["across"]), get["part_rows"])
         self.row_end = code.least(get["m"], code.add(self.row, get["part_rows"]))
-        self.column, self.column_end = _print_columns(code, tiles, get)
+        self.column, self.column_end = print_columns(code, tiles, get)
         self.is_a_packed = code.compare("ne", get["pack_a"], 0)
         self.height = code.choose(self.is_a_packed, _MOST_ROWS // tiles.rows * tiles.rows, get["m"])
         self.is_b_packed = code.compare("eq", get["form"], PACKED)
@@ -195,13 +196,6 @@ class _Part:
             "lay_width": later.width,
             "lay_to": next_panel,
         }
-
-
-def _print_columns(code: Builder, tiles: Tiles, get: dict[str, str]) -> tuple[Size, Size]:
-    """Print the first column of a part and the one behind its last: the numbers of panels of parts differ by one."""
-    panels, place = code.ceil_div(get["n"], tiles.columns), code.rem("%part", get["across"])
-    first, last = (code.div(code.mul(number, panels), get["across"]) for number in (place, code.add(place, 1)))
-    return code.mul(first, tiles.columns), code.least(get["n"], code.mul(last, tiles.columns))
 
 
 @dataclass(frozen=True)

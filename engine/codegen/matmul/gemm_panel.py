@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, Size
 from .gemm_code import ProductBuilder
@@ -231,6 +233,13 @@ def _print_lay(tiles: Tiles) -> str:
         for j in range(tiles.vectors):
             print_ask(ask, e, ask.at(e, "%source", ask.mul(p, "%step"), j * tiles.lanes))
     return code.text() + ask.text()
+
+
+def print_columns(code: Builder, tiles: Tiles, get: Mapping[str, Size]) -> tuple[Size, Size]:
+    """Print the first column of a part and the one behind its last: the numbers of panels of parts differ by one."""
+    panels, place = code.ceil_div(get["n"], tiles.columns), code.rem("%part", get["across"])
+    first, last = (code.div(code.mul(number, panels), get["across"]) for number in (place, code.add(place, 1)))
+    return code.mul(first, tiles.columns), code.least(get["n"], code.mul(last, tiles.columns))
 
 
 def print_lay(

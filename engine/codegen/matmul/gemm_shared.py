@@ -23,6 +23,7 @@ from .gemm_panel import (
     ROWS_OF_B,
     TRANSPOSED,
     print_ask_share,
+    print_columns,
     print_lay,
     print_optional,
     print_panel_call,
@@ -42,7 +43,7 @@ _POINTERS = ("a", "b", "c", "d", "e", "sums", "laid_a", "laid_b", "next_a", "nex
 _FIELDS = (
     *_POINTERS,
     *("m", "n", "deep", "next_deep", "row_step", "k_step", "b_step", "form", "c_step", "d_step", "e_step"),
-    *("lay_a", "lay_b", "row", "column", "part_rows", "part_columns", "across", "parts", "then", "then_context"),
+    *("lay_a", "lay_b", "row", "column", "part_rows", "across", "parts", "then", "then_context"),
     *("is_first", "is_last", "has_sums"),
 )
 
@@ -173,8 +174,7 @@ def _print_rectangle(code: Builder, tiles: Tiles, get: dict[str, str]) -> None:
     then_context = code.let(f"inttoptr i64 {get['then_context']} to ptr")
     row = code.mul(code.div("%part", get["across"]), get["part_rows"])
     rows = code.sub(code.least(get["m"], code.add(row, get["part_rows"])), row)
-    column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
-    column_end = code.least(get["n"], code.add(column, get["part_columns"]))
+    column, column_end = print_columns(code, tiles, get)
     is_laid = code.compare("ne", get["lay_a"], 0)
     laid, plain = code.at(e, get["laid_a"], code.mul(row, deep)), code.at(e, get["a"], code.mul(row, get["row_step"]))
     a = code.choose(is_laid, laid, plain, "ptr")
@@ -270,17 +270,15 @@ def _print_product(tiles: Tiles) -> str:
     return code.text()
 
 
-def _print_parts(code: Builder, tiles: Tiles, size: tuple[Size, Size], is_laid: str) -> tuple[Size, Size, Size, Size]:
-    """Print how the result is cut: rows and columns of a part, parts beside each other, and all parts."""
+def _print_parts(code: Builder, tiles: Tiles, size: tuple[Size, Size], is_laid: str) -> tuple[Size, Size, Size]:
+    """Print how the result is cut: rows of a part, parts beside each other, and all parts."""
     m, n = size
     most_rows = code.choose(is_laid, _PART_ROWS_LAID_OUT, _PART_ROWS)
     part_rows = code.round_up(code.ceil_div(m, code.ceil_div(m, most_rows)), tiles.rows)
     down = code.ceil_div(m, part_rows)
     panels = code.ceil_div(n, tiles.columns)
-    wanted = code.least(panels, code.least(_MOST_ACROSS, code.ceil_div(_LEAST_PARTS, down)))
-    part_columns = code.mul(code.ceil_div(panels, wanted), tiles.columns)
-    across = code.ceil_div(n, part_columns)
-    return part_rows, part_columns, across, code.mul(down, across)
+    across = code.least(panels, code.least(_MOST_ACROSS, code.ceil_div(_LEAST_PARTS, down)))
+    return part_rows, across, code.mul(down, across)
 
 
 def _print_chunk(
@@ -317,11 +315,11 @@ def _print_chunk(
         total = code.add(*offsets)
         return code.let(f"ptrtoint ptr {print_optional(code, e, pointer, total)} to i64")
 
-    part_rows, part_columns, across_parts, parts = _print_parts(code, tiles, (m, n), is_laid)
+    part_rows, across_parts, parts = _print_parts(code, tiles, (m, n), is_laid)
     a_rows, b_columns = code.mul(row, row_step), code.mul(column, b_step_along)
     put(m=m, n=n, row_step=row_step, k_step=k_step, b_step="%b_step", form="%form", c_step="%c_step")
     put(lay_a=lay_a, lay_b=lay_b)
-    put(row=row, column=column, part_rows=part_rows, part_columns=part_columns, across=across_parts)
+    put(row=row, column=column, part_rows=part_rows, across=across_parts)
     put(c=address("%c", code.mul(row, "%c_step"), column))
     put(then_context=code.let("ptrtoint ptr %then_context to i64"))
     get = {"lay_a": lay_a, "lay_b": lay_b, "m": m, "n": n}
