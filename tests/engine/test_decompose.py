@@ -14,6 +14,7 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.ops.base import apply
+from anabranch.engine.ops.linear_algebra.linalg import MatMul
 from anabranch.engine.ops.neural.softmax import SelectClass
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.switches import without
@@ -221,3 +222,38 @@ def test_the_gradient_of_an_extremum_that_is_nan_is_zero() -> None:
         (found,), rewritten = _run(fetches, {x: np.array([[np.nan, 1], [np.inf, 2]], "float32")})
     assert rewritten == 1
     np.testing.assert_array_equal(found, [[0, 0], [1, 0]])
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_product_of_one_term_is_one_multiplication(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
+    rng = np.random.default_rng(0)
+    column, row = rng.uniform(-1, 1, (40, 1)).astype(dtype), rng.uniform(-1, 1, (1, 30)).astype(dtype)
+    with ab.Graph().as_default():
+        values = [column.T if transpose_a else column, row.T if transpose_b else row]
+        a, b = (ab.placeholder(value.shape, dtype) for value in values)
+        product = ab.ops.tanh(apply(MatMul(transpose_a, transpose_b), a, b))
+        (found,), rewritten = _run([product], {a: values[0], b: values[1]})
+    assert rewritten == 1
+    np.testing.assert_allclose(found, np.tanh(column.astype("float64") * row), atol=_TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("shapes", [((None, 1), (1, 5)), ((3, 1), (1, None)), ((3, 2), (2, 5)), ((None, None), (1, 5))])
+def test_sizes_of_products_that_are_known_at_run_time(shapes: Any) -> None:
+    with ab.Graph().as_default():
+        a, b = (ab.placeholder(shape, "float32") for shape in shapes)
+        product = ab.ops.matmul(a, b)
+        values = [np.ones([size or 1 for size in shape], "float32") * (k + 2) for k, shape in enumerate(shapes)]
+        (found,), _ = _run([product], {a: values[0], b: values[1]})
+    np.testing.assert_array_equal(found, values[0] @ values[1])
+
+
+def test_the_gradient_of_a_layer_of_one_unit_is_part_of_what_follows() -> None:
+    with ab.Graph().as_default():
+        x, w = ab.placeholder((64, 48), "float32", "x"), ab.placeholder((48, 1), "float32", "w")
+        loss = ab.ops.sum(ab.ops.tanh(ab.ops.tanh(x) @ w))
+        explanation = ab.explain(ab.gradients(loss, [x]))
+    assert explanation.source.count("@") == 1  # that of the loss itself

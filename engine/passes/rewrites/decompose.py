@@ -3,7 +3,8 @@
 The cross-entropy of class numbers takes an element of each row at a place that is known at run time only, which no
 kernel does: so it takes a pass over the scores for each of its steps. By comparing class numbers with the numbers of
 all classes it is part of a kernel, often of one with its gradient, and reads the scores once. That class numbers are in
-range is tested before. The gradient of a maximum or minimum compares each element with that, and counts.
+range is tested before. The gradient of a maximum or minimum compares each element with that, and counts. A product of
+matrices over one term, such as the gradient of what goes into a layer of one unit, multiplies a column by a row.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from ...common import dtypes
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.tensor import Symbol
-from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Squeeze
+from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ...ops.base import Cast, Constant, normalize_axes
 from ...ops.internal.checked_classes import CheckedClasses
+from ...ops.linear_algebra.linalg import MatMul
 from ...ops.math.comparison import Equal, Maximum, Where
 from ...ops.math.elementwise import Add, Divide, Multiply, Subtract
 from ...ops.math.mathematics import Exp, Log
@@ -179,12 +181,30 @@ def _tie_share(match: Match, step: Rewriter) -> Change | None:
     return Change(place, "compares elements with the extremum, and counts")
 
 
+def _product_of_one_term(match: Match, step: Rewriter) -> Change | None:
+    place: Operation = match["place"]
+    (a, b), own = place.inputs, place.op
+    (result,) = place.outputs
+    assert isinstance(own, MatMul)
+    if (a.shape or ())[0 if own.transpose_a else 1 :][:1] != (1,) or not dtypes.is_floating(result.dtype):
+        return None
+    rows, columns = result.shape or (None, None)
+    if (own.transpose_a and rows is None) or (own.transpose_b and columns is None):
+        return None
+    to = _Writer(step, place, result.dtype)
+    column = to.put(Reshape((rows, 1)), a) if own.transpose_a else a
+    row = to.put(Reshape((1, columns)), b) if own.transpose_b else b
+    to.finish(to.put(Multiply(), column, row))
+    return Change(place, "multiplies a column by a row")
+
+
 RULES = (
     Rule("cross-entropy", op(SparseCrossEntropy, name="place", where=_has_classes), _cross_entropy),
     Rule("its gradient", op(SparseCrossEntropyGrad, name="place", where=_has_classes), _cross_entropy_grad),
     Rule("select the score of a class", op(SelectClass, name="place", where=_has_classes), _select_class),
     Rule("place a score at its class", op(PlaceClass, name="place"), _place_class),
     Rule("gradient of an extremum", op(TieShare, name="place"), _tie_share),
+    Rule("product of one term", op(MatMul, name="place"), _product_of_one_term),
 )
 
 __all__ = ["RULES"]
