@@ -34,6 +34,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "batch_matmul": ("matmul.gemm_batch_bind", "bind_batch"),
     "cholesky": ("factorisation.cholesky", "cholesky_runner"),
     "cholesky_gradient": ("factorisation.cholesky_gradient", "cholesky_gradient_runner"),
+    "concatenate": ("gather.joins", "bind_concatenate"),
     "contraction": ("matmul.gemm_batch_bind", "bind_batch"),
     "conv": ("convolution.convolution", "bind_convolution"),
     "conv_filter_grad": ("convolution.convolution", "bind_filter_gradient"),

@@ -15,7 +15,7 @@ from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.codegen.elementwise.bound import BoundKernel
+from anabranch.engine.codegen.elementwise.bound import BoundKernel, KernelOrNumPy
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.matmul import gemm, gemm_bind
 from anabranch.engine.codegen.matmul.gemm_driver import print_products
@@ -378,7 +378,7 @@ def no_refits(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(kernel: BoundKernel, *given: Any) -> None:
         raise AssertionError(f"{kernel.spec.operands} were copied to another layout")
 
-    for kind in (BoundKernel, gemm_bind.ProductKernel):
+    for kind in (BoundKernel, KernelOrNumPy):
         monkeypatch.setattr(kind, "refit", refuse)
 
 

@@ -117,6 +117,27 @@ class BoundKernel:
                 output[...] = result
 
 
+class KernelOrNumPy(BoundKernel):
+    """A kernel for what NumPy can compute as well, from operands of any layout in memory.
+
+    Args:
+        op: the operation.
+        spec, inputs, outputs, numbers: as for `BoundKernel`.
+    """
+
+    def __init__(
+        self, op: Op, spec: Kernel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], numbers: Sequence[int]
+    ) -> None:
+        super().__init__(spec, inputs, outputs, numbers)
+        self._op = op
+
+    def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        """Compute it by NumPy, which takes a transposed view as it is, of which the kernel would need a copy."""
+        refits.note()
+        for output, result in zip(outputs, [self._op.run(np, *operands)], strict=True):
+            output[...] = result
+
+
 def misfit(values: Sequence[Any]) -> RuntimeError:
     """Return the error of operands that a kernel still refuses when they are laid out as it wants them."""
     shapes = ", ".join(map(describe_value, values))

@@ -288,7 +288,7 @@ def _print_take(index: str, element: str, name: str) -> str:
     table, rows = fields.address("table", element), fields.address("rows", element)
     with _positions(code, fields, numbers, index, element) as (number, row):
         width = fields["width"]
-        _print_copy(code, element, code.at(element, table, row), code.at(element, rows, code.mul(number, width)), width)
+        print_copy(code, element, code.at(element, table, row), code.at(element, rows, code.mul(number, width)), width)
     return code.text()
 
 
@@ -297,7 +297,7 @@ def _print_write(index: str, element: str) -> str:
     table, rows = fields.address("table", element), fields.address("rows", element)
     with _positions(code, fields, numbers, index, element) as (number, row):
         width = fields["width"]
-        _print_copy(code, element, code.at(element, rows, code.mul(number, width)), code.at(element, table, row), width)
+        print_copy(code, element, code.at(element, rows, code.mul(number, width)), code.at(element, table, row), width)
     return code.text() + print_entry("rows_write", _FIELDS)
 
 
@@ -334,7 +334,8 @@ def print_position(code: Builder, ids: str, index: str, number: Size, size: Size
     return code.let(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")
 
 
-def _print_copy(code: Builder, element: str, source: str, target: str, width: Size) -> None:
+def print_copy(code: Builder, element: str, source: str, target: str, width: Size) -> None:
+    """Copy `width` words, a line at a time."""
     vector = f"<{_LINE} x {element}>"
     whole = code.mul(code.div(width, _LINE), _LINE)
     with code.loop(0, whole, _LINE) as word:

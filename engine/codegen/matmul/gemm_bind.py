@@ -11,15 +11,13 @@ import numpy as np
 
 from ...common.dtypes import name_of
 from ...graph.graph import Operation
-from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.internal.packed import Layout, Pack, PackedMatMul
 from ...ops.linear_algebra.linalg import MatMul
-from ..elementwise.bound import MANY, BoundKernel, static_shape
+from ..elementwise.bound import MANY, BoundKernel, KernelOrNumPy, static_shape
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, read_sizes
 from ..expression.expression import llvm_type
-from ..host.refits import refits
-from ..llvm.entry import Kernel, Operand, PrintedKernel
+from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
 from . import gemm
 from .parallel_products import Begun
@@ -29,27 +27,6 @@ _LEAST_COLUMNS = 4
 _LEAST_WORK = 64**3  # from here on OpenBLAS uses threads
 _MOST_PACKED_ROWS = 1024  # of more, laying the weight out costs nothing beside the product;
 _MOST_PACKED_ROWS_TURNED = 256  # as of fewer where that means to transpose it
-
-
-class ProductKernel(BoundKernel):
-    """A kernel for what NumPy can compute as well, from operands of any layout in memory.
-
-    Args:
-        op: the operation.
-        spec, inputs, outputs, numbers: as for `BoundKernel`.
-    """
-
-    def __init__(
-        self, op: Op, spec: Kernel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], numbers: Sequence[int]
-    ) -> None:
-        super().__init__(spec, inputs, outputs, numbers)
-        self._op = op
-
-    def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        """Compute it by NumPy: BLAS takes a transposed view as it is, of which the kernel would need a copy."""
-        refits.note()
-        for output, result in zip(outputs, [self._op.run(np, *operands)], strict=True):
-            output[...] = result
 
 
 class OpenProduct:
@@ -126,7 +103,7 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
     if not is_faster(rows, columns, terms):
         return None
     kernel = _product_kernel(dtype, op.transpose_a, op.transpose_b)
-    return ProductKernel(op, kernel, [a, b], [c], [gemm.product_address(dtype), rows, columns, terms])
+    return KernelOrNumPy(op, kernel, [a, b], [c], [gemm.product_address(dtype), rows, columns, terms])
 
 
 def bind_pointwise(
@@ -165,7 +142,7 @@ def bind_pack(operation: Operation) -> BoundKernel | None:
     if not is_ours(op.layout, dtype):
         return None
     numbers = [gemm.packing_address(dtype), op.layout.columns, op.layout.rows, op.layout.block]
-    return ProductKernel(op, _packing_kernel(dtype, op.transpose), [matrix], [packed], numbers)
+    return KernelOrNumPy(op, _packing_kernel(dtype, op.transpose), [matrix], [packed], numbers)
 
 
 class OpenPackedProduct:

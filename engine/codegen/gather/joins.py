@@ -1,0 +1,76 @@
+"""Kernels that write the parts of a concatenation side by side: rows are dealt out to the threads.
+
+NumPy copies one part after the other on one thread, which memory keeps waiting.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from ...common.machine_profile import machine_profile
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.arrays.joining import Concatenate
+from ..elementwise.bound import BoundKernel, KernelOrNumPy, static_shape
+from ..llvm.builder import FunctionBuilder
+from ..llvm.entry import Operand, PrintedKernel
+from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
+from .rows import print_copy
+
+_WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
+_PARTS = 8
+_LEAST_ROWS = 2 * _PARTS
+_MOST_INPUTS = 64
+_NUMBERS = ("rows", "parts", "total")  # before the elements that a row takes from each input
+
+
+def bind_concatenate(operation: Operation) -> BoundKernel | None:
+    """Return the kernel of a `Concatenate` along a later axis, where it is worth several threads."""
+    op = operation.op
+    assert isinstance(op, Concatenate)
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
+    known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
+    if len(known) < len(specs) or not 1 < len(operation.inputs) <= _MOST_INPUTS:
+        return None
+    *inputs, result = known
+    word, shape = _WORDS.get(int(result.dtype.itemsize)), static_shape(result)
+    axis = op.axis % len(shape)
+    rows, total = math.prod(shape[:axis]), math.prod(shape[axis:])
+    is_small = rows * total < machine_profile().parallel_elements
+    if word is None or result.dtype.kind not in "fiu" or is_small or rows < _LEAST_ROWS:
+        return None
+    widths = [math.prod(static_shape(spec)[axis:]) for spec in inputs]
+    return KernelOrNumPy(op, _kernel(word, len(shape), len(inputs)), inputs, [result], [rows, _PARTS, total, *widths])
+
+
+@cache
+def _kernel(word: str, rank: int, count: int) -> PrintedKernel:
+    """Return the kernel of a concatenation of `count` arrays."""
+    operands = (*[Operand(word, rank)] * count, Operand(word, rank, (), True))
+    pointers = [f"%d{k}" for k in range(count + 1)]
+    widths = [f"width{k}" for k in range(count)]
+    names = (*[f"d{k}" for k in range(count + 1)], *_NUMBERS, *widths)
+    code = FunctionBuilder("NAME_run", [*[f"ptr {pointer}" for pointer in pointers], "ptr %numbers"])
+    context, fields = stored_fields(code, pointers, names)
+    print_parallel(code, "NAME_task", context, fields["parts"])
+    return PrintedKernel(operands, len(_NUMBERS) + count, _print_task(word, count, names) + code.text())
+
+
+def _print_task(word: str, count: int, names: tuple[str, ...]) -> str:
+    """Print the function of a part, which writes some rows of the result."""
+    code = FunctionBuilder("NAME_task", ["ptr %context", "i64 %part"])
+    fields = Fields(code, "%context", names)
+    first, end = print_share(code, fields["rows"], "%part", fields["parts"])
+    sources = [fields.address(f"d{k}", word) for k in range(count)]
+    widths = [fields[f"width{k}"] for k in range(count)]
+    target, total = fields.address(f"d{count}", word), fields["total"]
+    with code.loop(first, end) as row:
+        place = code.at(word, target, code.mul(row, total))
+        for source, width in zip(sources, widths, strict=True):
+            print_copy(code, word, code.at(word, source, code.mul(row, width)), place, width)
+            place = code.at(word, place, width)
+    return code.text()
+
+
+__all__ = ["bind_concatenate"]
