@@ -26,6 +26,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "matmul": ("matmul.narrow", "bind_product"),
     "pack": ("matmul.gemm_bind", "bind_pack"),
     "packed_mat_mul": ("matmul.gemm_bind", "bind_packed"),
+    "add_rows": ("gather.row_sums", "rows_runner"),
     "add_to_rows": ("gather.row_sums", "add_runner"),
     "assign_parts": ("gather.rows", "write_runner"),
     "assign_rows": ("gather.rows", "write_runner"),

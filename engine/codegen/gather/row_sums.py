@@ -18,12 +18,14 @@ import numpy as np
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
+from ...ops.arrays.gathering import AddRows, checked_positions
 from ...ops.containers.indexed_slices import AddToRows, own_memory
 from ...ops.internal.sum_of_rows import SumOfRepeated, SumOfRows
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..llvm.tasks import Fields, print_entry, print_share
+from .picks import Updating
 from .rows import is_plain, print_position
 
 _AHEAD = 12  # rows
@@ -58,6 +60,27 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
         return whole
 
     return add
+
+
+def rows_runner(operation: Operation) -> Updating | None:
+    """Return a runner of an `AddRows` along the first axis."""
+    op = operation.op
+    assert isinstance(op, AddRows)
+    specs = [tensor.spec for tensor in operation.inputs]
+    base, *others = (spec for spec in specs if isinstance(spec, TensorSpec))
+    if len(others) < 2 or not base.rank or op.axis % base.rank or base.dtype.name not in _ELEMENTS:
+        return None
+    dtype, run = np.dtype(base.dtype.name), _function(_ELEMENTS[base.dtype.name])
+
+    def over(out: Any, values: Any, indices: Any) -> Any:
+        fits = is_plain(out) and is_plain(values) and values.dtype == dtype == out.dtype
+        if not fits or not values.size or values.shape != indices.shape + out.shape[1:]:
+            return op.run_over(np, out, values, indices)
+        positions = checked_positions(np, indices, len(out), 0, op.wrap).reshape(-1)
+        _add(run, out, np.ascontiguousarray(positions, np.int64), values, 1, 1)
+        return out
+
+    return Updating(over)
 
 
 def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int, scale: Any) -> None:

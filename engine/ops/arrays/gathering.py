@@ -235,6 +235,7 @@ class AddRows(Op):
 
     axis: int
     wrap: bool
+    updates_first: ClassVar[bool] = True
     axis_fields: ClassVar[tuple[str, ...] | None] = ("axis",)
 
     def infer(self, *inputs: Any) -> TensorSpec:
