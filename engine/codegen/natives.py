@@ -59,6 +59,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "scatter_update": ("gather.picks", "scatter_runner"),
     "segment_sum": ("gather.rows", "sum_runner"),
     "solve_triangular": ("factorisation.triangular", "triangular_runner"),
+    "slice_update": ("gather.windows", "window_runner"),
     "softmax": ("elementwise.open_rows", "bind_open_rows"),
     "sum_of_parts": ("gather.segments", "parts_runner"),
     "sum_of_repeated": ("gather.row_sums", "repeated_runner"),

@@ -1,129 +1,106 @@
-"""Native regions with small convolutions and poolings, compared with those of the ops."""
+"""Native code that replaces a window of an array, against NumPy, and what it leaves to that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from natives.loops import check, draw, repeated
+from natives.comparing import kernel_types
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch import ops
+from anabranch.engine.codegen.gather.windows import window_runner
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.runtime.program import Program
 
-pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")
-
-ops = ab.ops
-
-
-def _filtered(x: Any, *kernel: int, **options: Any) -> Any:
-    return ops.conv(x, draw_fixed(*kernel), padding="same", **options) * 0.3 + x * 0.5
-
-
-def draw_fixed(*shape: int) -> Any:
-    return np.linspace(-1, 1, int(np.prod(shape)), dtype="float32").reshape(shape)
+pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 
 
-def _slope(x: Any) -> Any:
-    return ab.gradients(ops.sum(ops.square(ops.max_pool(x, 2, strides=1, padding="same"))), [x])[0]
+def written(whole: Any, start: tuple[int, ...], new: Any) -> Any:
+    """The array with its window replaced, by NumPy."""
+    found = whole.copy()
+    found[tuple(slice(at, at + size) for at, size in zip(start, new.shape, strict=True))] = new
+    return found
 
 
-BODIES: dict[str, Callable[[Any], Any]] = {
-    "plane": lambda x: _filtered(x, 3, 3, 4, 4),
-    "wide taps": lambda x: _filtered(x, 2, 5, 4, 4),
-    "dilated": lambda x: _filtered(x, 3, 2, 4, 4, dilation_rate=2),
-    "groups": lambda x: _filtered(x, 2, 3, 2, 4),
-    "each channel": lambda x: ops.depthwise_conv(x, draw_fixed(3, 3, 4, 1), padding="same") * 0.3 + x * 0.5,
-    "inside": lambda x: x * 0.5 + ops.mean(ops.conv(x, draw_fixed(3, 2, 4, 3), strides=2)),
-    "line": lambda x: x * 0.5 + ops.conv(x[:, 0], draw_fixed(3, 4, 4), padding="causal")[:, None] * 0.3,
-    "transposed": lambda x: (
-        x * 0.5 + ops.conv_transpose(x[:, :3, :3], draw_fixed(2, 2, 4, 4), strides=2)[:, :5, :6] * 0.2
-    ),
-    "means": lambda x: x * 0.5 + ops.average_pool(x, 2, strides=1, padding="same"),
-    "maxima": lambda x: x * 0.5 + ops.max_pool(x, 2, strides=1, padding="same") * 0.4,
-    "maxima of equals": lambda x: x * 0.5 + ops.mean(ops.max_pool(ops.relu(x), 3)),
-}
-WITHOUT_GRADIENTS: dict[str, Callable[[Any], Any]] = {
-    "maxima of NaN": lambda x: x * 0.5 + ops.max_pool(ops.where(x > 0.8, np.nan, x), 2, strides=1, padding="same"),
-    "steps along maxima": lambda x: x - 0.1 * _slope(x),
-    "steps along maxima of NaN": lambda x: x - 0.1 * _slope(ops.where(x > 0.8, np.nan, x)),
-    "steps along slopes of maxima": lambda x: x - 0.01 * ab.gradients(ops.sum(ops.square(_slope(x))), [x])[0],
-}
+def program(whole: Any, new: Any, index: str, known: bool = True) -> Program:
+    """A step that replaces a window of a computed array."""
+    with ab.Graph().as_default() as graph:
+        shapes = [value.shape if known else (None,) * value.ndim for value in (whole, new)]
+        x, updates = (ab.placeholder(shape, whole.dtype) for shape in shapes)
+        start = ab.placeholder((whole.ndim,), index)
+        found = ops.slice_update(ops.negative(x), start, updates)
+    assert "slice_update" in kernel_types(graph)
+    return Program(graph, [symbol_of(found)], [x, start, updates])
 
 
-@pytest.mark.parametrize("name", [*BODIES, *WITHOUT_GRADIENTS])
-def test_a_body(name: str) -> None:
-    check(repeated({**BODIES, **WITHOUT_GRADIENTS}[name], 2), draw(2, 5, 6, 4), rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", BODIES)
-def test_a_gradient(name: str) -> None:
-    """The gradient, a convolution or what pooling gives back, is a native loop, too."""
-
-    def build(x: Any) -> list[Any]:
-        _, y = repeated(BODIES[name], 2)(x)
-        return ab.gradients(ops.sum(y * y), [x])
-
-    check(build, draw(2, 5, 6, 4), native=2, rtol=1e-4)
-
-
-def test_a_filter_is_trained_in_a_loop() -> None:
-    """Steps of gradient descent on the kernel are one native loop."""
-    image, wanted = draw(1, 6, 6, 2), draw(1, 6, 6, 3)
-
-    def build(kernel: Any) -> Any:
-        def body(i: Any, kernel: Any) -> tuple[Any, ...]:
-            loss = ops.mean(ops.square(ops.conv(image, kernel, padding="same") - wanted))
-            return i + 1, kernel - 0.1 * ab.gradients(loss, [kernel])[0]
-
-        return ab.while_loop(lambda i, _: i < 3, body, (0, kernel))[1]
-
-    check(build, draw(3, 3, 2, 3))
-
-
-@settings(max_examples=examples(2, 300), deadline=None)
+@settings(max_examples=examples(15, 200), deadline=None, derandomize=True)
 @given(
-    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3),
-    kernel=st.lists(st.integers(1, 3), min_size=3, max_size=3),
-    strides=st.lists(st.integers(1, 3), min_size=3, max_size=3),
-    padding=st.sampled_from(["same", "valid"]),
-    groups=st.integers(1, 2),
-    channels=st.integers(1, 3),
-    dtype=st.sampled_from(["float32", "float64"]),
-    seed=st.integers(0, 1000),
+    sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=4),
+    wide=st.sampled_from([0, 1, 40, 67]),
+    dtype=st.sampled_from(["float32", "float64", "int32"]),
+    index=st.sampled_from(["int32", "int64"]),
+    layout=st.sampled_from(["whole", "part", "turned", "backwards", "repeated"]),
+    known=st.booleans(),
 )
-def test_generated(
-    sizes: list[int],
-    kernel: list[int],
-    strides: list[int],
-    padding: str,
-    groups: int,
-    channels: int,
-    dtype: str,
-    seed: int,
+def test_windows(
+    sizes: list[tuple[int, int, int]], wide: int, dtype: str, index: str, layout: str, known: bool
 ) -> None:
-    """Convolutions, their gradients and poolings of 1 to 3 axes, with windows that reach out on any side."""
-    rank, generator = len(sizes), np.random.default_rng(seed)
-    cells = [min(cell, size) for cell, size in zip(kernel[:rank], sizes, strict=True)]
-    x = generator.standard_normal((2, *sizes, groups * channels)).astype(dtype)
-    weights = generator.standard_normal((*cells, channels, groups * 2)).astype(dtype)
+    window = [size + (wide if axis == len(sizes) - 1 else 0) for axis, (size, _, _) in enumerate(sizes)]
+    start = tuple([before for _, before, _ in sizes])
+    shape = [before + size + after for size, (_, before, after) in zip(window, sizes, strict=True)]
+    rng = np.random.default_rng(0)
+    whole = rng.integers(-99, 99, shape).astype(dtype)
+    new = rng.integers(-99, 99, [size + 3 for size in window]).astype(dtype)
+    new = new[tuple(slice(1, 1 + size) for size in window)]
+    if layout == "whole":
+        new = np.ascontiguousarray(new)
+    elif layout == "turned":
+        new = np.asfortranarray(new)
+    elif layout == "backwards":
+        new = np.ascontiguousarray(new[..., ::-1])[..., ::-1]
+    elif layout == "repeated":
+        new = np.broadcast_to(new[:1], new.shape) if len(new) else new
+    (found,) = program(whole, new, index, known)(whole, np.array(start, index), new)
+    np.testing.assert_array_equal(found, written(-whole, start, new))
 
-    def build(x: Any, weights: Any) -> list[Any]:
-        def body(i: Any, *_: Any) -> tuple[Any, ...]:
-            wide = x * ops.cast(i + 1, dtype)
-            found = [ops.conv(wide, weights, strides[:rank], padding)]
-            found += [pool(wide, cells, strides[:rank], padding) for pool in (ops.max_pool, ops.average_pool)]
-            y = sum(ops.sum(ops.square(each)) for each in found)
-            return i + 1, *found, *ab.gradients(y, [wide, weights])
 
-        outs = [
-            -(-size // step) if padding == "same" else (size - cell) // step + 1
-            for size, cell, step in zip(sizes, cells, strides[:rank], strict=True)
-        ]
-        start = [np.zeros((2, *outs, count), dtype) for count in (groups * 2, *[groups * channels] * 2)]
-        return list(ab.while_loop(lambda i, *_: i < 2, body, (0, *start, x * 0, weights * 0)))[1:]
+@pytest.mark.parametrize("start", [(-1, 0), (0, -1), (2, 0), (0, 3), (2**31 - 1, 0), (0, -(2**31))])
+def test_windows_that_leave_the_array_are_errors(start: tuple[int, int]) -> None:
+    whole, new = np.zeros((3, 5), "float32"), np.ones((2, 3), "float32")
+    step = program(whole, new, "int32")
+    with pytest.raises(IndexError, match=r"A slice from -?\d+ of size \d leaves axis [01], whose size is [35]"):
+        step(whole, np.array(start, "int32"), new)
 
-    check(build, x, weights, rtol=1e-4)
+
+@pytest.mark.parametrize("dtype", ["float16", "bool", "complex64"])
+def test_elements_that_are_no_words_are_left_to_numpy(dtype: str) -> None:
+    with ab.Graph().as_default():
+        x, new = ab.placeholder((3, 5), dtype), ab.placeholder((2, 3), dtype)
+        found = ops.slice_update(x, (1, 2), new)
+    assert window_runner(symbol_of(found).operation) is None
+
+
+def test_keys_of_a_token_are_written_into_what_is_kept() -> None:
+    """The columns of a wider product, as one of a loop's variables; iterations copy nothing else."""
+    heads, size, length = 2, 8, 6
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((length, 3, 5), "float32")
+        weight = ab.placeholder((5, 3 * heads * size), "float32")
+
+        def body(i: Any, kept: Any) -> tuple[Any, Any]:
+            _, key, _ = [ops.reshape(part, (3, 1, heads, size)) for part in ops.split(x[i] @ weight, 3, axis=-1)]
+            return i + 1, ops.slice_update(kept, (0, i, 0, 0), key)
+
+        empty = np.zeros((3, length, heads, size), "float32")
+        _, kept = ab.while_loop(lambda i, _: i < length, body, (0, empty))
+    rng = np.random.default_rng(0)
+    values = [rng.uniform(-1, 1, shape).astype("float32") for shape in ((length, 3, 5), (5, 3 * heads * size))]
+    (found,) = Program(graph, [symbol_of(kept)], [x, weight])(*values)
+    wanted = (values[0] @ values[1])[..., heads * size : 2 * heads * size].reshape(length, 3, heads, size)
+    np.testing.assert_allclose(found, wanted.swapaxes(0, 1), atol=1e-6)

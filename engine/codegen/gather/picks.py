@@ -25,7 +25,7 @@ from .rows import print_position
 
 Runner = Callable[..., Any]
 _WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
-_INDICES = {"int32": "i32", "int64": "i64"}
+INDICES = {"int32": "i32", "int64": "i64"}
 
 
 def along_runner(operation: Operation) -> Runner | None:
@@ -35,7 +35,7 @@ def along_runner(operation: Operation) -> Runner | None:
     x, indices = (tensor.spec for tensor in operation.inputs)
     if not isinstance(x, TensorSpec) or not isinstance(indices, TensorSpec) or x.rank is None or x.rank < 2:
         return None
-    word, index = _word(x), _INDICES.get(indices.dtype.name)
+    word, index = word_of(x), INDICES.get(indices.dtype.name)
     if word is None or index is None or op.axis % x.rank != x.rank - 1:
         return None
     fill = AnySizes(AlongKernel(x.rank, word, index), x.dtype, indices.dtype, x.dtype)
@@ -58,7 +58,7 @@ def scatter_runner(operation: Operation) -> Runner | None:
     if len(specs) < len(operation.inputs):
         return None
     x, indices, updates = specs
-    word, index, places = _word(x), _INDICES.get(indices.dtype.name), indices.shape or ()
+    word, index, places = word_of(x), INDICES.get(indices.dtype.name), indices.shape or ()
     if word is None or index is None or not x.rank or places[-1:] != (1,) or updates.dtype != x.dtype:
         return None
     kernel = ScatterKernel(x.rank, len(places), word, index)
@@ -81,8 +81,8 @@ class Updating:
         return self.over(np.array(x, order="C"), *rest)
 
 
-def _word(spec: TensorSpec) -> str | None:
-    """Return the type in which an element is moved, if it is a number of a word or two."""
+def word_of(spec: TensorSpec) -> str | None:
+    """Return the LLVM type in which an element is moved, if it is a number of a word or two."""
     return _WORDS.get(spec.dtype.itemsize) if spec.dtype.kind in "fiu" else None
 
 
@@ -153,7 +153,7 @@ class ScatterKernel(KernelOfAnySizes):
         size = code.load("i64", "%sizes", whole)
         width = code.mul(*[code.load("i64", "%sizes", whole + axis) for axis in range(1, self.rank)])
         with code.loop(0, count) as number:
-            position = _wide(code, self.index, code.load(self.index, "%d1", number))
+            position = print_index(code, "%d1", self.index, number)
             with code.when(code.compare("uge", position, size)):
                 code.store("i64", 1, "%sizes", self.failed)
             with code.when(code.compare("ult", position, size)):
@@ -169,5 +169,7 @@ def _function(kernel: KernelOfAnySizes, name: str) -> FunctionBuilder:
     return FunctionBuilder(f"{name}_run", [*parameters, "ptr %sizes"])
 
 
-def _wide(code: Builder, index: str, position: Size) -> Size:
+def print_index(code: Builder, positions: str, index: str, number: Size) -> Size:
+    """Print a position of an array of them, as a number of 64 bits."""
+    position = code.load(index, positions, number)
     return position if index == "i64" else code.let(f"sext {index} {position} to i64")

@@ -184,8 +184,9 @@ def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
     """Print the IR of an entry that compares no sizes: the run function gets them.
 
     The table is laid out by `open_table_layout`. The run function is ``void @{name}_run(ptr %d0, ..., ptr
-    %sizes)``, where the dimensions of all operands stand one after the other. Behind them it puts another number than 0
-    if it could not do its work: the entry returns that.
+    %sizes)``, where the dimensions of all operands stand one after the other; behind those of an operand that
+    `lies_apart` are its strides, in bytes. Behind all it puts another number than 0 if it could not do its work: the
+    entry returns that.
     """
     lines = [f"define i32 @{name}(i64 %table, {', '.join(f'i64 %o{k}' for k in range(len(operands)))}) {{"]
     lines.append("  %t = inttoptr i64 %table to ptr")
@@ -196,14 +197,20 @@ def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
         checks = [check for k, operand in enumerate(operands) for check in stage(lines, k, operand)]
         _print_checks(lines, checks, number)
     lines.append("  br label %run\nrefuse:\n  ret i32 1\nrun:")
-    count = sum(operand.rank or 0 for operand in operands)
+    kinds = {"dims": DIMENSIONS_OFFSET, "strides": STRIDES_OFFSET}
+    places = [
+        (k, kind, axis)
+        for k, operand in enumerate(operands)
+        for kind in (kinds if operand.lies_apart else ("dims",))
+        for axis in range(operand.rank or 0)
+    ]
+    count = len(places)
     lines.append(f"  %sizes = alloca [{count + 1} x i64]")
-    places = [(k, axis) for k, operand in enumerate(operands) for axis in range(operand.rank or 0)]
-    for place, (k, axis) in enumerate(places):
+    for place, (k, kind, axis) in enumerate(places):
         if not axis:
-            dims = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
-            lines.append(f"  %base_{k} = inttoptr i64 {dims} to ptr")
-        lines.append(f"  %from_{place} = getelementptr i64, ptr %base_{k}, i64 {axis}")
+            address = _print_field(lines, k, kind, kinds[kind], "i64")
+            lines.append(f"  %base_{kind}_{k} = inttoptr i64 {address} to ptr")
+        lines.append(f"  %from_{place} = getelementptr i64, ptr %base_{kind}_{k}, i64 {axis}")
         lines.append(f"  %size_{place} = load i64, ptr %from_{place}")
         lines.append(f"  %to_{place} = getelementptr i64, ptr %sizes, i64 {place}")
         lines.append(f"  store i64 %size_{place}, ptr %to_{place}")
