@@ -102,7 +102,10 @@ def test_pieces_of_several_choices_are_events(server: Any) -> None:
 def test_models_are_listed(server: Any) -> None:
     found = ask(server.rest_url, "/v1/models").json
     assert [each["id"] for each in found["data"]] == ["m", "plain", "dense"]
-    assert ask(server.rest_url, "/v1/models/m").json["model_version_status"][0]["state"] == "AVAILABLE"
+    one = ask(server.rest_url, "/v1/models/m").json  # TensorFlow Serving's and OpenAI's interfaces share the path
+    assert one["model_version_status"][0]["state"] == "AVAILABLE"
+    assert {name: one[name] for name in found["data"][0]} == found["data"][0]
+    assert "id" not in ask(server.rest_url, "/v1/models/m/versions/1").json
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,8 @@ def test_bytes_go_both_ways(served: Any) -> None:
 def test_status_and_metadata(served: Any, version: str) -> None:
     status = ask(served.server.rest_url, f"/v1/models/words{version}").json
     ok = {"error_code": "OK", "error_message": ""}
-    assert status == {"model_version_status": [{"version": "3", "state": "AVAILABLE", "status": ok}]}
+    assert status["model_version_status"] == [{"version": "3", "state": "AVAILABLE", "status": ok}]
+    assert len(status) == 1 or not version  # without a version OpenAI's description follows
 
     found = ask(served.server.rest_url, f"/v1/models/words{version}/metadata").json
     assert found["model_spec"] == {"name": "words", "signature_name": "", "version": "3"}

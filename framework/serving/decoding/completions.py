@@ -83,8 +83,7 @@ class Completions:
         ]
 
     async def _models(self, request: Request) -> Response:
-        names = self._catalogue.open_names()
-        entries = [{"id": name, "object": "model", "created": 0, "owned_by": "anabranch"} for name in names]
+        entries = [model_entry(name) for name in self._catalogue.open_names()]
         return Response(write_json({"object": "list", "data": entries}))
 
     async def _complete(self, request: Request) -> Response:
@@ -137,6 +136,11 @@ class Completions:
         prompt_tokens = sum(len(each.generation.prompt) for each in choices[::count])
         wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         return _Asked(served, choices, head, prompt_tokens, wants_usage)
+
+
+def model_entry(name: str) -> dict[str, Any]:
+    """Return the description of a model as OpenAI's clients read it, from the list or by name."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "anabranch"}
 
 
 def error_form(status: int, message: str) -> dict[str, Any]:

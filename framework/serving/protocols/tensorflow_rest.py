@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ....distribute.inference import ModelSpec, RequestError, VersionState
 from ....distribute.inference.large import beside_others
 from ..catalogue import Catalogue, ServedModel
+from ..decoding.completions import model_entry
 from ..json_text import as_json_array, read_object, write_json
 from ..signature import TENSORFLOW, Signature, TensorInfo, check_given
 from ..values import as_input
@@ -53,7 +54,9 @@ class TensorFlowRest:
     async def _status(self, request: Request) -> Response:
         spec = ModelSpec(*(request.parts[part] for part in ("model", "version", "label")))
         states = [_state(each) for each in version_states(self._catalogue, spec)]
-        return Response(write_json({"model_version_status": states}))
+        is_versioned = bool(request.parts["version"] or request.parts["label"])
+        entry = {} if is_versioned else model_entry(spec.name)  # `models.retrieve` of OpenAI's clients asks here
+        return Response(write_json({"model_version_status": states, **entry}))
 
     async def _metadata(self, request: Request) -> Response:
         model = self._model(request)

@@ -6,6 +6,7 @@ from importlib import import_module
 openai = import_module("openai")
 client = openai.OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none", max_retries=0)
 assert [each.id for each in client.models.list()] == ["m", "plain", "dense"]
+assert [client.models.retrieve(name).id for name in ("m", "plain", "dense")] == ["m", "plain", "dense"]
 found = client.completions.create(model="m", prompt="ab", max_tokens=5, temperature=0, stop=["fa"])
 assert (found.choices[0].text, found.choices[0].finish_reason) == ("cde", "stop")
 parts = client.completions.create(model="m", prompt="ab", max_tokens=5, temperature=0, stream=True)
