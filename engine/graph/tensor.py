@@ -291,6 +291,13 @@ class Symbol(Tensor):
 
     @property
     def name(self) -> str:
+        """Its name in the graph, ``operation:output``; of an `Input` the name that was given to it, as in Keras."""
+        given = self._annotations.get("name") if self._annotations else None
+        return given or self.name_in_graph
+
+    @property
+    def name_in_graph(self) -> str:
+        """The name ``operation:output``, which no other tensor of the graph has."""
         return f"{self.operation.name}:{self.index}"
 
     @property

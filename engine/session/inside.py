@@ -54,7 +54,9 @@ def _one_level_out(tensor: Symbol, region: Region) -> Symbol:
 
 
 def find_by_name(graph: Graph, name: str) -> Any:
-    """Find the tensor (``operation:output``) or operation `name`; inside a loop or branch: ``loop/region/name``.
+    """Find the tensor (``operation:output``, or the name of an `Input`) or operation `name`.
+
+    Inside a loop or branch the name is ``loop/region/name``.
 
     Raises:
         KeyError: there is none.
@@ -62,7 +64,11 @@ def find_by_name(graph: Graph, name: str) -> Any:
     found = _find_inside(graph, name)
     if found is not None:
         return found
-    return graph.get_tensor_by_name(name) if ":" in name else graph.get_operation_by_name(name)
+    if ":" in name:
+        return graph.get_tensor_by_name(name)
+    operation = graph.get_operation_by_name(name)
+    named = [output for output in operation.outputs if output.name == name]
+    return named[0] if named else operation
 
 
 def _find_inside(graph: Graph, name: str) -> Any:

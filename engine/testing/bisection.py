@@ -213,7 +213,7 @@ def _as_test(graph: Graph, target: Symbol, cut: Values) -> tuple[str, str]:
         specs = {tensor: TensorSpec(np.shape(value), tensor.dtype) for tensor, value in cut.items()}
         copy.copy_step(needed_operations(graph, [target], cut), specs, [target])
     shown = dump_operations([o for o in copy.graph.operations if not isinstance(o.op, Placeholder)])
-    feeds = {copy.tensors[tensor].name: array_document(np.asarray(value)) for tensor, value in cut.items()}
+    feeds = {copy.tensors[tensor].name_in_graph: array_document(np.asarray(value)) for tensor, value in cut.items()}
     lines = [
         '"""Found by `anabranch.testing.bisect`:',
         "",
@@ -231,7 +231,7 @@ def _as_test(graph: Graph, target: Symbol, cut: Values) -> tuple[str, str]:
         "",
         "def test_no_rewrite_changes_the_results():",
         "    graph = graph_from_dict(json.loads(GRAPH))",
-        f"    target = graph.get_tensor_by_name({copy.tensors[target].name!r})",
+        f"    target = graph.get_tensor_by_name({copy.tensors[target].name_in_graph!r})",
         "    feeds = {graph.get_tensor_by_name(name): read_array(entry) for name, entry in FEEDS.items()}",
         "    assert ab.testing.bisect(target, feeds) is None",
     ]

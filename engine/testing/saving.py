@@ -40,7 +40,7 @@ def check_saving(sample: Sample, known: str = "static", inside: bool = True) -> 
     again = graph_from_dict(graph_to_dict(graph))
     fail_unless(_names(again) == _names(graph), "the loaded graph has other operations than the saved one")
     feeds = {**probe.feeds, **(controls.fed(taken=True) if controls else {})}
-    fed = {again.get_tensor_by_name(tensor.name): value for tensor, value in feeds.items()}
+    fed = {again.get_tensor_by_name(tensor.name_in_graph): value for tensor, value in feeds.items()}
     same_slope = None if slope is None else again.get_tensor_by_name(slope.name)
     found = _run(again, _found(again, targets), same_slope, _found(again, probe.wanted), fed)
     for value, wanted in zip(found, _run(graph, targets, slope, probe.wanted, feeds), strict=True):
@@ -62,4 +62,4 @@ def _names(graph: Graph) -> list[tuple[str, str]]:
 
 
 def _found(graph: Graph, tensors: Sequence[Symbol]) -> list[Any]:
-    return [graph.get_tensor_by_name(tensor.name) for tensor in tensors]
+    return [graph.get_tensor_by_name(tensor.name_in_graph) for tensor in tensors]

@@ -73,6 +73,7 @@ class InputLayer(Layer):
         self._build_at_init()
         with symbols_apart():
             tensor = placeholder(self.batch_shape, self.dtype, self.name)
+        tensor.annotations["name"] = self.name
         Node(self, ((), {}), tensor)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

@@ -178,7 +178,7 @@ def info_of(who: str, name: str, tensor: Symbol) -> TensorInfo:
         raise ValueError(f"{who} can't be exported: not even the rank of {name!r} is known.")
     if name_of(tensor.dtype) not in OPEN_INFERENCE:
         raise ValueError(f"{who} can't be exported: {name!r} is {name_of(tensor.dtype)}, not served.")
-    return TensorInfo(name, name_of(tensor.dtype), tuple(tensor.shape), tensor.name)
+    return TensorInfo(name, name_of(tensor.dtype), tuple(tensor.shape), tensor.name_in_graph)
 
 
 def check_effects(who: str, operations: Sequence[Operation]) -> None:
