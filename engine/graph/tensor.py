@@ -255,6 +255,14 @@ class Tensor(Operators, ArrayMethods):
 
         def tolist(self) -> Any: ...
 
+        # What symbols have, and values don't.
+
+        @property
+        def name(self) -> str: ...
+
+        @property
+        def name_in_graph(self) -> str: ...
+
     @property
     def _keras_mask(self) -> Any:
         """The mask that a layer gave to the tensor, by the name under which scripts for Keras read and set it."""
