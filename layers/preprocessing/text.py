@@ -187,21 +187,23 @@ class TextVectorization(PreprocessingLayer):
     # --- computing ------------------------------------------------------------------------------------------
 
     def call(self, inputs: Tensor) -> Tensor:
-        found = self._lookup_layer.call(self._tokens(ops.convert_to_tensor(inputs)).values)
         length = self._output_sequence_length
-        if self._output_mode != "int" or length is None:
+        is_cut = self._split in _SPLITS and self._ngrams is None
+        found = self._lookup_layer.call(self._tokens(ops.convert_to_tensor(inputs), length if is_cut else None).values)
+        if length is None or is_cut:
             return found
         *leading, _ = ops.shape(found)
         padded = ops.concatenate([found, ops.zeros((*leading, length), dtype="int64")], axis=-1)
         return ops.reshape(padded[..., :length], (*leading, length))
 
-    def _tokens(self, texts: Tensor) -> _Tokens:
+    def _tokens(self, texts: Tensor, width: int | None = None) -> _Tokens:
+        """Return the tokens of texts: all, or the first `width` of each, where split and ngrams allow to choose."""
         texts = self._standardized(texts)
         if self._split is None:
             texts = ops.expand_dims(texts, -1) if texts.ndim == 0 else texts
             tokens = _Tokens(texts, ops.zeros_like(texts[..., 0], dtype="int32") + ops.shape(texts)[-1])
         else:
-            tokens = self._split_texts(self._one_text_a_row(texts))
+            tokens = self._split_texts(self._one_text_a_row(texts), width)
         return tokens if self._ngrams is None else _ngrams(tokens, self._ngrams)
 
     def _standardized(self, texts: Tensor) -> Tensor:
@@ -225,7 +227,7 @@ class TextVectorization(PreprocessingLayer):
             )
         return ops.squeeze(texts, -1)
 
-    def _split_texts(self, texts: Tensor) -> _Tokens:
+    def _split_texts(self, texts: Tensor, width: int | None) -> _Tokens:
         how = self._split
         if callable(how):
             made: Any = how(texts)
@@ -236,7 +238,7 @@ class TextVectorization(PreprocessingLayer):
             texts, separator = ops.strings.regex_replace(tidy, SPACES_AROUND, ""), " "
         else:
             texts, separator = ops.strings.regex_replace(texts, r"(?s)(?<=.)(?=.)", _NO_CHARACTER), _NO_CHARACTER
-        values, lengths = ops.strings.split(texts, separator)
+        values, lengths = ops.strings.split(texts, separator, width=width)
         return _Tokens(values, ops.where(ops.equal(texts, ""), ops.zeros_like(lengths), lengths))
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -55,6 +55,12 @@ def cell_of_ones_own() -> Any:
     return model_of(ab.Input((None, 3)), layers.RNN(Leaky()), layers.Dense(1))
 
 
+def words(**settings: Any) -> Any:
+    """Texts of one letter each, as the numbers of so many words."""
+    layer = layers.TextVectorization(vocabulary=["a", "b"], output_sequence_length=3, **settings)
+    return model_of(ab.Input((), dtype="string"), layer, layers.Embedding(5, 3), layers.GlobalAveragePooling1D())
+
+
 EACH_ROW: dict[str, Callable[[], Any]] = {
     "mlp": lambda: model_of(
         ab.Input((4,)),
@@ -104,6 +110,8 @@ EACH_ROW: dict[str, Callable[[], Any]] = {
     ),
     "hashes": lambda: model_of(ab.Input((), dtype="string"), layers.Hashing(9, salt=3), layers.Embedding(9, 3)),
     "crossed": crossed,
+    "words": words,
+    "characters": lambda: words(split="character", standardize="lower"),
     "all known": lambda: model_of(
         ab.Input((), dtype="string"),
         layers.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=0),

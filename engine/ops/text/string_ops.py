@@ -14,6 +14,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
+from ...graph.row_states import State, mixed
 from ..base import (
     ErrorSample,
     Op,
@@ -214,21 +215,29 @@ class ReduceJoin(_StringOp):
 
 @dataclass(frozen=True)
 class StringSplit(_StringOp):
-    """The parts of each string, as a padded array, and how many there are."""
+    """The parts of each string, as a padded array, and how many there are.
+
+    Attributes:
+        width: how many parts each string has, where the rest is cut off; None for as many as the longest has.
+    """
 
     separator: str | None
     maxsplit: int = -1
+    width: int | None = None
     shape_from_values: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         shape = inputs[0].shape
-        values = None if shape is None else (*shape, None)
+        values = None if shape is None else (*shape, self.width)
         return TensorSpec(values, dtypes.string), TensorSpec(shape, dtypes.int32)
+
+    def row_state(self, node: Operation, given: Sequence[State]) -> State:
+        return mixed(node) if self.width is None else given[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
-        rows = [item.split(self.separator, self.maxsplit) for item in text.items_of(x)]
-        longest = max([len(row) for row in rows], default=0)
+        rows = [item.split(self.separator, self.maxsplit)[: self.width] for item in text.items_of(x)]
+        longest = max([len(row) for row in rows], default=0) if self.width is None else self.width
         values = [part for row in rows for part in row + [""] * (longest - len(row))]
         lengths = text.array_of([len(row) for row in rows], x.shape, dtypes.int32)
         return text.array_of(values, (*x.shape, longest)), lengths
@@ -240,8 +249,12 @@ class StringSplit(_StringOp):
         yield Sample(cls(None), [x], (words, np.array([3, 0, 1], "int32")), label="words")
         at_spaces = np.array([["a", "b  c"], ["", ""], ["", "d"]], dtypes.string)
         yield Sample(cls(" ", 1), [x], (at_spaces, np.array([2, 1, 2], "int32")), label="once")
+        two = np.array([["a", "b"], ["", ""], ["d", ""]], dtypes.string)
+        yield Sample(cls(None, -1, 2), [x], (two, np.array([2, 0, 1], "int32")), label="of a width")
         yield Sample(cls("b"), [x[:1].reshape(())], (np.array(["a ", "  c"], dtypes.string), np.int32(2)), label="0-d")
         yield Sample(cls(None), [x[:0]], (np.zeros((0, 0), dtypes.string), np.zeros(0, "int32")), label="empty")
+        none = np.zeros((3, 0), dtypes.string)
+        yield Sample(cls(None, -1, 0), [x], (none, np.zeros(3, "int32")), label="of no width")
 
 
 @dataclass(frozen=True)

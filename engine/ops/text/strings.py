@@ -168,7 +168,7 @@ def reduce_join(
     return apply(ReduceJoin(axes, keepdims, separator), _strings(inputs, "reduce_join"))
 
 
-def split(input: TensorLike, sep: str | None = None, maxsplit: int = -1) -> SplitStrings:
+def split(input: TensorLike, sep: str | None = None, maxsplit: int = -1, width: int | None = None) -> SplitStrings:
     """Return the parts of each string between separators.
 
     Where TensorFlow returns a ragged tensor, this returns a padded array and the numbers of parts.
@@ -177,17 +177,23 @@ def split(input: TensorLike, sep: str | None = None, maxsplit: int = -1) -> Spli
         input: strings of any shape.
         sep: the separator; None or "" means any run of white space, as for ``str.split``.
         maxsplit: split at most so often; -1 without limit.
+        width: take so many parts of each string at most, and leave the others out; None for all.
 
     Returns:
-        ``values`` of shape ``input.shape + [most parts]``, with "" where a string has fewer, and int32 ``lengths`` of
-        shape ``input.shape``.
+        ``values`` of shape ``input.shape + [width]``, or by default ``input.shape + [most parts]``, with "" where a
+        string has fewer, and int32 ``lengths`` of shape ``input.shape``.
+
+    Raises:
+        ValueError: `width` is negative.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.strings.split(["to be", "or"])).values
     array([['to', 'be'],
            ['or', '']], dtype=StringDType())
     """
-    return SplitStrings(*apply_multi(StringSplit(sep or None, maxsplit), _strings(input, "split")))
+    if width is not None and width < 0:
+        raise ValueError(f"strings.split: width must be at least 0, or None for all parts; got {width}.")
+    return SplitStrings(*apply_multi(StringSplit(sep or None, maxsplit, width), _strings(input, "split")))
 
 
 # --- searching ------------------------------------------------------------------------------------------------------

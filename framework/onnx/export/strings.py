@@ -47,6 +47,11 @@ def _string_split(w: Writer, node: Operation, x: str) -> list[str]:
         missing = w.add("Max", w.add("Sub", most_parts, width), w.ints(0))
         shape = w.concat([w.shape(x), missing], 0)
         parts = w.concat([parts, w.expand(w.constant(np.array("", TEXT)), shape)], rank_of(node))
+    if op.width is not None:
+        axis = rank_of(node)
+        blanks = w.expand(w.constant(np.array("", TEXT)), w.concat([w.shape(x), w.ints(op.width)], 0))
+        parts = w.slice(w.concat([parts, blanks], axis), 0, op.width, axis)
+        counts = w.add("Min", counts, w.constant(op.width, LONG))
     return [parts, w.cast(counts, INT)]
 
 
