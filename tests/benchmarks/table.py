@@ -18,6 +18,8 @@ ABOUT_ROWS = """\
 Medians over processes of each process's own median; beside them the lowest and highest process. `first step` is the
 first call of the first process, compilation included. Losses must agree with those of all peers, or the work is not the
 same."""
+ABOUT_PARTS = """\
+What a line does, one call at a time: medians over processes of each process's median of blocks of calls."""
 ABOUT_FIRST_STEPS = """\
 The first step of ours in a fresh process, everything that is prepared and compiled included; `cold` begins with an
 empty kernel cache, `warm` with what the cold one left there. The limits are for preparing: where the work of a step
@@ -40,6 +42,7 @@ class Row:
     peak_mb: int
     processes: int
     loss_check: tuple[float, ...]
+    parts_us: Mapping[str, float]  # the parts of the work, one by one, in microseconds; most have none
 
     def figure(self, measure: Measure) -> float:
         """Return the figure that the line compares: milliseconds or megabytes."""
@@ -91,6 +94,10 @@ def _row(name: str, role: str, records: Sequence[Record]) -> Row:
         peak_mb=max(record["peak_rss_mb"] for record in records),
         processes=len(records),
         loss_check=tuple(records[0]["loss_check"]),
+        parts_us={
+            part: statistics.median([record["parts_us"][part] for record in records])
+            for part in records[0].get("parts_us", ())
+        },
     )
 
 
@@ -172,6 +179,7 @@ def cells(summary: Summary, row: Row) -> list[str]:
 
 DETAIL_HEAD = ["line", "row", "median ms", "process medians", "vs best peer", "first step s", "peak MB", "loss check"]
 GOAL_HEAD = ["line", "row", "ours", "best peer", "its", "ratio", "goal", "figure", "met"]
+PART_HEAD = ["line", "row", "part", "ours us", "best peer", "its us", "ratio"]
 START_HEAD = ["line", "row", "cold s", "warm s", "a step s", "limits s", "met"]
 UNITS: dict[Measure, str] = {"time": "ms", "memory": "MB"}
 
@@ -211,6 +219,26 @@ def start_cells(summary: Summary) -> Iterable[list[str]]:
         ]
 
 
+def part_cells(summary: Summary) -> Iterable[list[str]]:
+    """The parts of our rows' work, each beside the peer that is best at it."""
+    peers = [row for row in summary.rows if row.role == "peer"]
+    for row in summary.rows:
+        if row.role != "ours":
+            continue
+        for part, ours in row.parts_us.items():
+            theirs = {peer.parts_us[part]: peer.name for peer in peers if part in peer.parts_us}
+            its = min(theirs, default=None)
+            yield [
+                summary.title,
+                row.name,
+                part,
+                show(ours),
+                "not measured" if its is None else theirs[its],
+                show(its),
+                f"{ours / its:.2f}" if its else "",
+            ]
+
+
 def plain(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns for the terminal."""
     widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
@@ -232,7 +260,13 @@ def terminal_text(summaries: Sequence[Summary]) -> str:
     goals = [row for summary in summaries for row in goal_cells(summary)]
     starts = [row for summary in summaries for row in start_cells(summary)]
     remarks = [f"! {summary.title}: {remark}" for summary in summaries for remark in summary.remarks]
-    tables = [plain(DETAIL_HEAD, detail), plain(GOAL_HEAD, goals), plain(START_HEAD, starts) if starts else ""]
+    parts = [row for summary in summaries for row in part_cells(summary)]
+    tables = [
+        plain(DETAIL_HEAD, detail),
+        plain(PART_HEAD, parts) if parts else "",
+        plain(GOAL_HEAD, goals),
+        plain(START_HEAD, starts) if starts else "",
+    ]
     return "\n\n".join(filter(None, [*tables, "\n".join(remarks)]))
 
 
@@ -244,6 +278,7 @@ def document(
     goals = [row for summary in summaries for row in goal_cells(summary)]
     remarks = [f"- {summary.title}: {remark}" for summary in summaries for remark in summary.remarks]
     starts = [row for summary in summaries for row in start_cells(summary)]
+    parts_of_work = [row for summary in summaries for row in part_cells(summary)]
     if missing_peers:
         remarks.insert(0, "- Some peers' environments were not there, so their rows are missing.")
     works = dict.fromkeys(f"- **{summary.title}**: {summary.what}." for summary in summaries)
@@ -262,6 +297,8 @@ def document(
         ABOUT_ROWS,
         markdown(DETAIL_HEAD, detail),
     ]
+    if parts_of_work:
+        parts += ["## Parts of lines", ABOUT_PARTS, markdown(PART_HEAD, parts_of_work)]
     if remarks:
         parts += ["## Remarks", "\n".join(remarks)]
     parts += [

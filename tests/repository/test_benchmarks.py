@@ -102,6 +102,23 @@ def test_memory_is_held_against_the_smallest_peer(load: Any, line: Any) -> None:
     assert next(iter(load("table").goal_cells(found)))[:5] == ["W0 B=1", "anabranch", "50.0 MB", "small", "100.0 MB"]
 
 
+def test_parts_are_held_against_the_peer_that_is_best_at_each(load: Any, line: Any) -> None:
+    rows = {
+        "anabranch": record(1.0) | {"parts_us": {"x * y": 3.0, "tanh(x)": 2.0}},
+        "quick": record(2.0) | {"parts_us": {"x * y": 1.5, "tanh(x)": 4.0}},
+        "small": record(2.0) | {"parts_us": {"x * y": 6.0, "tanh(x)": 2.5}},
+    }
+    table, found = load("table"), summary(load, line, **rows)
+    assert list(table.part_cells(found)) == [
+        ["W0 B=1", "anabranch", "x * y", "3", "quick", "1.5", "2.00"],
+        ["W0 B=1", "anabranch", "tanh(x)", "2", "small", "2.5", "0.80"],
+    ]
+    assert "## Parts of lines" in table.document([found], {}, False)
+    assert "tanh(x)" in table.terminal_text([found])
+    without = summary(load, line, anabranch=record(1.0), quick=record(2.0))
+    assert "Parts of lines" not in table.document([without], {}, False)
+
+
 @pytest.mark.parametrize(
     ("cold", "warm", "step", "met"),
     [

@@ -2,12 +2,14 @@
 of an actor-critic and a DQN, which call models and a tape step by step. loss_check: a sum of results, or the first
 losses."""
 
+import time
+
 import numpy as np
 
 from common import bench, rand
 
 PARAMS = [dict(kind=kind) for kind in ("ops", "mlp", "actor_critic", "dqn")]
-CALLS, STEPS, BATCH = 200, 10, 32
+CALLS, BLOCKS, STEPS, BATCH = 200, 21, 10, 32
 
 
 # --- ten ops ----------------------------------------------------------------------------------------------------------
@@ -30,8 +32,32 @@ def ten_ops(ops, x, y, z, value):
             b = z * 0.5 + 1.0
         return value(ops.sum(a)) + value(b)
 
-    record = bench(step, budget_s=3)
-    return dict(record, us_for_all_ten=round(record["median_ms"] * 1e3 / CALLS, 2))
+    return dict(bench(step, budget_s=3), parts_us=one_by_one(ops, x, y, z))
+
+
+def one_by_one(ops, x, y, z):
+    """The microseconds of each of the ten calls, as the median of blocks of CALLS."""
+    rows = ops.reshape(x, (10, 100))
+    calls = {
+        "x * y": lambda: x * y,
+        "x * y + 1": lambda: x * y + 1.0,
+        "tanh(x)": lambda: ops.tanh(x),
+        "reshape(x, (10, 100))": lambda: ops.reshape(x, (10, 100)),
+        "sum(x)": lambda: ops.sum(x),
+        "sum(rows, 1)": lambda: ops.sum(rows, 1),
+        "mean(x)": lambda: ops.mean(x),
+        "x[3:10]": lambda: x[3:10],
+        "where(x > 0, x, y)": lambda: ops.where(x > 0, x, y),
+        "scalar * 0.5 + 1": lambda: z * 0.5 + 1.0,
+    }
+    return {name: round(float(np.median([block_of(call) for _ in range(BLOCKS)])), 3) for name, call in calls.items()}
+
+
+def block_of(call):
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - began) * 1e6 / CALLS
 
 
 def numbers():
