@@ -386,6 +386,10 @@ class Trainer(PassMethods):
     ) -> Array | Any:
         """Compute the model's outputs for data, batch by batch.
 
+        The first three shapes of batches are computed by programs for exactly these, later ones by one program for all
+        shapes, which may round otherwise. So the last bits of a result can depend on what was predicted before; those
+        of a model that was exported (`ab.serving.load`) depend on the shapes of its inputs alone.
+
         Args:
             x: inputs, as in `fit`.
             batch_size: rows in a step, 32 by default.
