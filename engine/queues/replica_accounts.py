@@ -33,6 +33,7 @@ class ReplicaAccounts:
     _arrivals: Arrivals
     _synchronous: bool
     _total: int
+    _is_open: bool
     _has_ended: bool
     _unapplied: dict[int, list[tuple[int, int, int]]]
 
@@ -57,10 +58,19 @@ class ReplicaAccounts:
         present = ", ".join(map(who, self.members)) or "nobody"
         return f"steps need {self.min_workers} workers (min_workers), and wait for {absent}; taking part: {present}"
 
+    @property
+    def _wanted(self) -> int:
+        """The number of shares that make the step: at the end of an epoch those that are left."""
+        return self._shares if self._is_open else min(self._shares, len(self._undone))
+
     def account(self) -> list[int]:
         """Return the shares of the epoch that are done: their rows are in the parameters, or were skipped."""
         waiting = {share for chosen in self._unapplied.values() for _, share, _ in chosen}
         return [share for share in range(self._total) if share not in self._undone and share not in waiting]
+
+    def _receipt(self, worker: int, receipt: Receipt) -> Receipt:
+        self._receipts.setdefault(worker, collections.Counter())[receipt] += 1
+        return receipt
 
     def statistics(self) -> dict[str, Any]:
         """Count what was done, as values of JSON."""
@@ -84,7 +94,7 @@ class ReplicaAccounts:
             return f"step {self._chosen}: {shortage}"
         outstanding = ", ".join(who(out.worker) for out in self._out.values()) or "nobody"
         return (
-            f"step {self._chosen}, which has {len(self._counted)} of {min(self._shares, len(self._undone))} gradients; "
+            f"step {self._chosen}, which has {len(self._counted)} of {self._wanted} gradients; "
             f"at work on it: {outstanding}; taking part: {', '.join(map(who, self.members)) or 'nobody'}"
         )
 

@@ -10,14 +10,14 @@ from ..common import dtypes
 from ..graph.spec import TensorSpec
 
 _NUMBER, _NUMBERS = TensorSpec((), dtypes.int64), TensorSpec((None,), dtypes.int64)
-_TEXT = TensorSpec((), dtypes.string)
+_TEXT, _BYTES = TensorSpec((), dtypes.string), TensorSpec((None,), dtypes.as_dtype("uint8"))
 
 
 class Method(NamedTuple):
     """The inputs and outputs of a request of `ReplicaSteps`.
 
     Attributes:
-        inputs: a letter for each: "i" an integer, "v" a vector of integers, "s" a text.
+        inputs: a letter for each: "i" an integer, "v" a vector of integers, "s" a text, "b" bytes.
         outputs: their specs.
         is_leaders: whether only the leader may ask; its token comes before the other inputs.
     """
@@ -40,6 +40,10 @@ METHODS = {
     "notes": Method("", (_TEXT,)),
     "abandon": Method("s", is_leaders=True),
     "begin_epoch": Method("iiv", (_NUMBER,), is_leaders=True),
+    "supply": Method("ivbs", is_leaders=True),
+    "seal": Method("s", is_leaders=True),
+    "supplied": Method("", (_TEXT,), is_leaders=True),
+    "rows": Method("i", (_BYTES,)),
     "check_whole": Method("", is_leaders=True),
     "end_epoch": Method("", is_leaders=True),
     "account": Method("", (_NUMBERS,), is_leaders=True),
@@ -54,18 +58,21 @@ METHODS = {
     "watch": Method("iii"),
     "choose": Method("", (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER), is_leaders=True),
 }
-WORDS = {"i": "an integer", "v": "a vector of integers", "s": "a text"}
+WORDS = {"i": "an integer", "v": "a vector of integers", "s": "a text", "b": "bytes"}
 WAITING = ("take", "watch", "choose", "hear", "enrol")
 
 
 def fits(letter: str, given: Any) -> bool:
     """Test whether the spec of an input fits a letter of `Method.inputs`."""
-    rank = 1 if letter == "v" else 0
-    return given.dtype.kind in ("T" if letter == "s" else "iu") and (given.shape is None or len(given.shape) == rank)
+    rank = 1 if letter in "vb" else 0
+    kinds = {"s": "T", "b": "u"}.get(letter, "iu")
+    return given.dtype.kind in kinds and (given.shape is None or len(given.shape) == rank)
 
 
 def read(letter: str, value: Any) -> Any:
     """Return the Python value of an input."""
+    if letter == "b":
+        return np.asarray(value)
     if letter == "v":
         return np.asarray(value).tolist()
     return str(value) if letter == "s" else int(value)

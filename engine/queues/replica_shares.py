@@ -54,7 +54,7 @@ class ReplicaShares(ReplicaAccounts):
 
     def _has_enough(self) -> bool:
         """Test whether the step gets its gradients from workers that have not had a share of it, or are at one."""
-        wanted = min(self._shares, len(self._undone))
+        wanted = self._wanted
         absent = len(self._contributors | self._retiring) if self._retiring else len(self._contributors)
         found = len(self._counted) + len(self._workers) - absent
         if found >= wanted:
@@ -68,11 +68,20 @@ class ReplicaShares(ReplicaAccounts):
 
     def _has_all_shares(self) -> bool:
         """Test whether the step's shares are put or with workers, and those of the backup workers, too."""
-        wanted = min(self._shares, len(self._undone)) + self._backups
+        wanted = self._wanted + self._backups
         if len(self._counted) + len(self._out) < wanted:
             return False
         at_work = {out.share for out in self._out.values() if out.step == self._chosen}
         return len(self._counted.keys() | at_work) >= wanted
+
+    def _take_back(self, number: int) -> None:
+        """Forget a ticket that is out."""
+        out = self._out.pop(number)
+        out.end_watch()
+        worker = out.worker
+        self._out_of[worker].discard(number)
+        if not self._out_of[worker]:
+            del self._out_of[worker]
 
     # --- shares that are late ---------------------------------------------------------------------------------------
 

@@ -13,18 +13,19 @@ from __future__ import annotations
 import bisect
 import collections
 from collections.abc import Sequence
+from typing import Any
 
 from .arrivals import Arrivals
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
-from .replica_fencing import ReplicaFencing
-from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, Chosen, Member, Out, Receipt, Ticket
+from .replica_leader import ReplicaLeader
+from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, SUPPLY, Chosen, Member, Out, Receipt, Ticket
 
 _NO_FURTHER_SET = "no further set is wanted"
 _TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 
 
-class ReplicaStepsState(ReplicaFencing):
+class ReplicaStepsState(ReplicaLeader):
     """Hands out shares, counts what comes back, and chooses the sets of steps.
 
     Args:
@@ -72,6 +73,9 @@ class ReplicaStepsState(ReplicaFencing):
         self._abandoned: str | None = None  # why what the generation knew is lost
         self._enrolments: list[tuple[Attempt, int, str, int, int]] = []  # worker, task, incarnation, generation before
         self._total = 0  # how many shares the epoch has
+        self._is_open = False  # whether its leader supplies further ones
+        self._rows: dict[int, Any] = {}  # the bytes of those that were supplied and are not done
+        self._supplied = ""  # a note on these
         self._shares = shares
         self._synchronous = synchronous
         self._requeue = requeue
@@ -312,7 +316,7 @@ class ReplicaStepsState(ReplicaFencing):
         """Begin an epoch, or go on with one that was interrupted.
 
         Args:
-            batches: how many global batches it has.
+            batches: how many global batches it has; -1 where the leader supplies them.
             shares: how many shares make a step of it, if that has changed.
             done: the shares that are done.
 
@@ -321,7 +325,7 @@ class ReplicaStepsState(ReplicaFencing):
         """
         self.epoch += 1
         self._shares = self._shares if shares is None else shares
-        self._total = batches * self._shares
+        self._total = self._open(batches) * self._shares
         before = set(done)
         self._pool = [share for share in range(self._total) if share not in before]
         self._undone = set(self._pool)
@@ -333,7 +337,8 @@ class ReplicaStepsState(ReplicaFencing):
 
     def end_epoch(self) -> None:
         """End the epoch now: shares that are not done are not handed out any more."""
-        self._is_running = False
+        self._is_running = self._is_open = False
+        self._rows.clear()
         self._pool.clear()
         self._undone.clear()
         self._void_all()
@@ -457,25 +462,10 @@ class ReplicaStepsState(ReplicaFencing):
         self._counted[out.share] = (number, rows, worker)
         if out.step == self._chosen:
             self._contributors.add(worker)
-        is_whole = len(self._counted) == min(self._shares, len(self._undone))
-        if is_whole:
-            self._choose()
+        is_whole = self._choose_whole()
         if is_whole or not self._synchronous or self._retiring:  # else nobody's turn has come: there may be thousands
             self._settle()
         return self._receipt(worker, Receipt.TAKEN)
-
-    def _take_back(self, number: int) -> None:
-        """Forget a ticket that is out."""
-        out = self._out.pop(number)
-        out.end_watch()
-        worker = out.worker
-        self._out_of[worker].discard(number)
-        if not self._out_of[worker]:
-            del self._out_of[worker]
-
-    def _receipt(self, worker: int, receipt: Receipt) -> Receipt:
-        self._receipts.setdefault(worker, collections.Counter())[receipt] += 1
-        return receipt
 
     def _hand_back(self, share: int, is_dropped: bool) -> None:
         if share not in self._undone or share in self._counted or share in self._pool:
@@ -484,8 +474,8 @@ class ReplicaStepsState(ReplicaFencing):
             return  # another worker is at it
         if is_dropped and not self._requeue:
             self._undone.discard(share)
-            if self._counted and len(self._counted) == min(self._shares, len(self._undone)):
-                self._choose()
+            self._rows.pop(share, None)
+            self._choose_whole()
         else:
             bisect.insort(self._pool, share)
 
@@ -495,6 +485,8 @@ class ReplicaStepsState(ReplicaFencing):
         shares = sorted(self._counted)
         chosen = [self._counted[share] for share in shares]
         self._undone.difference_update(shares)
+        for share in shares:
+            self._rows.pop(share, None)
         self._counted.clear()
         step, self._chosen = self._chosen, self._chosen + 1
         self._give_up_late()
@@ -587,7 +579,9 @@ class ReplicaStepsState(ReplicaFencing):
             return Ticket(LEAD, self.step, 0)
         if epoch > self.epoch:
             return None
-        if not self._undone or not self._is_running:
+        if worker == self.leader and self._wants_supply:
+            return Ticket(SUPPLY, self.step, 0)
+        if not self._is_running or not (self._undone or self._is_open):
             return None if self._unapplied else Ticket(NO_TICKET, self.step, 0)
         if self.are_too_few or self._has_to_wait(worker):
             return None

@@ -184,6 +184,8 @@ class ReplicaSteps(NamedResource):
         if method == "accept":
             token, mark = found
             return np.int64(token), np.int64(mark)
+        if method == "rows":
+            return np.frombuffer(found, "uint8")
         return () if found is None else np.asarray(found, np.int64)
 
     def _checked(self, method: str, inputs: Sequence[Any]) -> list[Any]:
@@ -277,6 +279,22 @@ class ReplicaSteps(NamedResource):
     def begin_epoch(self, token: Any, batches: Any, shares: Any, done: Any) -> Tensor:
         """Begin an epoch of so many global batches in shares, of which some are done; return its number."""
         return self._add("begin_epoch", [token, batches, shares, done]).outputs[0]
+
+    def supply(self, token: Any, number: Any, sizes: Any, rows: Any, note: Any) -> Operation:
+        """Add a batch to an epoch that was begun with -1 batches: the sizes and bytes of its shares, and a note."""
+        return self._add("supply", [token, number, sizes, rows, note])
+
+    def seal(self, token: Any, note: Any) -> Operation:
+        """Note that the epoch has no further batch."""
+        return self._add("seal", [token, note])
+
+    def supplied(self, token: Any) -> Tensor:
+        """Return the note that came with the latest batch, or with the end of the epoch."""
+        return self._add("supplied", [token]).outputs[0]
+
+    def rows(self, share: Any) -> Tensor:
+        """Return the bytes of a share that was supplied; none if it is done."""
+        return self._add("rows", [share]).outputs[0]
 
     def check_whole(self, token: Any) -> Operation:
         """Check that the token leads, and that no state is lost."""

@@ -12,6 +12,7 @@ from .errors import CancelledError
 NO_TICKET = -1  # in place of a ticket's number: the epoch is over
 LEAD = -2  # in place of a ticket's number: the worker is to lead from now on
 LEAVE = -3  # in place of a ticket's number: the worker has nothing out, and may leave as it was to
+SUPPLY = -4  # in place of a ticket's number: the leader is to supply a batch, or to seal the epoch
 LEAVE_TEXT = "leave"  # the same in place of an announcement, which is JSON
 
 

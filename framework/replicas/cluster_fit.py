@@ -17,7 +17,7 @@ from ..saving.checkpointing import TrainingRun
 from ..training.epochs import Epochs
 from ..training.step_methods import plain as plain_log
 from ..training.steps import compile_step
-from .shares import Shares, check_shareable
+from .shares import Shares, are_handed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,11 +50,11 @@ class ClusterFit:
         hooks: CallbackList,
         verbosity: int,
     ) -> None:
-        self.check_data(data, strategy)
         self.model = model
         self.strategy = strategy
         self.passes = data
         self.data = data.data
+        self._hands_out = are_handed_out(data, strategy.may_repeat)
         self._validate = validate
         self.is_validating = False
         self.way: Any = None
@@ -68,20 +68,6 @@ class ClusterFit:
         self._shares: Shares | None = None  # of the next epoch, where they have been drawn
         self.plan: Any = None
         self._read_logs: Any = None  # the program that computes what `train_step` logs
-
-    @staticmethod
-    def check_data(data: Epochs, strategy: Strategy) -> None:
-        """Check that workers can share the rows of data.
-
-        Raises:
-            ValueError: they can't; the message says why.
-        """
-        check_shareable(data.data, strategy.may_repeat)
-        if data.steps_per_epoch is not None:
-            raise ValueError(
-                f"fit(steps_per_epoch={data.steps_per_epoch}) under ParameterServer: an epoch is one pass over the "
-                "data there. Leave steps_per_epoch out, and give the rows of one epoch."
-            )
 
     def run(self, epochs: range) -> None:
         """Train; see the strategies' own."""

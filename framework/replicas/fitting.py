@@ -13,6 +13,7 @@ from ..saving.checkpointing import RunCallback
 from ..training.epochs import Epochs
 from .cluster_fit import Logs
 from .parallel import ParallelFit
+from .shares import are_handed_out
 from .training import ReplicaFit
 
 
@@ -44,11 +45,8 @@ def fit_replicas(
         given = [callback for callback in given if callback.on_all_workers]
     is_parallel = isinstance(strategy, DataParallel)
     for callback in given:
-        if is_parallel and isinstance(callback, RunCallback) and callback.wants_batches("train"):
-            raise ValueError(
-                f"{type(callback).__name__} within epochs: under DataParallel a run is taken up at the beginning of an "
-                "epoch. Leave save_freq out."
-            )
+        if isinstance(callback, RunCallback) and callback.wants_batches("train"):
+            _check_within_epochs(callback, is_parallel, are_handed_out(data, strategy.may_repeat))
     params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
     hooks = CallbackList(given, add_history=True, model=model, **params)
     history = next(item for item in hooks.callbacks if isinstance(item, History))
@@ -63,6 +61,20 @@ def fit_replicas(
     finally:
         strategy.running = None
     return history
+
+
+def _check_within_epochs(callback: RunCallback, is_parallel: bool, is_handed_out: bool) -> None:
+    """Check that a run can be taken up within an epoch.
+
+    Raises:
+        ValueError: it can't.
+    """
+    reason = "under DataParallel" if is_parallel else "where the chief reads the data for all workers"
+    if is_parallel or is_handed_out:
+        raise ValueError(
+            f"{type(callback).__name__} within epochs: {reason} a run is taken up at the beginning of an epoch. Leave "
+            "save_freq out."
+        )
 
 
 __all__ = ["fit_replicas"]

@@ -1,30 +1,24 @@
-"""`HandedOut`: batches that the chief reads, of which each worker gets its rows."""
+"""`HandedOut` and `SuppliedRows`: batches that the chief reads, of which each worker gets its rows."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from ...distribute.collectives.group import ProcessGroup
-from ..data.adapters import Batch, Data, layout_of
+from ..data.adapters import X_ONLY, Batch, layout_of
+from ..training.epochs import Epochs
+from .programs import ReplicaPrograms
 from .shares import bounds
 from .ways import packed, unpacked
 
 
-def are_handed_out(data: Data, steps_per_epoch: int | None) -> bool:
-    """Test whether the chief has to read data for all.
-
-    It has where they can be read once only, where each process would draw another order, or an epoch is not a
-    whole pass.
-    """
-    return not data.restartable or data.draws_order or data.batches is None or steps_per_epoch is not None
-
-
 class HandedOut:
-    """One epoch of batches.
+    """One epoch of batches, under `DataParallel`.
 
     Args:
         group: the workers.
@@ -51,16 +45,11 @@ class HandedOut:
         parts: list[bytes] | None = None
         if self._group.rank == 0:
             ranks = [0] * self._group.size if is_first_part else range(self._group.size)
-            parts = [_written(whole, rank, self._group.size) for rank in ranks]
+            parts = [b"" if whole is None else _written(whole, rank, self._group.size) for rank in ranks]
         data = self._group.scatter_bytes(parts, 0)
         if not data:
             return False
-        length = int.from_bytes(data[:8], "little")
-        head = json.loads(data[8 : 8 + length])
-        layout = layout_of(*ast.literal_eval(head["layout"]))
-        first, count, total = head["window"]
-        self._window = first, count, total
-        self._batch = Batch(layout, unpacked(data[8 + length :]), count)
+        self._batch, self._window = _read(data)
         return True
 
     def batch(self, share: int) -> Batch:
@@ -81,14 +70,90 @@ class HandedOut:
         return self._window[2]
 
 
-def _written(whole: Batch | None, rank: int, parts: int) -> bytes:
-    """Write the rows of a worker; nothing if there is no batch.
+class SuppliedRows:
+    """One epoch of batches, under `ParameterServer`, whose ps task 0 keeps shares until they are in the parameters.
+
+    A share that a lost worker had, or whose gradient was dropped, is still there for whoever computes it next.
+
+    Args:
+        parts: how many shares a batch has.
+        programs: gives those of this worker, which are others after a connection was lost.
+
+    Attributes:
+        parts: as given.
+        batches: how many the chief has read.
+    """
+
+    def __init__(self, parts: int, programs: Callable[[], ReplicaPrograms]) -> None:
+        self.parts = parts
+        self._programs = programs
+        self._window = (0, 0, 0)
+        self._passes: Epochs | None = None
+        self._running: Iterator[Batch] = iter(())
+        self.batches = 0
+
+    # --- in each worker ---------------------------------------------------------------------------------------------
+
+    def batch(self, share: int) -> Batch:
+        """Return the rows of a share; none if another worker's gradient of it counts already."""
+        data = self._programs().rows(share)
+        batch, self._window = _read(data) if data else (Batch(X_ONLY, [], 0), (0, 0, 0))
+        return batch
+
+    def window(self, share: int) -> tuple[int, int, int]:
+        """Return the number of the share's first row in its batch, how many it has, and how many the batch has."""
+        return self._window
+
+    def part(self, share: int, batch: Batch) -> float:
+        """Return the part of the rows of its batch that the share is."""
+        return batch.size / max(self._window[2], 1)
+
+    # --- in the chief -----------------------------------------------------------------------------------------------
+
+    def read_from(self, passes: Epochs, note: str = "") -> None:
+        """Have this worker read the data.
+
+        Args:
+            passes: the data.
+            note: of a chief that was lost, in whose place this worker reads on.
+        """
+        self._passes = passes
+        known: dict[str, Any] = json.loads(note) if note else {"batches": 0}
+        self.batches = known["batches"]
+        if note:
+            passes.go_to(0 if known["is_over"] else self.batches, known["position"])
+            passes.exhausted = known["is_exhausted"]
+        if not note or not known["is_over"]:
+            self._running = passes.epoch()
+
+    def supply(self) -> None:
+        """Read a batch for all workers, or note that there is no further one."""
+        assert self._passes is not None, "This is a bug in anabranch: a worker that does not lead is to supply rows."
+        whole = next(self._running, None)
+        if whole is None:
+            self._programs().seal(self._note(is_over=True))
+            return
+        self.batches += 1
+        shares = [_written(whole, part, self.parts) for part in range(self.parts)]
+        self._programs().supply(self.batches - 1, shares, self._note(is_over=False))
+
+    def _note(self, is_over: bool) -> str:
+        assert self._passes is not None
+        found = {"batches": self.batches, "is_over": is_over, "is_exhausted": self._passes.exhausted}
+        return json.dumps({**found, "position": place_of(self._passes)})
+
+
+def place_of(passes: Epochs) -> dict[str, Any]:
+    """Return the place in the data up to which batches were read, as JSON has it; see `Epochs.position`."""
+    return {**passes.position, "random": None}
+
+
+def _written(whole: Batch, rank: int, parts: int) -> bytes:
+    """Write the rows of a worker.
 
     Raises:
         TypeError: the structure of the batch can't be written.
     """
-    if whole is None:
-        return b""
     first, last = bounds(whole.size, rank, parts)
     try:
         ast.literal_eval(whole.layout.key)
@@ -102,4 +167,13 @@ def _written(whole: Batch | None, rank: int, parts: int) -> bytes:
     return b"".join([len(head).to_bytes(8, "little"), head, rows])
 
 
-__all__ = ["HandedOut", "are_handed_out"]
+def _read(data: bytes) -> tuple[Batch, tuple[int, int, int]]:
+    """Read what `_written` has written: rows, and the number of the first one, how many there are, and of how many."""
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    first, count, total = head["window"]
+    layout = layout_of(*ast.literal_eval(head["layout"]))
+    return Batch(layout, unpacked(data[8 + length :]), count), (first, count, total)
+
+
+__all__ = ["HandedOut", "SuppliedRows", "place_of"]

@@ -16,6 +16,7 @@ from ...engine.graph import Variable
 from ...engine.queues.errors import StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import Ticket
 from .cluster_fit import ClusterFit, Logs, same
+from .handed_out import SuppliedRows
 from .plan import ReplicaPlan
 from .programs import ReplicaPrograms
 from .shares import Shares
@@ -106,7 +107,7 @@ class ReplicaMember(ClusterFit):
 
     # --- shares and values --------------------------------------------------------------------------------------------
 
-    def _compute(self, epoch: int, ticket: Ticket, shares: Shares) -> None:
+    def _compute(self, epoch: int, ticket: Ticket, shares: Shares | SuppliedRows) -> None:
         batch = shares.batch(ticket.share)
         if not self.model._checked_batch and batch.size:
             self.model._check_batch(batch)

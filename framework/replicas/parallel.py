@@ -17,7 +17,6 @@ import numpy as np
 
 from ...distribute.collectives.group import ProcessGroup
 from ...distribute.strategies.data_parallel import DataParallel
-from ...distribute.strategies.strategy import Strategy
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Graph, IndexedSlices
@@ -30,13 +29,12 @@ from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import make_progress
 from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun
-from ..training.epochs import Epochs
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
 from .buckets import summed
 from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
 from .cut_steps import CutSteps
-from .handed_out import HandedOut, are_handed_out
+from .handed_out import HandedOut
 from .optimizer_shards import OptimizerShards
 from .shares import Shares
 from .traced import Entry, StepTracer
@@ -51,10 +49,6 @@ class ParallelFit(ClusterFit):
     """One call of `fit` in one worker under `DataParallel`."""
 
     strategy: DataParallel
-
-    @staticmethod
-    def check_data(data: Epochs, strategy: Strategy) -> None:
-        """Take any data: what workers can't share the chief hands out."""
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -97,7 +91,6 @@ class ParallelFit(ClusterFit):
 
     def begin_steps(self) -> None:
         """Trace the step and agree on what all workers need for it, with this worker's `data`."""
-        self._hands_out = are_handed_out(self.data, self.passes.steps_per_epoch)
         facts: dict[str, Any] = {"data are read by the chief": self._hands_out}
         self._compare(facts if self._hands_out else facts | facts_of_data(self.data))
         self._seed = self._tell(seed_now())

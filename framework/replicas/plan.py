@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
@@ -15,6 +15,9 @@ from .alike import unnumbered
 from .checks import check_not_synchronized
 from .shares import Shares
 from .traced import StepTracer
+
+if TYPE_CHECKING:
+    from .handed_out import SuppliedRows
 
 
 class ReplicaPlan(StepTracer):
@@ -69,7 +72,7 @@ class ReplicaPlan(StepTracer):
         """Begin an epoch with the states that the generators have, or those that the chief's had when it began."""
         self.begin_states = self.states() if states is None else [[int(part) for part in state] for state in states]
 
-    def draw_for(self, epoch: int, share: int, shares: Shares) -> None:
+    def draw_for(self, epoch: int, share: int, shares: Shares | SuppliedRows) -> None:
         """Have the generators give the keys for a share.
 
         They are those that one process would take for its batch; or if that can't be known, those of the share, except

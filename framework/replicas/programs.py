@@ -28,11 +28,12 @@ _logger = logging.getLogger(__name__)
 SAYS_SECONDS = 30.0  # after how long a worker logs which workers steps wait for, and from then on
 BEGIN_SECONDS = 60.0  # after how long it logs that nobody has begun to train, and from then on; ps tasks may take 30
 ABSENT_SECONDS = 300.0  # after how long it waits no more for a chief that is not there
-_NUMBER, _NUMBERS, _PART, _TEXT = (
+_NUMBER, _NUMBERS, _PART, _TEXT, _BYTES = (
     TensorSpec((), dtypes.int64),
     TensorSpec((None,), dtypes.int64),
     TensorSpec((), dtypes.float64),
     TensorSpec((), dtypes.string),
+    TensorSpec((None,), dtypes.as_dtype("uint8")),
 )
 _GIVEN = ((_NUMBER, "ticket"), (_PART, "part"), (_NUMBER, "first"), (_NUMBER, "count"), (_NUMBER, "total"))
 _NOTHING = np.zeros(0, "int64")
@@ -278,6 +279,24 @@ class ReplicaPrograms:
         self._forget()
         given = [(_NUMBER, batches), (_NUMBER, shares), (_NUMBERS, done)]
         return int(self._lead_on("begin", lambda *asked: [self.plan.steps.begin_epoch(*asked)], *given)[0])
+
+    def supply(self, number: int, shares: Sequence[bytes], note: str) -> None:
+        """Have ps task 0 keep the shares of the epoch's batch of a number, and a note on it."""
+        given: list[Any] = [(_NUMBER, number), (_NUMBERS, [len(share) for share in shares])]
+        given += [(_BYTES, np.frombuffer(b"".join(shares), "uint8")), (_TEXT, np.asarray(note, dtypes.string))]
+        self._lead_on("supply", self.plan.steps.supply, *given)
+
+    def seal(self, note: str) -> None:
+        """Note that the epoch has no further batch."""
+        self._lead_on("seal", self.plan.steps.seal, (_TEXT, np.asarray(note, dtypes.string)))
+
+    def supplied(self) -> str:
+        """Return the latest note on what was supplied in the epoch; an empty text before there is one."""
+        return str(self._lead_on("supplied", lambda token: [self.plan.steps.supplied(token)])[0])
+
+    def rows(self, share: int) -> bytes:
+        """Return the bytes of a share that was supplied; none if it is done."""
+        return self._run("rows", lambda share: [self.plan.steps.rows(share)], (_NUMBER, share))[0].tobytes()
 
     def check_leads(self) -> None:
         """Check that this worker leads still, and that no state is lost."""

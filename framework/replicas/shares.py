@@ -4,46 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...engine.ops.random.keys import global_generator
 from ..data.adapters import ArrayData, Batch, Data
+from ..training.epochs import Epochs
+
+if TYPE_CHECKING:
+    from .handed_out import SuppliedRows
 
 
-def check_shareable(data: Data, may_repeat: bool) -> None:
-    """Check that each worker can read its own rows of the data.
+def are_handed_out(passes: Epochs, may_repeat: bool) -> bool:
+    """Test whether the chief has to read data for all.
+
+    It has where they can be read once only, where each process would draw another order, or an epoch is not a
+    whole pass.
 
     Args:
-        data: what `fit` was given.
+        passes: the data.
         may_repeat: whether rows may be handed out again, so that they have to be found by number.
-
-    Raises:
-        ValueError: it can't.
     """
-    if not data.restartable:
-        raise ValueError(
-            "fit() under ParameterServer needs data that every worker can read, and can start again: arrays, a "
-            "utils.PyDataset, or an object that can be iterated again. A generator gives each row to one process only. "
-            "Under DataParallel the chief reads it, and hands out the rows."
-        )
-    if data.batches is None:
-        raise ValueError(
-            "fit() under ParameterServer needs the number of batches of an epoch: give arrays, or an object with a "
-            "length. Under DataParallel the chief reads the data, and hands out the rows."
-        )
-    if data.draws_order:
-        raise ValueError(
-            "fit() under ParameterServer needs batches that have the same rows in every worker, but this dataset is "
-            "shuffled, and each worker would draw another order. Give arrays, of which fit(shuffle=True) draws one "
-            "order for all, or shuffle with a seed and reshuffle_each_iteration=False. Under DataParallel the chief "
-            "reads the data, and hands out the rows."
-        )
-    if may_repeat and not isinstance(data, ArrayData):
-        raise ValueError(
-            "Backup workers need data whose rows can be found by number, since rows may be handed out again: give "
-            "arrays, or leave backup_workers out."
-        )
+    data = passes.data
+    has_order = data.restartable and not data.draws_order and data.batches is not None
+    is_by_number = isinstance(data, ArrayData) or not may_repeat
+    return not has_order or not is_by_number or passes.steps_per_epoch is not None
 
 
 class Shares:
@@ -145,7 +131,7 @@ class Current:
 
     epoch: int
     number: int
-    shares: Shares
+    shares: Shares | SuppliedRows
     first: int
     applied: int
     seed: list[int] = field(default_factory=list)

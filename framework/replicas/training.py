@@ -25,21 +25,23 @@ from ...distribute.environment import chief_of_launcher, note_end, tell_launcher
 from ...distribute.restarts import Restarts
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
-from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET
+from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY
 from ..callbacks.base import Callback, CallbackList, History
 from ..callbacks.progress import Progress, make_progress
-from ..data.adapters import ArrayData
+from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
 from .alike import check_alike, facts_of_data, facts_of_model
 from .applier import Applier
 from .cluster_fit import Logs, ends_group, plain, seed_now, told
+from .handed_out import SuppliedRows, place_of
 from .member import RESTART_SECONDS, ReplicaMember
 from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
-from .shares import Current, Shares
+from .shares import Current, Shares, bounds
 from .ways import PARTS_OF_A_WORKER, TaskWay
 
 _logger = logging.getLogger(__name__)
+END = 1 << 40  # in place of the number of a step: the end of an epoch
 NO_BACKUP = (
     "State was lost, and there is no backup to go on from: training has ended, or its folder is another one for each "
     "worker. Give BackupAndRestore a folder that all workers see."
@@ -61,8 +63,9 @@ class ReplicaFit(ReplicaMember):
         """
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._seed = self._first_seed = seed_now()
-        self._shares = Shares(self.data, self.strategy.shares, self._seed)
-        self.plan = ReplicaPlan(self.model, self.strategy, self._shares.batch(0))
+        self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
+        first = self._first_part() if self._shares is None else self._shares.batch(0)
+        self.plan = ReplicaPlan(self.model, self.strategy, first)
         self._restarts = Restarts(self.strategy.max_restarts)
         self._run: TrainingRun | None = None
         self._generation = self._after = 0  # in which this worker takes part, and which one it does not want
@@ -70,6 +73,7 @@ class ReplicaFit(ReplicaMember):
         self._own: list[Callback] = []  # those that this worker called while it followed
         self._is_computing = self._is_leaving = False
         self._has_made_epochs = False
+        self._place: Any = None  # in data that the chief reads
         self._absent: list[str] = []  # workers that did not take part when the latest epoch began
         self._done: Any = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
@@ -84,6 +88,19 @@ class ReplicaFit(ReplicaMember):
                     self._connect_again()
         finally:
             self.programs.close()
+            self.passes.close()
+
+    def _first_part(self) -> Batch:
+        """Return the first rows of the first batch, which is not used up, of data that the chief reads.
+
+        Raises:
+            ValueError: there is none.
+        """
+        whole = self.passes.peek()
+        if whole is None:
+            raise ValueError("fit() got no data: x gave no batch.")
+        first, last = bounds(whole.size, 0, self.strategy.shares)
+        return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
     # --- what was lost ----------------------------------------------------------------------------------------------
 
@@ -123,7 +140,8 @@ class ReplicaFit(ReplicaMember):
         if not is_ps and not isinstance(error, StateLostError):
             return False
         is_backed_up = any(isinstance(callback, RunCallback) for callback in self.given)
-        may_restore = is_backed_up and isinstance(self.data, ArrayData) and self.strategy.max_restarts > 0
+        is_by_number = isinstance(self.data, ArrayData) and not self._hands_out
+        may_restore = is_backed_up and is_by_number and self.strategy.max_restarts > 0
         if not self.strategy.is_chief:
             # A ps task that is gone takes all state with it. Otherwise this worker alone was left behind.
             self._after = self._generation if is_ps else 0
@@ -170,11 +188,11 @@ class ReplicaFit(ReplicaMember):
         logs: Logs = {}
         with self._applying() as self._applier:
             for epoch in epochs:
-                if model.stop_training and self._is_announced:
+                if (model.stop_training and self._is_announced) or self.passes.exhausted:
                     break
                 current = current or self._begin_epoch(run, epoch)
                 title = f"Epoch {epoch + 1}/{epochs.stop}"
-                progress = make_progress(self.verbosity, title, self.data.batches, self._logs_now)
+                progress = make_progress(self.verbosity, title, self.passes.steps, self._logs_now)
                 steps = self._run_epoch(current, progress)
                 logs = self._end_epoch(current, steps, progress)
                 current = None
@@ -193,20 +211,26 @@ class ReplicaFit(ReplicaMember):
         self._push_changed()
         if not self._is_announced:
             self._announce_begin(epoch)
-        if rows is None:
+        shares: Shares | SuppliedRows
+        if self._hands_out:
+            self._seed, supplied = seed_now(), self._supplied(self._shares_of_step())
+            supplied.read_from(self.passes)
+            shares = supplied
+        elif rows is None:
             shares = self._shares_of_epoch()
         else:
             shares = self._shares_in_order(int(rows["shares"]), [int(part) for part in rows["seed"]])
         self._shares = None  # those of the first epoch, if they were not used
         done: Any = [] if rows is None else rows["done"]
-        number = self.programs.begin_epoch(self.data.batches or 0, shares.parts, np.asarray(done, "int64"))
+        batches = -1 if self._hands_out else self.data.batches or 0
+        number = self.programs.begin_epoch(batches, shares.parts, np.asarray(done, "int64"))
         found = Current(epoch, number, shares, len(done) // shares.parts, self._applied)
         if rows is not None:  # steps may have been applied that callbacks have not seen yet
             found.seen = found.shown = min(int(rows.get("seen", found.first)), found.first)
         self._note(epoch, found.first)
         self.plan.begin_draws(None if rows is None else rows.get("states"))
         message = {"epoch": epoch, "number": number, "seed": self._seed, "shares": shares.parts}
-        message["states"] = self.plan.begin_states
+        message |= {"states": self.plan.begin_states, "place": place_of(self.passes)}
         self.programs.announce({**message, "first": found.first, "applied": found.applied})
         return found
 
@@ -245,7 +269,7 @@ class ReplicaFit(ReplicaMember):
             if not isinstance(callback, RunCallback):  # these would take up what they have saved
                 callback.on_train_begin({})
         self._note_savers()
-        for _ in range(self._passes_made - self.passes.position["passes"]):
+        for _ in range(0 if self._hands_out else self._passes_made - self.passes.position["passes"]):
             self.passes.count_pass()
         return run
 
@@ -277,7 +301,13 @@ class ReplicaFit(ReplicaMember):
             if note and note["epoch"] == current.epoch:
                 current.seen = max(note["done"], current.first)
             elif note and note["epoch"] > current.epoch:
-                current.seen = (self.data.batches or 0) + 1
+                current.seen = END + 1
+        if self._hands_out:
+            supplied = "" if current is None else self.programs.supplied()
+            if not supplied:
+                self.passes.go_to(0, self._place)
+            if current is not None and isinstance(current.shares, SuppliedRows):
+                current.shares.read_from(self.passes, supplied)
         self._lead_epochs(run, range(begin, epochs.stop), current)
 
     def _settle(self, mark: int) -> None:
@@ -339,30 +369,39 @@ class ReplicaFit(ReplicaMember):
         generator.state = state
         return shares
 
+    def _supplied(self, parts: int) -> SuppliedRows:
+        return SuppliedRows(parts, lambda: self.programs)  # which may be others by then
+
     def _announce_begin(self, epoch: int) -> None:
         passes, history = self.passes.position["passes"], self.model.history.get_state()
         facts = {"of": self.strategy.task_index, "facts": self._facts()}
-        self.programs.announce({"passes": passes, "history": history, "epoch": epoch, "alike": facts})
+        message = {"passes": passes, "history": history, "epoch": epoch, "alike": facts}
+        self.programs.announce({**message, "place": place_of(self.passes)})
         self._is_announced = True
 
     def _facts(self) -> dict[str, Any]:
-        return facts_of_data(self.data) | facts_of_model(self.model, self.plan.variables)
+        facts = {"data are read by the chief": self._hands_out}
+        facts |= {} if self._hands_out else facts_of_data(self.data)
+        return facts | facts_of_model(self.model, self.plan.variables)
 
     def _end_epoch(self, current: Current, steps: int, progress: Progress) -> Logs:
         """Report the result of an epoch to callbacks and the other workers; return its logs."""
         epoch = current.epoch
         self._pull(self.plan.variables)
-        self.plan.skip_to(min(steps, self.data.batches or 0))
+        batches = current.shares.batches if isinstance(current.shares, SuppliedRows) else self.data.batches or 0
+        self.plan.skip_to(min(steps, batches))
         logs = self._logs() if steps else {}
         of_training = [*logs]
         logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
         progress.close(steps, logs)
-        self.passes.count_pass()
-        self.data.on_epoch_end()
-        self._hooks_at(current, self.data.batches or 0).on_epoch_end(epoch, logs)
+        if not self._hands_out:
+            self.passes.count_pass()
+            self.data.on_epoch_end()
+        self._hooks_at(current, END).on_epoch_end(epoch, logs)
         self._note(epoch + 1, 0)
         self._has_made_epochs = True
-        self.programs.announce({"logs": plain(logs), "of training": of_training, "steps": steps})
+        message = {"logs": plain(logs), "of training": of_training, "steps": steps}
+        self.programs.announce({**message, "place": place_of(self.passes)})
         return logs
 
     @contextlib.contextmanager
@@ -381,7 +420,15 @@ class ReplicaFit(ReplicaMember):
         wanted = self.hooks.wants_batches("train")
         self._parts, self._applied = shares.parts, current.applied
         done = first if current.seen is None else min(current.seen, current.shown)
-        together, batches = model.steps_per_execution, self.data.batches or 0
+        together, batches = model.steps_per_execution, self.passes.steps
+
+        def end_group(hooks: CallbackList, step: int) -> None:
+            self._pull(self.plan.variables, self._counts_rows)
+            self._seen = step + 1
+            hooks.end_batch("train", step, self._logs() if hooks.reads_batch_logs("train") else {})
+            self._push_changed()
+            self._note(current.epoch, max(step + 1, current.seen or 0))
+
         while True:
             ticket = self.programs.take(current.number)
             while done - first < ticket.step - self._applied:
@@ -389,20 +436,20 @@ class ReplicaFit(ReplicaMember):
                 if wanted and (done % together == 0 or done == first):
                     hooks.begin_batch("train", done)
                 if wanted and ends_group(done, together, batches):
-                    self._pull(self.plan.variables, self._counts_rows)
-                    self._seen = done + 1
-                    hooks.end_batch("train", done, self._logs() if hooks.reads_batch_logs("train") else {})
-                    self._push_changed()
-                    self._note(current.epoch, max(done + 1, current.seen or 0))
+                    end_group(hooks, done)
                 done += 1
                 if model.stop_training:
                     self.programs.end_epoch()
             if ticket.number == NO_TICKET:
+                if self._hands_out and wanted and not (model.stop_training or ends_group(done - 1, together, batches)):
+                    end_group(self._hooks_at(current, done - 1), done - 1)  # data without a length have ended
                 self._applied += done - first
                 return done
             if ticket.number == LEAVE:
                 raise LeavingError
-            if not model.stop_training:
+            if isinstance(shares, SuppliedRows) and ticket.number == SUPPLY:
+                shares.supply()
+            elif not model.stop_training:
                 self._compute(current.epoch, ticket, shares)
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
@@ -440,8 +487,9 @@ class ReplicaFit(ReplicaMember):
         self._is_announced = True
         own, leader = (self.strategy.workers[number] for number in (self.strategy.task_index, begun["alike"]["of"]))
         check_alike(own, self._facts(), leader, begun["alike"]["facts"])
-        self.data.skip_passes(max(begun["passes"] - self._passes_made, 0))
-        self._passes_made = begun["passes"]
+        if not self._hands_out:
+            self.data.skip_passes(max(begun["passes"] - self._passes_made, 0))
+        self._passes_made, self._place = begun["passes"], begun["place"]
         model.history.set_state(begun["history"])
         epoch = max(begun["epoch"] - 1, -1)
         while True:
@@ -456,7 +504,8 @@ class ReplicaFit(ReplicaMember):
             if not self._passes_made:
                 self._first_seed = message["seed"]  # which this worker needs if it leads later
             hooks.on_epoch_begin(epoch)
-            shares = Shares(self.data, message["shares"], message["seed"])
+            parts, self._place = message["shares"], message["place"]
+            shares = self._supplied(parts) if self._hands_out else Shares(self.data, parts, message["seed"])
             current = Current(epoch, message["number"], shares, message["first"], message["applied"], message["seed"])
             self.plan.begin_draws(message["states"])
             heard = self._follow_steps(current)
@@ -465,7 +514,9 @@ class ReplicaFit(ReplicaMember):
                 return
             logs = heard["logs"]
             self._applied = current.applied + heard["steps"] - current.first
-            self.data.on_epoch_end()
+            self._place = heard["place"]
+            if not self._hands_out:
+                self.data.on_epoch_end()
             self._passes_made += 1
             hooks.on_epoch_end(epoch, logs)
         self._pull(self.plan.variables)
@@ -503,11 +554,12 @@ class ReplicaFit(ReplicaMember):
         if not hooks.wants_batches("train"):
             current.shown = until
             return
+        last = until if self._hands_out else self.passes.steps  # data may have ended early
         for step in range(current.shown, until):
             current.shown = step + 1
             if step % together == 0 or step == current.first:
                 hooks.begin_batch("train", step)
-            if not ends_group(step, together, self.data.batches):
+            if not ends_group(step, together, self.passes.steps if logs is None else last):
                 continue
             if logs is None:
                 self._pull(self.plan.variables)

@@ -1,0 +1,95 @@
+"""`fit` under `ParameterServer` on data that the chief reads: generators, shuffled datasets, parts of passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PATIENCE
+
+from anabranch.distribute.commands.launch import Launch
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "train_on_generators.py")
+pytestmark = pytest.mark.xdist_group("tasks")
+
+
+@pytest.fixture(autouse=True)
+def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run without kernels: these tests do not depend on them, and compiling takes most of the time."""
+    monkeypatch.setenv("ANABRANCH_KERNELS", "0")
+
+
+def launch(workers: int, *arguments: str) -> int:
+    with Launch(workers, 2, [SCRIPT, *arguments]) as run, ThreadPoolExecutor(1) as pool:
+        return pool.submit(run.wait).result(4 * PATIENCE)
+
+
+def found(folder: Path, worker: int = 0) -> Any:
+    return json.loads((folder / f"found-{worker}.json").read_text())
+
+
+def alone(folder: Path, *how: str) -> Any:
+    """Return the results of one process."""
+    command = [sys.executable, "-W", "ignore", SCRIPT, "ParameterServer", str(folder), *how]
+    subprocess.run(command, check=True, timeout=4 * PATIENCE)
+    return found(folder)
+
+
+def assert_same(mine: Any, expected: Any) -> None:
+    assert mine.keys() == expected.keys()
+    assert mine["updates"] == expected["updates"]
+    for name in mine.keys() - {"updates", "seen", "weights"}:
+        assert mine[name].keys() == expected[name].keys()
+        for log, values in expected[name].items():
+            np.testing.assert_allclose(mine[name][log], values, 1e-10, err_msg=f"{name}: {log}")
+    for weight, other in zip(mine["weights"], expected["weights"], strict=True):
+        np.testing.assert_allclose(weight, other, 1e-10, 1e-10)
+
+
+def test_results_are_those_of_one_process(tmp_path: Path) -> None:
+    assert launch(3, "ParameterServer", str(tmp_path)) == 0
+    workers = [found(tmp_path, worker) for worker in range(3)]
+    expected = alone(tmp_path)
+    for mine in workers:
+        assert_same(mine, expected)
+    assert workers[0]["seen"] == expected["seen"], "callbacks see the same batches"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["backups", "asynchronous"])
+def test_rows_are_handed_out_with_backup_workers_and_asynchronously(kind: str, tmp_path: Path) -> None:
+    assert launch(3, kind, str(tmp_path)) == 0
+    mine, expected = found(tmp_path), alone(tmp_path)
+    assert mine["updates"] == expected["updates"]
+    for name in ("whole", "steps", "arrays", "rows", "shuffled"):
+        assert len(mine[name]["loss"]) == len(expected[name]["loss"])
+        assert np.all(np.isfinite(mine[name]["loss"]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_worker_that_takes_over_reads_its_own_generator_on_from_there(tmp_path: Path) -> None:
+    for name in ("reached", "go"):
+        os.mkfifo(tmp_path / name)
+    with Launch(2, 2, [SCRIPT, "ParameterServer", str(tmp_path), "lost"]) as run, ThreadPoolExecutor(1) as pool:
+        reached = pool.submit((tmp_path / "reached").read_text)
+        assert reached.result(4 * PATIENCE) == "the place"
+        run.workers[0].kill()
+        assert pool.submit(run.wait).result(4 * PATIENCE) == 0
+    mine = found(tmp_path, 1)
+    (tmp_path / "alone").mkdir()
+    assert_same(mine, alone(tmp_path / "alone", "none is lost"))
+
+
+def test_an_error_in_the_chiefs_data_ends_all(tmp_path: Path, capfd: Any) -> None:
+    assert launch(2, "ParameterServer", str(tmp_path), "read") == 1
+    printed = capfd.readouterr()
+    assert "OSError: the data can't be read" in printed.err
+    assert "/job:worker/task:0, which leads the training, has ended it: the data can't be read" in printed.out

@@ -1,0 +1,208 @@
+"""`Simulation`: the protocol of replicas with workers that do anything at any time, in an order that a seed draws.
+
+It lets workers take, commit, stop, end and come back, and applies sets as `ReplicaGradients` would.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from anabranch.engine.queues.attempts import Attempt
+from anabranch.engine.queues.errors import CancelledError, StateLostError
+from anabranch.engine.queues.replica_shares import MEASURED_EACH
+from anabranch.engine.queues.replica_state import ReplicaStepsState
+from anabranch.engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY, Chosen, Receipt, Ticket
+
+
+class Simulation:
+    """Workers that take, commit, end and come back in any order; sets are applied in between.
+
+    Now and then all state is lost. Then training begins again from a backup, which is taken at any time. Leaders are
+    lost, too, also while they apply a set: nothing of it is written then, all or a part.
+
+    Args:
+        seed: of all that happens.
+        is_supplied: whether the leader supplies the batches. Then state can't be lost: there would be no rows.
+    """
+
+    def __init__(self, seed: int, is_supplied: bool = False) -> None:
+        self.is_supplied = is_supplied
+        self.rng = random.Random(seed)
+        self.workers = self.rng.randint(1, 5)
+        self.synchronous = self.rng.random() < 0.7
+        self.shares = self.rng.randint(1, self.workers) if self.synchronous else 1
+        self.requeue = self.rng.random() < 0.7
+        stale = None if self.synchronous else self.rng.choice([None, 0, 2])
+        least = self.rng.randint(1, self.workers)
+        self.backups = self.rng.randint(0, self.workers - 1) if self.synchronous else 0
+        self.state = ReplicaStepsState(self.shares, self.synchronous, self.requeue, stale, least, self.backups)
+        self.incarnations = dict.fromkeys(range(self.workers), 0)
+        self.tickets: dict[int, Ticket] = {}
+        self.takes: dict[int, Attempt] = {}
+        self.watches: dict[int, Attempt] = {}  # by worker: of the ticket that it has
+        self.held: dict[int, int] = {}  # what stores keep: by ticket the share
+        self.horizon = 0
+        self.done: list[int] = []
+        self.tokens: list[int] = [0]
+        self.takeovers = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Have a worker lead a generation, and all enrol."""
+        self.tickets.clear()
+        self.takes.clear()
+        self.leader = self.rng.choice(list(self.incarnations))
+        self.tokens.append(self.state.lead(self.leader, f"task {self.leader}", self.incarnations[self.leader]))
+        self.written = self.half_written = -1
+        self.choosing = self.state.choose()
+        for worker in self.incarnations:
+            if worker != self.leader:
+                self.join(worker)
+
+    def take_over(self, worker: int) -> None:
+        token, mark = self.state.accept(worker, self.incarnations[worker])
+        assert token > self.tokens[-1], "tokens grow"
+        self.tokens.append(token)
+        self.leader = worker
+        self.takeovers += 1
+        self.choosing = self.state.choose()
+        if mark == self.half_written != -1:
+            self.lose_state()
+        elif mark == self.written != -1:
+            chosen = self.choosing.outcome()
+            assert chosen.tickets[0] == mark
+            self.state.applied(chosen.step)
+            self.choosing = self.state.choose()
+
+    def lose_state(self) -> None:
+        """Go back to the backup."""
+        self.begin_anew()
+        self.done = [share for share in self.done if share in self.backup]
+        self.state.begin_epoch(self.batches, self.shares, sorted(self.backup))
+
+    def join(self, worker: int) -> None:
+        self.incarnations[worker] += 1
+        self.tickets.pop(worker, None)
+        self.takes.pop(worker, None)
+        self.state.join(worker, f"task {worker}", self.incarnations[worker])
+
+    def event(self, may_fail: bool) -> None:
+        assert self.tokens == sorted(set(self.tokens))
+        for old in self.tokens[:-1]:
+            with pytest.raises((CancelledError, StateLostError), match=r"does not lead any more|was given up"):
+                self.state.check_leader(old)
+        worker = self.rng.choice(list(self.incarnations))
+        alive = worker in self.state.members
+        draw = self.rng.random()
+        if may_fail and draw < 0.01 and not self.is_supplied:
+            self.lose_state()
+        elif may_fail and draw < 0.02 and self.state.token == self.tokens[-1]:
+            self.backup = set(self.state.account())
+            assert set(self.done) <= self.backup, "what is applied is in the account"
+            assert not self.requeue or set(self.done) == self.backup, "and nothing else is"
+        elif may_fail and draw < 0.03 and alive:
+            self.state.retire(worker, self.incarnations[worker])
+        elif may_fail and draw < 0.05 and alive:
+            self.state.lost(f"task {worker}", self.incarnations[worker])
+        elif draw < 0.1 and not alive:
+            self.join(worker)
+        elif draw < 0.3 and self.state.token == self.tokens[-1]:
+            self.apply(may_fail)
+        elif alive and worker in self.tickets:
+            self.commit(worker, *self.tickets.pop(worker))
+        elif alive:
+            take = self.takes.pop(worker, None) or self.state.take(worker, self.incarnations[worker], self.state.epoch)
+            if not take.is_done:
+                self.takes[worker] = take
+            elif take.outcome().number == LEAVE:
+                is_leader = worker == self.leader and self.state.token == self.tokens[-1]
+                if not is_leader:
+                    self.state.leave(worker, self.incarnations[worker])
+                elif not self.state.hand_over(worker, self.incarnations[worker]):
+                    self.state.lost(f"task {worker}", self.incarnations[worker])
+            elif take.outcome().number == LEAD:
+                self.take_over(worker)
+            elif take.outcome().number == SUPPLY:
+                assert worker == self.leader
+                self.supply()
+            elif take.outcome().number != NO_TICKET:
+                share = take.outcome().share
+                is_done = share not in self.state._undone  # by another worker
+                assert not self.is_supplied or [*self.state.rows(share)] == ([] if is_done else [share]), "its rows"
+                self.tickets[worker] = take.outcome()
+                self.watches[worker] = self.state.watch(worker, self.incarnations[worker], take.outcome().number)
+
+    def supply(self) -> None:
+        """Have the leader read the next batch, or find that there is none."""
+        number = int(self.state.supplied() or "0")
+        if number == self.batches:
+            self.state.seal(str(number))
+        else:
+            first = number * self.shares
+            rows = np.arange(first, first + self.shares, dtype="uint8")
+            self.state.supply(number, [1] * self.shares, rows, str(number + 1))
+
+    def commit(self, worker: int, number: int, step: int, share: int) -> None:
+        """Have a worker put and commit its share, or give it up if it comes too late."""
+        watch = self.watches.pop(worker)
+        given_up = watch.error is not None
+        if number >= self.horizon and not given_up:
+            self.held[number] = share
+        receipt = self.state.commit(worker, self.incarnations[worker], number, share + 1)
+        assert watch.is_done, "nobody waits for what is committed"
+        assert not (given_up and receipt is Receipt.TAKEN), "it was of no use"
+        assert given_up or receipt is not Receipt.LATE or not self.backups or step % MEASURED_EACH == 0
+
+    def apply(self, may_fail: bool) -> None:
+        if not self.choosing.is_done:
+            return
+        chosen = self.choosing.outcome()
+        kinds = ["before", "behind"] if self.is_supplied else ["before", "half", "behind"]
+        crash = self.rng.choice(kinds) if may_fail and self.rng.random() < 0.1 else ""
+        if crash != "before":
+            self.write(chosen, is_whole=crash != "half")
+        if crash:
+            self.state.lost(f"task {self.leader}", self.incarnations[self.leader])
+        else:
+            self.state.applied(chosen.step)
+            self.choosing = self.state.choose()
+
+    def write(self, chosen: Chosen, is_whole: bool) -> None:
+        if not is_whole:
+            self.half_written = chosen.tickets[0]
+            return
+        self.written = chosen.tickets[0]
+        shares = [self.held.pop(number) for number in chosen.tickets]  # a KeyError: values were forgotten too early
+        assert shares == sorted(set(shares)), "different shares, in order"
+        assert chosen.rows == [share + 1 for share in shares]
+        assert 1 <= len(shares) <= self.shares
+        if self.synchronous and not self.backups:
+            assert len({share // self.shares for share in shares}) == 1, "a step is one batch, whoever is lost or back"
+            assert len(shares) == self.shares
+        self.horizon = max(self.horizon, chosen.horizon)
+        self.held = {number: share for number, share in self.held.items() if number >= self.horizon}
+        self.done += shares
+        assert len(self.done) == len(set(self.done)), "a share counts once"
+
+    def epoch(self, batches: int) -> None:
+        self.done, self.backup, self.batches = [], set(), batches
+        if self.synchronous and self.state.epoch:  # as many as take part by now
+            self.shares = self.rng.randint(1, self.workers)
+        self.state.begin_epoch(-1 if self.is_supplied else batches, self.shares)
+        for count in range(20_000):
+            self.event(may_fail=count < 200)
+            is_led = self.state.token == self.tokens[-1]
+            if is_led and not (self.state._undone or self.state._unapplied or self.state._is_open):
+                break
+        else:
+            raise AssertionError(f"no progress: {self.state.describe()}")
+        total = batches * self.shares
+        assert set(self.done) <= set(range(total))
+        if self.requeue:
+            assert len(self.done) == total, "each share counts"
+
+
+__all__ = ["Simulation"]
