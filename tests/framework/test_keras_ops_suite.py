@@ -95,3 +95,28 @@ def test_axes_that_are_no_integers_are_refused(op: Any, axis: Any) -> None:
 def test_what_scan_can_not_call_is_refused() -> None:
     with pytest.raises(TypeError, match=r"scan: f must be a function of \(carry, x\), got 123"):
         ops.scan(123, 0.0, X)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", [1, 2, 2.5, 3, np.inf])
+def test_zeros_are_normalized_with_a_finite_gradient(order: Any) -> None:
+    x = ab.Variable(np.zeros((2, 3), "float32"))
+    with ab.GradientTape() as tape:
+        found = ops.normalize(x, order=order, epsilon=1e-3)
+    np.testing.assert_array_equal(found, np.zeros((2, 3)))
+    np.testing.assert_allclose(tape.gradient(found, x), np.full((2, 3), 1e3), rtol=1e-5)
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        np.testing.assert_array_equal(ops.normalize(ops.zeros((2, 3), dtype), order=order), np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("order", [1, 2, 2.5, 3, np.inf])
+def test_normalize_of_float16_whose_squares_overflow(order: Any) -> None:
+    x = np.array([[300, 400, -1200]], "float16")
+    wide = x.astype("float64")
+    np.testing.assert_allclose(ops.normalize(x, order=order), wide / np.linalg.norm(wide, order, -1, True), rtol=2e-3)
+
+
+def test_cosine_similarity_in_float16_of_zeros_and_of_large_numbers() -> None:
+    x = np.array([[0, 0, 0], [300, 400, -1200]], "float16")
+    dot = ab.layers.Dot(axes=1, normalize=True, dtype="float16")
+    np.testing.assert_allclose(dot([x, x]), [[0], [1]], rtol=2e-3)
+    np.testing.assert_allclose(ab.tf.nn.l2_normalize(x, 1)[1], x[1] / np.float16(1300), rtol=2e-3)

@@ -423,17 +423,21 @@ def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | No
     if not isinstance(order, (int, float)) or order < 1:
         raise ValueError(f"normalize: order must be a number of at least 1; got {order!r}.")
     tensor = as_floating(x)
+    wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
     least = EPSILON if epsilon is None else epsilon
-    if order == 2:
-        factor = rsqrt(sum(tensor * tensor, axis, keepdims=True))
-        return tensor * minimum(factor, 1.0 / least)
-    return tensor / maximum(norm(tensor, order, axis, keepdims=True), least)
+    if order in (1, math.inf):
+        return cast(wide / maximum(norm(wide, order, axis, keepdims=True), least), tensor.dtype)
+    # Not the norm but the sum below the root is bounded: at zero the root has no finite gradient.
+    powers = wide * wide if order == 2 else abs(wide) ** order
+    total = maximum(sum(powers, axis, keepdims=True), max(least**order, float(np.finfo(wide.dtype).tiny)))
+    return cast(wide * (rsqrt(total) if order == 2 else total ** (-1.0 / order)), tensor.dtype)
 
 
 def l2_normalize(x: TensorLike, axis: AxisLike = None, epsilon: float = 1e-12) -> Tensor:
     """Compute ``x / sqrt(max(sum(x^2), epsilon))`` over `axis` (None: all)."""
     tensor = as_floating(x)
-    return tensor * rsqrt(maximum(sum(tensor * tensor, axis, keepdims=True), epsilon))
+    wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
+    return cast(wide * rsqrt(maximum(sum(wide * wide, axis, keepdims=True), epsilon)), tensor.dtype)
 
 
 __all__ = [
