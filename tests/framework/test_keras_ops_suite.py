@@ -120,3 +120,33 @@ def test_cosine_similarity_in_float16_of_zeros_and_of_large_numbers() -> None:
     dot = ab.layers.Dot(axes=1, normalize=True, dtype="float16")
     np.testing.assert_allclose(dot([x, x]), [[0], [1]], rtol=2e-3)
     np.testing.assert_allclose(ab.tf.nn.l2_normalize(x, 1)[1], x[1] / np.float16(1300), rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (lambda x: ops.gelu(x), [0, 300, 1000]),
+        (lambda x: ops.squareplus(x), [0, 300, 1000]),
+        (lambda x: ops.norm(x, axis=-1), 1086.28),
+        (lambda x: ops.norm(x, ord=3, axis=-1), 1016.1),
+        (lambda x: ops.sparsemax(x * 40), [0, 0, 1]),
+    ],
+)
+def test_half_precision_that_overflows_inside(op: Any, expected: Any, dtype: str) -> None:
+    x = ab.Variable(np.array([-300, 300, 1000]), dtype=dtype)
+    with ab.GradientTape() as tape:
+        found = op(x)
+    np.testing.assert_allclose(ops.cast(found, "float32"), expected, rtol=1e-2, atol=0.01)
+    assert found.dtype == dtype
+    assert np.isfinite(ops.cast(tape.gradient(found, x), "float32")).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_binary_crossentropy_of_certain_predictions_is_finite(dtype: str) -> None:
+    p = ab.Variable(np.array([0.0, 1, 0, 1]), dtype=dtype)
+    with ab.GradientTape() as tape:
+        found = ops.binary_crossentropy(np.array([0, 1, 1, 0]), p)
+    np.testing.assert_allclose(ops.cast(found, "float32"), [0, 0, 16.118, 15.942], rtol=0.02, atol=1e-6)
+    assert found.dtype == dtype
+    assert np.isfinite(ops.cast(tape.gradient(found, p), "float32")).all()

@@ -519,6 +519,9 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
         ValueError: `ord` names no norm for vectors or matrices.
     """
     tensor = as_floating(x)
+    wider = dtypes.accumulator_of(tensor.dtype)
+    if wider is not None:  # squares of half precision overflow early
+        return cast(norm(cast(tensor, wider), ord, axis, keepdims), tensor.dtype)
     if axis is None and ord is not None:
         if tensor.ndim not in (1, 2):
             raise ValueError(f"norm(ord={ord!r}) of an input of shape {shape_text(tensor.shape)} needs an axis.")

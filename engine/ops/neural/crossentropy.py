@@ -57,8 +57,9 @@ def binary_crossentropy(target: TensorLike, output: TensorLike, from_logits: boo
     _same_shape("binary_crossentropy", label, score)
     if from_logits:
         return label * softplus(-score) + (1 - label) * softplus(score)
-    probability = _clipped(score)
-    return -(label * log(probability) + (1 - label) * log(1 - probability))
+    wide = dtypes.accumulator_of(score.dtype) or score.dtype  # in half precision 1 - EPSILON is 1
+    label, probability = cast(label, wide), _clipped(cast(score, wide))
+    return cast(-(label * log(probability) + (1 - label) * log(1 - probability)), score.dtype)
 
 
 def categorical_crossentropy(

@@ -49,6 +49,11 @@ def _is_no_bool(dtype: DType) -> bool:
     return dtype.kind != "b"
 
 
+def _wide(x: Tensor) -> Tensor:
+    """Return `x`, and as float32 if it is of half precision, whose squares and cubes overflow early."""
+    return cast(x, dtypes.accumulator_of(x.dtype) or x.dtype)
+
+
 @dataclass(frozen=True)
 class Relu(ElementwiseOp):
     """``max(x, 0)``; the gradient passes where the result is positive."""
@@ -158,8 +163,9 @@ def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
     """
     tensor = as_floating(x)
     if approximate:
-        inside = math.sqrt(2 / math.pi) * (tensor + 0.044715 * (tensor * tensor * tensor))
-        return tensor * (0.5 * (1 + tanh(inside)))
+        wide = _wide(tensor)  # float16 holds no cube of 41, and the gradient would be 0 * inf from 256 on
+        inside = math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
+        return cast(wide * (0.5 * (1 + tanh(inside))), tensor.dtype)
     return tensor * (0.5 * (1 + erf(tensor * math.sqrt(0.5))))
 
 
@@ -175,7 +181,8 @@ swish = silu
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     """Compute ``(x + sqrt(x^2 + b)) / 2``."""
     tensor = as_floating(x)
-    return (tensor + sqrt(tensor * tensor + b)) * 0.5
+    wide = _wide(tensor)
+    return cast((wide + sqrt(wide * wide + b)) * 0.5, tensor.dtype)
 
 
 def sparse_plus(x: TensorLike) -> Tensor:
@@ -292,13 +299,13 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     The result sums to 1; that of Keras 3.15 does not, because it subtracts a sum of running sums.
     """
     tensor = as_floating(x)
-    ordered = flip(sort(tensor, axis), axis)
+    ordered = flip(sort(_wide(tensor), axis), axis)
     total = cumsum(ordered, axis)
     position = cumsum(0 * ordered + 1, axis)
     inside = greater(1 + position * ordered, total)
-    count = sum(cast(inside, tensor.dtype), axis, keepdims=True)
+    count = sum(cast(inside, ordered.dtype), axis, keepdims=True)
     excess = sum(where(inside, ordered, 0), axis, keepdims=True) - 1
-    return relu(tensor - excess / count)
+    return cast(relu(tensor - excess / count), tensor.dtype)
 
 
 # --- normalisation --------------------------------------------------------------------------------------------------
@@ -381,7 +388,7 @@ def layer_normalization(
         gamma, beta: of the sizes of `x` along `axis`, or of a shape that broadcasts with `x`; or None.
     """
     tensor = as_floating(x)
-    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = _wide(tensor)
     deviation = wide - mean(wide, axis, keepdims=True)
     variance = mean(deviation * deviation, axis, keepdims=True)
     result = deviation * rsqrt(variance + (EPSILON if epsilon is None else epsilon))
@@ -405,7 +412,7 @@ def rms_normalization(
 ) -> Tensor:
     """Divide `x` by the root of its mean square along `axis`, and multiply by `scale` (Zhang and Sennrich, 2019)."""
     tensor = as_floating(x)
-    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = _wide(tensor)
     power = mean(wide * wide, axis, keepdims=True)
     result = wide * rsqrt(power + (EPSILON if epsilon is None else epsilon))
     return cast(result if scale is None else result * convert_to_tensor(scale, result.dtype), tensor.dtype)
@@ -423,7 +430,7 @@ def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | No
     if not isinstance(order, (int, float)) or order < 1:
         raise ValueError(f"normalize: order must be a number of at least 1; got {order!r}.")
     tensor = as_floating(x)
-    wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = _wide(tensor)
     least = EPSILON if epsilon is None else epsilon
     if order in (1, math.inf):
         return cast(wide / maximum(norm(wide, order, axis, keepdims=True), least), tensor.dtype)
@@ -436,7 +443,7 @@ def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | No
 def l2_normalize(x: TensorLike, axis: AxisLike = None, epsilon: float = 1e-12) -> Tensor:
     """Compute ``x / sqrt(max(sum(x^2), epsilon))`` over `axis` (None: all)."""
     tensor = as_floating(x)
-    wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = _wide(tensor)
     return cast(wide * rsqrt(maximum(sum(wide * wide, axis, keepdims=True), epsilon)), tensor.dtype)
 
 
