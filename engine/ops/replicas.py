@@ -12,8 +12,8 @@ import threading
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..graph import Placeholder, Symbol
-from ..graph.graph import ReadVariable, get_default_graph
+from ..graph import Graph, Placeholder, Symbol
+from ..graph.graph import Parameter, ReadVariable, get_default_graph
 from .arrays.joining import stack, unstack
 from .base import Tensor, cast
 from .base import convert_to_tensor as to_tensor
@@ -24,7 +24,8 @@ from .math.elementwise import stop_gradient
 
 class _Replica(NamedTuple):
     weight: Any
-    totals: Iterator[Tensor] | None
+    totals: Iterator[Tensor | None] | None
+    graph: Graph | None  # in which it is built, where it has totals
 
 
 class _State(threading.local):
@@ -37,15 +38,17 @@ _state = _State()
 
 
 @contextlib.contextmanager
-def replicated(weight: Any = 1.0, totals: Iterable[Tensor] | None = None) -> Generator[None]:
+def replicated(weight: Any = 1.0, totals: Iterable[Tensor | None] | None = None) -> Generator[None]:
     """Make a block that builds the step of one of several replicas, which has some rows of a batch.
 
     Args:
         weight: how much its loss counts in the sum of all replicas' losses: its part of the rows.
-        totals: those of the whole batch, in the order in which the step asks for them; see `noting_totals`. None where
-            all members of the group run the step, and sum what each has.
+        totals: those of the whole batch, in the order in which the step asks for them; see `noting_totals`. In place of
+            one that can't be known None: then the replica takes its own. None for all where all members of the group
+            run the step, and sum what each has.
     """
-    _state.replicas.append(_Replica(weight, None if totals is None else iter(totals)))
+    replica = _Replica(weight, None, None) if totals is None else _Replica(weight, iter(totals), get_default_graph())
+    _state.replicas.append(replica)
     try:
         yield
     finally:
@@ -53,13 +56,18 @@ def replicated(weight: Any = 1.0, totals: Iterable[Tensor] | None = None) -> Gen
 
 
 @contextlib.contextmanager
-def noting_totals() -> Generator[list[Symbol]]:
-    """Make a block that builds a step; yield what its losses give to be summed over replicas, in this order."""
-    before, _state.noted = _state.noted, []
+def noting_totals(of_whole: bool = False) -> Generator[list[Symbol]]:
+    """Make a block that builds a step; yield what its losses give to be summed over replicas, in this order.
+
+    Args:
+        of_whole: whether it has all rows of a batch, and is no replica's.
+    """
+    before = _state.noted, _state.replicas
+    _state.noted, _state.replicas = [], [] if of_whole else _state.replicas
     try:
         yield _state.noted
     finally:
-        _state.noted = before
+        _state.noted, _state.replicas = before
 
 
 def is_replicated() -> bool:
@@ -99,7 +107,7 @@ def part_of_sum(total: Tensor) -> Tensor:
     replica = _current()
     if replica is None or not isinstance(total, Symbol):
         return total
-    if _is_outermost() and not _depends_on(total, Placeholder):
+    if _is_outermost(replica) and not _depends_on(total, Placeholder):
         return total
     return total / _weight(replica, total)
 
@@ -116,14 +124,17 @@ def part_of_mean(total: Tensor, count: Tensor) -> Tensor:
     """
     replica = _current()
     is_alone = replica is None and _state.noted is None
-    if is_alone or not isinstance(total, Symbol) or not isinstance(count, Symbol) or not _is_outermost():
+    if is_alone or not isinstance(total, Symbol) or not isinstance(count, Symbol) or not _is_outermost(replica):
         return divide_no_nan(total, count)
     wide = cast(count, "float64")
-    if not _depends_on(count, ReadVariable):
-        return divide_no_nan(total, _part_of(_over_all(wide, replica), replica, total))
+    is_trained = _depends_on(count, ReadVariable)
+    whole = _over_all(stack([cast(total, "float64"), wide]) if is_trained else wide, replica)
+    if whole is None:
+        return divide_no_nan(total, count)
+    if not is_trained:
+        return divide_no_nan(total, _part_of(whole, replica, total))
     # The gradient through the count is that of the whole batch's mean by the whole batch's count.
-    both = stop_gradient(_over_all(stack([cast(total, "float64"), wide]), replica))
-    whole_total, whole_count = unstack(both)
+    whole_total, whole_count = unstack(stop_gradient(whole))
     mean = cast(divide_no_nan(whole_total, whole_count), total.dtype)
     return divide_no_nan(total - mean * (count - stop_gradient(count)), _part_of(whole_count, replica, total))
 
@@ -139,8 +150,8 @@ def _weight(replica: _Replica, like: Tensor) -> Tensor:
     return cast(to_tensor(replica.weight, "float64"), like.dtype)
 
 
-def _over_all(x: Tensor, replica: _Replica | None) -> Tensor:
-    """Return the sum of what all replicas give."""
+def _over_all(x: Tensor, replica: _Replica | None) -> Tensor | None:
+    """Return the sum of what all replicas give; None where it can't be known."""
     if _state.noted is not None and isinstance(x, Symbol):
         _state.noted.append(x)
     if replica is None:
@@ -154,9 +165,10 @@ def _part_of(count: Tensor, replica: _Replica | None, like: Tensor) -> Tensor:
     return cast(part, like.dtype)
 
 
-def _is_outermost() -> bool:
-    """Test whether operations are built outside of loops and branches."""
-    return get_default_graph().parent is None
+def _is_outermost(replica: _Replica | None) -> bool:
+    """Test whether operations are built outside of the step's own loops and branches."""
+    graph = get_default_graph()
+    return graph.parent is None if replica is None or replica.graph is None else graph is replica.graph
 
 
 def _depends_on(tensor: Symbol, kind: type[Placeholder | ReadVariable]) -> bool:
@@ -167,7 +179,12 @@ def _depends_on(tensor: Symbol, kind: type[Placeholder | ReadVariable]) -> bool:
         operation = pending.pop().operation
         if isinstance(operation.op, kind):
             return True
-        for each in operation.inputs:
+        inputs = operation.inputs
+        if isinstance(operation.op, Parameter):  # the step is the body of a loop
+            inputs = [outer for outer, inner in operation.graph.captures if inner is operation.outputs[0]]
+            if not inputs and kind is Placeholder:
+                return True
+        for each in inputs:
             if each not in seen and (kind is not ReadVariable or each.spec.differentiable):
                 seen.add(each)
                 pending.append(each)

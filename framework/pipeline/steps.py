@@ -18,9 +18,11 @@ from ...engine.control_flow.tensor_array import TensorArray
 from ...engine.control_flow.while_loop import while_loop
 from ...engine.graph import IndexedSlices, Tensor
 from ...engine.graph.scopes import device
+from ...engine.ops.collectives import all_reduce
+from ...engine.ops.replicas import is_replicated, replicated
 from ...engine.place.devices import devices_version
 from ..data.adapters import Layout
-from ..replicas.cut_steps import CutSteps, wide
+from ..replicas.cut_steps import CutSteps, totals_of_batch, wide
 from ..replicas.traced import Entry, StepTracer
 from .stages import Stages
 
@@ -96,11 +98,16 @@ class _Loop:
         """Build it; return what each of the tracer's entries has come to: a tensor, or rows of a table."""
         entries = self._tracer.entries
         starts = [start for entry in entries for start in self._starts(entry)]
+        with device(None):
+            totals = totals_of_batch(self._tracer, self._layout, self._tensors)
+            if is_replicated():
+                totals = [total if total is None else all_reduce(total) for total in totals]
 
         def body(number: Tensor, *sums: Tensor) -> tuple[Tensor, ...]:
             feeds, weight = self._microbatch(number)
             share = self._share * (1.0 / self._count if weight is None else weight)
-            found = self._tracer.traced_entries(self._layout, feeds, share)
+            with replicated(share, totals):
+                found = self._tracer.traced_entries(self._layout, feeds, share)
             rest = iter(sums)
             given: list[Any] = []
             for entry, tensors in found:

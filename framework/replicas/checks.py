@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...distribute.strategies.data_parallel import DataParallel
-from ...distribute.strategies.model_parallel import ModelParallel
 from ...distribute.strategies.strategy import ParameterServer, Strategy
 from ...engine.common.nest import flatten
 from .optimizer_shards import check_optimizer
@@ -18,15 +16,15 @@ def check_compiled(model: Any, strategy: Strategy) -> None:
     Raises:
         ValueError: it can't be trained there; the message says why.
     """
-    check_model(model, strategy)
+    check_model(model)
     if isinstance(strategy, ParameterServer):
         check_not_synchronized(model)
     elif getattr(strategy, "shard", None):
         check_optimizer(model.optimizer)
 
 
-def check_model(model: Any, strategy: Any) -> None:
-    """Check that the state of layers belongs to no row, and that the strategy has the losses of the whole batch.
+def check_model(model: Any) -> None:
+    """Check that the state of layers belongs to no row, and that losses are scalars.
 
     Raises:
         ValueError: they don't; the message says which.
@@ -38,12 +36,11 @@ def check_model(model: Any, strategy: Any) -> None:
             "their state belongs to a row of the batch, which another worker may get next. Make them with "
             "stateful=False, or train without a cluster."
         )
-    # The mean of gradients would not be the gradient of the whole.
-    for loss, reduction in losses_without_mean(model, strategy):
+    for loss, reduction in losses_of_rows(model):
         raise ValueError(
-            f"Loss {loss!r} of model {model.name!r} has reduction={reduction!r}. Replicas take the mean of their "
-            "gradients, weighted by rows, which is right for losses that are means over rows: use "
-            "reduction='sum_over_batch_size', with another learning rate if need be."
+            f"Loss {loss!r} of model {model.name!r} has reduction={reduction!r}, so that it has a value for each row. "
+            "Replicas take the sum of their losses, which have to be scalars: use reduction='sum', which has the same "
+            "gradients, or 'sum_over_batch_size'."
         )
 
 
@@ -61,19 +58,12 @@ def check_not_synchronized(model: Any) -> None:
         )
 
 
-def losses_without_mean(model: Any, strategy: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the compiled losses of which replicas can't find that of all rows: the name of each, or itself, and its
-    reduction."""
-    sums = ("sum", "mean_with_sample_weight") if sums_totals(strategy) else ()
+def losses_of_rows(model: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the compiled losses that are no scalars: the name of each, or itself, and its reduction."""
     for loss in flatten(model._given_loss):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in ("sum_over_batch_size", "mean", "auto", *sums):
+        if reduction in ("none", None):
             yield getattr(loss, "name", loss), reduction
 
 
-def sums_totals(strategy: Any) -> bool:
-    """Test whether a strategy's replicas sum what their losses are divided by, such as numbers of unmasked steps."""
-    return isinstance(strategy, ModelParallel) or (isinstance(strategy, DataParallel) and strategy.of is None)
-
-
-__all__ = ["check_compiled", "check_model", "check_not_synchronized", "losses_without_mean", "sums_totals"]
+__all__ = ["check_compiled", "check_model", "check_not_synchronized", "losses_of_rows"]

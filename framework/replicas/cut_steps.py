@@ -6,6 +6,7 @@ over, and what is assigned to other variables is kept aside. Behind all parts th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,12 +14,12 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DType
-from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
+from ...engine.graph import Graph, IndexedSlices, Operation, Tensor, eagerly
 from ...engine.graph.graph import ReadVariable, get_default_graph
 from ...engine.ops.replicas import noting_totals
 from ...engine.passes.framework.prune import needed_operations
 from ..data.adapters import Batch, Layout
-from .checks import losses_without_mean
+from .checks import losses_of_rows
 from .running_logs import build_again
 from .traced import Entry, StepTracer, placeholders
 
@@ -158,15 +159,17 @@ class CutSteps:
                 f"{kind}: the layers {synchronized} of model {model.name!r} are synchronized, but each {part} is "
                 "computed by itself here, with statistics of its own. Use synchronized=False."
             )
-        for loss, reduction in losses_without_mean(model, self.strategy):
+        for loss, reduction in losses_of_rows(model):
             raise ValueError(
-                f"{kind}: loss {loss!r} of model {model.name!r} has reduction={reduction!r}. The gradient of a batch "
-                "is the mean of those of its parts, weighted by rows, which is right for losses that are means over "
-                "rows: use reduction='sum_over_batch_size', with another learning rate if need be."
+                f"{kind}: loss {loss!r} of model {model.name!r} has reduction={reduction!r}, so that it has a value "
+                f"for each row. The loss of a batch is the sum of those of each {part}, which have to be scalars: use "
+                "reduction='sum', which has the same gradients, or 'sum_over_batch_size'."
             )
 
 
-def totals_of_batch(tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Tensor] | None:
+def totals_of_batch(
+    tracer: StepTracer, layout: Layout, tensors: list[Tensor], reads: bool = True
+) -> list[Tensor | None]:
     """Build the totals of a step's losses over a batch in the current graph, in the order of the step.
 
     A step on the whole batch is traced aside. Of its operations those are built that the totals need: mostly masks,
@@ -175,26 +178,32 @@ def totals_of_batch(tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -
     Args:
         tracer: of the training step.
         layout, tensors: the batch.
+        reads: whether variables have here the values that they have in the step.
 
     Returns:
-        The totals, for `replicated`; None where they depend on random numbers, of which replicas draw their own.
+        The totals, for `replicated`; None for one that depends on random numbers, of which replicas draw their own, or
+        on variables that have other values.
     """
     if not tracer.totals:
         return []
-    with eagerly(), Graph().as_default() as aside, noting_totals() as noted:
+    with eagerly(), Graph().as_default() as aside, noting_totals(of_whole=True) as noted:
         feeds = placeholders(like_batch(layout, tensors))
         tracer.trace(layout, feeds)
     totals = [total for total in noted if total.graph is aside]
-    needed = needed_operations(aside, totals, feeds)
-    if any(operation.writes for operation in needed):
-        return None
+    known = {total for total in totals if _is_known(needed_operations(aside, [total], feeds), reads)}
+    needed = needed_operations(aside, known, feeds)
     graph = get_default_graph()
     found: dict[Any, Any] = dict(zip(feeds, [graph.capture(tensor) for tensor in tensors], strict=True))
     for operation in needed:
         if isinstance(operation.op, ReadVariable):
             found[operation.outputs[0]] = graph.capture(ops.convert_to_tensor(operation.op.variable))
     build_again([operation for operation in needed if not isinstance(operation.op, ReadVariable)], found)
-    return [found[total] for total in totals]
+    return [found[total] if total in known else None for total in totals]
+
+
+def _is_known(operations: Sequence[Operation], reads: bool) -> bool:
+    """Test whether operations have the same results aside: they draw no numbers, and read variables only if `reads`."""
+    return not any(each.writes or (isinstance(each.op, ReadVariable) and not reads) for each in operations)
 
 
 def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:

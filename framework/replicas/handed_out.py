@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class HandedOut:
         data = self._group.scatter_bytes(parts, 0)
         if not data:
             return False
-        self._batch, self._window = _read(data)
+        self._batch, self._window, _ = _read(data)
         return True
 
     def batch(self, share: int) -> Batch:
@@ -88,6 +88,7 @@ class SuppliedRows:
         self.parts = parts
         self._programs = programs
         self._window = (0, 0, 0)
+        self._totals: list[Any] = []
         self._passes: Epochs | None = None
         self._running: Iterator[Batch] = iter(())
         self.batches = 0
@@ -97,7 +98,7 @@ class SuppliedRows:
     def batch(self, share: int) -> Batch:
         """Return the rows of a share; none if another worker's gradient of it counts already."""
         data = self._programs().rows(share)
-        batch, self._window = _read(data) if data else (Batch(X_ONLY, [], 0), (0, 0, 0))
+        batch, self._window, self._totals = _read(data) if data else (Batch(X_ONLY, [], 0), (0, 0, 0), [])
         return batch
 
     def window(self, share: int) -> tuple[int, int, int]:
@@ -107,6 +108,10 @@ class SuppliedRows:
     def part(self, share: int, batch: Batch) -> float:
         """Return the part of the rows of its batch that the share is."""
         return batch.size / max(self._window[2], 1)
+
+    def totals(self, share: int, find: object) -> list[Any]:
+        """Return what losses are divided by in the global batch of a share, as the chief has found it."""
+        return self._totals
 
     # --- in the chief -----------------------------------------------------------------------------------------------
 
@@ -134,8 +139,10 @@ class SuppliedRows:
             self._programs().seal(self._note(is_over=True))
             return
         self.batches += 1
-        shares = [_written(whole, part, self.parts) for part in range(self.parts)]
-        self._programs().supply(self.batches - 1, shares, self._note(is_over=False))
+        programs = self._programs()
+        totals = programs.plan.totals_of(whole)
+        shares = [_written(whole, part, self.parts, totals) for part in range(self.parts)]
+        programs.supply(self.batches - 1, shares, self._note(is_over=False))
 
     def _note(self, is_over: bool) -> str:
         assert self._passes is not None
@@ -148,8 +155,13 @@ def place_of(passes: Epochs) -> dict[str, Any]:
     return {**passes.position, "random": None}
 
 
-def _written(whole: Batch, rank: int, parts: int) -> bytes:
+def _written(whole: Batch, rank: int, parts: int, totals: Sequence[Any] = ()) -> bytes:
     """Write the rows of a worker.
+
+    Args:
+        whole: the batch of all workers.
+        rank, parts: the number of the worker's part, and how many there are.
+        totals: what losses are divided by; see `ReplicaPlan.totals_of`.
 
     Raises:
         TypeError: the structure of the batch can't be written.
@@ -162,18 +174,25 @@ def _written(whole: Batch, rank: int, parts: int) -> bytes:
             f"fit() on a cluster hands out batches of arrays, or of dicts, lists and tuples of arrays; these have the "
             f"structure {whole.layout.key}."
         ) from None
-    head = json.dumps({"layout": whole.layout.key, "window": [first, last - first, whole.size]}).encode()
+    found = [None if total is None else total.tolist() for total in totals]
+    window = [first, last - first, whole.size]
+    head = json.dumps({"layout": whole.layout.key, "window": window, "totals": found}).encode()
     rows = packed([np.asarray(leaf[first:last]) for leaf in whole.leaves])
     return b"".join([len(head).to_bytes(8, "little"), head, rows])
 
 
-def _read(data: bytes) -> tuple[Batch, tuple[int, int, int]]:
-    """Read what `_written` has written: rows, and the number of the first one, how many there are, and of how many."""
+def _read(data: bytes) -> tuple[Batch, tuple[int, int, int], list[Any]]:
+    """Read what `_written` has written.
+
+    Returns:
+        The rows; the number of the first one, how many there are, and of how many; and what losses are divided by.
+    """
     length = int.from_bytes(data[:8], "little")
     head = json.loads(data[8 : 8 + length])
     first, count, total = head["window"]
     layout = layout_of(*ast.literal_eval(head["layout"]))
-    return Batch(layout, unpacked(data[8 + length :]), count), (first, count, total)
+    totals = [None if each is None else np.asarray(each, "float64") for each in head["totals"]]
+    return Batch(layout, unpacked(data[8 + length :]), count), (first, count, total), totals
 
 
 __all__ = ["HandedOut", "SuppliedRows", "place_of"]

@@ -113,7 +113,9 @@ class ReplicaMember(ClusterFit):
             self.model._check_batch(batch)
         self._is_computing = True
         self.plan.draw_for(epoch, ticket.share, shares)
-        self.programs.train(ticket.number, batch, shares.part(ticket.share, batch), shares.window(ticket.share))
+        totals = shares.totals(ticket.share, self.plan.totals_of) if self.plan.totals and batch.size else []
+        part, window = shares.part(ticket.share, batch), shares.window(ticket.share)
+        self.programs.train(ticket.number, batch, part, window, totals)
         self._is_computing = False
 
     def _logs_now(self) -> Logs:

@@ -19,7 +19,7 @@ from ...distribute.collectives.group import ProcessGroup
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
-from ...engine.graph import Graph, IndexedSlices
+from ...engine.graph import Graph, IndexedSlices, TensorSpec
 from ...engine.ops.collectives import all_gather, all_reduce
 from ...engine.ops.random.keys import global_generator
 from ...engine.ops.random.rows import Window, drawing_rows
@@ -33,11 +33,11 @@ from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
 from .buckets import summed
 from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
-from .cut_steps import CutSteps
+from .cut_steps import CutSteps, totals_of_batch
 from .handed_out import HandedOut
 from .optimizer_shards import OptimizerShards
 from .shares import Shares
-from .traced import Entry, StepTracer
+from .traced import Entry, StepTracer, placeholders
 from .ways import GroupWay
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class ParallelFit(ClusterFit):
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
         first = self._first_part() if self._shares is None else self._shares.batch(0)
+        leaves: list[Any] = [TensorSpec(leaf.shape, leaf.dtype) for leaf in first.leaves]
+        self._first_specs = Batch(first.layout, leaves, first.size)
         with replicated() if self.strategy.of is None else nullcontext():  # stages compute losses of microbatches
             self.plan = StepTracer(self.model, self.strategy, first)
             # Replicas of stages draw for microbatches, each by itself.
@@ -354,7 +356,8 @@ class ParallelFit(ClusterFit):
                 with replicated(weight), drawing_rows(self._axes, Window(first, count, total)):
                     entries = self.plan.traced_entries(layout, feeds, weight)
             else:
-                entries = parts.entries(self.plan, layout, feeds, weight)
+                with replicated(weight):
+                    entries = parts.entries(self.plan, layout, feeds, weight)
             given = [_weighted(entry, tensors, weight, self.strategy.is_chief) for entry, tensors in entries]
             self._build_updates(given, self.plan.gradients_at if parts is None else None)
         return []
@@ -362,11 +365,19 @@ class ParallelFit(ClusterFit):
     def _build_idle(self) -> Any:
         """Build the program of a worker that has no row of a batch: it takes part in the sums, and makes the update."""
         with Graph().as_default() as graph:
-            for total in self.plan.totals:  # of losses, of which it has nothing
+            for total in self._summed_totals():  # of losses, of which it has nothing
                 all_reduce(ops.zeros(total.shape or (), total.dtype))
             self._build_updates([_nothing(entry) for entry in self.plan.entries])
             effects = [operation for operation in graph.operations if operation.writes]
         return make_program(graph, effects, [])
+
+    def _summed_totals(self) -> list[TensorSpec]:
+        """Return what of losses is summed over all workers."""
+        if self.strategy.of is None:
+            return self.plan.totals
+        with Graph().as_default():
+            found = totals_of_batch(self.plan, self._first_specs.layout, placeholders(self._first_specs))
+        return [TensorSpec(total.shape, total.dtype) for total in found if total is not None]
 
     def _build_updates(self, given: list[list[Any]], gradients_at: int | None = None) -> None:
         """Build the sums over all workers of what each gives, and the updates by them.

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...distribute.strategies.strategy import ParameterServer
-from ...engine.graph import Variable
+from ...engine.graph import Graph, Variable
 from ...engine.graph.scopes import device
 from ...engine.ops.random.keys import SeedGenerator
 from ...engine.ops.random.rows import Window, drawing_rows
+from ...engine.ops.replicas import replicated
 from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
+from ...engine.session.programs import make_program
 from ..data.adapters import Batch
 from .alike import unnumbered
 from .checks import check_not_synchronized
+from .cut_steps import totals_of_batch
 from .shares import Shares
-from .traced import StepTracer
+from .traced import StepTracer, placeholders
 
 if TYPE_CHECKING:
     from .handed_out import SuppliedRows
@@ -65,6 +71,7 @@ class ReplicaPlan(StepTracer):
         self.axes = self.find_axes(batch)
         self.draws_by_row = bool(self.axes and self.keys)
         self.begin_states: list[list[int]] = []
+        self._totals_programs: dict[Any, tuple[Any, list[bool]]] = {}
 
     # --- random numbers ---------------------------------------------------------------------------------------------
 
@@ -122,7 +129,40 @@ class ReplicaPlan(StepTracer):
             return {"container": container, "path": resource.name, "device": own}
         return {"container": self.container}
 
-    def trace_puts(self, batch: Batch, ticket: Any, part: Any, window: Window, feeds: list[Any]) -> list[Any]:
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def totals_of(self, whole: Batch) -> list[Any]:
+        """Compute what losses are divided by, of the rows of a global batch.
+
+        Args:
+            whole: the batch.
+
+        Returns:
+            The totals in the order of the step; None for one that depends on random numbers, or on variables, which ps
+            tasks have.
+        """
+        if not self.totals:
+            return []
+        key = whole.layout.key, tuple((leaf.shape, leaf.dtype) for leaf in whole.leaves)
+        if key not in self._totals_programs:
+            with Graph().as_default() as graph:
+                feeds = placeholders(whole)
+                totals = totals_of_batch(self, whole.layout, feeds, reads=False)
+            known: list[Any] = [total for total in totals if total is not None]
+            self._totals_programs[key] = make_program(graph, known, feeds), [total is not None for total in totals]
+        program, is_known = self._totals_programs[key]
+        found = iter(program(*whole.leaves))
+        return [np.asarray(next(found)) if each else None for each in is_known]
+
+    def trace_puts(
+        self,
+        batch: Batch,
+        ticket: Any,
+        part: Any,
+        window: Window,
+        feeds: list[Any],
+        totals: Sequence[Any],
+    ) -> list[Any]:
         """Build a step of a worker in the current graph; return the operations that put its values.
 
         Args:
@@ -131,11 +171,12 @@ class ReplicaPlan(StepTracer):
             part: of the rows of a global batch.
             window: which these are.
             feeds: placeholders of the rows.
+            totals: what losses are divided by; see `totals_of`.
 
         Raises:
             ValueError: it puts other values than the plan says.
         """
-        with drawing_rows(self.axes if self.draws_by_row else [], window):
+        with drawing_rows(self.axes if self.draws_by_row else [], window), replicated(part, totals):
             entries = self.traced_entries(batch.layout, feeds, part)
         puts: list[Any] = []
         for number, gradients in enumerate(self.gradients):

@@ -224,7 +224,9 @@ class ReplicaPrograms:
             len(members),
         )
 
-    def train(self, ticket: int, batch: Batch, part: float, window: Sequence[int]) -> Receipt:
+    def train(
+        self, ticket: int, batch: Batch, part: float, window: Sequence[int], totals: Sequence[Any] = ()
+    ) -> Receipt:
         """Compute the gradients of a batch and put them under a ticket; a batch without rows has none.
 
         Args:
@@ -232,25 +234,33 @@ class ReplicaPrograms:
             batch: a share of a global batch.
             part: of the rows of that.
             window: the number of its first row there, how many it has, and how many the global batch has.
+            totals: those of the global batch; see `ReplicaPlan.totals_of`.
         """
         if not batch.size:
             return self._commit_nothing(ticket)
         key = ("train", batch.layout.key, *[(leaf.shape, leaf.dtype) for leaf in batch.leaves])
         program = self._known.get(key)
         if program is None:
-            program = self._known[key] = self._built_step(batch)
+            program = self._known[key] = self._built_step(batch, totals)
         rows = [np.int64(each) for each in window]
         try:
-            return Receipt(int(program(np.int64(ticket), np.float64(part), *rows, *batch.leaves)[0]))
+            known = [total for total in totals if total is not None]
+            return Receipt(int(program(np.int64(ticket), np.float64(part), *rows, *known, *batch.leaves)[0]))
         except CancelledError:  # the step has its set without this ticket; or all has ended, as the next request says
             return self._commit_nothing(ticket)
 
-    def _built_step(self, batch: Batch) -> Run:
+    def _built_step(self, batch: Batch, totals: Sequence[Any]) -> Run:
+        specs = [None if total is None else TensorSpec(total.shape, total.dtype) for total in totals]
+        given = [*_GIVEN, *[(spec, "total") for spec in specs if spec is not None]]
         own = self.plan.strategy.workers[self._worker]
         with Graph().as_default() as graph, device(own):  # what touches state runs on its device nevertheless
-            ticket, part, *rows = (graph.add(Placeholder(s), (), name).outputs[0] for s, name in _GIVEN)
+            ticket, part, first, count, rows, *known = (
+                graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in given
+            )
             feeds = placeholders(batch)
-            puts = self.plan.trace_puts(batch, ticket, part, Window(*rows), feeds)
+            rest = iter(known)
+            whole = [None if spec is None else next(rest) for spec in specs]
+            puts = self.plan.trace_puts(batch, ticket, part, Window(first, count, rows), feeds, whole)
             with control_dependencies(puts):
                 receipt = self.plan.steps.commit(self._worker, self._incarnation, ticket, batch.size)
             if not self.plan.in_order:
@@ -260,9 +270,10 @@ class ReplicaPrograms:
             if self.plan.strategy.backup_workers:  # a late worker stops at once, and is in time for the next step
                 with device(self.plan.strategy.ps[0]):
                     effects.append(self.plan.steps.watch(self._worker, self._incarnation, ticket))
-        specs = [*[spec for spec, _ in _GIVEN], *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
+        fed = [ticket, part, first, count, rows, *known, *feeds]
+        found = [*[spec for spec, _ in given], *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
         targets: list[Any] = [receipt, *effects]
-        return self.client.program(graph, targets, [ticket, part, *rows, *feeds], specs, None)
+        return self.client.program(graph, targets, fed, found, None)
 
     def _commit_nothing(self, ticket: int) -> Receipt:
         (receipt,) = self._run(

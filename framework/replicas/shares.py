@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,6 +72,13 @@ class Shares:
         whole = self._whole(number)
         first, last = bounds(whole.size, part, self.parts)
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
+
+    def totals(self, share: int, find: Callable[[Batch], list[Any]]) -> list[Any]:
+        """Return what `find` finds in all rows of the global batch of a share that has been requested before."""
+        number = share // self.parts
+        if isinstance(self._data, ArrayData):
+            return find(self._data.gather(self._data.rows_of(self._order, number)))
+        return find(self._whole(number))
 
     def window(self, share: int) -> tuple[int, int, int]:
         """Return the number of a share's first row in its global batch, how many it has, and how many the batch has."""

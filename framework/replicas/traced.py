@@ -126,7 +126,7 @@ class StepTracer:
         self._replica = replica
         self.gradients_at = 0
         self.keys: list[int] = []
-        check_model(model, replica)
+        check_model(model)
         self._resets: dict[Variable, Any] = {}
         self.log_variables: dict[LogKey, Variable] = {}
         self._metric_updates: MetricUpdates | None = None
@@ -150,7 +150,7 @@ class StepTracer:
         with Graph().as_default() as graph, finding_axes() as axes, noting_keys() as keys, noting_totals() as totals:
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
-        self.totals = [total.spec for total in totals if total.graph is graph]
+        self.totals = [TensorSpec(total.shape, total.dtype) for total in totals if total.graph is graph]
         self._running = traced.running
         self._draws = len(axes)
         self.generators = list(dict.fromkeys(generator for generator, _ in keys))
@@ -350,11 +350,13 @@ class StepTracer:
         Raises:
             ValueError: it gives other values than for the first batch.
         """
-        found = self.entries_of(self.trace(layout, feeds, share))
-        if [(e.place, e.part) for e, _ in found] != [(e.place, e.part) for e in self.entries]:
+        with noting_totals() as totals:
+            found = self.entries_of(self.trace(layout, feeds, share))
+        is_same = [(e.place, e.part) for e, _ in found] == [(e.place, e.part) for e in self.entries]
+        if not is_same or len([total for total in totals if total.graph is get_default_graph()]) != len(self.totals):
             raise ValueError(
-                f"train_step of model {self.model.name!r} computes other gradients, metrics or logs for this batch "
-                "than for the first one. Let it do the same for all batches."
+                f"train_step of model {self.model.name!r} computes other gradients, losses, metrics or logs for this "
+                "batch than for the first one. Let it do the same for all batches."
             )
         return found
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from shared.sample import first_of
 from shared.tasks import PATIENCE
 
 import anabranch as ab
-from anabranch.distribute import DataParallel
+from anabranch import layers, ops
+from anabranch.distribute import DataParallel, ModelParallel, Pipeline
+from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap
+from anabranch.engine.ops.replicas import replicated
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_counted_losses.py"
 
@@ -32,9 +37,10 @@ def assert_same(found: Any, expected: dict[str, Any]) -> None:
         np.testing.assert_allclose(found[key], value, 1e-10, 1e-10, err_msg=key)
 
 
-def launched(workers: int, folder: Path, *names: str) -> list[Any]:
-    """Return what each worker has found."""
-    launch = [sys.executable, "-m", "anabranch", "launch", "-n", str(workers), str(SCRIPT), "DataParallel"]
+def launched(kind: str, workers: int, ps: int, folder: Path, names: list[str]) -> list[Any]:
+    """Return what each worker has found of some models."""
+    counts = ["-n", str(workers), "--ps", str(ps)]
+    launch = [sys.executable, "-m", "anabranch", "launch", *counts, str(SCRIPT), kind]
     environment = {**os.environ, "ANABRANCH_KERNELS": "0"}
     done = subprocess.run(
         [*launch, str(folder / "found"), *names],
@@ -48,7 +54,13 @@ def launched(workers: int, folder: Path, *names: str) -> list[Any]:
     return [np.load(folder / f"found-{worker}.npz") for worker in range(workers)]
 
 
-@pytest.mark.parametrize("name", first_of(["two outputs", *[name for name in MODELS if name != "two outputs"]]))
+# Microbatches, and workers of `ParameterServer`, draw samples of their own. These workers can't compute weights of the
+# whole batch that depend on variables.
+LEFT_OUT = {"Stages": ["sampled softmax"], "ParameterServer": ["sampled softmax", "own step"]}
+ONE_FIRST = first_of(["two outputs", *[name for name in MODELS if name != "two outputs"]])
+
+
+@pytest.mark.parametrize("name", ONE_FIRST)
 def test_replicas_on_devices_of_one_process(name: str) -> None:
     """The last batch has 2 rows, so that one of three replicas has none."""
     expected = results(name)
@@ -57,12 +69,111 @@ def test_replicas_on_devices_of_one_process(name: str) -> None:
         assert_same(results(name, DataParallel(devices=[f"cpu:{number}" for number in range(count)])), expected)
 
 
+@pytest.mark.parametrize("name", [each for each in ONE_FIRST if each != "sampled softmax"])  # each draws its own
+def test_microbatches(name: str) -> None:
+    expected = results(name)
+    ab.config.set_devices(cpu=2)
+    for count in (3, 4):  # of 6 rows microbatches of 2; or of 2 and 1
+        assert_same(results(name, Pipeline(2, microbatches=count)), expected)
+
+
+@pytest.mark.parametrize("name", ONE_FIRST)
+def test_replicas_whose_weights_are_in_parts(name: str) -> None:
+    expected = results(name)
+    ab.config.set_devices(cpu=4)
+    layouts = LayoutMap(DeviceMesh((2, 2), ("batch", "model")))
+    layouts["embedding.*embeddings"] = ("model", None)
+    layouts["dense.*kernel"] = ("model", None)
+    with warnings.catch_warnings(action="ignore"):  # of layouts that cut nothing
+        found = results(name, ModelParallel(layout_map=layouts))
+    assert_same(found, expected)
+
+
 @pytest.mark.xdist_group("tasks")
-@pytest.mark.parametrize("workers", first_of([3, 2, 1]))
-def test_workers(workers: int, tmp_path: Path) -> None:
-    first, *others = launched(workers, tmp_path)
-    for name in MODELS:
-        assert_same(first, {f"{name}: {key}": value for key, value in results(name).items()})
+@pytest.mark.parametrize(
+    ("kind", "workers", "ps", "names"),
+    [
+        ("DataParallel", 3, 0, ["mean with weights", "two outputs", "own step"]),
+        ("ParameterServer", 3, 1, ["mean with weights", "two outputs", "generated"]),
+        *[
+            pytest.param(*each, [], marks=pytest.mark.slow, id=" ".join(map(str, each)))
+            for each in (
+                ("DataParallel", 3, 0),
+                ("DataParallel", 2, 0),
+                ("DataParallel", 1, 0),
+                ("Stages", 3, 0),
+                ("ParameterServer", 2, 2),
+            )
+        ],
+    ],
+)
+def test_workers(kind: str, workers: int, ps: int, names: list[str], tmp_path: Path) -> None:
+    names = names or [name for name in MODELS if name not in LEFT_OUT.get(kind, ())]
+    first, *others = launched(kind, workers, ps, tmp_path, names)
+    for name in names:
+        expected = results(name, is_single=kind != "ParameterServer")
+        assert_same(first, {f"{name}: {key}": value for key, value in expected.items()})
     for other in others:
         for key in first.files:
             assert other[key].tobytes() == first[key].tobytes(), f"{key}: workers have other bits"
+
+
+# --- single losses --------------------------------------------------------------------------------------------------
+
+
+def masked_loss(predicted: Any, kept: Any) -> Any:
+    predicted = predicted * 1.0
+    predicted.annotations["mask"] = kept
+    return ab.losses.MeanSquaredError()(ops.zeros_like(predicted), predicted)
+
+
+def loss_of_replica(loss: Any, totals: list[Any] | None, weight: float = 0.25) -> tuple[float, str]:
+    """Return the loss of a replica, whose rows are 1, 2 and 3, of which two count; and its graph."""
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((3, 1), "float64")
+        kept = ab.constant([True, False, True])
+        given = None if totals is None else [None if each is None else ab.constant(each, "float64") for each in totals]
+        with contextlib.nullcontext() if given is None else replicated(weight, given):
+            found = loss(x, kept)
+        with ab.Session(graph) as session:
+            return float(session.run(found, {x: [[1.0], [2.0], [3.0]]})), graph.dump()
+
+
+def test_a_replica_divides_by_its_part_of_the_count_of_the_whole_batch() -> None:
+    assert loss_of_replica(masked_loss, None)[0] == 5.0
+    assert loss_of_replica(masked_loss, [10.0])[0] == 10.0 / (10.0 * 0.25)
+    assert loss_of_replica(masked_loss, [0.0])[0] == 0.0
+    assert loss_of_replica(masked_loss, [None])[0] == 5.0
+
+
+def test_losses_in_branches_are_divided_by_the_replicas_own_count() -> None:
+    def in_branch(x: Any, kept: Any) -> Any:
+        return ops.cond(ops.sum(x) > 0, lambda: masked_loss(x, kept), lambda: ops.cast(0.0, "float32"))
+
+    assert loss_of_replica(in_branch, [])[0] == 5.0
+
+
+def test_means_over_rows_are_built_as_without_replicas() -> None:
+    def mean(x: Any, kept: Any) -> Any:
+        return ab.losses.MeanSquaredError()(ops.zeros_like(x), x, sample_weight=[1.0, 0.0, 2.0])
+
+    assert loss_of_replica(mean, []) == loss_of_replica(mean, None)
+
+
+def test_sums_of_rows_are_divided_and_sums_of_weights_are_not() -> None:
+    total = ab.losses.MeanSquaredError(reduction="sum")
+    weight = ab.Variable([2.0, 4.0])
+    assert loss_of_replica(lambda x, _: total(ops.zeros_like(x), x), [])[0] == 14.0 / 0.25
+    assert loss_of_replica(lambda x, _: total(ops.zeros((2, 1)), ops.reshape(weight, (2, 1))), [])[0] == 20.0
+
+
+def test_masks_that_random_numbers_make_are_those_of_each_replica() -> None:
+    """The replicas of a process draw their rows alone, and a mask of the whole batch is not computed twice."""
+    ab.config.set_devices(cpu=2)
+    with DataParallel(devices=["cpu:0", "cpu:1"]).scope():
+        parts = [layers.Dropout(0.5, seed=1), layers.Masking(0.0), layers.LSTM(2, return_sequences=True)]
+        model = ab.Sequential([ab.Input((4, 1)), *parts])
+        model.compile(ab.optim.SGD(0.5), "mse")
+    x = np.ones((6, 4, 1), "float32")
+    losses = model.fit(x, np.ones((6, 4, 2), "float32"), epochs=20, verbose=0).history["loss"]
+    assert max(losses[-3:]) < 0.9 * min(losses[:3])

@@ -75,7 +75,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def with_ps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with what three workers have found with two ps tasks, by strategy; the last run is refused."""
     folder = tmp_path_factory.mktemp("with_ps")
-    refused = ["--", "ParameterServer", str(folder / "refused"), "synchronized", "sums", "unlike"]
+    refused = ["--", "ParameterServer", str(folder / "refused"), "synchronized", "rows", "unlike"]
     launch(3, 2, "train_models.py", *in_turn(folder, WITH_PS), *refused)
     return folder
 
@@ -84,7 +84,7 @@ def with_ps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def all_reduce(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with what three workers have found by all-reduce; the last run is refused."""
     folder = tmp_path_factory.mktemp("all_reduce")
-    refused = ["--", "DataParallel", str(folder / "refused"), "unlike"]
+    refused = ["--", "DataParallel", str(folder / "refused"), "rows", "unlike"]
     launch(3, 0, "train_models.py", *in_turn(folder, ALL_REDUCE), *refused)
     return folder
 
@@ -150,10 +150,11 @@ def test_synchronized_statistics_are_refused_where_workers_compute_alone(with_ps
             )
 
 
-def test_losses_that_are_no_means_are_refused_in_compile(with_ps: Path) -> None:
-    for worker in range(3):
-        with np.load(with_ps / f"refused-{worker}.npz") as found:
-            assert "has reduction='sum'. Replicas take the mean" in str(found["sums: refused in compile"])
+def test_losses_of_each_row_are_refused_in_compile(with_ps: Path, all_reduce: Path) -> None:
+    for folder in (with_ps, all_reduce):
+        for worker in range(3):
+            with np.load(folder / f"refused-{worker}.npz") as found:
+                assert "has reduction='none', so that it has a value" in str(found["rows: refused in compile"])
 
 
 def test_workers_with_other_data_are_refused(with_ps: Path, all_reduce: Path) -> None:

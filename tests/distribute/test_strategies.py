@@ -242,9 +242,9 @@ def test_layers_that_keep_state_of_rows_are_refused(strategy: ParameterServer) -
 
 
 @synchronous
-def test_losses_that_are_sums_are_refused(strategy: ParameterServer) -> None:
-    with pytest.raises(ValueError, match=r"Loss 'total' .*reduction='sum'.* use reduction='sum_over_batch_size'"):
-        compiled(strategy, loss=ab.losses.MeanSquaredError(reduction="sum", name="total"))
+def test_losses_of_each_row_are_refused(strategy: ParameterServer) -> None:
+    with pytest.raises(ValueError, match=r"Loss 'each' .*reduction='none'.* a value for each row.*use reduction='sum'"):
+        compiled(strategy, loss=ab.losses.MeanSquaredError(reduction="none", name="each"))
 
 
 class OwnStep(ab.Model):

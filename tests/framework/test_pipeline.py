@@ -268,7 +268,7 @@ def test_what_microbatches_would_change_is_refused_in_compile() -> None:
     cases: list[tuple[list[Any], Any, str]] = [
         ([layers.GRU(2, stateful=True)], "mse", "stateful=False"),
         ([layers.BatchNormalization(synchronized=True)], "mse", "synchronized=False"),
-        ([layers.Dense(3)], ab.losses.MeanSquaredError(reduction="sum"), "sum_over_batch_size"),
+        ([layers.Dense(3)], ab.losses.MeanSquaredError(reduction="none"), "sum_over_batch_size"),
     ]
     for given, loss, text in cases:
         with Pipeline(1, 2).scope(), pytest.raises(ValueError, match=text):

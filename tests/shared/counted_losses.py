@@ -40,7 +40,7 @@ def _sgd() -> Any:
 
 
 def _tagger(optimizer: Any = None, mask_zero: bool = True, sample_weight: Any = None, **options: Any) -> Case:
-    parts = [layers.Embedding(9, 3, mask_zero=mask_zero), layers.LSTM(4, return_sequences=True)]
+    parts = [layers.Embedding(10, 3, mask_zero=mask_zero), layers.LSTM(4, return_sequences=True)]
     model = ab.Sequential([ab.Input((STEPS,), dtype="int32"), *parts, layers.Dense(3, "softmax")])
     given = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], **options}
     model.compile(optimizer or _sgd(), **given)
@@ -54,16 +54,16 @@ def _ignored() -> Case:
 
 
 def _dense(loss: Any, sample_weight: Any = None) -> Case:
-    model = ab.Sequential([ab.Input((4,)), layers.Dense(5, "tanh"), layers.Dense(2)])
+    model = ab.Sequential([ab.Input((4,)), layers.Dense(6, "tanh"), layers.Dense(2)])
     model.compile(optim.SGD(0.01), loss, metrics=["mae"])
     return Case(model, VECTORS, TARGETS, sample_weight)
 
 
 def _two_outputs() -> Case:
     words, others = ab.Input((STEPS,), dtype="int32"), ab.Input((STEPS,), dtype="int32")
-    table = layers.Embedding(9, 3, mask_zero=True)
+    table = layers.Embedding(10, 3, mask_zero=True)
     tags = layers.Dense(3, "softmax", name="tags")(layers.LSTM(4, return_sequences=True)(table(words)))
-    values = layers.Dense(1, name="values")(layers.GRU(3, return_sequences=True)(table(others)))
+    values = layers.Dense(1, name="values")(layers.GRU(4, return_sequences=True)(table(others)))
     model = ab.Model([words, others], {"tags": tags, "values": values})
     chosen = {"tags": "sparse_categorical_crossentropy", "values": losses.Huber(reduction="sum")}
     model.compile(optim.Adam(0.02, global_clipnorm=0.5), chosen, loss_weights={"tags": 1.0, "values": 0.3})
@@ -99,7 +99,7 @@ class Adding(layers.Layer):
 
 def _adding() -> Case:
     model = ab.Sequential(
-        [ab.Input((STEPS,), dtype="int32"), layers.Embedding(9, 3, mask_zero=True), Adding(), layers.Dense(3)]
+        [ab.Input((STEPS,), dtype="int32"), layers.Embedding(10, 3, mask_zero=True), Adding(), layers.Dense(3)]
     )
     model.compile(optim.SGD(0.05), losses.SparseCategoricalCrossentropy(from_logits=True))
     return Case(model, WORDS, TAGS)
@@ -107,7 +107,7 @@ def _adding() -> Case:
 
 def _sampled() -> Case:
     words, tags = ab.Input((STEPS,), dtype="int32"), ab.Input((STEPS,), dtype="int32")
-    hidden = layers.LSTM(4, return_sequences=True)(layers.Embedding(9, 3, mask_zero=True)(words))
+    hidden = layers.LSTM(4, return_sequences=True)(layers.Embedding(10, 3, mask_zero=True)(words))
     model = ab.Model([words, tags], layers.SampledSoftmax(12, 4, seed=5)(hidden, tags))
     model.compile(_sgd())
     return Case(model, [WORDS, TAGS], TAGS)
@@ -130,7 +130,7 @@ class OwnStep(ab.Sequential):
 
 
 def _own_step() -> Case:
-    parts = [layers.Embedding(9, 3, mask_zero=True), layers.LSTM(4, return_sequences=True), layers.Dense(3)]
+    parts = [layers.Embedding(10, 3, mask_zero=True), layers.LSTM(4, return_sequences=True), layers.Dense(3)]
     model = OwnStep([ab.Input((STEPS,), dtype="int32"), *parts])
     model.weighted = losses.MeanAbsoluteError(reduction="mean_with_sample_weight")
     model.compile(_sgd(), losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -152,8 +152,14 @@ MODELS: dict[str, Callable[[], Case]] = {
 }
 
 
-def results(name: str, strategy: Any = None) -> dict[str, Any]:
-    """Train a model under a strategy, in float64; return its weights, and the logs of `fit` and `evaluate`."""
+def results(name: str, strategy: Any = None, is_single: bool = True) -> dict[str, Any]:
+    """Train a model in float64; return its weights, and the logs.
+
+    Args:
+        name: the model's.
+        strategy: under which it is trained; None for one process.
+        is_single: whether to make a single step, too.
+    """
     ab.config.set_floatx("float64")
     ab.utils.set_random_seed(3)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
@@ -163,7 +169,9 @@ def results(name: str, strategy: Any = None) -> dict[str, Any]:
     else:
         history = model.fit(x, y, BATCH, epochs=2, shuffle=False, verbose=0, sample_weight=weight)
     found = {key: np.array(values) for key, values in history.history.items()}
-    single = model.train_on_batch(*ab.tree.map_structure(lambda rows: rows[1:8], (x, y)), return_dict=True)
+    single: dict[str, Any] = {}
+    if is_single:
+        single = model.train_on_batch(*ab.tree.map_structure(lambda rows: rows[1:8], (x, y)), return_dict=True)
     evaluated = model.evaluate(x, y, BATCH, verbose=0, sample_weight=weight, return_dict=True)
     found |= {f"weight {number}": value for number, value in enumerate(model.get_weights())}
     found |= {f"single {key}": np.array(value) for key, value in single.items()}
