@@ -25,13 +25,13 @@ from .math.elementwise import stop_gradient
 class _Replica(NamedTuple):
     weight: Any
     totals: Iterator[Tensor | None] | None
-    graph: Graph | None  # in which it is built, where it has totals
 
 
 class _State(threading.local):
     def __init__(self) -> None:
         self.replicas: list[_Replica] = []
         self.noted: list[Symbol] | None = None
+        self.graph: Graph | None = None  # of the step that is being built
 
 
 _state = _State()
@@ -47,12 +47,27 @@ def replicated(weight: Any = 1.0, totals: Iterable[Tensor | None] | None = None)
             one that can't be known None: then the replica takes its own. None for all where all members of the group
             run the step, and sum what each has.
     """
-    replica = _Replica(weight, None, None) if totals is None else _Replica(weight, iter(totals), get_default_graph())
-    _state.replicas.append(replica)
+    _state.replicas.append(_Replica(weight, None if totals is None else iter(totals)))
     try:
         yield
     finally:
         _state.replicas.pop()
+
+
+@contextlib.contextmanager
+def building_step(is_loss: bool = True) -> Generator[None]:
+    """Make a block that builds a step in the current graph.
+
+    What losses in its loops and branches are divided by is not summed: replicas may run these differently.
+
+    Args:
+        is_loss: False for a part whose losses are those of the replica's rows, such as the update of a metric.
+    """
+    before, _state.graph = _state.graph, get_default_graph() if is_loss else None
+    try:
+        yield
+    finally:
+        _state.graph = before
 
 
 @contextlib.contextmanager
@@ -99,15 +114,15 @@ def _with_gradient_times(x: Tensor, factor: Tensor) -> Tensor:
 def part_of_sum(total: Tensor) -> Tensor:
     """Return a replica's sum over its rows as the loss whose weighted sum over replicas is the sum over all rows.
 
-    Outside of `replicated`, and where the sum does not depend on the batch, it is the sum itself.
+    Outside of `replicated`, in updates of metrics, and where it does not depend on the batch, it is the sum itself.
 
     Args:
         total: a scalar.
     """
     replica = _current()
-    if replica is None or not isinstance(total, Symbol):
+    if replica is None or not isinstance(total, Symbol) or not _is_in_step():
         return total
-    if _is_outermost(replica) and not _depends_on(total, Placeholder):
+    if _is_outermost() and not _depends_on(total, Placeholder):
         return total
     return total / _weight(replica, total)
 
@@ -116,7 +131,7 @@ def part_of_mean(total: Tensor, count: Tensor) -> Tensor:
     """Return ``total / count``, or 0 where nothing counts.
 
     Inside `replicated` it is the loss whose weighted sum over replicas is the mean over what counts in the whole batch.
-    In a loop or a branch, which replicas may run differently, a replica divides by its own count.
+    In loops and branches a replica divides by its own count; see `building_step`.
 
     Args:
         total: a scalar, the sum of what counts.
@@ -124,7 +139,7 @@ def part_of_mean(total: Tensor, count: Tensor) -> Tensor:
     """
     replica = _current()
     is_alone = replica is None and _state.noted is None
-    if is_alone or not isinstance(total, Symbol) or not isinstance(count, Symbol) or not _is_outermost(replica):
+    if is_alone or not isinstance(total, Symbol) or not isinstance(count, Symbol) or not _is_outermost():
         return divide_no_nan(total, count)
     wide = cast(count, "float64")
     is_trained = _depends_on(count, ReadVariable)
@@ -165,10 +180,17 @@ def _part_of(count: Tensor, replica: _Replica | None, like: Tensor) -> Tensor:
     return cast(part, like.dtype)
 
 
-def _is_outermost(replica: _Replica | None) -> bool:
-    """Test whether operations are built outside of the step's own loops and branches."""
-    graph = get_default_graph()
-    return graph.parent is None if replica is None or replica.graph is None else graph is replica.graph
+def _is_outermost() -> bool:
+    """Test whether operations are built in the graph of the step itself."""
+    return get_default_graph() is _state.graph
+
+
+def _is_in_step() -> bool:
+    """Test whether operations are built in the graph of the step, or in its loops and branches."""
+    graph: Graph | None = get_default_graph()
+    while graph is not None and graph is not _state.graph:
+        graph = graph.parent
+    return graph is not None
 
 
 def _depends_on(tensor: Symbol, kind: type[Placeholder | ReadVariable]) -> bool:
@@ -192,6 +214,7 @@ def _depends_on(tensor: Symbol, kind: type[Placeholder | ReadVariable]) -> bool:
 
 
 __all__ = [
+    "building_step",
     "is_replicated",
     "noting_totals",
     "part_of_mean",

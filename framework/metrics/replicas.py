@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from ...engine.ops.replicas import building_step
+
 if TYPE_CHECKING:
     from .base import Metric
 
@@ -41,12 +43,15 @@ def handing_updates(take: Take | None) -> Generator[None]:
 def updating(metric: Metric) -> Generator[None]:
     """Have the updates that a metric makes of itself, by ``super().update_state(...)``, be parts of one update.
 
+    Losses in it are those of the replica's rows: what replicas add to a metric is summed as it is.
+
     Args:
         metric: the metric, whose method the block runs.
     """
     before, _active.updated = _active.updated, metric
     try:
-        yield
+        with building_step(is_loss=False):
+            yield
     finally:
         _active.updated = before
 

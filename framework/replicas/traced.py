@@ -21,7 +21,7 @@ from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, S
 from ...engine.graph.graph import get_default_graph
 from ...engine.ops.random.keys import SeedGenerator, noting_keys
 from ...engine.ops.random.rows import Axes, finding_axes
-from ...engine.ops.replicas import noting_totals
+from ...engine.ops.replicas import building_step, noting_totals
 from ...engine.queues.replica_steps import Part
 from ...optim.clipping import on_values
 from ...optim.replicas import handing_over, has_scaled
@@ -257,7 +257,8 @@ class StepTracer:
         updates = self._metric_updates
         if updates is not None:
             updates.taken = []
-        with scope, handing_over(take, share), handing_updates(None if updates is None else updates.take):
+        update = None if updates is None else updates.take
+        with building_step(), scope, handing_over(take, share), handing_updates(update):
             fetches = self.model._build_train_step(layout, feeds)
         _refuse_late_reads(self.model.name, scope, changed)
         names = self.model._log_names.get(("train", layout.key), [])

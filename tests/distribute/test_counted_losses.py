@@ -21,7 +21,7 @@ import anabranch as ab
 from anabranch import layers, ops
 from anabranch.distribute import DataParallel, ModelParallel, Pipeline
 from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap
-from anabranch.engine.ops.replicas import replicated
+from anabranch.engine.ops.replicas import building_step, replicated
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_counted_losses.py"
 
@@ -133,7 +133,7 @@ def loss_of_replica(loss: Any, totals: list[Any] | None, weight: float = 0.25) -
         x = ab.placeholder((3, 1), "float64")
         kept = ab.constant([True, False, True])
         given = None if totals is None else [None if each is None else ab.constant(each, "float64") for each in totals]
-        with contextlib.nullcontext() if given is None else replicated(weight, given):
+        with building_step(), contextlib.nullcontext() if given is None else replicated(weight, given):
             found = loss(x, kept)
         with ab.Session(graph) as session:
             return float(session.run(found, {x: [[1.0], [2.0], [3.0]]})), graph.dump()
@@ -165,6 +165,38 @@ def test_sums_of_rows_are_divided_and_sums_of_weights_are_not() -> None:
     weight = ab.Variable([2.0, 4.0])
     assert loss_of_replica(lambda x, _: total(ops.zeros_like(x), x), [])[0] == 14.0 / 0.25
     assert loss_of_replica(lambda x, _: total(ops.zeros((2, 1)), ops.reshape(weight, (2, 1))), [])[0] == 20.0
+
+
+class OfLosses(ab.metrics.Metric):
+    """Adds up losses of its own: a sum over rows, and a mean times the number of what it is the mean of."""
+
+    def __init__(self) -> None:
+        super().__init__(name="of_losses")
+        self.sum = ab.losses.MeanSquaredError(reduction="sum")
+        self.value = self.add_variable(shape=(), name="value")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        kept = y_true[:, 0] > 0
+        count = ops.sum(ops.cast(kept, self.dtype))
+        self.value.assign_add(self.sum(y_true, y_pred) + masked_loss(y_pred, kept) * count)
+
+    def result(self) -> Any:
+        return self.value
+
+
+def test_losses_in_metrics_are_those_of_the_replicas_rows() -> None:
+    ab.config.set_floatx("float64")
+    x = np.random.default_rng(2).normal(size=(7, 3))
+    found = []
+    for strategy in (None, DataParallel(devices=["cpu:0", "cpu:1"])):
+        ab.config.set_devices(cpu=2)
+        ab.utils.set_random_seed(1)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            model = ab.Sequential([ab.Input((3,)), layers.Dense(2)])
+            model.compile("sgd", ab.losses.MeanSquaredError(reduction="sum"), metrics=[OfLosses()])
+        found.append(model.fit(x, x[:, :2], batch_size=5, verbose=0).history)
+    for key, value in found[0].items():
+        np.testing.assert_allclose(found[1][key], value, 1e-10, err_msg=key)
 
 
 def test_masks_that_random_numbers_make_are_those_of_each_replica() -> None:
