@@ -239,17 +239,11 @@ def _python(x: Any) -> Any:
     return ops.numpy_function(np.sin, [x], "float32")
 
 
-def _gradient_of_loop(x: Any) -> Any:
-    y = ab.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, ops.sin(y)), (0, x))[1]
-    return ab.gradients(y, [x])[0]
-
-
 REFUSED = {
     _drawn: "random numbers",
     _written: "writes a variable",
     _written_in_a_branch: "writes a variable",
     _python: "Python function",
-    _gradient_of_loop: "gradients only",
 }
 
 

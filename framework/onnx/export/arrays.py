@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ....engine.common.dtypes import DType
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph.graph import Operation
-from ....engine.graph.spec import TensorSpec
+from ....engine.graph.spec import ArraySpec, TensorSpec
 from ....engine.ops.base import ConstantArray
 from ....engine.ops.containers.tensor_arrays import ArrayWrite
 from .registry import attribute, exports, op_of
@@ -37,7 +38,23 @@ class Sequence:
     name: str
 
 
-Array = Fresh | Dense | Sequence
+@dataclass(frozen=True)
+class Repeated:
+    """An array whose elements are all the same value, and their number (an int32 scalar)."""
+
+    value: Any
+    size: str
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """An array whose elements are their own positions, the number of them (an int32 scalar), and their dtype."""
+
+    size: str
+    dtype: DType
+
+
+Array = Fresh | Dense | Sequence | Repeated | Numbers
 
 
 def is_static(element: Any) -> bool:
@@ -60,6 +77,12 @@ def as_dense(w: Writer, array: Array, element: Any) -> str:
         return array.name
     if isinstance(array, Sequence):
         return _joined(w, array, element, new_axis=1)
+    if isinstance(array, Numbers):
+        zero, one = w.constant(np.zeros((), INT)), w.constant(np.ones((), INT))
+        return w.cast(w.add("Range", zero, array.size, one), array.dtype)
+    if isinstance(array, Repeated):
+        value = array.value if isinstance(array.value, str) else as_dense(w, array.value, element)
+        return w.expand(value, w.concat([w.vector(array.size), w.shape(value)], 0))
     known = array.element if is_static(array.element) else element
     if not is_static(known):
         raise ValueError("the shape of a TensorArray's elements is not known before the first is written")
@@ -100,7 +123,7 @@ def as_sequence(w: Writer, array: Array) -> str:
         none = w.add("Sub", size, size)  # computed: shape inference takes a known value for all elements
         whole = w.zeros(w.concat([size, *[none] * rank], 0), array.element.dtype)
     else:
-        whole = array.name
+        whole = as_dense(w, array, None)
     return w.add("SplitToSequence", whole, axis=0, keepdims=0)
 
 
@@ -130,7 +153,7 @@ def _stack(w: Writer, node: Operation, array: Array) -> str:
 
 @exports("array_size")
 def _size(w: Writer, node: Operation, array: Array) -> str:
-    if isinstance(array, Fresh):
+    if isinstance(array, (Fresh, Numbers, Repeated)):
         return array.size
     if isinstance(array, Sequence):
         return w.cast(w.add("SequenceLength", array.name, dtype=LONG), INT)
@@ -141,10 +164,17 @@ def _size(w: Writer, node: Operation, array: Array) -> str:
 
 
 @exports("array_read")
-def _read(w: Writer, node: Operation, array: Array, index: str) -> str:
+def _read(w: Writer, node: Operation, array: Array, index: str) -> Any:
+    if isinstance(array, Repeated):
+        return array.value
+    if isinstance(array, Numbers):
+        return w.cast(index, array.dtype)
+    spec = node.outputs[0].spec
     if isinstance(array, Sequence):
-        return w.add("SequenceAt", array.name, index)
-    return w.add("Gather", as_dense(w, array, node.outputs[0].spec), index, axis=0)
+        element = w.add("SequenceAt", array.name, index)
+    else:
+        element = w.add("Gather", as_dense(w, array, spec), index, axis=0)
+    return Dense(element) if isinstance(spec, ArraySpec) else element
 
 
 @exports("array_write")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from ....engine.control_flow.while_loop import While
 from ....engine.graph import Graph, Region
 from ....engine.graph.graph import Operation, ReadVariable
 from ....engine.graph.op import OUTSIDE_WORLD
-from ....engine.graph.spec import ArraySpec, FrameSpec, StoreSpec, TensorSpec
+from ....engine.graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.base import Constant
 from ..errors import OnnxError
@@ -20,6 +21,7 @@ from ..protos import element_type
 from .arrays import Dense, Fresh, as_dense, as_sequence, is_static
 from .arrays import Sequence as SequenceArray
 from .composites import Composite, find_composites
+from .records import LoopRecord, Record, asked_of
 from .recurrent import as_operator
 from .refused import reason_for
 from .registry import RULES, exports, op_of
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from .arrays import Array
 
 
-Held: TypeAlias = "str | Array"  # what stands for a value: the name of a tensor, or an array
+Held: TypeAlias = "str | Array | Record"  # what stands for a value: the name of a tensor, an array, or a record
 
 
 class GraphExporter(Writer):
@@ -43,12 +45,14 @@ class GraphExporter(Writer):
     Attributes:
         values: by symbol the name of its value, or the `Array` that a TensorArray is.
         reads: by variable what stands for its value, where it is not the initialiser.
+        needed: the operations of the graph that is being written on which what is wanted of it depends.
     """
 
     def __init__(self, opset: int) -> None:
         super().__init__(opset)
         self.values: dict[Symbol, Any] = {}
         self.reads: dict[Variable, str] = {}
+        self.needed: set[Operation] = set()
         self._initial: dict[Variable, str] = {}
         self._composites: dict[Operation, Composite] = {}
 
@@ -65,10 +69,12 @@ class GraphExporter(Writer):
             if operation not in needed and operation.graph is graph:
                 needed.add(operation)
                 roots += [symbol.operation for symbol in self._inputs(operation)]
+        before, self.needed = self.needed, needed
         for operation in graph.operations:
             known = bool(operation.outputs) and all(symbol in self.values for symbol in operation.outputs)
             if operation in needed and not known:
                 self._write(operation)
+        self.needed = before
 
     def _inputs(self, operation: Operation) -> Sequence[Symbol]:
         """Return the tensors from which an operation is written: its inputs, or those of the composite that it ends."""
@@ -165,29 +171,44 @@ def _cond(w: GraphExporter, node: Operation, choice: str, *captures: Held) -> li
     for region in node.op.regions:
         for outer, parameter in region.captures:
             w.values[parameter] = w.values[outer]
+    inner, _ = asked_of(w, node)
+    sides = [partial(_inside, w, region, inner) for region in node.op.regions]
+    results = [symbol.spec for symbol in node.outputs if not isinstance(symbol.spec, FrameSpec)]
+    specs = [*results, *[symbol.spec for symbol in inner]]
     if w.dtypes[choice] == BOOL:
-        return _branches(w, node, choice, list(node.op.regions))
-    return _switch(w, node, choice, list(node.op.regions), 0)
+        found = _branches(w, specs, choice, sides)
+    else:
+        found = _switch(w, specs, choice, sides, 0)
+    return [*found[: len(results)], Record(dict(zip(inner, found[len(results) :], strict=True)))]
 
 
-def _switch(w: GraphExporter, node: Operation, choice: str, regions: list[Region], number: int) -> list[Held]:
+Side: TypeAlias = "Callable[[], list[Held | None]]"  # appends the nodes of a branch; None is what another branch has
+
+
+def _inside(w: GraphExporter, region: Region, inner: Sequence[Symbol]) -> list[Held | None]:
+    """Append the inside of a branch; return its results and, of the tensors of a record, those that are its own."""
+    own = {symbol for symbol in inner if symbol.operation.graph is region}
+    w.bind(region, [])
+    w.run(region, [*region.results, *own])
+    recorded = [w.values[symbol] if symbol in own else None for symbol in inner]
+    return [*[w.values[result] for result in region.results], *recorded]
+
+
+def _switch(w: GraphExporter, specs: Sequence[Spec], choice: str, sides: list[Side], number: int) -> list[Any]:
     """Write a choice of one of several branches: nodes inside of nodes."""
-    if len(regions) == 1:
-        return w.inline(regions[0], [])
+    if len(sides) == 1:
+        return sides[0]()
     first = w.compare("LessOrEqual", choice, w.like(number, choice))
-    rest = regions[1] if len(regions) == 2 else lambda: _switch(w, node, choice, regions[1:], number + 1)
-    return _branches(w, node, first, [regions[0], rest])
+    rest = sides[1] if len(sides) == 2 else lambda: _switch(w, specs, choice, sides[1:], number + 1)
+    return _branches(w, specs, first, [sides[0], rest])
 
 
-def _branches(
-    w: GraphExporter, node: Operation, choice: str, sides: Sequence[Region | Callable[[], list[Held]]]
-) -> list[Held]:
-    specs = [symbol.spec for symbol in node.outputs if not isinstance(symbol.spec, FrameSpec)]
+def _branches(w: GraphExporter, specs: Sequence[Spec], choice: str, sides: Sequence[Side]) -> list[Any]:
     bodies: list[list[NodeProto]] = []
-    found: list[list[Held]] = []
+    found: list[list[Held | None]] = []
     for side in sides:
         with w.subgraph() as nodes:
-            found.append(w.inline(side, []) if isinstance(side, Region) else side())
+            found.append(side())
         bodies.append(nodes)
     kinds = [_common_kind(column, spec) for column, spec in zip(zip(*found, strict=True), specs, strict=True)]
     graphs: list[GraphProto] = []
@@ -221,7 +242,7 @@ class _scope:  # noqa: N801
         self.w._memos.pop()
 
 
-def _common_kind(values: Sequence[Held], spec: object) -> type | None:
+def _common_kind(values: Sequence[Held | None], spec: object) -> type | None:
     """Return how a value goes through a branch or loop: as a tensor (None), or as an array of one of two kinds."""
     if isinstance(spec, StoreSpec) or not isinstance(spec, (TensorSpec, ArraySpec)):
         raise ValueError("TensorStores and records have no counterpart in ONNX")
@@ -234,9 +255,21 @@ def _common_kind(values: Sequence[Held], spec: object) -> type | None:
 
 
 def _as_kind(w: Writer, value: Any, kind: type | None, spec: Any) -> str:
+    if value is None:
+        return _missing(w, kind, spec)
     if kind is None:
         return value
     return as_dense(w, value, spec.element) if kind is Dense else as_sequence(w, value)
+
+
+def _missing(w: Writer, kind: type | None, spec: Any) -> str:
+    """Return zeros for a value that only another branch has; sizes that are not known are 0."""
+    if kind is SequenceArray:
+        return w.empty_sequence(spec.dtype)
+    shape = (0,) if spec.shape is None else spec.shape
+    if kind is Dense:
+        shape = (0, *(spec.element.shape or ()))
+    return w.zeros(w.ints(*[dim or 0 for dim in shape]), spec.dtype)
 
 
 def _kind_info(w: Writer, name: str, kind: type | None, spec: Any) -> ValueInfoProto:
@@ -255,7 +288,7 @@ def _of_kind(name: str, kind: type | None) -> Any:
 @exports("while")
 def _while(w: GraphExporter, node: Operation, *inputs: Held) -> list[Held]:
     loop = LoopExport(w, node, list(inputs))
-    found = as_operator(loop)
+    found = as_operator(loop) if not loop.record.inner else None
     return loop.write() if found is None else found
 
 
@@ -282,6 +315,7 @@ class LoopExport:
         self.uses = self._uses()
         self.counter, self.limit = self._counted()
         self.same = [k for k, (p, r) in enumerate(zip(self.body.parameters, self.body.results, strict=True)) if p is r]
+        self.record = LoopRecord(w, self)
         in_order = [k for k in range(op.carried) if k not in self.same and self._is_in_order(k)]
         self.scanned = [k for k in in_order if self._is_even(k)]
         self.appended = [k for k in in_order if k not in self.scanned]
@@ -345,24 +379,29 @@ class LoopExport:
             and self.uses.get(parameter) == [write]
             and self.condition.parameters[k] not in self.uses
             and result not in self.uses
+            and not {parameter, result} & {*self.record.inner}
             and sum(each is result for each in self.body.results) == 1
         )
 
     def write(self) -> list[Held]:
         w, specs = self.w, [parameter.spec for parameter in self.body.parameters]
         self.kinds = {k: self.kinds_of(k) for k in self.carried}
-        first = [self._first(k, specs[k]) for k in self.carried]
+        first = [*[self._first(k, specs[k]) for k in self.carried], *self.record.first()]
         trips, starts = self._start()
         with w.subgraph() as nodes:
             iteration, goes_on = w.new_name("iteration"), w.new_name("goes_on")
             w.dtypes[iteration], w.dtypes[goes_on] = np.dtype("int64"), BOOL
             names = [w.new_name(self.body.parameters[k].operation.name) for k in self.carried]
+            names += [w.new_name("record") for _ in first[len(names) :]]
             for name, init in zip(names, first, strict=True):
                 w.dtypes[name] = w.dtypes[init]
             results, again = self._iteration(names, iteration, goes_on)
-            outputs, scans = self._outputs(nodes, results, again)
+            own = len(self.carried)
+            carried_on, recorded = self.record.following(names[own:], iteration)
+            outputs, scans = self._outputs(nodes, results, again, carried_on, recorded)
         infos = [w.info(iteration, ()), w.info(goes_on, ())]
-        infos += [_kind_info(w, n, self.kinds[k], specs[k]) for n, k in zip(names, self.carried, strict=True)]
+        infos += [_kind_info(w, n, self.kinds[k], specs[k]) for n, k in zip(names, self.carried, strict=False)]
+        infos += self.record.infos(names[own:])
         body = w.graph_proto(nodes, "body", infos, outputs)
         dtypes = [*[w.dtypes[each] for each in first], *[w.dtypes[each] for each in scans]]
         final = w.add_many("Loop", trips, starts, *first, dtypes=dtypes, body=body) if dtypes else []
@@ -370,8 +409,7 @@ class LoopExport:
 
     def _first(self, k: int, spec: Any) -> str:
         if k in self.appended:
-            dtype = spec.element.dtype
-            return self.w.add("SequenceEmpty", dtype=dtype, dtype_=element_type(dtype))
+            return self.w.empty_sequence(spec.element.dtype)
         return _as_kind(self.w, self.inits[k], self.kinds[k], spec)
 
     def kinds_of(self, k: int) -> type | None:
@@ -396,7 +434,7 @@ class LoopExport:
 
     def _arguments(self, names: list[str], iteration: str) -> list[Any]:
         values: list[Any] = list(self.inits)
-        for name, k in zip(names, self.carried, strict=True):
+        for name, k in zip(names, self.carried, strict=False):
             values[k] = _of_kind(name, self.kinds[k])
         if self.limit is not None and self.counter is not None:
             values[self.counter] = self.w.cast(iteration, self.body.parameters[self.counter].dtype)
@@ -410,7 +448,8 @@ class LoopExport:
         w.bind(region, arguments)
         in_order = [*self.scanned, *self.appended]
         sources = [result.operation.inputs[2] if k in in_order else result for k, result in enumerate(region.results)]
-        w.run(region, [source for k, source in enumerate(sources) if k != self.counter or self.limit is None])
+        wanted = [source for k, source in enumerate(sources) if k != self.counter or self.limit is None]
+        w.run(region, [*wanted, *self.record.inner])
         results: list[Any] = [w.values.get(source) for source in sources]
         for k in self.appended:
             results[k] = SequenceArray(w.add("SequenceInsert", arguments[k].name, results[k]))
@@ -421,28 +460,35 @@ class LoopExport:
         return results, w.inline(self.condition, following)[0]
 
     def _outputs(
-        self, nodes: list[NodeProto], results: list[Any], again: str
+        self, nodes: list[NodeProto], results: list[Any], again: str, carried_on: list[str], recorded: list[str]
     ) -> tuple[list[ValueInfoProto], list[str]]:
+        """Return what the graph of the body gives: the condition, what is carried, of the record, too, and the scans."""
         w, taken = self.w, set[str]()
         specs = [result.spec for result in self.body.parameters]
         infos = [w.info(w.own(nodes, again, taken), ())]
         for k in self.carried:
             name = w.own(nodes, _as_kind(w, results[k], self.kinds[k], specs[k]), taken)
             infos.append(_kind_info(w, name, self.kinds[k], specs[k]))
+        infos += self.record.infos([w.own(nodes, name, taken) for name in carried_on])
         scans: list[str] = []
         for k in self.scanned:
             name = w.own(nodes, results[k], taken)
             infos.append(_info_of(w, name, self.body.results[k].operation.inputs[2].spec))
             scans.append(name)
+        for symbol, value in zip(self.record.scanned, recorded, strict=True):
+            scans.append(w.own(nodes, value, taken))
+            infos.append(_info_of(w, scans[-1], symbol.spec))
         return infos, scans
 
     def _finals(self, final: list[str]) -> list[Held]:
         found: list[Any] = list(self.inits)
         for name, k in zip(final, self.carried, strict=False):
             found[k] = _of_kind(name, self.kinds[k])
-        for name, k in zip(final[len(self.carried) :], self.scanned, strict=True):
+        scans = final[len(final) - len(self.record.scanned) - len(self.scanned) :]
+        for name, k in zip(scans, self.scanned, strict=False):
             found[k] = Dense(name)
         if self.limit is not None and self.counter is not None:
             # The count ends at the limit; no more is written than is used, as runtimes leave out what is not.
             found[self.counter] = self.w.add("Max", self.limit_value(), self.inits[self.counter])
-        return found
+        carried = final[len(self.carried) : len(final) - len(scans)]
+        return [*found, self.record.result(carried, scans[len(self.scanned) :])]

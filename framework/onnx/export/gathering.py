@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from ....engine.common import dtypes
 from ....engine.common.dtypes import DType
 from ....engine.graph.graph import Operation
+from ....engine.graph.tensor import Symbol
 from ....engine.ops.arrays.gathering import AddRows, PutAlongAxis, PutRows
-from ....engine.ops.arrays.indexing import Place, SliceItem
+from ....engine.ops.arrays.indexing import AddItem, Place, PutItem, SliceItem
 from ....engine.ops.arrays.partitioning import DynamicPartition
 from ....engine.ops.arrays.sequences import ReverseSequence
 from ....engine.ops.arrays.sorting import UniquePositions
@@ -100,9 +102,13 @@ def _put_along_axis(w: Writer, node: Operation, values: str, indices: str, shape
 
 @exports("get_item", "get_items")
 def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
+    return _taken(w, x, rank_of(node), attribute(node, "items", tuple), node.inputs[1:], given)
+
+
+def _taken(w: Writer, x: str, rank: int, key: Sequence[Any], symbols: Sequence[Symbol], given: Sequence[str]) -> str:
     """Take slices first, then positions: of several arrays, all axes that they index are brought to the front."""
-    items = _expanded(node, rank_of(node))
-    inputs = list(zip(node.inputs[1:], given, strict=True))
+    items = _expanded(key, symbols, rank)
+    inputs = list(zip(symbols, given, strict=True))
     x, picks, entries = _sliced(w, x, items, inputs)
     arrays = [pick for _, pick in picks if not isinstance(pick, int)]
     new = [place for place, entry in enumerate(entry for entry in entries if entry != "pick") if entry == "new"]
@@ -117,10 +123,37 @@ def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
     return _picked(w, x, picks, entries)
 
 
-def _expanded(node: Operation, rank: int) -> list[Any]:
+@exports("put_item")
+def _put_item(w: Writer, node: Operation, values: str, shape: str, *given: str) -> str:
+    base = w.zeros(shape_input(w, shape), w.dtypes[values])
+    return _put_at(w, node, base, values, given, op_of(node, PutItem))
+
+
+@exports("add_item")
+def _add_item(w: Writer, node: Operation, base: str, values: str, *given: str) -> str:
+    return _put_at(w, node, base, values, given, op_of(node, AddItem))
+
+
+def _put_at(w: Writer, node: Operation, base: str, values: str, given: Sequence[str], op: PutItem | AddItem) -> str:
+    """Add values at a key: to rows, or else to the elements whose numbers the key takes from an array of numbers."""
+    symbols = node.inputs[2:]
+    rank = len(node.outputs[0].shape or ())
+    if op.items == (Place.INPUT,) and symbols[0].dtype != BOOL:
+        return _added_rows(w, base, values, given[0], 0, rank, len(symbols[0].shape or ()))
+    shape = w.shape(base)
+    flat = w.reshape(base, w.ints(-1))
+    numbers = w.reshape(positions(w, w.dim(flat, 0)), shape)
+    places = _taken(w, numbers, rank, op.items, symbols, given)
+    updates = w.expand(values, w.shape(places))
+    flat_places, flat_updates = w.reshape(places, w.ints(-1)), w.reshape(updates, w.ints(-1))
+    done = w.add("ScatterElements", flat, flat_places, flat_updates, axis=0, reduction="add")
+    return w.reshape(done, shape)
+
+
+def _expanded(key: Sequence[Any], symbols: Sequence[Symbol], rank: int) -> list[Any]:
     """Return the items with the ellipsis written out, and whole slices at the end."""
-    items: list[Any] = list(attribute(node, "items", tuple))
-    remaining = iter(node.inputs[1:])
+    items: list[Any] = list(key)
+    remaining = iter(symbols)
     used = 0
     for item in items:
         if isinstance(item, SliceItem):

@@ -20,6 +20,7 @@ from ..protos import element_type, load_onnx, tensor_proto
 from . import (  # noqa: F401 - they register rules
     arrays,
     convolutions,
+    cotangents,
     elementwise,
     gathering,
     products,

@@ -343,6 +343,10 @@ class Writer:
         kind = element_type(self.dtypes[name])
         return load_onnx().helper.make_tensor_sequence_value_info(name, kind, None)
 
+    def empty_sequence(self, dtype: DType) -> str:
+        """Return a sequence without elements."""
+        return self.add("SequenceEmpty", dtype=dtype, dtype_=element_type(dtype))
+
     def either(
         self,
         condition: str,
@@ -365,3 +369,38 @@ class Writer:
                 name = self.own(nodes, make(), set())
             sides.append(self.graph_proto(nodes, "branch", [], [info(name)]))
         return self.add("If", condition, dtype=self.dtypes[name], then_branch=sides[0], else_branch=sides[1])
+
+    def repeat(
+        self,
+        trips: str,
+        states: Sequence[str],
+        body: Callable[[str, Sequence[str]], tuple[Sequence[str], Sequence[str]]],
+        info: Callable[[str], ValueInfoProto],
+        scan_ranks: Sequence[int] = (),
+    ) -> list[str]:
+        """Append a `Loop`; return the final states, then the scan outputs.
+
+        Args:
+            trips: the number of iterations, an int64 scalar.
+            states: the initial values of what is carried.
+            body: takes the number of the iteration, int64, and the states; appends the nodes that make the next
+                states, and the elements of scan outputs.
+            info: gives the ValueInfoProto of a state.
+            scan_ranks: those of the elements of scan outputs.
+        """
+        with self.subgraph() as nodes:
+            iteration, goes_on = self.new_name("iteration"), self.new_name("goes_on")
+            self.dtypes[iteration], self.dtypes[goes_on] = LONG, BOOL
+            names = [self.new_name(f"{state}/state") for state in states]
+            for name, state in zip(names, states, strict=True):
+                self.dtypes[name] = self.dtypes[state]
+            following, scans = body(iteration, names)
+            taken: set[str] = set()
+            again, *own = [self.own(nodes, name, taken) for name in (goes_on, *following, *scans)]
+        following, scans = own[: len(names)], own[len(names) :]
+        outputs = [self.info(again, ()), *[info(name) for name in following]]
+        outputs += [self.info(name, [None] * rank) for name, rank in zip(scans, scan_ranks, strict=True)]
+        inputs = [self.info(iteration, ()), self.info(goes_on, ()), *[info(name) for name in names]]
+        graph = self.graph_proto(nodes, "body", inputs, outputs)
+        dtypes = [self.dtypes[name] for name in own]
+        return self.add_many("Loop", trips, "", *states, dtypes=dtypes, body=graph)

@@ -1,0 +1,157 @@
+"""Gradients of loops and branches as ONNX files: onnxruntime and a session give the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.onnx_runs import assert_same, run_file
+
+import anabranch as ab
+
+ops = ab.ops
+
+
+def compare(folder: Path, feeds: list[dict[Any, Any]], outputs: list[Any], **options: Any) -> None:
+    """One file gives what a session gives, for each of several feeds by placeholder."""
+    named = {f"x{k}": tensor for k, tensor in enumerate(feeds[0])}
+    path = folder / "g.onnx"
+    ab.onnx.export_graph(path, named, {f"y{k}": y for k, y in enumerate(outputs)}, **options)
+    for feed in feeds:
+        found = run_file(path, {f"x{k}": value for k, value in enumerate(feed.values())})
+        for a, b in zip(found, ab.Session().run(outputs, feed), strict=True):
+            assert_same(a, b)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_gradient_of_a_loop(size: int | None, tmp_path: Path) -> None:
+    n, x, w = ab.placeholder((), "int32"), ab.placeholder((size, 2), "float32"), ab.placeholder((2, 2), "float32")
+    y = ab.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, ops.tanh(y @ w)), (0, x))[1]
+    outputs = [y, *ab.gradients(ops.sum(y * y), [x, w])]
+    compare(tmp_path, [{n: np.int32(k), x: floats(3, 2), w: floats(2, 2)} for k in (0, 1, 4)], outputs)
+
+
+def test_gradient_of_a_loop_whose_end_is_computed(tmp_path: Path) -> None:
+    x = ab.placeholder((), "float32")
+    y = ab.while_loop(lambda y: y < 9.0, lambda y: (y * y + 1.0,), (x,))[0]
+    compare(tmp_path, [{x: np.float32(k)} for k in (20, 1.5, 0.1)], [y, *ab.gradients(y, [x])])
+
+
+def test_gradient_of_a_loop_that_grows_its_variable(tmp_path: Path) -> None:
+    n, x = ab.placeholder((), "int32"), ab.placeholder((None, 2), "float32")
+
+    def body(i: Any, y: Any) -> Any:
+        return i + 1, ops.concatenate([y * y, ops.sin(y)])
+
+    y = ab.while_loop(lambda i, y: i < n, body, (0, x))[1]
+    compare(tmp_path, [{n: np.int32(k), x: floats(3, 2)} for k in (0, 3)], [*ab.gradients(ops.sum(y), [x])])
+
+
+def test_second_order_gradient_of_a_loop(tmp_path: Path) -> None:
+    n, x, w = ab.placeholder((), "int32"), ab.placeholder((None, 2), "float32"), ab.placeholder((2, 2), "float32")
+    y = ab.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, ops.tanh(y @ w)), (0, x))[1]
+    (first,) = ab.gradients(ops.sum(y * y), [w])
+    outputs = [first, *ab.gradients(ops.sum(first * first), [x, w])]
+    compare(tmp_path, [{n: np.int32(k), x: floats(3, 2), w: floats(2, 2)} for k in (0, 1, 3)], outputs)
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_gradient_of_a_loop_in_a_loop(size: int | None, tmp_path: Path) -> None:
+    n, x = ab.placeholder((), "int32"), ab.placeholder((size,), "float32")
+
+    def outer(i: Any, y: Any) -> Any:
+        return i + 1, ab.while_loop(lambda j, s: j < i, lambda j, s: (j + 1, ops.sin(s * x)), (0, y))[1]
+
+    y = ab.while_loop(lambda i, y: i < n, outer, (0, x))[1]
+    compare(tmp_path, [{n: np.int32(k), x: floats(2)} for k in (0, 1, 4)], [*ab.gradients(ops.sum(y), [x])])
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_gradient_of_a_branch(size: int | None, tmp_path: Path) -> None:
+    x, w = ab.placeholder((size,), "float32"), ab.placeholder((2,), "float32")
+    y = ab.cond(ops.sum(x) > 0, lambda: ops.sum(ops.exp(x * w)), lambda: ops.sum(ops.sin(x)))
+    (first, d_w) = ab.gradients(y, [x, w])
+    outputs = [y, first, d_w, *ab.gradients(ops.sum(first * first), [x])]
+    feeds = [{x: np.full(2, k, "float32"), w: floats(2)} for k in (1, -1)]
+    compare(tmp_path, feeds, outputs)
+
+
+def test_gradient_of_a_switch(tmp_path: Path) -> None:
+    k, x = ab.placeholder((), "int32"), ab.placeholder((2,), "float32")
+    y = ab.switch(k, [lambda: ops.sin(x), lambda: ops.exp(x) * 2.0, lambda: ops.tanh(ops.cos(x))])
+    compare(tmp_path, [{k: np.int32(c), x: floats(2)} for c in (0, 1, 2)], [*ab.gradients(ops.sum(y), [x])])
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_gradient_of_a_branch_in_a_loop_in_a_branch(size: int | None, tmp_path: Path) -> None:
+    n, x = ab.placeholder((), "int32"), ab.placeholder((size,), "float32")
+
+    def body(i: Any, y: Any) -> Any:
+        return i + 1, ab.cond(ops.equal(i % 2, 0), lambda: ops.sin(y) * x, lambda: ops.exp(-y))
+
+    def loop() -> Any:
+        return ab.while_loop(lambda i, y: i < n, body, (0, x))[1]
+
+    y = ab.cond(n > 2, loop, lambda: x * x)
+    compare(tmp_path, [{n: np.int32(k), x: floats(2)} for k in (1, 5)], [*ab.gradients(ops.sum(y), [x])])
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_gradient_of_a_loop_over_rows(batch: int | None, tmp_path: Path) -> None:
+    x, w = ab.placeholder((None, batch, 3), "float32"), ab.placeholder((3,), "float32")
+    steps = ops.shape(x)[0]
+    rows = ab.TensorArray("float32", steps).unstack(x)
+    out = ab.TensorArray("float32", steps, element_shape=(batch, 3))
+    final = ab.while_loop(
+        lambda i, a, s: i < steps,
+        lambda i, a, s: (i + 1, a.write(i, ops.tanh(rows.read(i) * w + s)), s + rows.read(i)),
+        (0, out, ops.sum(x[:0], axis=0)),
+    )[1]
+    y = final.stack()
+    compare(
+        tmp_path, [{x: floats(k, 2, 3), w: floats(3)} for k in (0, 1, 4)], [y, *ab.gradients(ops.sum(y * y), [x, w])]
+    )
+
+
+def test_gradient_of_an_array_read_out_of_order(tmp_path: Path) -> None:
+    x = ab.placeholder((4, None), "float32")
+    array = ab.TensorArray("float32", 4).unstack(x)
+
+    def body(i: Any, y: Any, a: Any) -> Any:
+        value = a.read((i * 3) % 4)
+        return i + 1, y + value * value, a.write(i, value * y)
+
+    _, y, last = ab.while_loop(lambda i, *_: i < 3, body, (0, x[0], array))
+    z = ops.sum(y * y) + ops.sum(last.read(2) ** 3)
+    compare(tmp_path, [{x: floats(4, 2)}], [z, *ab.gradients(z, [x])])
+
+
+def test_gradient_of_ragged_elements(tmp_path: Path) -> None:
+    n, x = ab.placeholder((), "int32"), ab.placeholder((None,), "float32")
+
+    def body(i: Any, a: Any) -> Any:
+        return i + 1, a.write(i, x[: i + 1] ** 2)
+
+    array = ab.TensorArray("float32", n, element_shape=(None,), infer_shape=False)
+    y = ab.while_loop(lambda i, a: i < n, body, (0, array))[1].concat()
+    compare(tmp_path, [{n: np.int32(k), x: floats(4)} for k in (1, 3)], [y, *ab.gradients(ops.sum(y * y), [x])])
+
+
+def test_gradient_of_rows_of_a_table_in_a_loop(tmp_path: Path) -> None:
+    table, tokens = ab.placeholder((5, 2), "float32"), ab.placeholder((None, None), "int32")
+    steps = ops.shape(tokens)[0]
+    y = ab.while_loop(
+        lambda i, y: i < steps,
+        lambda i, y: (i + 1, ops.tanh(y + ops.sum(ops.take(table, tokens[i], axis=0), axis=0))),
+        (0, ops.zeros(2)),
+    )[1]
+    feeds = [
+        {table: floats(5, 2), tokens: np.array(k, "int32").reshape(-1, 2)} for k in ([[1, 3], [3, 0]], [[2, 2]], [])
+    ]
+    compare(tmp_path, feeds, [y, *ab.gradients(ops.sum(y), [table])])
