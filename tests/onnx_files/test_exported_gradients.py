@@ -25,6 +25,10 @@ def compare(folder: Path, feeds: list[dict[Any, Any]], outputs: list[Any], **opt
             assert_same(a, b)
 
 
+def dense(gradient: Any) -> Any:
+    return gradient.to_dense() if isinstance(gradient, ab.IndexedSlices) else gradient
+
+
 def floats(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape).astype("float32")
 
@@ -155,3 +159,145 @@ def test_gradient_of_rows_of_a_table_in_a_loop(tmp_path: Path) -> None:
         {table: floats(5, 2), tokens: np.array(k, "int32").reshape(-1, 2)} for k in ([[1, 3], [3, 0]], [[2, 2]], [])
     ]
     compare(tmp_path, feeds, [y, *ab.gradients(ops.sum(y), [table])])
+
+
+class SelfAttention(ab.layers.Layer):
+    """Attention of a sequence to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = ab.layers.MultiHeadAttention(2, 3)
+
+    def call(self, x: Any) -> Any:
+        return self.attention(x, x, use_causal_mask=True)
+
+
+LAYERS = {
+    "LSTM": (lambda: [ab.layers.LSTM(4)], (None, None, 3), [(2, 5, 3), (1, 1, 3), (2, 0, 3)]),
+    "GRU": (lambda: [ab.layers.GRU(4, return_sequences=True)], (None, None, 3), [(2, 5, 3), (2, 0, 3)]),
+    "GRU of known sizes": (lambda: [ab.layers.GRU(4)], (2, 5, 3), [(2, 5, 3)]),
+    "SimpleRNN": (lambda: [ab.layers.SimpleRNN(4)], (None, None, 3), [(2, 5, 3)]),
+    "Bidirectional": (lambda: [ab.layers.Bidirectional(ab.layers.LSTM(3))], (None, None, 3), [(2, 5, 3)]),
+    "masked": (lambda: [ab.layers.Masking(9.0), ab.layers.LSTM(3)], (None, None, 3), [(2, 5, 3)]),
+    "dense": (
+        lambda: [ab.layers.Dense(4, "gelu"), ab.layers.LayerNormalization(), ab.layers.Dense(2, "softmax")],
+        (None, 3),
+        [(4, 3)],
+    ),
+    "convolution": (
+        lambda: [ab.layers.Conv2D(4, 3, padding="same", strides=2), ab.layers.MaxPooling2D(2), ab.layers.Flatten()],
+        (None, 9, 8, 3),
+        [(2, 9, 8, 3), (1, 9, 8, 3)],
+    ),
+    "convolution of any image": (
+        lambda: [
+            ab.layers.Conv2D(4, 3, padding="same", strides=2),
+            ab.layers.AveragePooling2D(2, padding="same"),
+            ab.layers.GlobalMaxPooling2D(),
+        ],
+        (None, None, None, 3),
+        [(2, 9, 8, 3), (1, 8, 7, 3)],
+    ),
+    "depthwise": (
+        lambda: [ab.layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same")],
+        (None, 8, 8, 3),
+        [(2, 8, 8, 3)],
+    ),
+    "transposed": (
+        lambda: [
+            ab.layers.Conv1D(4, 3, padding="causal", dilation_rate=2),
+            ab.layers.Conv1DTranspose(3, 3, strides=2, padding="same"),
+        ],
+        (None, 8, 3),
+        [(2, 8, 3)],
+    ),
+    "ConvLSTM1D": (lambda: [ab.layers.ConvLSTM1D(2, 3, padding="same")], (None, None, 6, 3), [(2, 4, 6, 3)]),
+    "attention": (lambda: [SelfAttention()], (None, None, 4), [(2, 5, 4), (1, 1, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradient_of_layers(name: str, tmp_path: Path) -> None:
+    build, shape, sizes = LAYERS[name]
+    ab.utils.set_random_seed(1)
+    x = ab.placeholder(shape, "float32")
+    y, layers = x, build()
+    for layer in layers:
+        y = layer(y)
+    weights = [weight for layer in layers for weight in layer.trainable_variables]
+    gradients = [dense(each) for each in ab.gradients(ops.sum(y * y), [x, *weights])]
+    compare(tmp_path, [{x: floats(*size)} for size in sizes], gradients)
+
+
+def test_gradient_of_tokens_of_several_lengths(tmp_path: Path) -> None:
+    x = ab.placeholder((None, None), "int32")
+    layers = [ab.layers.Embedding(7, 3, mask_zero=True), ab.layers.LSTM(4)]
+    y = layers[1](layers[0](x))
+    table, *others = [weight for layer in layers for weight in layer.trainable_variables]
+    rows, *found = ab.gradients(ops.sum(y * y), [table, *others])
+    feeds = [{x: np.array(tokens, "int32")} for tokens in ([[1, 2, 3, 0], [4, 5, 0, 0]], [[1]])]
+    compare(tmp_path, feeds, [rows.to_dense(), *found])
+
+
+def test_training_step_with_weights_as_inputs_and_outputs(tmp_path: Path) -> None:
+    """The file, run again with the weights that it gives, trains a recurrent network as a session does."""
+    x, labels = ab.placeholder((None, None, 3), "float32"), ab.placeholder((None,), "int32")
+    shapes = [(3, 4), (4, 4), (4,), (4, 2)]
+    weights = [ab.placeholder(shape, "float32") for shape in shapes]
+    kernel, recurrent, bias, out = weights
+    steps = ops.shape(x)[1]
+    h = ab.while_loop(
+        lambda t, h: t < steps,
+        lambda t, h: (t + 1, ops.tanh(x[:, t] @ kernel + h @ recurrent + bias)),
+        (0, ops.zeros((ops.shape(x)[0], 4))),
+    )[1]
+    loss = ops.mean(ab.losses.sparse_categorical_crossentropy(labels, h @ out, from_logits=True))
+    updated = [w - 0.5 * g for w, g in zip(weights, ab.gradients(loss, weights), strict=True)]
+    inputs = {"x": x, "labels": labels, **{f"w{k}": w for k, w in enumerate(weights)}}
+    outputs = {"loss": loss, **{f"w{k}_next": w for k, w in enumerate(updated)}}
+    ab.onnx.export_graph(tmp_path / "step.onnx", inputs, outputs)
+    values = [floats(*shape) for shape in shapes]
+    batch = {"x": floats(8, 5, 3), "labels": np.arange(8, dtype="int32") % 2}
+    losses = []
+    for _ in range(30):
+        fed = {x: batch["x"], labels: batch["labels"], **dict(zip(weights, values, strict=True))}
+        wanted = ab.Session().run([loss, *updated], fed)
+        found = run_file(tmp_path / "step.onnx", {**batch, **{f"w{k}": value for k, value in enumerate(values)}})
+        for a, b in zip(found, wanted, strict=True):
+            assert_same(a, b)
+        losses.append(float(found[0]))
+        values = found[1:]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_second_order_gradient_of_a_loop_in_a_loop(size: int | None, tmp_path: Path) -> None:
+    n, x = ab.placeholder((), "int32"), ab.placeholder((size,), "float32")
+
+    def outer(i: Any, y: Any) -> Any:
+        return i + 1, ab.while_loop(lambda j, s: j < i, lambda j, s: (j + 1, ops.sin(s * x)), (0, y))[1]
+
+    y = ab.while_loop(lambda i, y: i < n, outer, (0, x))[1]
+    (first,) = ab.gradients(ops.sum(y), [x])
+    outputs = [*ab.gradients(ops.sum(first * first), [x])]
+    compare(tmp_path, [{n: np.int32(k), x: floats(2)} for k in (0, 1, 4)], outputs)
+
+
+@pytest.mark.parametrize("opset", [18, 25])
+def test_gradient_of_a_loop_in_other_opsets(opset: int, tmp_path: Path) -> None:
+    x = ab.placeholder((None, 2), "float32")
+    sums = ab.scan(lambda total, row: (ops.tanh(total + row), total * row), ops.zeros(2), x)[1]
+    outputs = ab.gradients(ops.sum(sums * sums), [x])
+    compare(tmp_path, [{x: floats(3, 2)}], outputs, opset_version=opset)
+
+
+def test_gradient_inside_a_loop(tmp_path: Path) -> None:
+    """Newton's method: each iteration differentiates a loop."""
+    x = ab.placeholder((), "float32")
+
+    def body(i: Any, y: Any) -> Any:
+        z = ab.while_loop(lambda j, z: j < 3, lambda j, z: (j + 1, z * y), (0, y))[1] - x
+        return i + 1, y - z / ab.gradients(z, [y])[0]
+
+    root = ab.while_loop(lambda i, y: i < 20, body, (0, ops.ones_like(x)))[1]
+    compare(tmp_path, [{x: np.float32(16)}], [root, *ab.gradients(root, [x])])

@@ -62,6 +62,13 @@ def is_static(element: Any) -> bool:
     return element.shape is not None and None not in element.shape
 
 
+def rank_of_element(element: Any) -> int:
+    """Return the rank of an array's elements; that of an element which is an array counts the axis of its elements."""
+    if isinstance(element, ArraySpec):
+        return 1 + rank_of_element(element.element)
+    return 0 if element.shape is None else len(element.shape)
+
+
 def as_dense(w: Writer, array: Array, element: Any) -> str:
     """Return an array as a tensor.
 
@@ -118,7 +125,9 @@ def as_sequence(w: Writer, array: Array) -> str:
     if isinstance(array, Sequence):
         return array.name
     if isinstance(array, Fresh):
-        rank = 0 if array.element.shape is None else len(array.element.shape)
+        if w.known(array.size) == 0:
+            return w.empty_sequence(array.element.dtype)
+        rank = rank_of_element(array.element)
         size = w.vector(array.size)
         none = w.add("Sub", size, size)  # computed: shape inference takes a known value for all elements
         whole = w.zeros(w.concat([size, *[none] * rank], 0), array.element.dtype)

@@ -462,7 +462,7 @@ class LoopExport:
     def _outputs(
         self, nodes: list[NodeProto], results: list[Any], again: str, carried_on: list[str], recorded: list[str]
     ) -> tuple[list[ValueInfoProto], list[str]]:
-        """Return what the graph of the body gives: the condition, what is carried, of the record, too, and the scans."""
+        """Return what the graph of the body gives, that of the record included, and the names of the scans."""
         w, taken = self.w, set[str]()
         specs = [result.spec for result in self.body.parameters]
         infos = [w.info(w.own(nodes, again, taken), ())]

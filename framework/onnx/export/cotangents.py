@@ -13,7 +13,7 @@ import numpy as np
 from ....engine.graph.graph import Operation
 from ....engine.graph.spec import ArraySpec, TensorSpec
 from ....engine.ops.containers.tensor_arrays import ArrayEmpty, ArrayReadOrEmpty
-from .arrays import Array, Dense, Fresh, Sequence, as_dense, as_sequence, is_static
+from .arrays import Array, Dense, Fresh, Sequence, as_dense, as_sequence, is_static, rank_of_element
 from .registry import attribute, exports, op_of
 from .writer import INT, LONG, Writer
 
@@ -151,7 +151,6 @@ def _add_array_at(w: Writer, array: Array, index: str, value: Array, spec: Array
     if isinstance(value, Fresh) and not is_static(value.element):
         return array  # nothing is added
     held = Sequence(as_sequence(w, array)) if isinstance(array, Fresh) else _existing(w, array, spec)
-    rank = len(spec.element.shape or ())
     whole = Dense(as_dense(w, value, spec.element))
     place = w.cast(index, LONG)
     longer = _longer(w, held, w.add("Add", place, w.constant(np.ones((), LONG))), w.shape(whole.name))
@@ -163,7 +162,7 @@ def _add_array_at(w: Writer, array: Array, index: str, value: Array, spec: Array
     def total() -> str:
         return _sum_of_tensors(w, Dense(element), whole, row)
 
-    info = _rank_info(w, TensorSpec((None,) * (rank + 1), spec.dtype))
+    info = _rank_info(w, TensorSpec((None,) * rank_of_element(spec), spec.dtype))
     new = w.either(_is_missing(w, element), lambda: w.add("Identity", whole.name), total, info)
     return Sequence(_replaced(w, longer.name, index, new))
 
@@ -248,7 +247,7 @@ def _clear(w: Writer, node: Operation, array: Array, index: str) -> Array:
         return Dense(w.either(_inside(w, held, index), cleared, lambda: w.add("Identity", held.name), tensor_info))
 
     def without() -> str:
-        none = w.zeros(w.ints(*[0] * max(1, len(spec.element.shape or ()))), w.dtypes[held.name])
+        none = w.zeros(w.ints(*[0] * max(1, rank_of_element(spec.element))), w.dtypes[held.name])
         return _replaced(w, held.name, index, none)
 
     name = w.either(_inside(w, held, index), without, lambda: w.add("Identity", held.name), w.sequence_info)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -140,10 +140,14 @@ def _put_at(w: Writer, node: Operation, base: str, values: str, given: Sequence[
     rank = len(node.outputs[0].shape or ())
     if op.items == (Place.INPUT,) and symbols[0].dtype != BOOL:
         return _added_rows(w, base, values, given[0], 0, rank, len(symbols[0].shape or ()))
+    return added_at_places(w, base, values, lambda numbers: _taken(w, numbers, rank, op.items, symbols, given))
+
+
+def added_at_places(w: Writer, base: str, values: str, take: Callable[[str], str]) -> str:
+    """Return an array with values added to the elements that `take` takes from an array of the elements' numbers."""
     shape = w.shape(base)
     flat = w.reshape(base, w.ints(-1))
-    numbers = w.reshape(positions(w, w.dim(flat, 0)), shape)
-    places = _taken(w, numbers, rank, op.items, symbols, given)
+    places = take(w.reshape(positions(w, w.dim(flat, 0)), shape))
     updates = w.expand(values, w.shape(places))
     flat_places, flat_updates = w.reshape(places, w.ints(-1)), w.reshape(updates, w.ints(-1))
     done = w.add("ScatterElements", flat, flat_places, flat_updates, axis=0, reduction="add")

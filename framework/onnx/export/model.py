@@ -19,10 +19,12 @@ from ..errors import OnnxError
 from ..protos import element_type, load_onnx, tensor_proto
 from . import (  # noqa: F401 - they register rules
     arrays,
+    convolution_gradients,
     convolutions,
     cotangents,
     elementwise,
     gathering,
+    gradients,
     products,
     quantized,
     shapes,
@@ -174,6 +176,8 @@ def build_model(
 
 
 def _check_input(name: str, symbol: Symbol) -> None:
+    if symbol.shape is None:
+        raise OnnxError(f"Not even the rank of input {name!r} is known. Give its placeholder a shape.")
     try:
         element_type(symbol.dtype)
     except ValueError as error:

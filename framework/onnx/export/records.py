@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Record:
-    """The record of a loop or branch: a value for each tensor inside that is asked for, and the number of iterations."""
+    """The record of a loop or branch: values of tensors inside, and the number of iterations."""
 
     values: dict[Symbol, Any]
     trips: str = ""

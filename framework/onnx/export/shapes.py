@@ -277,14 +277,17 @@ def _triangle(w: Writer, node: Operation, x: str) -> str:
 
 @exports("diagonal")
 def _diagonal(w: Writer, node: Operation, x: str) -> str:
-    """Return the positions of the diagonal in the plane, flattened as the last axis."""
     op = op_of(node, Diagonal)
-    rank = rank_of(node)
-    first, second = op.axis1 % rank, op.axis2 % rank
+    return diagonal(w, x, rank_of(node), op.offset, op.axis1, op.axis2)
+
+
+def diagonal(w: Writer, x: str, rank: int, offset: int, axis1: int, axis2: int) -> str:
+    """Return a diagonal of the planes of two axes as the last axis: its positions in the plane, flattened."""
+    first, second = axis1 % rank, axis2 % rank
     rest = [axis for axis in range(rank) if axis not in (first, second)]
     planes = w.transpose(x, [*rest, first, second])
     rows, columns = w.dim(planes, rank - 2), w.dim(planes, rank - 1)
-    down, along = w.ints(max(-op.offset, 0)), w.ints(max(op.offset, 0))
+    down, along = w.ints(max(-offset, 0)), w.ints(max(offset, 0))
     count = w.add("Min", w.add("Sub", rows, down), w.add("Sub", columns, along))
     count = w.add("Max", count, w.ints(0))
     steps = positions(w, count)
