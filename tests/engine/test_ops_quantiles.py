@@ -92,6 +92,16 @@ def test_rows_of_nans():
     np.testing.assert_array_equal(run(ops.nanquantile(x, 0.3, axis=1)), [np.nan, 7])
 
 
+@pytest.mark.parametrize("method", ["linear", "midpoint"])
+def test_between_an_infinity_and_a_number_it_is_the_infinity(method):
+    low, high = np.array([-np.inf, -3, 1, 2], "float32"), np.array([1, 2, 3, np.inf], "float32")
+    assert run(ops.quantile(low, [0.1, 0.3], method=method)).tolist() == [-np.inf, -np.inf]
+    assert run(ops.nanquantile(low, [0.1, 0.3], method=method)).tolist() == [-np.inf, -np.inf]
+    assert run(ops.quantile(high, [0.7, 0.9], method=method)).tolist() == [np.inf, np.inf]
+    assert run(ops.median(low[:2])) == -np.inf
+    assert np.isnan(run(ops.quantile(np.array([-np.inf, np.inf], "float32"), 0.5, method=method)))
+
+
 def test_infinities():
     x = np.array([-np.inf, 1, np.inf, np.inf], "float32")
     assert run(ops.quantile(x, [0.0, 0.4, 0.9, 1.0])).tolist() == [-np.inf, np.inf, np.inf, np.inf]

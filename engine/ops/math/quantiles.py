@@ -27,7 +27,7 @@ from ..base import (
     is_numpy,
     normalize_axes,
 )
-from .comparison import clip, equal, isnan, logical_and, logical_not, where
+from .comparison import clip, equal, isfinite, isinf, isnan, logical_and, logical_not, logical_or, where
 from .mathematics import ceil, floor
 from .mathematics import round as round_half_even
 from .reduced import AxisLike
@@ -158,7 +158,9 @@ def _pick(ordered: Tensor, shares: Tensor, count: Any, method: str, per_row: boo
         return at(ceil(place))
     low, high = at(floor(place)), at(ceil(place))
     fraction = 0.5 if method == "midpoint" else cast(place - floor(place), ordered.dtype)
-    return low + where(equal(low, high), 0, high - low) * fraction  # equal ones may be infinite
+    # Equal ones may be infinite, and from minus infinity on nothing is near the number above it.
+    stays = logical_or(equal(low, high), logical_and(isinf(low), isfinite(high)))
+    return low + where(stays, 0, high - low) * fraction
 
 
 def _rows(name: str, x: Tensor, axis: AxisLike) -> Tensor:
