@@ -79,6 +79,7 @@ class LayerConfig(LayerState):
     _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
     _parts_have_own_paths: ClassVar[bool] = False  # as the layers of a functional model
     _build_shapes: dict[str, object] | None
+    activity_regularizer: Any
     build: Callable[..., None]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -99,12 +100,13 @@ class LayerConfig(LayerState):
             NotImplementedError: one of these can't be written; the class has to override `get_config`.
         """
         config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
-        if self._config_attributes is not None:
-            held = {name: attribute for name, attribute in self._config_attributes.items() if attribute}
-            return {**config, **{name: _config_entry(name, getattr(self, held[name])) for name in held}}
-        if type(self).get_config is not LayerConfig.get_config:
-            return config
-        return {**config, **self._constructor_config()}
+        attributes = self._config_attributes
+        if attributes is None and type(self).get_config is LayerConfig.get_config:
+            return {**config, **self._constructor_config()}
+        if self.activity_regularizer is not None and "activity_regularizer" not in (attributes or {}):
+            config["activity_regularizer"] = serialize_keras_object(self.activity_regularizer)
+        held = {name: attribute for name, attribute in (attributes or {}).items() if attribute}
+        return {**config, **{name: _config_entry(name, getattr(self, held[name])) for name in held}}
 
     def get_build_config(self) -> dict[str, Any] | None:
         """Return the shapes that the layer was built for; None if it is not built."""

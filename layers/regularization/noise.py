@@ -103,7 +103,7 @@ class AlphaDropout(Layer):
         return dropped * scale - scale * _SELU_FLOOR * rate
 
 
-@config_from_signature()
+@config_from_signature(activity_regularizer="")
 class ActivityRegularization(Layer):
     """Returns its inputs, and adds their size to the loss: ``l1 * sum(|x|) + l2 * sum(x^2)``.
 

@@ -135,3 +135,58 @@ def test_orthogonality_is_of_matrices() -> None:
         regularizers.OrthogonalRegularizer()(ab.constant([1.0, 2.0]))
     with pytest.raises(ValueError, match="mode must be 'rows' or 'columns'"):
         regularizers.OrthogonalRegularizer(mode="all")
+
+
+class Halved(layers.Layer):
+    """A layer of a user's, whose config says what its own constructor takes."""
+
+    def __init__(self, times: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.times = times
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * 0.5**self.times
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "times": self.times}
+
+
+class Penalised(layers.Layer):
+    """A layer of a user's that penalises its outputs by itself, without a config of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(activity_regularizer="l2")
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+
+PENALISED = [
+    layers.GroupNormalization(1, activity_regularizer="l2"),
+    layers.Activation("tanh", activity_regularizer="l2"),
+    layers.MaxPooling1D(2, activity_regularizer=regularizers.L1(0.1)),
+    layers.TimeDistributed(layers.Dense(2), activity_regularizer="l2"),
+    layers.Bidirectional(layers.GRU(2), activity_regularizer="l2"),
+    layers.RNN(layers.LSTMCell(2), activity_regularizer="l1"),
+    layers.Dense(2, activity_regularizer="l1"),
+    layers.ActivityRegularization(0.2, 0.1),
+    Halved(2, activity_regularizer="l2"),
+    Penalised(),
+]
+
+
+@pytest.mark.parametrize("layer", PENALISED, ids=lambda layer: type(layer).__name__)
+def test_penalties_of_outputs_are_in_configs(layer: Any) -> None:
+    x = np.arange(24, dtype="float32").reshape(2, 4, 3)
+    layer(x)
+    again = type(layer).from_config(layer.get_config())
+    again.build(x.shape)
+    again.set_weights(layer.get_weights())
+    again(x)
+    assert float(layer.losses[0]) > 0
+    assert [float(loss) for loss in again.losses] == [float(loss) for loss in layer.losses]
+
+
+def test_configs_say_nothing_of_penalties_that_layers_do_not_have() -> None:
+    assert "activity_regularizer" not in layers.Activation("tanh").get_config()
+    assert "activity_regularizer" not in layers.ActivityRegularization(0.2).get_config()
