@@ -58,7 +58,7 @@ class MachineProfile:
         parallel_elements: that are moved or compared, worth several threads.
         parallel_row_elements: of rows that are gathered or added up, worth several threads.
         row_change_elements: of rows that are changed in place, for each part.
-        reduction_elements: of a single reduction that is worth several threads.
+        reduction_elements: of a single reduction, or elementwise operation, that is worth several threads.
         saved_elements: that several threads compute in the time of one call from Python.
 
         kernel_elements: times operations, from which a kernel for sizes seen at run time is faster than NumPy.

@@ -61,6 +61,20 @@ def test_single_ops_that_numpy_has_stay(x: Symbol):
     assert groups([ab.ops.cast(x, "float64")], [x]) == []
 
 
+@pytest.mark.parametrize("rows", [256, 16])
+def test_single_ops_over_many_elements_are_for_several_threads(rows: int):
+    a, b = (ab.placeholder((rows, 256), "float32") for _ in range(2))
+    y = ops.transpose(ops.add(a, b))
+    assert groups([y], [a, b]) == (["add"] if rows == 256 else [])
+    values = np.random.default_rng(0).uniform(-1, 1, (2, rows, 256)).astype("float32")
+    Check([y], {a: values[0], b: values[1]})
+
+
+def test_single_ops_of_unknown_sizes_stay():
+    a, b = (ab.placeholder((None, 256), "float32") for _ in range(2))
+    assert groups([ops.transpose(ops.add(a, b))], [a, b]) == []
+
+
 def test_single_ops_that_numpy_computes_in_passes(x: Symbol):
     assert groups([ab.ops.sigmoid(x)], [x]) == ["sigmoid"]
     Check([ab.ops.sigmoid(x)], {x: X}, tolerance=1e-6)

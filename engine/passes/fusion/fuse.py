@@ -155,8 +155,14 @@ def _is_worthwhile(group: Group, forms: Mapping[Operation, Form]) -> bool:
     return passes > 1 or (
         passes == 1
         and group.space.size >= machine_profile().reduction_elements
-        and any(forms[member].reduces for member in group.members)
+        and any(forms[member].reduces or _is_elementwise(member) for member in group.members)
     )
+
+
+def _is_elementwise(operation: Operation) -> bool:
+    """Test whether an operation is elementwise, and of known sizes: those of other sizes have kernels by themselves."""
+    result = operation.outputs[0].spec
+    return operation.op.elementwise and isinstance(result, TensorSpec) and result.is_static
 
 
 def _passes(op: Op, form: Form) -> int:
