@@ -170,6 +170,23 @@ def test_values_for_views_of_any_order(
 
 
 @needs_kernels
+def test_layouts_may_change_from_call_to_call():
+    a, b = draw(6, 20, 32), draw(6, 32, 24, seed=1)
+    inputs = [ab.placeholder(array.shape, array.dtype) for array in (a, b)]
+    kernel = bind_batch(symbol_of(apply(BatchMatMul(), *inputs)).operation)
+    assert kernel is not None
+    (kernel.entry,) = library.get([kernel.spec])
+    wider = np.concatenate([a, a], axis=-1)[..., :32]
+    turned = np.ascontiguousarray(a.swapaxes(0, 1)).swapaxes(0, 1)
+    backwards = np.ascontiguousarray(a[::-1])[::-1]
+    for own in (wider, turned, wider, backwards, wider, turned, turned, a):
+        result = np.full((6, 20, 24), np.nan, "float32")
+        if kernel.entry(kernel.table, id(own), id(b), id(result)):
+            kernel.refit((own, b), (result,))
+        np.testing.assert_allclose(result, a @ b, atol=1e-4)
+
+
+@needs_kernels
 def test_attention_of_parts_of_a_projection_copies_nothing():
     with ab.Graph().as_default() as graph:
         x, w = ab.placeholder((2, 64, 24)), ab.placeholder((24, 96))

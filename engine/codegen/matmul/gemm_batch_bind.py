@@ -48,11 +48,15 @@ class BoundBatch(BoundKernel):
         self._op = op
         self._specs = specs
         self._apart = BoundedCache[tuple[Shape, ...], BoundKernel | None](self._bind_apart)
+        self._latest: BoundKernel | None = None  # of these
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with operands that were refused as they are: in place where a kernel does that, else copied."""
+        latest = self._latest  # mostly operands lie as those of the call before
+        if latest is not None and not latest.entry(latest.table, *map(id, operands), *map(id, outputs)):
+            return
         strides = tuple([value.strides for value in operands if is_plain_array(value)])
-        kernel = self._apart[strides]
+        kernel = self._latest = self._apart[strides]
         if kernel is None or kernel.entry(kernel.table, *map(id, operands), *map(id, outputs)):
             super().refit(operands, outputs)
 
