@@ -71,9 +71,9 @@ COMMON = SCRATCH + MEMORY
 
 def print_products(tiles: Tiles) -> str:
     """Print all functions for one element type; called from elsewhere: `anabranch_{s,d}gemm`, `.._then`, `.._pack`."""
-    sizes = [(rows, vectors) for rows in tiles.heights for vectors in range(1, tiles.vectors + 1)]
-    kernels = [print_tile(tiles, *size) for size in sizes if size != (tiles.rows, tiles.vectors)]
-    kernels += [print_tile(tiles, tiles.rows, tiles.vectors, layout) for layout in (ROWS_OF_A, PANELS_OF_A)]
+    widths = range(1, tiles.vectors + 1)
+    kernels = [print_tile(tiles, rows, width) for rows in tiles.heights if rows != tiles.rows for width in widths]
+    kernels += [print_tile(tiles, tiles.rows, width, a) for width in widths for a in (ROWS_OF_A, PANELS_OF_A)]
     return "".join(
         [print_declarations(tiles), *kernels, print_packing(tiles), print_panel(tiles), _print_part(tiles),
          print_shared(tiles), _print_product(tiles), _print_pack(tiles)]

@@ -267,7 +267,7 @@ def _print_kernel(code: Builder, tiles: Tiles, height: int, vectors: Size) -> st
     chosen = ""
     for wanted in range(1, tiles.vectors + 1):
         name = f"@{tiles.kernel(height, wanted)}"
-        if (height, wanted) == (tiles.rows, tiles.vectors):
+        if height == tiles.rows:
             is_rows = code.compare("eq", "%k_step", 1)
             rows, panels = (f"@{tiles.kernel(height, wanted, layout)}" for layout in (ROWS_OF_A, PANELS_OF_A))
             name = code.choose(is_rows, rows, panels, "ptr")
