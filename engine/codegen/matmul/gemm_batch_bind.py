@@ -52,7 +52,7 @@ class BoundBatch(BoundKernel):
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with operands that were refused as they are: in place where a kernel does that, else copied."""
-        latest = self._latest  # mostly operands lie as those of the call before
+        latest = self._latest  # operands mostly have the strides of the call before
         if latest is not None and not latest.entry(latest.table, *map(id, operands), *map(id, outputs)):
             return
         strides = tuple([value.strides for value in operands if is_plain_array(value)])
