@@ -16,9 +16,11 @@ from shared.growing_programs import PROGRAMS, Built
 from shared.sample import first_of
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import Symbol
 from anabranch.engine.passes.framework import pipeline
 from anabranch.engine.passes.framework.driver import Rule, apply_rules
 from anabranch.engine.passes.framework.rewriter import Rewriter
+from anabranch.engine.passes.fusion import fuse
 from anabranch.engine.runtime import program
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.releases import last_reads
@@ -72,6 +74,26 @@ def test_twice_the_program_takes_twice_the_calls(name: str):
     build, size = PROGRAMS[name], SIZES[name]
     calls_of_preparing(build, size)  # what is imported, compiled and cached once
     assert calls_of_preparing(build, twice(name)) < MOST * calls_of_preparing(build, size)
+
+
+def test_groups_look_up_what_is_used_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are as many such tensors as groups: no group may copy them all, or walk over them."""
+
+    class Lookups:
+        def __init__(self, found: set[Symbol]) -> None:
+            self._found = found
+
+        def __contains__(self, tensor: Symbol) -> bool:
+            return tensor in self._found
+
+    made = fuse._GroupRewrite
+    monkeypatch.setattr(fuse, "_GroupRewrite", lambda block, group, used: made(block, group, Lookups(used)))
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((4, 6), "float32", "x")
+        y = ab.ops.tanh(x) + 1.0
+        fetches = [ab.ops.reshape(y, (24,)) * 2.0, y]
+        found = ab.Session(graph).program(fetches, [x])(np.ones((4, 6), "float32"))
+    np.testing.assert_allclose(found[0], np.full(24, 2 * np.tanh(1.0) + 2), rtol=1e-6)
 
 
 def test_last_reads_of_many_histories_are_found_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ numbers for them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 
 from ...common.identity import is_among
 from ...common.machine_profile import machine_profile
@@ -274,19 +274,19 @@ class _GroupRewrite:
     A change of shape whose result is used outside as well stays besides: as a view it costs nothing.
     """
 
-    def __init__(self, block: Block, group: Group, used: set[Symbol]) -> None:
+    def __init__(self, block: Block, group: Group, used: Container[Symbol]) -> None:
         self.group = group
         self._block = block
         self._views = self._kept_views(used)
-        wanted = used | {tensor for view in self._views for tensor in view.inputs}
+        viewed = {tensor for view in self._views for tensor in view.inputs}
         made = [tensor for member in group.members if member not in self._views for tensor in member.outputs]
-        self.outputs = [tensor for tensor in made if tensor in wanted]
+        self.outputs = [tensor for tensor in made if tensor in used or tensor in viewed]
 
     def in_graph(self, graph: Graph) -> _Rewrite:
         inputs, op = self._fused()
         return _Rewrite(graph, self.group.members, self._views, self.outputs, inputs, op)
 
-    def _kept_views(self, used: set[Symbol]) -> set[Operation]:
+    def _kept_views(self, used: Container[Symbol]) -> set[Operation]:
         kept: set[Operation] = set()
         for member in reversed(self.group.members):
             is_used = any(t in used or any(is_among(t, view.inputs) for view in kept) for t in member.outputs)

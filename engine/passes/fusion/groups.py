@@ -171,7 +171,7 @@ class Block:
     def _below(self, operation: Operation) -> frozenset[Dependent]:
         """Return the groups on which an operation's results depend directly."""
         below = self.behind.get(operation, _NOTHING)
-        if below.isdisjoint(self.absorbed):
+        if self.absorbed.keys().isdisjoint(below):  # of two sets the smaller one is walked; of a dict, all of it
             return below
         return frozenset(self._stands_for(group) for group in below)
 
