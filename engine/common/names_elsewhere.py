@@ -277,8 +277,16 @@ NN_MODULE: dict[str, str] = {
     "init": "Use ab.initializers.",
     "utils": "To clip gradients give the optimizer global_clipnorm=.",
 }
+_DRAWN = ("bernoulli", "beta", "binomial", "categorical", "gamma", "normal", "randint", "shuffle", "uniform")
+# Of the folder of the draws' ops, which users take for a module of functions.
+DRAWS_FOLDER: dict[str, str] = {
+    **_use({name: f"random.{name}" for name in _DRAWN}),
+    **_use({"rand": "random.uniform", "randn": "random.normal", "truncated_normal": "random.truncated_normal"}),
+}
 OPS_MODULE: dict[str, str] = {
     **_use(_OP_NAMES),
+    **DRAWS_FOLDER,
+    **_use({f"random_{name}": f"random.{name}" for name in ("gamma", "normal", "shuffle", "uniform")}),
     "as_tensor": "Use ab.ops.convert_to_tensor.",
     "dynamic_slice": "Use ab.ops.slice.",
     "dynamic_update_slice": "Use ab.ops.slice_update.",
@@ -458,6 +466,7 @@ __all__ = [
     "BACKEND_MODULE",
     "DATASETS",
     "DATA_MODULE",
+    "DRAWS_FOLDER",
     "LAYERS",
     "LAYERS_MODULE",
     "LOSSES_MODULE",

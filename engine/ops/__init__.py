@@ -10,6 +10,7 @@ from ..common.names_elsewhere import OPS_MODULE, module_error
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
 from . import checks, conversion
 from . import operators as operators  # gives tensors their operators
+from . import random as random  # its errors name ab.random, where the draws are
 from .arrays import (
     axes,
     creation,

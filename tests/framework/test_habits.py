@@ -170,6 +170,9 @@ def test_a_loop_takes_functions_of_any_kind() -> None:
             "map",
             "module 'anabranch.tree' does not have map, as other frameworks do. Use ab.tree.map_",
         ),
+        ("ops", "normal", "module 'anabranch.ops' does not have normal, as other frameworks do. Use ab.random.normal."),
+        ("ops", "randn", "Use ab.random.normal."),
+        ("ops", "random_uniform", "Use ab.random.uniform."),
         ("ops", "expit", "module 'anabranch.ops' does not have expit, as other frameworks do. Use ab.ops.sigmoid."),
         ("optim", "chain", "module 'anabranch.optim' does not have chain"),
     ],
@@ -177,6 +180,12 @@ def test_a_loop_takes_functions_of_any_kind() -> None:
 def test_errors_name_modules_as_users_do(module: str, name: str, message: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(message)):
         getattr(getattr(ab, module), name)
+
+
+@pytest.mark.parametrize("name", ["normal", "uniform", "randint", "shuffle", "gamma"])
+def test_draws_are_not_among_the_ops(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"Use ab\.random\.{name}\."):
+        getattr(ab.ops.random, name)
 
 
 @pytest.mark.parametrize(

@@ -321,3 +321,6 @@ def test_axes_that_inputs_do_not_have(kind: str) -> None:
 def test_shared_axes_that_inputs_do_not_have() -> None:
     with pytest.raises(ValueError, match=r"\(PReLU\): shared_axes=\[5\] are outside of inputs of shape \(2, 3\)"):
         layers.PReLU(shared_axes=[5])(data(2, 3))
+    for axes in ([-1], [-1, -2], [0], [2, 0]):
+        with pytest.raises(ValueError, match=r"\(PReLU\): shared_axes must count from 1.*axis is 2"):
+            layers.PReLU(shared_axes=axes)(data(2, 3, 4))
