@@ -417,7 +417,7 @@ def _can_learn(layer: Layer) -> bool:
         return layer.bin_boundaries is None
     if isinstance(layer, (layers.IntegerLookup, layers.StringLookup)):
         return layer.input_vocabulary is None
-    return isinstance(layer, layers.TextVectorization)
+    return isinstance(layer, layers.TextVectorization) and layer.get_config()["vocabulary"] is None
 
 
 def _size_of(layer: Layer) -> int | None:

@@ -132,7 +132,7 @@ class Attention(Layer):
             if argument == "mask" and value is None:
                 continue
             if not isinstance(value, (list, tuple)) or len(value) not in (2, 3):
-                count = f"a list of {len(value)}" if isinstance(value, (list, tuple)) else type(value).__name__
+                count = f"a list of {len(value)}" if isinstance(value, (list, tuple)) else "no list"
                 raise ValueError(
                     f"Layer {self.name!r} ({type(self).__name__}): {argument} must be a list [query, value] or [query, "
                     f"value, key]{' of masks' if argument == 'mask' else ''}, got {count}."
@@ -162,7 +162,7 @@ class AdditiveAttention(Attention):
         super().__init__(use_scale=use_scale, dropout=dropout, **kwargs)
 
     def weight_specs(self, input_shape: Sequence[Sequence[int | None]]) -> Sequence[WeightSpec]:
-        self._check(input_shape, None)
+        self._check(input_shape if all(isinstance(shape, (list, tuple)) for shape in input_shape) else None, None)
         return (WeightSpec("scale", (input_shape[0][-1],), "glorot_uniform", present=self.use_scale),)
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:

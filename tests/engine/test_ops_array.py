@@ -198,7 +198,7 @@ NEED_RANK = {
 @pytest.mark.parametrize("name", CASES)
 def test_function(name: str, known: str):
     function, expected = CASES[name]
-    if known == "rank" and name in NEED_RANK:
+    if (known == "rank" and name in NEED_RANK) or (known, name) == ("dims", "squeeze all"):  # axes of open size stay
         return
     shape = {"static": X.shape, "dims": (None, None, None), "rank": None}[known]
     x = placeholder(shape, "float32")
@@ -402,7 +402,7 @@ def test_scalars_stay_scalars():
     x = placeholder((None, None), "float32")
     i = placeholder((), "int32")
     results = run(
-        *(x[i, i], x[..., i, i], shaping.squeeze(x), shaping.reshape(x, ()), gathering.take(x, i), x[0, 0]),
+        *(x[i, i], x[..., i, i], shaping.squeeze(x, (0, 1)), shaping.reshape(x, ()), gathering.take(x, i), x[0, 0]),
         *(joining.unstack(x[0], 1)[0], scattering.gather_nd(x, [0, 0]), windows.slice(x[0, 0], (), ())),
         feeds={x: np.ones((1, 1), "float32"), i: 0},
     )

@@ -150,3 +150,19 @@ def test_binary_crossentropy_of_certain_predictions_is_finite(dtype: str) -> Non
     np.testing.assert_allclose(ops.cast(found, "float32"), [0, 0, 16.118, 15.942], rtol=0.02, atol=1e-6)
     assert found.dtype == dtype
     assert np.isfinite(ops.cast(tape.gradient(found, p), "float32")).all()
+
+
+def test_squeeze_leaves_the_batch() -> None:
+    x = ab.Input((1, 4))
+    model = ab.Model(x, ab.layers.Dense(2)(ops.squeeze(x)))
+    assert model.output_shape == (None, 2)
+    for rows in (0, 1, 3):
+        assert model(np.ones((rows, 1, 4), "float32")).shape == (rows, 2)
+    assert ops.squeeze(np.ones((1, 1, 4))).shape == (4,)
+
+
+@pytest.mark.parametrize("exponents", ["uint8", "uint16", "uint32", "uint64", "int8", "int64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_ldexp_has_the_dtype_of_the_numbers(dtype: str, exponents: str) -> None:
+    found = ops.ldexp(ops.cast([0.75, 1.5], dtype), ops.cast([1, 2], exponents))
+    assert (found.dtype, ops.cast(found, "float32").tolist()) == (dtype, [1.5, 6.0])

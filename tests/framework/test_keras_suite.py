@@ -532,3 +532,17 @@ def test_a_constraint_leaves_weights_as_they_are_unless_it_is_defined() -> None:
     value = ab.ops.convert_to_tensor([2.0, -4.0])
     np.testing.assert_array_equal(ab.constraints.Constraint()(value), value)
     np.testing.assert_array_equal(Halves()(value), [1.0, -2.0])
+
+
+def test_a_feature_space_whose_layers_are_given_what_they_would_learn_needs_no_adapt() -> None:
+    kind = ab.utils.FeatureSpace.feature
+    texts = layers.TextVectorization(vocabulary=["this", "is"], output_mode="int", output_sequence_length=3)
+    size = layers.Normalization(mean=12.0, variance=4.0)
+    space = ab.utils.FeatureSpace(
+        {"text": kind("string", texts, "int"), "size": kind("float32", size, "float"), "n": "integer_hashed"},
+        output_mode="dict",
+    )
+    found = space({"text": ["This is", "not"], "size": [12.0, 16.0], "n": [1, 2]})
+    np.testing.assert_array_equal(found["text"], [[2, 3, 0], [1, 0, 0]])
+    np.testing.assert_allclose(found["size"], [[0.0], [2.0]])
+    assert found["n"].shape == (2, 32)

@@ -353,3 +353,9 @@ def test_shapes_of_outputs() -> None:
     np.testing.assert_allclose(layer(x), np.einsum("abxy,bc->acxy", x, layer.kernel.numpy()), rtol=1e-4, atol=1e-5)
     assert layer.bias is not None
     assert layer.bias.shape == (6, 1, 1)
+
+
+@pytest.mark.parametrize("layer", [layers.Attention, layers.AdditiveAttention])
+def test_a_tensor_that_is_no_list_is_refused(layer: Any) -> None:
+    with pytest.raises(ValueError, match=r"inputs must be a list \[query, value\] or .*, got no list"):
+        layer()(np.ones((1, 2, 2), "float32"))

@@ -343,8 +343,8 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
     Tensor([1.5, 6. ], dtype=float32)
     """
     exponent = convert_to_tensor(x2)
-    if dtypes.is_integer(exponent.dtype) and exponent.dtype.itemsize == 8:
-        exponent = cast(exponent, dtypes.int32)
+    if dtypes.is_integer(exponent.dtype) and not np.can_cast(exponent.dtype, dtypes.int32):
+        exponent = cast(exponent, dtypes.int32)  # NumPy's ldexp of bfloat16 and uint32 is a float32
     return apply(Ldexp(), as_floating(x1), exponent)
 
 
