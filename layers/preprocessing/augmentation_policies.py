@@ -84,7 +84,8 @@ class _Policy(RandomImageLayer):
                 f"{given['images'].shape}."
             )
         if not self.is_active(training):
-            return {**data, **given}
+            masks = {name: ops.convert_to_tensor(data[name]) for name in names if name != "images"}
+            return {**data, **masks, "images": given["images"]}
         size = self._size(given["images"])
         has_boxes = self.augments_boxes and "bounding_boxes" in data
         if has_boxes:
@@ -93,6 +94,9 @@ class _Policy(RandomImageLayer):
         batch = {name: ops.expand_dims(part, 0) if single else part for name, part in given.items()}
         made = self.augment(batch)
         done = {**data, **{name: ops.squeeze(part, 0) if single else part for name, part in made.items()}}
+        if "segmentation_masks" in data:
+            masks = ops.convert_to_tensor(data["segmentation_masks"])
+            done["segmentation_masks"] = self._like_masks(done["segmentation_masks"], masks, training)
         if has_boxes:
             done["bounding_boxes"] = moved_boxes(data["bounding_boxes"], done.pop("sides"), self._box_form, size)
         return done
@@ -204,6 +208,8 @@ class AugMix(_Policy):
     >>> ab.layers.AugMix(seed=1)(ab.ops.ones((1, 8, 8, 3)), training=True).shape
     (1, 8, 8, 3)
     """
+
+    blends_masks: ClassVar[bool] = True
 
     def __init__(
         self,

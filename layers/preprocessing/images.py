@@ -114,13 +114,17 @@ class ImageLayer(Layer):
         if self.moves_pixels and "segmentation_masks" in data:
             given = ops.convert_to_tensor(data["segmentation_masks"])
             masks, _ = self._on_images(given, transformation, training, True)
-            keeps_dtype = given.dtype.kind in "iu" and not self.blends_masks
-            made["segmentation_masks"] = ops.cast(masks, given.dtype) if keeps_dtype else masks
+            made["segmentation_masks"] = self._like_masks(masks, given, training)
         if self.moves_pixels and "bounding_boxes" in data and self.is_active(training):
             old, new = (self._size(ops.convert_to_tensor(each)) for each in (data["images"], images))
             boxes: Any = data["bounding_boxes"]
             made["bounding_boxes"] = self._on_boxes(boxes, transformation, old, new, images.ndim == 3)
         return made
+
+    def _like_masks(self, masks: Tensor, given: Tensor, training: bool | None) -> Tensor:
+        """Return masks in the dtype of those that were given, if these are class numbers and remain such."""
+        blended = self.blends_masks and self.is_active(training)
+        return ops.cast(masks, given.dtype) if given.dtype.kind in "iu" and not blended else masks
 
     def _on_boxes(
         self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size, is_single: bool
@@ -395,7 +399,8 @@ class CenterCrop(ImageLayer):
         height, width = self._known_size(images)
         if height < self.height or width < self.width:
             size = (self.height, self.width)
-            return ops.image.resize(images, size, crop_to_aspect_ratio=True, data_format=self.data_format)
+            how = "nearest" if is_mask else "bilinear"
+            return ops.image.resize(images, size, how, crop_to_aspect_ratio=True, data_format=self.data_format)
         top, left = (height - self.height) // 2, (width - self.width) // 2
         return self._window(images, top, left, self.height, self.width)
 

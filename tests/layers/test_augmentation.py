@@ -297,3 +297,31 @@ def test_masks_that_mix_up_blends_are_shares() -> None:
     masks = np.array([4, 200], "uint8").reshape(2, 1, 1, 1).repeat(4, 1).repeat(4, 2)
     made = L.MixUp(alpha=5.0, seed=1)({"images": masks, "segmentation_masks": masks})
     assert made["segmentation_masks"].dtype == "float32"
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "layer",
+    [L.CenterCrop(16, 16), L.RandomCrop(16, 16), L.RandAugment(seed=1), L.CutMix(seed=1)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_masks_of_class_numbers_remain_such(layer: Any, training: bool) -> None:
+    masks = np.zeros((2, 8, 8, 1), "uint8")
+    masks[:, :4] = 4
+    images, labels = np.ones((2, 8, 8, 3), "float32"), np.eye(2, dtype="float32")
+    given = {"images": images, "segmentation_masks": masks, "labels": labels}
+    found = layer(given, training=training)
+    assert found["segmentation_masks"].dtype == "uint8"
+    assert found["segmentation_masks"].shape[:-1] == found["images"].shape[:-1]
+    assert set(np.unique(found["segmentation_masks"])) <= {0, 4}
+
+
+@pytest.mark.parametrize("make", [L.MixUp, L.AugMix])
+def test_masks_that_are_blended_in_training_are_left_alone_otherwise(make: Any) -> None:
+    masks = np.full((2, 8, 8, 1), 4, "uint8")
+    images, labels = np.ones((2, 8, 8, 3), "float32"), np.eye(2, dtype="float32")
+    given = {"images": images, "segmentation_masks": masks, "labels": labels}
+    assert make(seed=1)(given, training=True)["segmentation_masks"].dtype == "float32"
+    found = make(seed=1)(given, training=False)["segmentation_masks"]
+    assert found.dtype == "uint8"
+    np.testing.assert_array_equal(found, masks)
