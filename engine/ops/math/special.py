@@ -271,7 +271,7 @@ ERF_TAIL = (
 
 
 def erfc_values(xp: Any, x: Any) -> Any:
-    """Return the complementary error function of float64 values, to some 4 units in the last place."""
+    """Return the complementary error function of float64 values, to some 5 units in the last place."""
     size = xp.minimum(xp.absolute(x), 30.0)  # from 27 on it is 0 in float64
     squared = size * size
     near = 1 - x * (_polynomial(ERF_NEAR[0], squared) / _polynomial(ERF_NEAR[1], squared))
