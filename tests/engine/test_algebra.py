@@ -140,7 +140,7 @@ def test_arithmetic(case):
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint32", "int64", "uint64", "float16", "float64"])
 def test_arithmetic_of_other_dtypes(dtype: str) -> None:
-    """What is no rule for a dtype (an absolute value of an unsigned -x) is none: all have the interpreter's bits."""
+    """Test that an exact rule is applied only to dtypes for which it holds: an unsigned -x wraps around."""
     x, y = (ab.placeholder((12,), dtype, name) for name in "xy")
     targets = []
     for build, _, _ in ARITHMETIC.values():
