@@ -15,6 +15,7 @@ import numpy as np
 from ...engine.graph.state.variable import Variable
 from ...engine.objects.registry import serialize_keras_object, shared_writing_scope
 from ...optim.optimizer import path_of
+from ..models.raw_ops import is_serialized_op
 from .archive import KERAS_VERSION, to_json
 
 if TYPE_CHECKING:
@@ -66,10 +67,12 @@ def _write_arrays(group: Any, variables: list[Variable]) -> None:
         group.create_dataset(name, data=variable.numpy())
 
 
-def _as_of_old(item: Mapping[str, Any]) -> dict[str, Any]:
+def _as_of_old(item: dict[str, Any]) -> dict[str, Any]:
     """Return a model's or layer's config with class and config alone, and calls if a functional model contains it."""
     config = dict(item["config"])
     if isinstance(config.get("layers"), list):
         config["layers"] = [_as_of_old(layer) for layer in config["layers"]]
     kept = {name: item[name] for name in ("name", "inbound_nodes") if name in item}
+    if is_serialized_op(item):  # which a layer may have the name of, such as Multiply and Reshape
+        return {"module": item["module"], "class_name": item["class_name"], "config": config, **kept}
     return {"class_name": item.get("registered_name") or item["class_name"], "config": config, **kept}

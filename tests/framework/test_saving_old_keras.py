@@ -130,3 +130,16 @@ def test_models_in_models_in_the_old_format(tmp_path: Path):
     values = np.ones((2, 3), "float32")
     for ours, theirs in zip(again.predict(values, verbose=0), model.predict(values, verbose=0), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:.*was saved without compiling:UserWarning")
+def test_operations_of_a_model_are_in_h5_files(tmp_path: Path) -> None:
+    """They are no layers, not even where a layer has the name of one."""
+    inputs = ab.Input((3,))
+    scaled = ab.ops.maximum(inputs * 0.5, -1.0) / 2
+    rows = ab.ops.reshape(scaled - ab.ops.mean(inputs, axis=1, keepdims=True), (-1, 3, 1))
+    model = ab.Model(inputs, ab.ops.concatenate([rows, ab.ops.softmax(rows, axis=1)], axis=2))
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
+    model.save(tmp_path / "m.h5")
+    again = ab.load_model(tmp_path / "m.h5")
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
