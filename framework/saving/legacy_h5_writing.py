@@ -7,7 +7,7 @@ besides, vocabularies of preprocessing layers and numbers that are not variables
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np

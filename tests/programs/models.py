@@ -84,7 +84,9 @@ class RandomModel:
             name, kind = f"input_{number}", self._one_of(("words", "steps", "features", "image"))
             if kind == "words":
                 given.append(ab.Input((self._one_of((5, None)),), dtype="int32", name=name))
-                values.append(layers.Embedding(WORDS, 4, mask_zero=self._happens(0.6), **self._rules("embeddings"))(given[-1]))
+                values.append(
+                    layers.Embedding(WORDS, 4, mask_zero=self._happens(0.6), **self._rules("embeddings"))(given[-1])
+                )
                 continue
             shape = {"steps": (self._one_of((5, None)), 3), "features": (4,), "image": (6, 6, 2)}[kind]
             given.append(ab.Input(shape, name=name))
@@ -125,7 +127,9 @@ class RandomModel:
             lambda: layers.RepeatVector(3)(x),
             lambda: layers.Softmax()(x),
             lambda: layers.Concatenate()([x, x * 2.0]),
-            lambda: ab.Sequential([layers.Dense(3, self._activation()), layers.Dense(size, **self._rules("kernel"))])(x),
+            lambda: ab.Sequential([layers.Dense(3, self._activation()), layers.Dense(size, **self._rules("kernel"))])(
+                x
+            ),
         ]
 
     def _on_steps(self, x: Any) -> list[Callable[[], Any]]:
@@ -140,13 +144,17 @@ class RandomModel:
                 layers.SimpleRNN(units, return_sequences=whole, **rules), self._one_of(("sum", "concat", "mul", "ave"))
             )(x),
             lambda: layers.RNN(cells, return_sequences=whole)(x),
-            lambda: layers.Conv1D(units, 2, padding="causal", activation=self._activation(), **self._rules("kernel"))(x),
+            lambda: layers.Conv1D(units, 2, padding="causal", activation=self._activation(), **self._rules("kernel"))(
+                x
+            ),
             lambda: layers.SeparableConv1D(units, 2, padding="same")(x),
             lambda: layers.GlobalAveragePooling1D()(x),
             lambda: layers.GlobalMaxPooling1D()(x),
             lambda: layers.MaxPooling1D(2, padding="same")(x),
             lambda: layers.TimeDistributed(layers.Dense(units, self._activation()))(x),
-            lambda: layers.MultiHeadAttention(2, 3, use_gate=self._happens(0.3), **self._rules("kernel"))(x, x, use_causal_mask=self._happens(0.5)),
+            lambda: layers.MultiHeadAttention(2, 3, use_gate=self._happens(0.3), **self._rules("kernel"))(
+                x, x, use_causal_mask=self._happens(0.5)
+            ),
             lambda: layers.GroupQueryAttention(2, 2, 1)(x, x),
             lambda: layers.LayerNormalization(**self._rules("gamma", "beta"))(x),
             lambda: layers.BatchNormalization()(x),
