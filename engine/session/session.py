@@ -95,7 +95,8 @@ class Session:
                 nested loops a list of lists), one inside a branch its value, or None where another was taken. By
                 name it is ``loop/body/name:0``, as `Graph.dump` prints it. Mappings keep their kind and order.
             feed_dict: values for placeholders, or for any other tensor, which then is not computed.
-            timeout: how many seconds the step may take. What waits (a dequeue, say) ends then, and so do loops.
+            timeout: how many seconds the step may take. What waits (a dequeue, say) ends then, and so do loops; another
+                operation that has begun, such as a product, is finished first.
             trace: a file for a timeline of this run, as `ab.trace` writes it.
             memory_budget: how many bytes of loop state this run may keep for its backward pass, about, in place of
                 what `ab.config.set_memory_budget` says; what does not fit is computed again (docs/memory.md).
