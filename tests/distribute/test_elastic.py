@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE
+from shared.waiting import Waiting, go, in_time, reached
 
 from anabranch.distribute.commands.launch import Launch
 
@@ -59,7 +59,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANABRANCH_KERNELS", "0")
         with Launch(2, 2, [SCRIPT, str(folder)]) as run:
-            assert run.wait() == 0
+            assert in_time(run.wait) == 0
     return found(folder, 0)
 
 
@@ -67,12 +67,12 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_training_goes_on_from_the_last_backup_when_a_ps_task_is_lost(
     lost: int, folder: Path, uninterrupted: Any, capfd: Any
 ) -> None:
-    with Launch(2, 2, [SCRIPT, str(folder)], max_restarts=1) as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "the place"
+    with Launch(2, 2, [SCRIPT, str(folder)], max_restarts=1) as run:
+        assert reached(folder) == "the place"
         workers = [worker.pid for worker in run.workers]
         run.ps[lost].kill()
-        status = pool.submit(run.wait)
-        (folder / "go").write_text("go")
+        status = Waiting(run.wait)
+        go(folder)
         assert status.result(2 * PATIENCE) == 0
         assert [worker.pid for worker in run.workers] == workers, "no worker was started again"
     for mine in (found(folder, 0), found(folder, 1)):
@@ -94,11 +94,11 @@ def assert_same_bits(mine: Any, expected: Any) -> None:
 
 def test_a_ps_task_is_lost_before_the_first_backup_within_an_epoch(folder: Path, uninterrupted: Any) -> None:
     """The first epoch begins again, with the order of rows that it had."""
-    with Launch(2, 2, [SCRIPT, str(folder), "0", "0"], max_restarts=1) as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "the place"
+    with Launch(2, 2, [SCRIPT, str(folder), "0", "0"], max_restarts=1) as run:
+        assert reached(folder) == "the place"
         run.ps[1].kill()
-        status = pool.submit(run.wait)
-        (folder / "go").write_text("go")
+        status = Waiting(run.wait)
+        go(folder)
         assert status.result(2 * PATIENCE) == 0
     assert_same_bits(found(folder, 0), uninterrupted)
 
@@ -107,9 +107,9 @@ def test_a_ps_task_is_lost_before_the_first_backup_within_an_epoch(folder: Path,
 def test_a_run_that_ended_in_its_first_epoch_is_taken_up(batch: int, folder: Path, uninterrupted: Any) -> None:
     """The next epoch has an order of rows of its own."""
     with Launch(2, 2, [SCRIPT, str(folder), "0", str(batch)]):
-        assert (folder / "reached").read_text() == "the place"
+        assert reached(folder) == "the place"
     with Launch(2, 2, [SCRIPT, str(folder)]) as run:
-        assert run.wait() == 0
+        assert in_time(run.wait) == 0
     assert_same_bits(found(folder, 0), uninterrupted)
 
 
@@ -117,14 +117,14 @@ def test_a_run_that_ended_in_its_first_epoch_is_taken_up(batch: int, folder: Pat
 def test_another_worker_takes_over_from_a_chief_that_is_lost(
     how: str, folder: Path, uninterrupted: Any, capfd: Any
 ) -> None:
-    with Launch(2, 2, [SCRIPT, str(folder)]) as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "the place"
+    with Launch(2, 2, [SCRIPT, str(folder)]) as run:
+        assert reached(folder) == "the place"
         run.workers[0].send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-        status = pool.submit(run.wait)
+        status = Waiting(run.wait)
         assert run.workers[1].wait(2 * PATIENCE) == 0
         if how == "stopped":
             run.workers[0].send_signal(signal.SIGCONT)
-            (folder / "go").write_text("go")
+            go(folder)
         assert status.result(PATIENCE) == 0, "it is the status of who is the chief at the end"
         assert run.workers[0].returncode == (-signal.SIGKILL if how == "killed" else 1)
     mine = found(folder, 1)
@@ -139,10 +139,10 @@ def test_another_worker_takes_over_from_a_chief_that_is_lost(
 
 def test_another_worker_takes_over_between_two_epochs(folder: Path, uninterrupted: Any) -> None:
     """Its callbacks were called once more for as many batches as had been applied since the run began."""
-    with Launch(2, 2, [SCRIPT, str(folder), "2", "-1"]) as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "the place"
+    with Launch(2, 2, [SCRIPT, str(folder), "2", "-1"]) as run:
+        assert reached(folder) == "the place"
         run.workers[0].kill()
-        assert pool.submit(run.wait).result(2 * PATIENCE) == 0
+        assert Waiting(run.wait).result(2 * PATIENCE) == 0
     assert_same(found(folder, 1), uninterrupted)
 
 
@@ -151,12 +151,12 @@ def test_a_worker_that_is_to_leave_hands_its_rows_back_and_ends_well(
     leaving: int, folder: Path, uninterrupted: Any, capfd: Any
 ) -> None:
     with Launch(2, 2, [SCRIPT, str(folder)]) as run:
-        assert (folder / "reached").read_text() == "the place"
+        assert reached(folder) == "the place"
         run.workers[leaving].terminate()
         if leaving == 1:  # before the chief goes on
             assert run.workers[1].wait(PATIENCE) == 0
-        (folder / "go").write_text("go")
-        assert run.wait() == 0
+        go(folder)
+        assert in_time(run.wait) == 0
         assert [worker.returncode for worker in run.workers] == [0, 0]
     mine = found(folder, 1 - leaving)
     assert_same(mine, uninterrupted)

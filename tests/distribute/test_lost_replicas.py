@@ -10,13 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE
+from shared.waiting import Waiting, go, in_time, reached
 
 import anabranch as ab
 from anabranch.distribute.commands.launch import Launch
@@ -44,7 +44,7 @@ def run(folder: Path, request: pytest.FixtureRequest, capfd: Any) -> Generator[L
     """A run whose chief has made two steps and waits; what it prints is captured."""
     workers, *arguments = request.param
     with Launch(workers, 1, [SCRIPT, str(folder), *arguments]) as made:
-        assert (folder / "reached").read_text() == "two steps"
+        assert reached(folder) == "two steps"
         yield made
 
 
@@ -75,12 +75,12 @@ def alone() -> Any:
 def test_a_worker_and_the_chief_are_lost(run: Launch, folder: Path, alone: Any, capfd: Any):
     """Worker 1 takes over from the chief, and does the work of all; each loss on its own is slow, below."""
     run.workers[2].kill()
-    run.workers[2].wait()
+    run.workers[2].wait(PATIENCE)
     run.workers[0].kill()
-    assert (folder / "reached").read_text() == "two steps", "the callback is called once more, by the new chief"
-    (folder / "go").write_text("go")
-    assert (folder / "reached").read_text() == "the end"
-    assert run.wait() == 0
+    assert reached(folder) == "two steps", "the callback is called once more, by the new chief"
+    go(folder)
+    assert reached(folder) == "the end"
+    assert in_time(run.wait) == 0
     mine = found(folder, 1)
     assert mine["steps"] == alone["steps"] == 14
     assert mine["statistics"]["members"] == [1]
@@ -136,10 +136,10 @@ def test_workers_hear_of_a_step_that_could_not_be_applied(error: Any, monkeypatc
 @pytest.mark.parametrize("run", [(2,)], indirect=True)
 def test_the_work_of_a_worker_that_is_killed_is_done_by_the_others(run: Launch, folder: Path, alone: Any, capfd: Any):
     run.workers[1].kill()
-    run.workers[1].wait()
-    (folder / "go").write_text("go")
-    assert (folder / "reached").read_text() == "the end"
-    assert run.wait() == 0
+    run.workers[1].wait(PATIENCE)
+    go(folder)
+    assert reached(folder) == "the end"
+    assert in_time(run.wait) == 0
     mine = found(folder, 0)
     assert mine["steps"] == alone["steps"] == 14
     assert mine["statistics"]["members"] == [0]
@@ -150,10 +150,10 @@ def test_the_work_of_a_worker_that_is_killed_is_done_by_the_others(run: Launch, 
 @pytest.mark.parametrize("run", [(3, "1")], indirect=True)
 def test_a_backup_makes_up_for_a_worker_that_is_stopped(run: Launch, folder: Path):
     run.workers[2].send_signal(signal.SIGSTOP)
-    (folder / "go").write_text("go")
-    assert (folder / "reached").read_text() == "the end"
+    go(folder)
+    assert reached(folder) == "the end"
     run.workers[2].send_signal(signal.SIGCONT)
-    assert run.wait() == 0
+    assert in_time(run.wait) == 0
     results = [found(folder, worker) for worker in range(3)]
     assert [each["steps"] for each in results] == [14, 14, 14], "each row counts once"
     assert results[0]["history"] == results[1]["history"] == results[2]["history"]
@@ -167,7 +167,7 @@ def test_a_backup_makes_up_for_a_chief_that_is_slow(folder: Path, monkeypatch: p
     """Steps are applied while an operation of the chief's own share takes any time; the chief gives the share up."""
     with Launch(3, 1, [SLOW, str(folder)]) as run:
         monkeypatch.setenv("ANABRANCH_TOKEN", run._environment["ANABRANCH_TOKEN"])
-        assert (folder / "reached").read_text() == "slow"
+        assert reached(folder) == "slow"
         target, waited = f"grpc://{run.cluster['ps'][0]}", threading.Event()
         for _ in range(int(PATIENCE / 0.1)):
             (training,) = ab.distribute.status(target).training
@@ -176,21 +176,21 @@ def test_a_backup_makes_up_for_a_chief_that_is_slow(folder: Path, monkeypatch: p
             if training["step"] == 10 and has_given_up:
                 break
             waited.wait(0.1)
-        (folder / "go").write_text("go")
+        go(folder)
         assert training["step"] == 10
         assert has_given_up, "while the operation goes on"
-        assert run.wait() == 0
+        assert in_time(run.wait) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [(2,)], indirect=True)
 def test_another_worker_takes_over_from_a_chief_that_is_killed(run: Launch, folder: Path, alone: Any, capfd: Any):
     run.workers[0].kill()
-    run.workers[0].wait()
-    assert (folder / "reached").read_text() == "two steps", "the callback is called once more, by the new chief"
-    (folder / "go").write_text("go")
-    assert (folder / "reached").read_text() == "the end"
-    assert run.wait() == 0
+    run.workers[0].wait(PATIENCE)
+    assert reached(folder) == "two steps", "the callback is called once more, by the new chief"
+    go(folder)
+    assert reached(folder) == "the end"
+    assert in_time(run.wait) == 0
     mine = found(folder, 1)
     assert mine["statistics"]["members"] == [1]
     assert_same(mine, alone)
@@ -202,9 +202,9 @@ def test_another_worker_takes_over_from_a_chief_that_is_killed(run: Launch, fold
 @pytest.mark.parametrize("run", [(2,)], indirect=True)
 def test_the_loss_of_a_ps_task_is_named_by_all_workers(run: Launch, folder: Path, capfd: Any):
     run.ps[0].kill()
-    run.ps[0].wait()
-    (folder / "go").write_text("go")
-    assert run.wait() == 137, "the status of the ps task, which failed first"
+    run.ps[0].wait(PATIENCE)
+    go(folder)
+    assert in_time(run.wait) == 137, "the status of the ps task, which failed first"
     assert run.workers[1].wait(PATIENCE) == 1
     run.__exit__()
     printed = capfd.readouterr()
@@ -214,8 +214,8 @@ def test_the_loss_of_a_ps_task_is_named_by_all_workers(run: Launch, folder: Path
 
 @pytest.mark.parametrize("run", [(2, "0", "fail")], indirect=True)
 def test_an_error_in_the_chief_is_told_to_the_other_workers(run: Launch, folder: Path, capfd: Any):
-    (folder / "go").write_text("go")
-    assert run.wait() == 1
+    go(folder)
+    assert in_time(run.wait) == 1
     assert run.workers[1].wait(PATIENCE) == 1
     run.__exit__()
     printed = capfd.readouterr()
@@ -227,12 +227,11 @@ def test_a_worker_that_is_started_again_takes_part(run: Launch, folder: Path, al
     run.restarts.limit = 1
     (folder / "was lost").touch()
     run.workers[1].kill()
-    with ThreadPoolExecutor(1) as pool:
-        status = pool.submit(run.wait)
-        assert (folder / "reached").read_text() == "worker 1 is back"
-        (folder / "go").write_text("go")
-        assert (folder / "reached").read_text() == "the end"
-        assert status.result(PATIENCE) == 0
+    status = Waiting(run.wait)
+    assert reached(folder) == "worker 1 is back"
+    go(folder)
+    assert reached(folder) == "the end"
+    assert status.result(PATIENCE) == 0
     mine, other = found(folder, 0), found(folder, 1)
     assert_same(mine, alone)
     assert mine["history"] == other["history"]
@@ -248,14 +247,13 @@ def test_the_chief_is_lost_when_another_worker_is_back(run: Launch, folder: Path
     run.restarts.limit = 1
     (folder / "was lost").touch()
     run.workers[2].kill()
-    with ThreadPoolExecutor(1) as pool:
-        status = pool.submit(run.wait)
-        assert (folder / "reached").read_text() == "worker 2 is back"
-        run.workers[0].kill()
-        assert (folder / "reached").read_text() == "two steps", "the callback is called once more, by the new chief"
-        (folder / "go").write_text("go")
-        assert (folder / "reached").read_text() == "the end"
-        assert status.result(PATIENCE) == 0
+    status = Waiting(run.wait)
+    assert reached(folder) == "worker 2 is back"
+    run.workers[0].kill()
+    assert reached(folder) == "two steps", "the callback is called once more, by the new chief"
+    go(folder)
+    assert reached(folder) == "the end"
+    assert status.result(PATIENCE) == 0
     mine, other = found(folder, 1), found(folder, 2)
     assert_same(mine, alone)
     assert mine["history"] == other["history"]
@@ -267,11 +265,10 @@ def test_the_chief_is_lost_when_another_worker_is_back(run: Launch, folder: Path
 def test_below_the_least_number_of_workers_training_waits(run: Launch, folder: Path, alone: Any, capfd: Any):
     run.restarts.limit = 1
     run.workers[1].kill()
-    with ThreadPoolExecutor(1) as pool:
-        (folder / "go").write_text("go")
-        status = pool.submit(run.wait)
-        assert (folder / "reached").read_text() == "the end"
-        assert status.result(PATIENCE) == 0
+    go(folder)
+    status = Waiting(run.wait)
+    assert reached(folder) == "the end"
+    assert status.result(PATIENCE) == 0
     mine = found(folder, 0)
     assert_same(mine, alone)
     assert mine["statistics"]["receipts"]["1"]["taken"] > 0, "the chief did not go on alone"
@@ -290,7 +287,7 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     folder = tmp_path_factory.mktemp("uninterrupted")
     (folder / "was here").touch()
     with Launch(2, request.param, restoring(request.param, folder)) as run:
-        assert run.wait() == 0
+        assert in_time(run.wait) == 0
     return request.param, found(folder, 0)
 
 
@@ -311,14 +308,13 @@ def test_a_run_that_is_started_again_goes_on_from_its_backup(
     ps, expected = uninterrupted
     is_alone = bool(ps)
     with Launch(2, ps, restoring(ps, folder), max_restarts=2) as run:
-        assert (folder / "reached").read_text() == "two steps"
+        assert reached(folder) == "two steps"
         job, number = victim.split()
         (run.ps if job == "ps" else run.workers)[int(number)].kill()
-        with ThreadPoolExecutor(1) as pool:
-            status = pool.submit(run.wait)
-            if is_alone and victim != "worker 0":
-                (folder / "go").write_text("go")
-            assert status.result(PATIENCE) == 0
+        status = Waiting(run.wait)
+        if is_alone and victim != "worker 0":
+            go(folder)
+        assert status.result(PATIENCE) == 0
         assert run.restarts.count == 1
     mine, other = found(folder, 0), found(folder, 1)
     assert mine["epochs"] == other["epochs"] == [0, 1, 2, 3]
@@ -331,12 +327,12 @@ def test_a_run_that_is_started_again_goes_on_from_its_backup(
 
 
 def test_callbacks_see_the_steps_that_a_backup_was_ahead_of_them(folder: Path) -> None:
-    with Launch(3, 1, [BEHIND, str(folder)], max_restarts=1) as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "the place"
+    with Launch(3, 1, [BEHIND, str(folder)], max_restarts=1) as run:
+        assert reached(folder) == "the place"
         run.ps[0].kill()
-        run.ps[0].wait()
-        status = pool.submit(run.wait)
-        (folder / "go").write_text("go")
+        run.ps[0].wait(PATIENCE)
+        status = Waiting(run.wait)
+        go(folder)
         assert status.result(2 * PATIENCE) == 0
     assert json.loads((folder / "found.json").read_text()) == [0, 1, 2, 3, 4, 5]
 
@@ -351,13 +347,13 @@ def test_a_chief_that_took_over_is_lost_with_the_ps_task(case: str, folder: Path
     launch = Launch(2, 1, restoring(1, folder), max_restarts=3)
     if case != "noted":
         del launch._environment["ANABRANCH_CHIEF_FILE"]
-    with launch as run, ThreadPoolExecutor(1) as pool:
-        assert (folder / "reached").read_text() == "two steps"
+    with launch as run:
+        assert reached(folder) == "two steps"
         (folder / "was here").unlink()
         os.mkfifo(folder / "back")
         run.workers[0].kill()
-        status = pool.submit(run.wait)
-        assert (folder / "reached").read_text() == "two steps", "by the new chief, which waits"
+        status = Waiting(run.wait)
+        assert reached(folder) == "two steps", "by the new chief, which waits"
         assert (folder / "back").read_text() == "worker 0"
         if case == "no backup":
             shutil.rmtree(folder / "backup")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from shared.tasks import PATIENCE
 from shared.trained import assert_same
+from shared.waiting import in_time, reached
 
 import anabranch as ab
 from anabranch import layers
@@ -59,9 +60,9 @@ def test_a_run_goes_on_from_a_backup_with_the_whole_state(tmp_path: Path) -> Non
             (folder / "was here").touch()
         with Launch(2, 0, [script, str(folder), "ZeRO"], max_restarts=1) as launch:
             if is_killed:
-                assert (folder / "reached").read_text() == "two steps"
+                assert reached(folder) == "two steps"
                 launch.workers[1].kill()
-            assert launch.wait() == 0
+            assert in_time(launch.wait) == 0
         results.append([json.loads((folder / f"found-{worker}.json").read_text()) for worker in range(2)])
     expected, found = results
     assert found[0]["epochs"] == expected[0]["epochs"]

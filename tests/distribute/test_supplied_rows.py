@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE
+from shared.waiting import in_time, reached
 
 from anabranch.distribute.commands.launch import Launch
 
@@ -27,8 +27,8 @@ def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launch(workers: int, *arguments: str) -> int:
-    with Launch(workers, 2, [SCRIPT, *arguments]) as run, ThreadPoolExecutor(1) as pool:
-        return pool.submit(run.wait).result(4 * PATIENCE)
+    with Launch(workers, 2, [SCRIPT, *arguments]) as run:
+        return in_time(run.wait)
 
 
 def found(folder: Path, worker: int = 0) -> Any:
@@ -78,11 +78,10 @@ def test_rows_are_handed_out_with_backup_workers_and_asynchronously(kind: str, t
 def test_a_worker_that_takes_over_reads_its_own_generator_on_from_there(tmp_path: Path) -> None:
     for name in ("reached", "go"):
         os.mkfifo(tmp_path / name)
-    with Launch(2, 2, [SCRIPT, "ParameterServer", str(tmp_path), "lost"]) as run, ThreadPoolExecutor(1) as pool:
-        reached = pool.submit((tmp_path / "reached").read_text)
-        assert reached.result(4 * PATIENCE) == "the place"
+    with Launch(2, 2, [SCRIPT, "ParameterServer", str(tmp_path), "lost"]) as run:
+        assert reached(tmp_path) == "the place"
         run.workers[0].kill()
-        assert pool.submit(run.wait).result(4 * PATIENCE) == 0
+        assert in_time(run.wait) == 0
     mine = found(tmp_path, 1)
     (tmp_path / "alone").mkdir()
     assert_same(mine, alone(tmp_path / "alone", "none is lost"))

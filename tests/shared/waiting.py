@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from anabranch.engine.queues import Queue
 from anabranch.engine.queues.errors import DeadlineExceededError
 
 PATIENCE = 20  # seconds; what takes longer hangs
+SCRIPT_SECONDS = 600.0  # the same of scripts that start processes, on a machine that other work loads
 
 
 class Waiting:
@@ -29,12 +31,30 @@ class Waiting:
         except BaseException as error:
             self._error.append(error)
 
-    def result(self) -> Any:
-        self.thread.join(PATIENCE)
+    def result(self, seconds: float = PATIENCE) -> Any:
+        self.thread.join(seconds)
         assert not self.thread.is_alive(), "the thread still waits"
         if self._error:
             raise self._error[0]
         return self._outcome[0]
+
+
+def in_time(work: Callable[[], Any], seconds: float = SCRIPT_SECONDS) -> Any:
+    """Return the result of work that may wait for ever where something fails, such as that of processes.
+
+    A thread of a pool would be waited for before processes are ended, and so for ever, too.
+    """
+    return Waiting(work).result(seconds)
+
+
+def reached(folder: Path) -> str:
+    """Return what a script writes to the named pipe "reached" of its folder, where it waits."""
+    return in_time((folder / "reached").read_text)
+
+
+def go(folder: Path) -> None:
+    """Have the script go on that reads the named pipe "go"."""
+    in_time(lambda: (folder / "go").write_text("go"))
 
 
 def until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
