@@ -125,6 +125,15 @@ class ClusterFit:
             shares = Shares(self.data, self._shares_of_step(), self._seed)
         return shares
 
+    def _shares_in_order(self, parts: int, seed: list[int]) -> Shares:
+        """Return the shares of an epoch whose order was drawn before; nothing is drawn now."""
+        self._seed = seed
+        generator = global_generator()
+        state = generator.state
+        shares = Shares(self.data, parts, seed)
+        generator.state = state
+        return shares
+
     def _shares_of_step(self) -> int:
         """Return the number of shares into which batches of the next epoch are cut."""
         return self.strategy.shares

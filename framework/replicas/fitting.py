@@ -46,7 +46,7 @@ def fit_replicas(
     is_parallel = isinstance(strategy, DataParallel)
     for callback in given:
         if isinstance(callback, RunCallback) and callback.wants_batches("train"):
-            _check_within_epochs(callback, is_parallel, are_handed_out(data, strategy.may_repeat))
+            _check_within_epochs(callback, strategy, data)
     params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
     hooks = CallbackList(given, add_history=True, model=model, **params)
     history = next(item for item in hooks.callbacks if isinstance(item, History))
@@ -63,17 +63,22 @@ def fit_replicas(
     return history
 
 
-def _check_within_epochs(callback: RunCallback, is_parallel: bool, is_handed_out: bool) -> None:
-    """Check that a run can be taken up within an epoch.
+def _check_within_epochs(callback: RunCallback, strategy: Strategy, data: Epochs) -> None:
+    """Check that a run can be saved within an epoch.
 
     Raises:
         ValueError: it can't.
     """
-    reason = "under DataParallel" if is_parallel else "where the chief reads the data for all workers"
-    if is_parallel or is_handed_out:
+    reason = ""
+    if isinstance(strategy, DataParallel):
+        if strategy.shard is not None:
+            reason = "the optimizer's variables are in parts while an epoch runs"
+    elif are_handed_out(data, strategy.may_repeat):
+        reason = "the chief reads these data ahead for all workers"
+    if reason:
         raise ValueError(
-            f"{type(callback).__name__} within epochs: {reason} a run is taken up at the beginning of an epoch. Leave "
-            "save_freq out."
+            f"{type(callback).__name__} within epochs under {type(strategy).__name__}: {reason}. Leave save_freq "
+            "out, so that the run is saved between epochs."
         )
 
 

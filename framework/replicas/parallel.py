@@ -49,6 +49,7 @@ class ParallelFit(ClusterFit):
     """One call of `fit` in one worker under `DataParallel`."""
 
     strategy: DataParallel
+    _done = 0  # steps of the epoch, as callbacks see them
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -160,23 +161,38 @@ class ParallelFit(ClusterFit):
     def _begin(self, epochs: range, run: TrainingRun | None) -> range:
         """Agree on the epochs to make, and on what came before; the chief has the run."""
         history = self.model.history
+        seed, first = None, 0
         if run is not None:
             epochs = self._taken_up(run, epochs)
+            rows = run.enter_epoch(None if self._hands_out else self.strategy.shares)
+            first = self.passes.done_before
+            run.rows = None if self._hands_out else self._rows
+            if rows is not None:
+                seed, first = [int(part) for part in rows["seed"]], run.batches_done(rows)
         passes = self.passes.position["passes"]
         self._all_validate = all(each == b"1" for each in self._group.gather_bytes(b"1" if self._validate else b"0"))
-        begun = self._tell({"epochs": [epochs.start, epochs.stop], "passes": passes, "history": history.get_state()})
+        message = {"epochs": [epochs.start, epochs.stop], "passes": passes, "history": history.get_state()}
+        begun = self._tell({**message, "seed": seed, "first": first})
+        self._seed_within, self._first = begun["seed"], begun["first"]
         if not self.strategy.is_chief:
             self.data.skip_passes(begun["passes"])
             history.set_state(begun["history"])
-            self._shares = None if begun["passes"] else self._shares
+            self._shares = None if begun["passes"] or begun["seed"] else self._shares
         return range(*begun["epochs"])
+
+    def _rows(self) -> dict[str, Any]:
+        """Return the account of the rows of the epoch that are done; see `TrainingRun.rows`."""
+        shares = self.strategy.shares
+        return {"seed": self._seed, "shares": shares, "done": [*range(self._done * shares)]}
 
     # --- epochs -----------------------------------------------------------------------------------------------------
 
     def _epoch(self, epoch: int, stop: int) -> Logs:
         """Make one epoch; return its logs."""
         model, hooks, is_chief = self.model, self.hooks, self.strategy.is_chief
-        model.reset_metrics()
+        first, self._first = self._first, 0
+        if not first:  # else the epoch was interrupted, and goes on
+            model.reset_metrics()
         before = self._values()
         hooks.on_epoch_begin(epoch)
         self._share_changes(before)
@@ -184,7 +200,7 @@ class ParallelFit(ClusterFit):
         progress = make_progress(
             self.verbosity if is_chief else 0, f"Epoch {epoch + 1}/{stop}", self.passes.steps, self._logs
         )
-        done = self._run_epoch(shares, progress)
+        done = self._run_epoch(shares, progress, first)
         before = self._values()
         logs = self._logs() if done else {}
         self._epoch_of_validation, self._before = epoch, before
@@ -233,6 +249,12 @@ class ParallelFit(ClusterFit):
             if not self._share_states() and not self.strategy.is_chief:
                 self.plan.begin_epoch(epoch)
             return HandedOut(self._group, self.passes.epoch() if self.strategy.is_chief else None)
+        seed, self._seed_within = self._seed_within, None
+        if seed is not None:  # an interrupted epoch goes on
+            shares, self._shares = self._shares_in_order(self.strategy.shares, seed), None
+            if not self._share_states() and not self.strategy.is_chief:
+                self.plan.begin_epoch(epoch)
+            return shares
         if self.strategy.is_chief:
             shares = self._shares_of_epoch()
             self._tell(self._seed)
@@ -251,20 +273,20 @@ class ParallelFit(ClusterFit):
             global_generator().state = np.array(own, "int64")
         return bool(self._axes)
 
-    def _run_epoch(self, shares: Shares | HandedOut, progress: Progress) -> int:
-        """Make the steps of an epoch; return how many there were."""
+    def _run_epoch(self, shares: Shares | HandedOut, progress: Progress, first: int) -> int:
+        """Make the steps of an epoch, of which some may have been done before; return how many it has."""
         hooks, model = self.hooks, self.model
         watches = self._tell(hooks.wants_batches("train"))
         reads_logs = watches and hooks.reads_batch_logs("train")
-        done, together, steps = 0, model.steps_per_execution, self._tell(self.passes.steps)
+        done, together, steps = first, model.steps_per_execution, self._tell(self.passes.steps)
 
         def end_group() -> None:
-            before = self._values()
+            before, self._done = self._values(), done
             hooks.end_batch("train", done - 1, self._logs() if reads_logs else {})
             self._share_changes(before)
 
         while shares.has(done):
-            if watches and done % together == 0:
+            if watches and (done % together == 0 or done == first):
                 hooks.begin_batch("train", done)
             self._step(done, shares)
             done += 1

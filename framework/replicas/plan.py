@@ -75,9 +75,20 @@ class ReplicaPlan(StepTracer):
 
     # --- random numbers ---------------------------------------------------------------------------------------------
 
-    def begin_draws(self, states: Any = None) -> None:
-        """Begin an epoch with the states that the generators have, or those that the chief's had when it began."""
-        self.begin_states = self.states() if states is None else [[int(part) for part in state] for state in states]
+    def begin_draws(self, states: Any = None, batches: int = 0) -> None:
+        """Begin an epoch with the states that the chief's generators had when it began.
+
+        Args:
+            states: these; None for those that the generators have now.
+            batches: how many batches of the epoch were done by then.
+        """
+        if states is not None:
+            self.begin_states = [[int(part) for part in state] for state in states]
+        elif self.draws_by_row:
+            pairs = zip(self.states(), self.keys, strict=True)
+            self.begin_states = [[seed, counter - batches * count] for (seed, counter), count in pairs]
+        else:
+            self.begin_states = self.states()
 
     def draw_for(self, epoch: int, share: int, shares: Shares | SuppliedRows) -> None:
         """Have the generators give the keys for a share.

@@ -207,7 +207,9 @@ class ReplicaFit(ReplicaMember):
         """Have the callbacks, the ps tasks and the other workers begin an epoch."""
         self.model.reset_metrics()
         self.hooks.on_epoch_begin(epoch)
-        rows = run.enter_epoch()
+        rows = run.enter_epoch(None if self._hands_out else self.strategy.shares)
+        done: Any = [] if rows is None else rows["done"]
+        first = self.passes.done_before if rows is None else len(done) // int(rows["shares"])
         self._push_changed()
         if not self._is_announced:
             self._announce_begin(epoch)
@@ -221,14 +223,13 @@ class ReplicaFit(ReplicaMember):
         else:
             shares = self._shares_in_order(int(rows["shares"]), [int(part) for part in rows["seed"]])
         self._shares = None  # those of the first epoch, if they were not used
-        done: Any = [] if rows is None else rows["done"]
         batches = -1 if self._hands_out else self.data.batches or 0
         number = self.programs.begin_epoch(batches, shares.parts, np.asarray(done, "int64"))
-        found = Current(epoch, number, shares, len(done) // shares.parts, self._applied)
+        found = Current(epoch, number, shares, first, self._applied)
         if rows is not None:  # steps may have been applied that callbacks have not seen yet
             found.seen = found.shown = min(int(rows.get("seen", found.first)), found.first)
         self._note(epoch, found.first)
-        self.plan.begin_draws(None if rows is None else rows.get("states"))
+        self.plan.begin_draws(None if rows is None else rows.get("states"), 0 if rows is None else first)
         message = {"epoch": epoch, "number": number, "seed": self._seed, "shares": shares.parts}
         message |= {"states": self.plan.begin_states, "place": place_of(self.passes)}
         self.programs.announce({**message, "first": found.first, "applied": found.applied})
@@ -359,15 +360,6 @@ class ReplicaFit(ReplicaMember):
         """Return the account of the rows of the epoch that are in the values that were pulled last."""
         rows = {"seed": self._seed, "shares": self._parts, "done": self._done, "states": self.plan.begin_states}
         return {**rows, "seen": self._seen}
-
-    def _shares_in_order(self, parts: int, seed: list[int]) -> Shares:
-        """Return the shares of an epoch whose order was drawn before; nothing is drawn now."""
-        self._seed = seed
-        generator = global_generator()
-        state = generator.state
-        shares = Shares(self.data, parts, seed)
-        generator.state = state
-        return shares
 
     def _supplied(self, parts: int) -> SuppliedRows:
         return SuppliedRows(parts, lambda: self.programs)  # which may be others by then

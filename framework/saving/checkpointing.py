@@ -357,14 +357,48 @@ class TrainingRun:
             self._restore(state)
         return range(state["epoch"], state["epoch"] if state["stop_training"] and not state["batch"] else epochs)
 
-    def enter_epoch(self) -> State | None:
-        """Restore what was saved in the midst of the epoch that has just begun; return the account of its rows."""
+    def enter_epoch(self, shares: int | None = None) -> State | None:
+        """Restore what was saved in the midst of the epoch that has just begun.
+
+        Args:
+            shares: into how many shares workers cut each batch, if they read rows by their numbers. None where this
+                process reads the batches in order.
+
+        Returns:
+            With `shares`, the account of the rows that are done: the state of which their order is drawn (``seed``),
+            their numbers (``done``) as ``shares`` of batches. None if nothing was saved within an epoch.
+
+        Raises:
+            SavedFileError: the epoch can't go on here.
+        """
         if self._loaded is None:
             return None
-        state = self._loaded
+        state, position, rows = self._loaded, self._loaded["data"], self._loaded.get("rows")
+        if shares is None and rows is not None:
+            random_before = {**state["random"], "engine": np.asarray(rows["seed"], "int64")}
+            batches = self.batches_done(rows)
+            state = {**state, "data": {"passes": position["passes"] + 1, "batches": batches, "random": random_before}}
+        elif shares is not None and rows is None:
+            seed = [int(part) for part in position["random"]["engine"]]
+            rows = {"seed": seed, "shares": shares, "done": [*range(position["batches"] * shares)]}
+            state = {**state, "data": {"passes": position["passes"] - 1, "batches": 0, "random": None}}
         self._restore(state)
-        rows = state.get("rows")
-        return None if rows is None else {**rows, "batch": state["batch"]}
+        return None if shares is None else rows
+
+    def batches_done(self, rows: State) -> int:
+        """Return how many batches of an epoch are done.
+
+        Raises:
+            SavedFileError: those that are done are not the first ones.
+        """
+        batches, rest = divmod(len(rows["done"]), int(rows["shares"]))
+        if rest or [int(share) for share in rows["done"]] != [*range(len(rows["done"]))]:
+            raise SavedFileError(
+                f"{self._path!r} was saved within an epoch by workers that had computed parts of several batches, as "
+                "with backup workers or sync=False. Only ParameterServer can go on from there: go on under it, or "
+                "delete the backup to start from the beginning."
+            )
+        return batches
 
     def _restore(self, state: State) -> None:
         self._loaded = None
