@@ -304,6 +304,12 @@ class Pipeline(Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Pipeline:
-        """Return a pipeline from what `get_config` gave."""
-        layers = [deserialize_keras_object(layer) for layer in config["layers"]]
-        return cls(layers, config.get("name"))
+        """Return a pipeline from what `get_config` gave.
+
+        Raises:
+            ValueError: the config has no list of layers.
+        """
+        layers = config.get("layers")
+        if not isinstance(layers, (list, tuple)):
+            raise ValueError(f"Pipeline.from_config: expected a list of configs under 'layers'; got {config!r}.")
+        return cls([deserialize_keras_object(layer) for layer in layers], config.get("name"))

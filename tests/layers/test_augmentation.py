@@ -259,6 +259,7 @@ def test_equalized_values_are_about_equally_frequent() -> None:
         (lambda: L.RandAugment()(np.ones((2, 2))), r"expects one image \(3 axes\) or a batch"),
         (lambda: L.RandAugment()({"pictures": IMAGES}), "takes images, or a dict"),
         (lambda: L.Pipeline(cast(Any, [3])), "Pipeline takes a list of layers, got 3 of type int"),
+        (lambda: L.Pipeline.from_config({"name": "p"}), "expected a list of configs under 'layers'"),
     ],
 )
 def test_refused(make: Any, match: str) -> None:

@@ -493,8 +493,8 @@ class Squeeze(Op):
 def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     """Return `x` without axes of size 1: those that `axis` names, or all of them.
 
-    In a graph these are the axes whose size is known there to be 1. An axis of unknown size stays, as in Keras's shapes:
-    the axis of the batch is not lost where a batch has one row. Name an axis to remove it.
+    In a graph these are the axes whose size is known there to be 1. An axis of unknown size stays, as in Keras's
+    shapes: the axis of the batch is not lost where a batch has one row. Name an axis to remove it.
 
     Raises:
         ValueError: a named axis has another size.
