@@ -301,3 +301,15 @@ def test_gradient_inside_a_loop(tmp_path: Path) -> None:
 
     root = ab.while_loop(lambda i, y: i < 20, body, (0, ops.ones_like(x)))[1]
     compare(tmp_path, [{x: np.float32(16)}], [root, *ab.gradients(root, [x])])
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_gradient_of_scattered_gathered_and_split_elements(size: int | None, tmp_path: Path) -> None:
+    x, indices = ab.placeholder((3, size), "float32"), ab.placeholder((None,), "int32")
+    array = ab.TensorArray("float32", 4, element_shape=(size,)).unstack(ops.concatenate([x, x[:1]]) ** 3)
+    array = array.scatter(indices, x * x)
+    y = ops.sum(array.gather([2, 0, 2]) ** 2) + ops.sum(array.stack() * 2.0)
+    pieces = ab.TensorArray("float32", 2, element_shape=(None, size), infer_shape=False).split(x * x, [2, 1])
+    z = ops.sum(pieces.read(1) ** 2) + ops.sum(pieces.concat() ** 3)
+    outputs = [y, *ab.gradients(y, [x]), z, *ab.gradients(z, [x])]
+    compare(tmp_path, [{x: floats(3, 2), indices: np.array(k, "int32")} for k in ([0, 3, 1], [1, 2, 1])], outputs)

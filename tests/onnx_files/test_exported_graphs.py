@@ -239,11 +239,21 @@ def _python(x: Any) -> Any:
     return ops.numpy_function(np.sin, [x], "float32")
 
 
+def _gradient_of_loops_three_deep(x: Any) -> Any:
+    def nested(depth: int, y: Any) -> Any:
+        if not depth:
+            return ops.sin(y)
+        return ab.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, nested(depth - 1, y)), (0, y))[1]
+
+    return ab.gradients(ops.sum(nested(3, x)), [x])[0]
+
+
 REFUSED = {
     _drawn: "random numbers",
     _written: "writes a variable",
     _written_in_a_branch: "writes a variable",
     _python: "Python function",
+    _gradient_of_loops_three_deep: "loop in a loop in a loop",
 }
 
 

@@ -1,15 +1,24 @@
-"""Convolutions and pooling: the engine's channels come last, ONNX's behind the batch."""
+"""Convolutions, pooling and their gradients: the engine's channels come last, ONNX's behind the batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from ....engine.graph.graph import Operation
-from ....engine.ops.neural.convolution import Conv, ConvInputGrad
-from ....engine.ops.neural.pooling import AveragePool, MaxPool
+from ....engine.ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
+from ....engine.ops.neural.pooling import (
+    AveragePool,
+    AveragePoolGrad,
+    MaxPool,
+    MaxPoolGather,
+    MaxPoolGrad,
+    MaxPoolPlaces,
+)
 from .registry import exports, op_of
-from .shapes import rank_of, shape_input
-from .writer import Writer
+from .shapes import positions, rank_of, shape_input
+from .writer import LONG, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,17 +27,17 @@ if TYPE_CHECKING:
 Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 
 
-def channels_first(w: Writer, x: str, rank: int) -> str:
+def _channels_first(w: Writer, x: str, rank: int) -> str:
     """Return a value with its last axis behind the first."""
     return w.transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
 
-def channels_last(w: Writer, x: str, rank: int) -> str:
+def _channels_last(w: Writer, x: str, rank: int) -> str:
     """Return a value with its second axis at the end."""
     return w.transpose(x, [0, *range(2, rank), 1])
 
 
-def padding_attributes(padding: Padding, kernel: Sequence[int], dilation: Sequence[int]) -> dict[str, Any]:
+def _padding(padding: Padding, kernel: Sequence[int], dilation: Sequence[int]) -> dict[str, Any]:
     """Return ONNX's attributes for a padding."""
     if padding == "valid":
         return {}
@@ -39,7 +48,7 @@ def padding_attributes(padding: Padding, kernel: Sequence[int], dilation: Sequen
     return {"pads": [pair[0] for pair in padding] + [pair[1] for pair in padding]}
 
 
-def cut(w: Writer, x: str, padding: Padding) -> tuple[str, Padding]:
+def _cut(w: Writer, x: str, padding: Padding) -> tuple[str, Padding]:
     """Return the input without the cells that negative widths cut off, and the widths that are left."""
     if isinstance(padding, str) or all(width >= 0 for pair in padding for width in pair):
         return x, padding
@@ -50,7 +59,7 @@ def cut(w: Writer, x: str, padding: Padding) -> tuple[str, Padding]:
     return x, tuple((max(before, 0), max(behind, 0)) for before, behind in padding)
 
 
-def cells_before(w: Writer, padding: Any, sizes: str, outs: str, reach: Sequence[int], strides: Sequence[int]) -> str:
+def _cells_before(w: Writer, padding: Any, sizes: str, outs: str, reach: Sequence[int], strides: Sequence[int]) -> str:
     """Return how many cells are put before each axis, an int64 vector.
 
     Args:
@@ -81,7 +90,7 @@ def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
     if None in shape or channels[-1] is None:
         raise ValueError("the shape of the kernel and the number of channels must be known")
     sizes = list(shape[:-2])
-    first, padding = cut(w, channels_first(w, x, rank), op.padding)
+    first, padding = _cut(w, _channels_first(w, x, rank), op.padding)
     weights = w.transpose(kernel, [rank - 1, rank - 2, *range(rank - 2)])
     result = w.add(
         "Conv",
@@ -91,9 +100,9 @@ def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
         strides=list(op.strides),
         dilations=list(op.dilation),
         group=channels[-1] // shape[-2],
-        **padding_attributes(padding, sizes, op.dilation),
+        **_padding(padding, sizes, op.dilation),
     )
-    return channels_last(w, result, rank)
+    return _channels_last(w, result, rank)
 
 
 @exports("conv_input_grad")
@@ -115,21 +124,21 @@ def _conv_input_grad(w: Writer, node: Operation, dy: str, kernel: str, shape: st
         windows = zip(outs, op.strides, reach, wanted[1:-1], strict=True)
         before = w.ints(*[max((out - 1) * step + span - size, 0) // 2 for out, step, span, size in windows])
     else:
-        sizes_of = [w.slice(each, 1, -1, 0) for each in (shape_input(w, shape), w.shape(dy))]
-        before = cells_before(w, op.padding, *sizes_of, reach, op.strides)
+        wide, narrow = w.slice(shape_input(w, shape), 1, -1, 0), w.slice(w.shape(dy), 1, -1, 0)
+        before = _cells_before(w, op.padding, wide, narrow, reach, op.strides)
     full = w.add(
         "ConvTranspose",
-        channels_first(w, dy, rank),
+        _channels_first(w, dy, rank),
         weights,
         kernel_shape=sizes,
         strides=list(op.strides),
         dilations=list(op.dilation),
         group=wanted[-1] // known[-2],
     )
-    return channels_last(w, fitted(w, full, before, shape, rank), rank)
+    return _channels_last(w, _fitted(w, full, before, shape, rank), rank)
 
 
-def fitted(w: Writer, full: str, start: str, shape: str, rank: int) -> str:
+def _fitted(w: Writer, full: str, start: str, shape: str, rank: int) -> str:
     """Fit a transposed convolution to the wanted sizes: without the cells before the input, and with zeros behind."""
 
     sizes = w.slice(shape_input(w, shape), 1, -1, 0)
@@ -147,9 +156,169 @@ def _pool(w: Writer, node: Operation, x: str) -> str:
     rank = rank_of(node)
     result = w.add(
         "MaxPool" if node.type == "max_pool" else "AveragePool",
-        channels_first(w, x, rank),
+        _channels_first(w, x, rank),
         kernel_shape=list(op.pool_size),
         strides=list(op.strides),
-        **padding_attributes(op.padding, op.pool_size, (1,) * len(op.strides)),
+        **_padding(op.padding, op.pool_size, (1,) * len(op.strides)),
     )
-    return channels_last(w, result, rank)
+    return _channels_last(w, result, rank)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+@exports("conv_filter_grad")
+def _conv_filter_grad(w: Writer, node: Operation, x: str, dy: str, shape: str) -> str:
+    """Return a convolution of the input with the cotangent, where samples are the channels; strides dilate it."""
+    op = op_of(node, ConvFilterGrad)
+    rank = rank_of(node)
+    known, channels, outputs = op.shape, (node.inputs[0].shape or (None,))[-1], (node.inputs[1].shape or (None,))[-1]
+    if known is None or None in known or channels is None or outputs is None:
+        raise ValueError("the shape of the kernel and the number of channels must be known")
+    kernel = [int(size or 0) for size in known[:-2]]
+    groups = channels // int(known[-2] or 1)
+    reach = [(size - 1) * step + 1 for size, step in zip(kernel, op.dilation, strict=True)]
+    first, padding = _cut(w, _channels_first(w, x, rank), op.padding)
+    sizes, outs = w.slice(w.shape(first), 2, 2**63 - 1, 0), w.slice(w.shape(dy), 1, -1, 0)
+    before = _cells_before(w, padding, sizes, outs, reach, op.strides)
+    # So many cells are read: up to the last window's end, some of which may be behind the input.
+    ends = w.add("Add", w.add("Mul", w.add("Sub", outs, w.ints(1)), w.ints(*op.strides)), w.ints(*reach))
+    behind = w.add("Sub", w.add("Sub", ends, before), sizes)
+    widths = w.concat([w.ints(0, 0), before, w.ints(0, 0), behind], 0)
+    padded = w.add("Pad", first, widths, w.like(0, first))
+    spatial = [*range(2, rank)]
+    if groups > 1:
+        cells = w.slice(w.shape(padded), 2, 2**63 - 1, 0)
+        parts = w.reshape(padded, w.concat([w.dim(x, 0), w.ints(groups, channels // groups), cells], 0))
+        turned = w.transpose(parts, [2, 1, 0, *[axis + 1 for axis in spatial]])
+        rows = w.concat([w.ints(channels // groups), w.add("Mul", w.dim(x, 0), w.ints(groups)), cells], 0)
+        image = w.reshape(turned, rows)
+    else:
+        image = w.transpose(padded, [1, 0, *spatial])
+    weights = w.transpose(dy, [rank - 1, 0, *range(1, rank - 1)])
+
+    def product() -> str:
+        strides, dilations = list(op.dilation), list(op.strides)
+        result = w.add("Conv", image, weights, strides=strides, dilations=dilations, group=groups)
+        return w.transpose(result, [*range(2, rank), 0, 1])
+
+    wanted = [*kernel, channels // groups, outputs]
+    return w.either(
+        w.compare("Greater", w.add("Size", dy, dtype=LONG), w.constant(np.zeros((), LONG))),  # Conv takes no 0 channels
+        product,
+        lambda: w.zeros(w.ints(*wanted), w.dtypes[x]),
+        lambda name: w.info(name, wanted),
+    )
+
+
+# --- gradients of pooling --------------------------------------------------------------------------------------------------------
+
+
+@exports("average_pool_grad")
+def _average_pool_grad(w: Writer, node: Operation, dy: str, shape: str) -> str:
+    """Share each value among the cells of its window: a transposed convolution with ones, one channel at a time."""
+    op = op_of(node, AveragePoolGrad)
+    rank = rank_of(node)
+    wanted = shape_input(w, shape)
+    sizes, outs = w.slice(wanted, 1, -1, 0), w.slice(w.shape(dy), 1, -1, 0)
+    ones = w.constant(np.ones((1, 1, *op.pool_size)).astype(w.dtypes[dy]))
+    strides = list(op.strides)
+    cells = w.expand(w.like(1, dy), w.concat([w.ints(1, 1), sizes], 0))
+    padding = _padding(op.padding, op.pool_size, (1,) * len(strides))
+    counts = w.add("Conv", cells, ones, strides=strides, **padding)
+    first = _channels_first(w, dy, rank)
+    alone = w.reshape(first, w.concat([w.ints(-1, 1), outs], 0))
+    before = _cells_before(w, op.padding, sizes, outs, op.pool_size, op.strides)
+
+    def spread() -> str:
+        full = w.add("ConvTranspose", w.add("Div", alone, counts), ones, strides=strides)
+        whole = w.reshape(
+            full, w.concat([w.slice(w.shape(first), 0, 2, 0), w.slice(w.shape(full), 2, 2**63 - 1, 0)], 0)
+        )
+        return _channels_last(w, _fitted(w, whole, before, wanted, rank), rank)
+
+    return w.either(
+        w.compare("Greater", w.add("Size", dy, dtype=LONG), w.constant(np.zeros((), LONG))),
+        spread,
+        lambda: w.zeros(wanted, w.dtypes[dy]),
+        lambda name: w.info(name, [None] * rank),
+    )
+
+
+def _column(w: Writer, values: str, axis: int, rank: int) -> str:
+    """Return a vector as an array that broadcasts along an axis."""
+    return w.unsqueeze(values, *[k for k in range(rank) if k != axis])
+
+
+def _starts(w: Writer, op: Any, sizes: str, outs: str, rank: int) -> list[str]:
+    """Return where windows begin, for each spatial axis, as arrays that broadcast over the result."""
+    before = _cells_before(w, op.padding, sizes, outs, op.pool_size, op.strides)
+    found: list[str] = []
+    for k, stride in enumerate(op.strides):
+        along = w.add("Mul", positions(w, w.slice(outs, k, k + 1, 0)), w.ints(stride))
+        found.append(_column(w, w.add("Sub", along, w.slice(before, k, k + 1, 0)), k + 1, rank))
+    return found
+
+
+@exports("max_pool_places")
+def _max_pool_places(w: Writer, node: Operation, x: str, y: str) -> str:
+    """Return the cell of each window that has its maximum, of the positions that `MaxPool` gives."""
+    op = op_of(node, MaxPoolPlaces)
+    rank = rank_of(node)
+    padding = _padding(op.padding, op.pool_size, (1,) * len(op.strides))
+    first = _channels_first(w, x, rank)
+    _, indices = w.add_many(
+        "MaxPool", first, dtypes=[None, LONG], kernel_shape=list(op.pool_size), strides=list(op.strides), **padding
+    )
+    rest = _channels_last(w, indices, rank)
+    sizes, outs = w.slice(w.shape(x), 1, -1, 0), w.slice(w.shape(y), 1, -1, 0)
+    place: str | None = None
+    factor = 1
+    starts = _starts(w, op, sizes, outs, rank)
+    for k in reversed(range(rank - 2)):
+        size = w.slice(sizes, k, k + 1, 0)
+        cell = w.add("Mul", w.add("Sub", w.add("Mod", rest, size), starts[k]), w.ints(factor))
+        place = cell if place is None else w.add("Add", place, cell)
+        rest = w.add("Div", rest, size)
+        factor *= op.pool_size[k]
+    assert place is not None
+    return w.cast(place, node.outputs[0].dtype)
+
+
+def _flat_places(w: Writer, op: Any, places: str, shape: str, rank: int) -> str:
+    """Return where the maxima are among the elements of the input in row-major order.
+
+    Args:
+        w: what appends the nodes.
+        op: of the class of a pooling.
+        places: the cell of each window.
+        shape: that of the input, an int64 vector.
+        rank: of it.
+    """
+    outs = w.slice(w.shape(places), 1, -1, 0)
+    starts = _starts(w, op, w.slice(shape, 1, -1, 0), outs, rank)
+    rest = w.cast(places, LONG)
+    cells: list[str] = []
+    for kernel in reversed(op.pool_size):
+        cells.insert(0, w.add("Mod", rest, w.ints(kernel)))
+        rest = w.add("Div", rest, w.ints(kernel))
+    flat = _column(w, positions(w, w.slice(shape, 0, 1, 0)), 0, rank)
+    for k, (cell, start) in enumerate(zip(cells, starts, strict=True)):
+        flat = w.add("Add", w.add("Mul", flat, w.slice(shape, k + 1, k + 2, 0)), w.add("Add", cell, start))
+    channels = w.slice(shape, rank - 1, rank, 0)
+    return w.add("Add", w.add("Mul", flat, channels), _column(w, positions(w, channels), rank - 1, rank))
+
+
+@exports("max_pool_grad")
+def _max_pool_grad(w: Writer, node: Operation, dy: str, places: str, shape: str) -> str:
+    wanted = shape_input(w, shape)
+    flat = w.zeros(w.add("ReduceProd", wanted, keepdims=1), w.dtypes[dy])
+    where = _flat_places(w, op_of(node, MaxPoolGrad), places, wanted, rank_of(node))
+    values = [w.reshape(each, w.ints(-1)) for each in (where, dy)]
+    return w.reshape(w.add("ScatterElements", flat, *values, axis=0, reduction="add"), wanted)
+
+
+@exports("max_pool_gather")
+def _max_pool_gather(w: Writer, node: Operation, x: str, places: str) -> str:
+    where = _flat_places(w, op_of(node, MaxPoolGather), places, w.shape(x), rank_of(node))
+    return w.add("Gather", w.reshape(x, w.ints(-1)), where, axis=0)

@@ -15,6 +15,7 @@ from ....engine.graph.spec import ArraySpec, TensorSpec
 from ....engine.ops.containers.tensor_arrays import ArrayEmpty, ArrayReadOrEmpty
 from .arrays import Array, Dense, Fresh, Sequence, as_dense, as_sequence, is_static, rank_of_element
 from .registry import attribute, exports, op_of
+from .shapes import positions
 from .writer import INT, LONG, Writer
 
 
@@ -108,7 +109,7 @@ def _longer(w: Writer, array: Dense | Sequence, length: str, row: str) -> Dense 
     """Return an array with at least so many elements (an int64 scalar), of the shape of `row` (an int64 vector)."""
     more = w.add("Max", w.add("Sub", length, _length(w, array)), w.constant(np.zeros((), LONG)))
     if isinstance(array, Dense):
-        whole = w.reshape(array.name, w.concat([w.dim(array.name, 0), row], 0))  # an empty one may not know its sizes
+        whole = w.reshape(array.name, w.concat([w.dim(array.name, 0), row], 0))  # sizes of an empty one may be 0
         missing = w.zeros(w.concat([w.unsqueeze(more, 0), row], 0), w.dtypes[array.name])
         return Dense(w.concat([whole, missing], 0))
     none = w.zeros(w.add("Mul", row, w.ints(0)), w.dtypes[array.name])
@@ -232,7 +233,11 @@ def _clear(w: Writer, node: Operation, array: Array, index: str) -> Array:
     if isinstance(array, Fresh):
         return array
     spec: Any = node.outputs[0].spec
-    held = _existing(w, array, spec.element)
+    return _cleared(w, _existing(w, array, spec.element), index, spec)
+
+
+def _cleared(w: Writer, held: Dense | Sequence, index: str, spec: Any) -> Dense | Sequence:
+    """Return an array without an element."""
     if isinstance(held, Dense):
         place = w.unsqueeze(w.vector(index), 0)
         row = w.concat([w.ints(1), w.slice(w.shape(held.name), 1, 2**63 - 1, 0)], 0)
@@ -240,11 +245,8 @@ def _clear(w: Writer, node: Operation, array: Array, index: str) -> Array:
         def cleared() -> str:
             return w.add("ScatterND", held.name, place, w.zeros(row, w.dtypes[held.name]))
 
-        def tensor_info(name: str) -> Any:
-            shape = spec.element.shape
-            return w.info(name, None if shape is None else [None] * (len(shape) + 1))
-
-        return Dense(w.either(_inside(w, held, index), cleared, lambda: w.add("Identity", held.name), tensor_info))
+        info = _rank_info(w, TensorSpec(_one_more(spec), spec.dtype))
+        return Dense(w.either(_inside(w, held, index), cleared, lambda: w.add("Identity", held.name), info))
 
     def without() -> str:
         none = w.zeros(w.ints(*[0] * max(1, rank_of_element(spec.element))), w.dtypes[held.name])
@@ -261,15 +263,18 @@ def _clear_many(w: Writer, node: Operation, array: Array, indices: str) -> Array
     spec: Any = node.outputs[0].spec
     places = w.cast(indices, LONG)
     held = _existing(w, array, spec.element)
-    if isinstance(held, Sequence):
-        raise ValueError("the gradient of a scatter into an array of elements of several shapes is not written as ONNX")
-    length = w.dim(held.name, 0)
-    ends = w.concat([w.add("Add", places, w.ints(1)), w.ints(0)], 0)
-    row = w.slice(w.shape(held.name), 1, 2**63 - 1, 0)
-    longer = _longer(w, held, w.add("ReduceMax", ends, keepdims=0), row)
-    zeros = w.zeros(w.concat([w.shape(places), row], 0), w.dtypes[held.name])
-    cleared = w.add("ScatterND", longer.name, w.unsqueeze(places, -1), zeros)
-    return Dense(w.slice(cleared, 0, length, 0))
+    info = w.sequence_info if isinstance(held, Sequence) else _rank_info(w, TensorSpec(_one_more(spec), spec.dtype))
+
+    def body(iteration: str, names: Any) -> Any:
+        place = w.add("Gather", places, iteration, axis=0)
+        return [_cleared(w, type(held)(names[0]), place, spec).name], []
+
+    return type(held)(w.repeat(w.squeeze(w.dim(places, 0), 0), [held.name], body, info)[0])
+
+
+def _one_more(spec: ArraySpec) -> Any:
+    """Return what is known of the shape of an array's elements behind each other."""
+    return None if spec.element.shape is None else (None, *spec.element.shape)
 
 
 # --- all elements ---------------------------------------------------------------------------------------------------
@@ -312,6 +317,20 @@ def _gather_like(w: Writer, node: Operation, array: Array, indices: str, shape: 
         return w.zeros(sizes, spec.dtype)
     element = TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype)
     return _gathered(w, _existing(w, array, element), w.cast(indices, LONG), sizes, element)
+
+
+@exports("array_scatter_grad")
+def _scatter_grad(w: Writer, node: Operation, array: Array, indices: str, shape: str) -> str:
+    """Gather elements; of an index that comes twice its last occurrence alone gets the element."""
+    found = _gather_like(w, node, array, indices, shape)
+    places = w.cast(indices, LONG)
+    numbers = positions(w, w.dim(places, 0))
+    ends = w.concat([w.add("Add", places, w.ints(1)), w.ints(0)], 0)
+    none = w.expand(w.constant(np.array(-1, LONG)), w.add("ReduceMax", ends, keepdims=1))
+    winners = w.add("ScatterElements", none, places, numbers, axis=0, reduction="max")
+    is_last = w.compare("Equal", w.add("Gather", winners, places, axis=0), numbers)
+    rank = len(node.outputs[0].shape or (None,))
+    return w.where(w.unsqueeze(is_last, *range(1, rank)), found, w.like(0, found))
 
 
 @exports("array_lengths")

@@ -19,7 +19,6 @@ from ..errors import OnnxError
 from ..protos import element_type, load_onnx, tensor_proto
 from . import (  # noqa: F401 - they register rules
     arrays,
-    convolution_gradients,
     convolutions,
     cotangents,
     elementwise,

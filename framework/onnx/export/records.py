@@ -119,4 +119,9 @@ def _is_even(symbol: Symbol) -> bool:
 def _as_element(w: Writer, value: Any, symbol: Symbol) -> str:
     """Return a value as an element of a sequence: an array as the tensor of its elements."""
     spec = symbol.spec
+    if isinstance(spec, ArraySpec) and isinstance(spec.element, ArraySpec):
+        raise ValueError(
+            "the gradient of a loop in a loop in a loop keeps arrays of arrays of arrays, and ONNX's sequences hold no "
+            "sequences"
+        )
     return as_dense(w, value, spec.element) if isinstance(spec, ArraySpec) else value

@@ -43,7 +43,7 @@ _BY_MODULE = {
     "factorisations": "ONNX has no operators that factor matrices",
     "spectral": "ONNX has no operators that factor matrices",
     "tensor_stores": "ONNX has no tables of tensors under keys",
-    "records": "records of loops are kept for gradients only",
+    "records": "ONNX has no recursion, and records of its calls are kept for gradients only",
     "fused": "it is made by passes, which run after an export",
     "packed": "it is made by passes, which run after an export",
     "ragged_batches": "it is made by passes, which run after an export",
@@ -62,6 +62,4 @@ def reason_for(op: type[Op]) -> str:
     for part in reversed(parts):
         if part in _BY_MODULE:
             return _BY_MODULE[part]
-    if op.type_name.endswith("_grad") or "grad" in op.type_name:
-        return "it is the gradient of an op, for which no rule is written"
     return "no rule is written for it"
