@@ -114,6 +114,45 @@ def test_op_over_unknown_sizes_in_other_opsets(sample: Sample, opset: int, tmp_p
     compare(sample, tmp_path, key[0] not in NEEDS_SIZES, opset)
 
 
+# Gradients of determinants take inverses.
+WITHOUT_GRADIENTS = ("determinant",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [pytest.param(sample, id=name) for name, sample in WITH_RULES])
+def test_gradient_of_an_op_gives_the_same_in_onnxruntime(sample: Sample, tmp_path: Path) -> None:
+    """By each input that has a gradient, for a cotangent of its own for each output."""
+    key = (sample.op.type_name, sample.label)
+    if key in DIFFERENT or key in REFUSED or key[0] in WITHOUT_GRADIENTS:
+        pytest.skip("tested above, or not exported")
+    arrays = arrays_of(sample)
+    if any(array.dtype.name in ("bfloat16", "float16") for array in arrays):
+        pytest.skip("rounded differently")
+    graph = Graph()
+    with graph.as_default():
+        inputs = [graph.add(Placeholder(TensorSpec(each.shape, each.dtype)), ()).outputs[0] for each in arrays]
+        outputs = [each for each in graph.add(sample.op, inputs).outputs if each.dtype.kind == "f"]
+        sources = [each for each in inputs if each.dtype.kind == "f"]
+        if not outputs or not sources:
+            pytest.skip("no gradient")
+        seeds = [graph.add(Placeholder(each.spec), ()).outputs[0] for each in outputs]
+        found = [each for each in ab.gradients(outputs, sources, seeds) if each is not None]
+        wanted = [each.to_dense() if isinstance(each, ab.IndexedSlices) else each for each in found]
+    if not wanted:
+        pytest.skip("no gradient")
+    fed = dict(zip(inputs, arrays, strict=True))
+    with np.errstate(all="ignore"):
+        values = ab.Session(graph).run(outputs, fed)
+        rng = np.random.default_rng(0)
+        fed |= {seed: rng.normal(size=np.shape(y)).astype(seed.dtype) for seed, y in zip(seeds, values, strict=True)}
+        results = ab.Session(graph).run(wanted, fed)
+    named = {f"x{number}": tensor for number, tensor in enumerate(fed)}
+    ab.onnx.export_graph(tmp_path / "g.onnx", named, {f"y{number}": each for number, each in enumerate(wanted)})
+    given = {name: as_feed(fed[tensor]) for name, tensor in named.items()}
+    for a, b in zip(run_file(tmp_path / "g.onnx", given), results, strict=True):
+        assert_same(a, b)
+
+
 def test_supported_ops_names_every_op_and_a_reason_for_what_has_no_rule() -> None:
     found = ab.onnx.supported_ops()
     assert len(found) > 240

@@ -164,7 +164,7 @@ def _pool(w: Writer, node: Operation, x: str) -> str:
     return _channels_last(w, result, rank)
 
 
-# --- gradients -------------------------------------------------------------------------------------------------------
+# --- gradients of convolutions ----------------------------------------------------------------------------------------
 
 
 @exports("conv_filter_grad")
@@ -211,7 +211,7 @@ def _conv_filter_grad(w: Writer, node: Operation, x: str, dy: str, shape: str) -
     )
 
 
-# --- gradients of pooling --------------------------------------------------------------------------------------------------------
+# --- gradients of pooling ---------------------------------------------------------------------------------------------
 
 
 @exports("average_pool_grad")
