@@ -114,8 +114,9 @@ def test_op_over_unknown_sizes_in_other_opsets(sample: Sample, opset: int, tmp_p
     compare(sample, tmp_path, key[0] not in NEEDS_SIZES, opset)
 
 
-# Gradients of determinants take inverses.
-WITHOUT_GRADIENTS = ("determinant",)
+# Gradients of determinants take inverses. onnxruntime takes a known size of 0 for 1 in Expand and Concat.
+WITHOUT_GRADIENTS = {("determinant", label) for label in ("stack", "matrix", "empty")}
+WITHOUT_GRADIENTS |= {("mean", "of nothing"), ("slice", "empty")}
 
 
 @pytest.mark.slow
@@ -123,7 +124,7 @@ WITHOUT_GRADIENTS = ("determinant",)
 def test_gradient_of_an_op_gives_the_same_in_onnxruntime(sample: Sample, tmp_path: Path) -> None:
     """By each input that has a gradient, for a cotangent of its own for each output."""
     key = (sample.op.type_name, sample.label)
-    if key in DIFFERENT or key in REFUSED or key[0] in WITHOUT_GRADIENTS:
+    if key in {*DIFFERENT, *REFUSED, *WITHOUT_GRADIENTS}:
         pytest.skip("tested above, or not exported")
     arrays = arrays_of(sample)
     if any(array.dtype.name in ("bfloat16", "float16") for array in arrays):
