@@ -132,4 +132,5 @@ def check_counts(method: str, **counts: Any) -> None:
         if not hasattr(value, "__index__") or isinstance(value, bool) or operator.index(value) < least:
             whole = "a positive integer" if least else "an integer from 0 up"
             remedy = f" Round it: {name}=int({value!r})." if isinstance(value, float) and value >= 1 else ""
-            raise ValueError(f"{method}({name}={value!r}): expected {whole}, got {type(value).__name__}.{remedy}")
+            got = value if type(value) is int else type(value).__name__
+            raise ValueError(f"{method}({name}={value!r}): expected {whole}, got {got}.{remedy}")

@@ -112,9 +112,10 @@ class TextVectorization(PreprocessingLayer):
         self._output_sequence_length = output_sequence_length
         if output_sequence_length is not None and self._output_mode != "int":
             raise ValueError(f"Layer {self.name!r}: output_sequence_length is for output_mode='int' only.")
-        if output_sequence_length is not None and not isinstance(output_sequence_length, int):
+        if output_sequence_length is not None and not _is_length(output_sequence_length):
             raise ValueError(
-                f"Layer {self.name!r}: output_sequence_length must be an integer, got {output_sequence_length!r}."
+                f"Layer {self.name!r}: output_sequence_length must be a positive integer, got "
+                f"{output_sequence_length!r}."
             )
         self._tokenize = Function(lambda texts: self._tokens(texts).values)
         self.autocast = False

@@ -81,6 +81,7 @@ def check_cell(cell: object) -> None:
 
     Raises:
         ValueError: it has no `call` or no `state_size`.
+        RuntimeError: it is a layer whose `__init__` did not call that of `Layer`.
     """
     missing = [name for name in ("call", "state_size") if getattr(cell, name, None) is None]
     if missing:
@@ -88,3 +89,5 @@ def check_cell(cell: object) -> None:
             f"{cell!r} is no cell: it has no {' and no '.join(missing)}. A cell defines call(x, states), which returns "
             "(output, new states), and state_size, an int or a list of ints."
         )
+    if isinstance(cell, Layer):
+        cell._check_initialized()

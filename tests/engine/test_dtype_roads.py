@@ -118,7 +118,8 @@ def test_numbers_are_cast_into_each_other(graph: Graph, source: str, wanted: str
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_strings_and_numbers_are_not_cast_into_each_other(name: str):
-    with pytest.raises(TypeError, match=f"Strings can't be cast to {name}; parse them with ops.strings.to_number"):
+    message = f"Strings can't be cast to {name}; parse them with ops.strings.to_number.*np.unique"
+    with pytest.raises(TypeError, match=message):
         ops.cast(["1"], name)
     with pytest.raises(TypeError, match=f"{name} can't be cast to strings; print the numbers with"):
         ops.cast(np.zeros(1, as_dtype(name)), "string")

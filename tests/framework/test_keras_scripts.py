@@ -223,6 +223,7 @@ def test_names_whose_meaning_shapes_decide_are_known():
         ("fit", {"validation_batch_size": 1.5}, "fit(validation_batch_size=1.5)"),
         ("evaluate", {"batch_size": 2.5}, "evaluate(batch_size=2.5)"),
         ("predict", {"batch_size": 2.5}, "predict(batch_size=2.5)"),
+        ("fit", {"epochs": -1}, "fit(epochs=-1): expected an integer from 0 up, got -1."),
         ("predict", {"steps": 0.5}, "predict(steps=0.5): expected a positive integer, got float."),
     ],
 )

@@ -367,7 +367,8 @@ def test_rows_of_tokens_are_taken_as_they_are() -> None:
         ({"ngrams": (1, -2)}, "ngrams must be a positive integer"),
         ({"ragged": True}, "ragged=True is not supported"),
         ({"output_mode": "count", "output_sequence_length": 3}, "output_sequence_length is for output_mode='int'"),
-        ({"output_sequence_length": 3.0}, "must be an integer"),
+        ({"output_sequence_length": 3.0}, "must be a positive integer, got 3.0"),
+        ({"output_sequence_length": -1}, "must be a positive integer, got -1"),
     ],
 )
 def test_text_vectorization_refuses_unknown_arguments(kwargs: dict[str, Any], message: str) -> None:
