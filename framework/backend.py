@@ -99,7 +99,10 @@ else:
         def __new__(cls, shape, dtype="float32", sparse=False, ragged=False, record_history=True, name=None):
             if sparse or ragged:
                 raise ValueError("KerasTensor: sparse=True and ragged=True are not supported; tensors are dense.")
-            return placeholder(tuple(shape), dtype, name)
+            tensor = placeholder(tuple(shape), dtype, name)
+            if name is not None:
+                tensor.annotations["name"] = name
+            return tensor
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for a public one

@@ -71,7 +71,10 @@ def check_readable(path: Path) -> None:
         IsADirectoryError: it is a folder.
     """
     if path.is_dir():
-        raise IsADirectoryError(f"{str(path)!r} is a folder, not a file. Give the name of a saved file.")
+        raise IsADirectoryError(
+            f"{str(path)!r} is a folder, not a file. Give the name of a saved file; what was exported is loaded by "
+            "ab.serving.load."
+        )
     if not path.exists():
         raise FileNotFoundError(f"There is no file {str(path)!r} (looked in {str(Path.cwd())!r}). Check the name.")
 

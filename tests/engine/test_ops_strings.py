@@ -159,6 +159,8 @@ def test_errors_of_values_come_when_the_program_runs(graph: Graph, build: Any, m
         (lambda: strings.length("a", "CHAR"), ValueError, "unit must be 'BYTE' or 'UTF8_CHAR'; got 'CHAR'"),
         (lambda: strings.substr("a", 0.0, 1), TypeError, "pos must be integers"),
         (lambda: strings.lower("a", "latin-1"), ValueError, "encoding must be 'utf-8', or ''"),
+        (lambda: strings.split("a", width=-1), ValueError, "width must be an integer from 0 up, or None .*; got -1"),
+        (lambda: strings.split("a", width=2.0), ValueError, "width must be an integer from 0 up, or None .*; got 2.0"),
         (lambda: strings.join([]), ValueError, "at least one tensor"),
         (lambda: strings.join([["a", "b"], ["a", "b", "c"]]), ValueError, "do not broadcast"),
         (lambda: strings.regex_full_match("a", "["), ValueError, "regex_full_match: pattern '\\[' is no regular"),

@@ -16,6 +16,7 @@ def test_an_input_has_the_name_that_it_was_given() -> None:
     assert x.name == model.inputs[0].name == "ages"
     assert repr(x) == "<Tensor ages float32[?,3]>"
     assert ab.Input((2,)).name.startswith("input_layer")
+    assert ab.KerasTensor((None, 3), name="ages").name == "ages"
 
 
 def test_inputs_of_two_models_may_have_one_name() -> None:

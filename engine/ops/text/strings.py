@@ -17,7 +17,7 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.dtypes import as_dtype
-from ...common.nest import is_sequence
+from ...common.nest import is_integer, is_sequence
 from ..base import Tensor, TensorLike, apply, apply_multi, convert_to_tensor
 from ..entrance import guard_entrances
 from . import numbers as text
@@ -191,8 +191,8 @@ def split(input: TensorLike, sep: str | None = None, maxsplit: int = -1, width: 
     array([['to', 'be'],
            ['or', '']], dtype=StringDType())
     """
-    if width is not None and width < 0:
-        raise ValueError(f"strings.split: width must be at least 0, or None for all parts; got {width}.")
+    if width is not None and (not is_integer(width) or width < 0):
+        raise ValueError(f"strings.split: width must be an integer from 0 up, or None for all parts; got {width!r}.")
     return SplitStrings(*apply_multi(StringSplit(sep or None, maxsplit, width), _strings(input, "split")))
 
 
