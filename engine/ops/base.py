@@ -197,10 +197,8 @@ def check_castable(source: DType, wanted: DType) -> None:
         TypeError: one of the dtypes is "string" and the other is not.
     """
     if dtypes.is_string(source) and not dtypes.is_string(wanted):
-        raise TypeError(
-            f"Strings can't be cast to {wanted.name}; parse them with ops.strings.to_number. Names of classes become "
-            "numbers by np.unique(names, return_inverse=True), or by layers.StringLookup."
-        )
+        names = "Names of classes become numbers by np.unique(names, return_inverse=True), or by layers.StringLookup."
+        raise TypeError(f"Strings can't be cast to {wanted.name}; parse them with ops.strings.to_number. {names}")
     if dtypes.is_string(wanted) and not dtypes.is_string(source):
         raise TypeError(f"{source.name} can't be cast to strings; print the numbers with ops.strings.as_string.")
 

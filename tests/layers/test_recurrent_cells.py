@@ -384,3 +384,18 @@ def test_wrong_arguments(make: Any, message: str) -> None:
 def test_what_does_not_fit_the_cell(cell: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         layers.RNN(cell()).build((None, None, 3))
+
+
+def test_a_cell_that_forgets_the_constructor_of_layer() -> None:
+    class Forgetful(layers.Layer):
+        state_size = 3
+
+        def __init__(self) -> None:
+            self.units = 3
+
+        def call(self, inputs: Any, states: Any) -> Any:
+            return inputs, states
+
+    for cell in (Forgetful(), [layers.GRUCell(3), Forgetful()]):
+        with pytest.raises(RuntimeError, match=r"Forgetful\.__init__\(\) did not call super"):
+            layers.RNN(cell)
