@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.tasks import PATIENCE
-from shared.waiting import in_time, reached
+from shared.waiting import SCRIPT_SECONDS, Waiting, go, in_time, reached
 
 from anabranch.distribute.commands.launch import Launch
 
@@ -74,17 +74,26 @@ def test_rows_are_handed_out_with_backup_workers_and_asynchronously(kind: str, t
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-def test_a_worker_that_takes_over_reads_its_own_generator_on_from_there(tmp_path: Path) -> None:
+def test_rows_of_a_worker_that_is_lost_count_once(lost: int, tmp_path: Path) -> None:
+    """A worker that takes over from the chief reads its own generator on from there."""
     for name in ("reached", "go"):
         os.mkfifo(tmp_path / name)
-    with Launch(2, 2, [SCRIPT, "ParameterServer", str(tmp_path), "lost"]) as run:
+    with Launch(2, 2, [SCRIPT, "ParameterServer", str(tmp_path), "lost"], max_restarts=lost) as run:
         assert reached(tmp_path) == "the place"
-        run.workers[0].kill()
-        assert in_time(run.wait) == 0
-    mine = found(tmp_path, 1)
+        run.workers[lost].kill()
+        if lost == 1:  # it is started again
+            status = Waiting(run.wait)
+            go(tmp_path)
+            assert status.result(SCRIPT_SECONDS) == 0
+        else:
+            assert in_time(run.wait) == 0
+    mine = [found(tmp_path, worker) for worker in range(2) if worker or lost]
     (tmp_path / "alone").mkdir()
-    assert_same(mine, alone(tmp_path / "alone", "none is lost"))
+    expected = alone(tmp_path / "alone", "none is lost")
+    for each in mine:
+        assert_same(each, expected)
 
 
 def test_an_error_in_the_chiefs_data_ends_all(tmp_path: Path, capfd: Any) -> None:
