@@ -577,6 +577,10 @@ def _find_function(config: dict[str, Any]) -> Any:
         if found is not None:
             return found
     found = _find_builtin(module, name)
+    if found is None and module == "builtins":  # Keras up to 3.6 left out the package: of one such function it is that
+        known = {**_objects_by_name, **(_scoped_objects.get() or {})}
+        named = [item for key, item in known.items() if key.endswith(f">{name}")]
+        found = named[0] if len(named) == 1 and not isinstance(named[0], type) else None
     if found is None:
         short = name.rpartition(">")[2]
         raise UnknownObjectError(

@@ -143,3 +143,20 @@ def test_operations_of_a_model_are_in_h5_files(tmp_path: Path) -> None:
     model.save(tmp_path / "m.h5")
     again = ab.load_model(tmp_path / "m.h5")
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_registered_functions_of_keras_3_6_are_found_by_name() -> None:
+    @ab.saving.register_keras_serializable(package="old_keras")
+    def squared_of_old_keras(x: Any) -> Any:
+        return x**2
+
+    config = {"module": "builtins", "class_name": "function", "config": "squared_of_old_keras"}
+    assert ab.saving.deserialize_keras_object({**config, "registered_name": "function"}) is squared_of_old_keras
+
+    @ab.saving.register_keras_serializable(package="another", name="squared_of_old_keras")
+    def another(x: Any) -> Any:
+        return x
+
+    with pytest.raises(TypeError, match=r"names function 'squared_of_old_keras', which is not known here"):
+        ab.saving.deserialize_keras_object({**config, "registered_name": "function"})
+    assert ab.saving.deserialize_keras_object({**config, "config": "another>squared_of_old_keras"}) is another
