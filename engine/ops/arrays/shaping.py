@@ -491,10 +491,7 @@ class Squeeze(Op):
 
 
 def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
-    """Return `x` without axes of size 1: those that `axis` names, or all of them.
-
-    In a graph these are the axes whose size is known there to be 1. An axis of unknown size stays, as in Keras's
-    shapes: the axis of the batch is not lost where a batch has one row. Name an axis to remove it.
+    """Return `x` without axes of size 1: those that `axis` names, or all whose size is known (axes of batches stay).
 
     Raises:
         ValueError: a named axis has another size.
@@ -502,8 +499,6 @@ def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
     >>> import anabranch as ab
     >>> ab.ops.squeeze([[1.0], [2.0]], -1).shape
     (2,)
-    >>> ab.ops.squeeze(ab.Input((1, 4))).shape
-    (None, 4)
     """
     tensor = convert_to_tensor(x)
     if axis is None:
