@@ -314,3 +314,15 @@ def test_first_state_of_open_sizes(open_sizes: tuple[int | str, int | str]) -> N
     assert [tuple(each.shape) for each in found] == [(5, 1, 2, 4), (1, 2, 4), (1, 2, 4)]
     with pytest.raises(ValueError, match=r"shape"):
         layer({"x": np.zeros((5, 2, 3), "float32"), "h": np.zeros((1, 4, 2), "float32")})
+
+
+def test_squeeze_without_axes_removes_those_that_turn_out_to_be_of_size_1() -> None:
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    ends = [helper.make_tensor_value_info("x", kind, ["n", 1, "m"]), helper.make_tensor_value_info("y", kind, None)]
+    graph = helper.make_graph([helper.make_node("Squeeze", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    layer = ab.onnx.load(helper.make_model(graph))
+    for shape, expected in (((2, 1, 3), (2, 3)), ((1, 1, 3), (3,)), ((1, 1, 1), ())):
+        assert ab.function(layer)(ab.constant(np.ones(shape, "float32"))).shape == expected
+        with ab.Graph().as_default():
+            x = ab.placeholder((None, 1, None), "float32")
+            assert np.shape(ab.Session().run(layer(x), {x: np.ones(shape, "float32")})) == expected

@@ -9,6 +9,7 @@ import numpy as np
 
 from ....engine import ops
 from ....engine.graph import Tensor
+from ....engine.ops.arrays.shaping import Squeeze
 from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .reading import initializer_array
@@ -100,7 +101,9 @@ def _squeeze(node: Node, x: TensorLike, axes: Sequence[int] | None = None) -> No
     found = _axes(node, axes)
     if isinstance(x, Dims):
         return Dims(x.entries, scalar=True)
-    return ops.squeeze(tensor(x), found) if found != [] else x
+    if found is None:  # also axes whose size, 1, is known at run time only
+        return ops.apply(Squeeze(None), tensor(x))
+    return ops.squeeze(tensor(x), found) if found else x
 
 
 @imports("Unsqueeze", dims=True)
