@@ -20,6 +20,7 @@ from ..base import TensorLike, apply, as_floating, cast, convert_to_tensor
 from ..left_out import LeavesOut
 from ..math.comparison import equal, greater_equal, less, logical_and, logical_or, maximum, not_equal, where
 from ..math.elementwise import is_real
+from ..math.reduced import widened
 from ..math.reduction import max as max_of
 from ..math.running import LinearScan, Shift
 from .axes import flip, moveaxis, roll
@@ -419,7 +420,7 @@ def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: Any = 
     Tensor([2.5, 0. , 2. ], dtype=float32)
     """
     rows, ids = _rows_and_ids("segment_mean", as_floating(data), segment_ids)
-    wide = cast(rows, dtypes.accumulator_of(rows.dtype) or rows.dtype)
+    wide = widened(rows)
     total = _reduced("segment_mean", SegmentSum, wide, ids, num_segments)
     counts = _reduced("segment_mean", SegmentSum, ones((dim(ids, 0),), total.dtype), ids, dim(total, 0))
     return cast(scale_rows(total, 1 / maximum(counts, 1)), rows.dtype)

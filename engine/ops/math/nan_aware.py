@@ -10,7 +10,7 @@ from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor
 from .comparison import isnan, logical_not, where
 from .elementwise import absolute
 from .mathematics import sqrt
-from .reduced import AxisLike
+from .reduced import AxisLike, widened
 from .reduction import all as all_true
 from .reduction import argmax, argmin, prod
 from .reduction import max as maximum_of
@@ -100,7 +100,7 @@ def _where_some(x: Tensor, axis: AxisLike, keepdims: bool, result: Tensor, other
 def _wide(x: TensorLike) -> tuple[Tensor, Any]:
     """Return `x` in the dtype in which its statistics are computed, and that of the result."""
     tensor = as_floating(x)
-    return cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype), tensor.dtype
+    return widened(tensor), tensor.dtype
 
 
 def _count(x: Tensor, axis: AxisLike, keepdims: bool) -> Tensor:

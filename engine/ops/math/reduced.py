@@ -18,11 +18,27 @@ from ...graph.axis_maps import AxisMap, Follows, axes_from_front
 from ...graph.kernel_roles import KernelRole
 from ...graph.spec import Dim, Shape
 from ..arrays.shaping import BroadcastTo, Reshape, axes_argument, expand_dims
-from ..base import Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_or_array, check_numbers, normalize_axes
+from ..base import (
+    Op,
+    Operation,
+    Sample,
+    Tensor,
+    TensorSpec,
+    apply,
+    as_scalar_or_array,
+    cast,
+    check_numbers,
+    normalize_axes,
+)
 from ..run_time_shapes import runtime_shape
 
 Axes = tuple[int, ...] | None
 AxisLike: TypeAlias = int | Sequence[int] | None
+
+
+def widened(x: Tensor) -> Tensor:
+    """Return `x` in the dtype in which its sums are accumulated: float32 for half precision, whose squares overflow."""
+    return cast(x, dtypes.accumulator_of(x.dtype) or x.dtype)
 
 
 def axes_attribute(axis: AxisLike, rank: int | None) -> Axes:

@@ -47,6 +47,7 @@ from .reduced import (
     reduced_shape,
     reduction_cases,
     restore_axes,
+    widened,
 )
 from .running import product_of_others
 
@@ -480,7 +481,7 @@ def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: DT
     tensor = _summable(x) if dtype is None else convert_to_tensor(x, dtype)
     if tensor.ndim is None and axis is None and not keepdims:
         tensor = reshape(tensor, (-1,))  # so that the gradient has axes to visit
-    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = widened(tensor)
     return cast(apply(Prod(axes_attribute(axis, tensor.ndim), keepdims), wide), tensor.dtype)
 
 
@@ -556,7 +557,7 @@ def logsumexp(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> T
 def var(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     """Return the variance over `axis`: the mean of squared deviations (divided by n). Half precision is widened."""
     tensor = as_floating(x)
-    wide = cast(tensor, dtypes.accumulator_of(tensor.dtype) or tensor.dtype)
+    wide = widened(tensor)
     deviation = wide - mean(wide, axis, keepdims=True)
     if tensor.dtype.kind == "c":
         deviation = absolute(deviation)

@@ -32,7 +32,7 @@ from ..math.comparison import clip, greater, greater_equal, maximum, minimum, wh
 from ..math.elementwise import ElementwiseOp, absolute, check_dtype
 from ..math.elementwise_samples import unary_samples
 from ..math.mathematics import expm1, rsqrt, sqrt
-from ..math.reduced import AxisLike, axes_attribute
+from ..math.reduced import AxisLike, axes_attribute, widened
 from ..math.reduction import mean, sum, var
 from ..math.running import cumsum
 from ..math.special import erf, sigmoid, softplus
@@ -47,11 +47,6 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 def _is_no_bool(dtype: DType) -> bool:
     return dtype.kind != "b"
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Return `x`, and as float32 if it is of half precision, whose squares and cubes overflow early."""
-    return cast(x, dtypes.accumulator_of(x.dtype) or x.dtype)
 
 
 @dataclass(frozen=True)
@@ -163,7 +158,7 @@ def gelu(x: TensorLike, approximate: bool = True) -> Tensor:
     """
     tensor = as_floating(x)
     if approximate:
-        wide = _wide(tensor)  # float16 holds no cube of 41, and the gradient would be 0 * inf from 256 on
+        wide = widened(tensor)  # float16 holds no cube of 41, and the gradient would be 0 * inf from 256 on
         inside = math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
         return cast(wide * (0.5 * (1 + tanh(inside))), tensor.dtype)
     return tensor * (0.5 * (1 + erf(tensor * math.sqrt(0.5))))
@@ -181,7 +176,7 @@ swish = silu
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     """Compute ``(x + sqrt(x^2 + b)) / 2``."""
     tensor = as_floating(x)
-    wide = _wide(tensor)
+    wide = widened(tensor)
     return cast((wide + sqrt(wide * wide + b)) * 0.5, tensor.dtype)
 
 
@@ -299,7 +294,7 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     The result sums to 1; that of Keras 3.15 does not, because it subtracts a sum of running sums.
     """
     tensor = as_floating(x)
-    ordered = flip(sort(_wide(tensor), axis), axis)
+    ordered = flip(sort(widened(tensor), axis), axis)
     total = cumsum(ordered, axis)
     position = cumsum(0 * ordered + 1, axis)
     inside = greater(1 + position * ordered, total)
@@ -388,7 +383,7 @@ def layer_normalization(
         gamma, beta: of the sizes of `x` along `axis`, or of a shape that broadcasts with `x`; or None.
     """
     tensor = as_floating(x)
-    wide = _wide(tensor)
+    wide = widened(tensor)
     deviation = wide - mean(wide, axis, keepdims=True)
     variance = mean(deviation * deviation, axis, keepdims=True)
     result = deviation * rsqrt(variance + (EPSILON if epsilon is None else epsilon))
@@ -412,7 +407,7 @@ def rms_normalization(
 ) -> Tensor:
     """Divide `x` by the root of its mean square along `axis`, and multiply by `scale` (Zhang and Sennrich, 2019)."""
     tensor = as_floating(x)
-    wide = _wide(tensor)
+    wide = widened(tensor)
     power = mean(wide * wide, axis, keepdims=True)
     result = wide * rsqrt(power + (EPSILON if epsilon is None else epsilon))
     return cast(result if scale is None else result * convert_to_tensor(scale, result.dtype), tensor.dtype)
@@ -430,7 +425,7 @@ def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | No
     if not isinstance(order, (int, float)) or order < 1:
         raise ValueError(f"normalize: order must be a number of at least 1; got {order!r}.")
     tensor = as_floating(x)
-    wide = _wide(tensor)
+    wide = widened(tensor)
     least = EPSILON if epsilon is None else epsilon
     if order in (1, math.inf):
         return cast(wide / maximum(norm(wide, order, axis, keepdims=True), least), tensor.dtype)
@@ -443,7 +438,7 @@ def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | No
 def l2_normalize(x: TensorLike, axis: AxisLike = None, epsilon: float = 1e-12) -> Tensor:
     """Compute ``x / sqrt(max(sum(x^2), epsilon))`` over `axis` (None: all)."""
     tensor = as_floating(x)
-    wide = _wide(tensor)
+    wide = widened(tensor)
     return cast(wide * rsqrt(maximum(sum(wide * wide, axis, keepdims=True), epsilon)), tensor.dtype)
 
 
