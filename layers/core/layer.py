@@ -329,13 +329,16 @@ class Layer(StatelessCalls):
         if key not in self._functions:
             self._functions[key] = self._compiled_call((args, kwargs), settings, positions)
         function: ArrayFunction = self._functions[key]
-        found = function(*[leaves[position] for position in positions], *flatten(masks))
+        keeps = losses_exist() and not is_outermost()  # what calls of the layer before have added within the same call
+        with self._losses_kept() if keeps else nullcontext():
+            found = function(*[leaves[position] for position in positions], *flatten(masks))
         if found is None:  # it can't be differentiated as a whole
             return self._call_on_tensors(args, kwargs)
         outputs, losses, masked = found
         _set_masks(outputs, _mask_leaves(masked))
-        self._clear_losses()
-        self._keep_losses([*losses, *function.notes])
+        if not keeps:
+            self._clear_losses()
+        self._keep_losses([*self._added_losses, *losses, *function.notes])
         return outputs
 
     def _compiled_call(self, arguments: Arguments, settings: Sequence[object], positions: list[int]) -> ArrayFunction:

@@ -310,3 +310,32 @@ def test_asking_for_shapes_leaves_losses_alone() -> None:
     layer.compute_output_shape((None, 3))
     layer.symbolic_call(X)
     assert layer.losses == before
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "Dense"])
+def test_each_call_of_a_layer_within_one_call_adds_its_penalty(kind: str) -> None:
+    """Recurrent layers run compiled on values, and must not drop what their calls before have added."""
+    options = {"return_sequences": True} if kind != "Dense" else {}
+    shared = getattr(ab.layers, kind)(3, activity_regularizer="l2", **options)
+    inputs = ab.Input((4, 3))
+    model = ab.Model(inputs, shared(shared(shared(inputs))))
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    expected, first = [], x
+    for _ in range(3):
+        first = np.asarray(shared(first))
+        expected.append(0.01 * np.sum(first**2) / 2)  # of each of 2 rows
+        assert len(shared.losses) == 1
+    for _ in range(2):  # the second call finds what is compiled
+        with ab.GradientTape() as tape:
+            model(x)
+            total = sum(model.losses)
+        np.testing.assert_allclose([float(loss) for loss in model.losses], expected, 1e-5)
+        found = tape.gradient(total, model.trainable_variables)
+
+    @ab.function
+    def compiled(x: ab.Tensor) -> list[ab.Tensor]:
+        model(x)
+        return ab.gradients(sum(model.losses), model.trainable_variables)
+
+    for one, other in zip(found, compiled(x), strict=True):
+        np.testing.assert_allclose(one, other, 1e-4, 1e-6)
