@@ -15,7 +15,7 @@ from anabranch.engine.graph import Graph, TensorSpec
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.framework.switches import without
-from anabranch.engine.passes.loops.view import is_static, size_of
+from anabranch.engine.passes.loops.view import building, is_static, size_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.testing.op_check import all_samples
@@ -208,3 +208,21 @@ def test_what_may_fail_stays_behind_what_a_loop_writes():
 
     _, h = ab.while_loop(lambda t, h: t < 3, body, (0, ab.constant(np.ones((2, 5)))))
     assert "run_inv" in _body(h)
+
+
+def test_what_passes_capture_is_on_the_device_of_what_it_stands_for() -> None:
+    with ab.Graph().as_default() as graph:
+        n = ab.placeholder((), "int32")
+        total = ab.while_loop(lambda i: i < n, lambda i: (i + 1,), (0,))[0]
+        outer = n * 2
+    loop = total.operation
+    body = loop.op.body
+    for operation in (*graph.operations, *body.operations):
+        operation.device = "/device:CPU:0"
+    outer.operation.device = "/device:CPU:1"
+    body.is_built = False
+    with building(body, loop):
+        found = body.parameters[0] + outer
+    body.is_built = True
+    captured = found.operation.inputs[1].operation
+    assert (found.operation.device, captured.device) == ("/device:CPU:0", "/device:CPU:1")

@@ -394,8 +394,11 @@ def building(graph: Graph, like: Operation) -> Generator[None]:
             yield
     finally:
         graph.constants = shared
+        captured = {parameter.operation: outer.operation.device for outer, parameter in graph.captures}
         for operation in graph.operations[count:]:
-            if not isinstance(operation.op, Parameter):
+            if isinstance(operation.op, Parameter):
+                operation.device = captured.get(operation, operation.device)  # as `changes.capture` does
+            else:
                 operation.device, operation.location = like.device, like.location
 
 
