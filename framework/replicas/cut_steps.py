@@ -14,7 +14,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.dtypes import DType
-from ...engine.graph import Graph, IndexedSlices, Operation, Tensor, eagerly
+from ...engine.graph import Graph, IndexedSlices, Operation, Symbol, Tensor, eagerly
 from ...engine.graph.graph import ReadVariable, get_default_graph
 from ...engine.ops.replicas import noting_totals
 from ...engine.passes.framework.prune import needed_operations
@@ -193,7 +193,7 @@ def totals_of_batch(
     known = {total for total in totals if _is_known(needed_operations(aside, [total], feeds), reads)}
     needed = needed_operations(aside, known, feeds)
     graph = get_default_graph()
-    found: dict[Any, Any] = dict(zip(feeds, [graph.capture(tensor) for tensor in tensors], strict=True))
+    found: dict[Symbol, Symbol] = dict(zip(feeds, [graph.capture(tensor) for tensor in tensors], strict=True))
     for operation in needed:
         if isinstance(operation.op, ReadVariable):
             found[operation.outputs[0]] = graph.capture(ops.convert_to_tensor(operation.op.variable))

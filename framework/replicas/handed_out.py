@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ...distribute.collectives.group import ProcessGroup
 from ..data.adapters import X_ONLY, Batch, layout_of
 from ..training.epochs import Epochs
 from .programs import ReplicaPrograms
-from .shares import bounds
+from .shares import Totals, bounds
 from .ways import packed, unpacked
 
 
@@ -88,7 +88,7 @@ class SuppliedRows:
         self.parts = parts
         self._programs = programs
         self._window = (0, 0, 0)
-        self._totals: list[Any] = []
+        self._totals: Totals = []
         self._passes: Epochs | None = None
         self._running: Iterator[Batch] = iter(())
         self.batches = 0
@@ -109,7 +109,7 @@ class SuppliedRows:
         """Return the part of the rows of its batch that the share is."""
         return batch.size / max(self._window[2], 1)
 
-    def totals(self, share: int, find: object) -> list[Any]:
+    def totals(self, share: int, find: object) -> Totals:
         """Return what losses are divided by in the global batch of a share, as the chief has found it."""
         return self._totals
 
@@ -155,7 +155,7 @@ def place_of(passes: Epochs) -> dict[str, Any]:
     return {**passes.position, "random": None}
 
 
-def _written(whole: Batch, rank: int, parts: int, totals: Sequence[Any] = ()) -> bytes:
+def _written(whole: Batch, rank: int, parts: int, totals: Totals | None = None) -> bytes:
     """Write the rows of a worker.
 
     Args:
@@ -174,14 +174,14 @@ def _written(whole: Batch, rank: int, parts: int, totals: Sequence[Any] = ()) ->
             f"fit() on a cluster hands out batches of arrays, or of dicts, lists and tuples of arrays; these have the "
             f"structure {whole.layout.key}."
         ) from None
-    found = [None if total is None else total.tolist() for total in totals]
+    found = [None if total is None else total.tolist() for total in totals or []]
     window = [first, last - first, whole.size]
     head = json.dumps({"layout": whole.layout.key, "window": window, "totals": found}).encode()
     rows = packed([np.asarray(leaf[first:last]) for leaf in whole.leaves])
     return b"".join([len(head).to_bytes(8, "little"), head, rows])
 
 
-def _read(data: bytes) -> tuple[Batch, tuple[int, int, int], list[Any]]:
+def _read(data: bytes) -> tuple[Batch, tuple[int, int, int], Totals]:
     """Read what `_written` has written.
 
     Returns:

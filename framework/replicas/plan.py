@@ -19,7 +19,7 @@ from ..data.adapters import Batch
 from .alike import unnumbered
 from .checks import check_not_synchronized
 from .cut_steps import totals_of_batch
-from .shares import Shares
+from .shares import Shares, Totals
 from .traced import StepTracer, placeholders
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ReplicaPlan(StepTracer):
 
     # --- random numbers ---------------------------------------------------------------------------------------------
 
-    def begin_draws(self, states: Any = None, batches: int = 0) -> None:
+    def begin_draws(self, states: Sequence[Sequence[int]] | None = None, batches: int = 0) -> None:
         """Begin an epoch with the states that the chief's generators had when it began.
 
         Args:
@@ -142,7 +142,7 @@ class ReplicaPlan(StepTracer):
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def totals_of(self, whole: Batch) -> list[Any]:
+    def totals_of(self, whole: Batch) -> Totals:
         """Compute what losses are divided by, of the rows of a global batch.
 
         Args:

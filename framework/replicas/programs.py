@@ -22,6 +22,7 @@ from ...engine.queues.replica_steps import FORGET
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
 from .plan import ReplicaPlan
+from .shares import Totals
 from .traced import placeholders
 
 _logger = logging.getLogger(__name__)
@@ -224,9 +225,7 @@ class ReplicaPrograms:
             len(members),
         )
 
-    def train(
-        self, ticket: int, batch: Batch, part: float, window: Sequence[int], totals: Sequence[Any] = ()
-    ) -> Receipt:
+    def train(self, ticket: int, batch: Batch, part: float, window: Sequence[int], totals: Totals) -> Receipt:
         """Compute the gradients of a batch and put them under a ticket; a batch without rows has none.
 
         Args:
@@ -249,7 +248,7 @@ class ReplicaPrograms:
         except CancelledError:  # the step has its set without this ticket; or all has ended, as the next request says
             return self._commit_nothing(ticket)
 
-    def _built_step(self, batch: Batch, totals: Sequence[Any]) -> Run:
+    def _built_step(self, batch: Batch, totals: Totals) -> Run:
         specs = [None if total is None else TensorSpec(total.shape, total.dtype) for total in totals]
         given = [*_GIVEN, *[(spec, "total") for spec in specs if spec is not None]]
         own = self.plan.strategy.workers[self._worker]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engine.ops.random.keys import global_generator
 from ..data.adapters import ArrayData, Batch, Data
@@ -14,6 +15,9 @@ from ..training.epochs import Epochs
 
 if TYPE_CHECKING:
     from .handed_out import SuppliedRows
+
+
+Totals: TypeAlias = list[NDArray[np.float64] | None]  # what losses are divided by; see `ReplicaPlan.totals_of`
 
 
 def are_handed_out(passes: Epochs, may_repeat: bool) -> bool:
@@ -73,7 +77,7 @@ class Shares:
         first, last = bounds(whole.size, part, self.parts)
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
-    def totals(self, share: int, find: Callable[[Batch], list[Any]]) -> list[Any]:
+    def totals(self, share: int, find: Callable[[Batch], Totals]) -> Totals:
         """Return what `find` finds in all rows of the global batch of a share that has been requested before."""
         number = share // self.parts
         if isinstance(self._data, ArrayData):

@@ -208,7 +208,7 @@ class ReplicaFit(ReplicaMember):
         self.model.reset_metrics()
         self.hooks.on_epoch_begin(epoch)
         rows = run.enter_epoch(None if self._hands_out else self.strategy.shares)
-        done: Any = [] if rows is None else rows["done"]
+        done: list[int] = [] if rows is None else rows["done"]
         first = self.passes.done_before if rows is None else len(done) // int(rows["shares"])
         self._push_changed()
         if not self._is_announced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 
@@ -47,31 +47,31 @@ class Sizes(tuple[Any, ...]):
         found = super().__getitem__(key)
         return Sizes(found) if isinstance(key, slice) else found
 
-    def __add__(self, other: Any, /) -> Any:
+    def __add__(self, other: object, /) -> Any:
         return self._with(operator.add, other)
 
-    def __radd__(self, other: Any, /) -> Any:
+    def __radd__(self, other: object, /) -> Any:
         return self._with(operator.add, other)
 
-    def __sub__(self, other: Any, /) -> Any:
+    def __sub__(self, other: object, /) -> Any:
         return self._with(operator.sub, other)
 
-    def __rsub__(self, other: Any, /) -> Any:
+    def __rsub__(self, other: object, /) -> Any:
         return self._with(lambda own, theirs: theirs - own, other)
 
-    def __mul__(self, other: SupportsIndex | Any, /) -> Any:
+    def __mul__(self, other: object, /) -> Any:
         return self._with(operator.mul, other)
 
-    def __rmul__(self, other: SupportsIndex | Any, /) -> Any:
+    def __rmul__(self, other: object, /) -> Any:
         return self._with(operator.mul, other)
 
-    def __floordiv__(self, other: Any, /) -> Any:
+    def __floordiv__(self, other: object, /) -> Any:
         return self._with(operator.floordiv, other)
 
-    def __mod__(self, other: Any, /) -> Any:
+    def __mod__(self, other: object, /) -> Any:
         return self._with(operator.mod, other)
 
-    def __truediv__(self, other: Any, /) -> Any:
+    def __truediv__(self, other: object, /) -> Any:
         return self._tensor() / other
 
     def _tensor(self) -> Tensor:

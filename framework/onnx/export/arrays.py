@@ -9,10 +9,10 @@ import numpy as np
 from ....engine.common.dtypes import DType
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph.graph import Operation
-from ....engine.graph.spec import ArraySpec, TensorSpec
+from ....engine.graph.spec import ArraySpec, Spec, TensorSpec
 from ....engine.ops.base import ConstantArray
 from ....engine.ops.containers.tensor_arrays import ArrayWrite
-from .registry import attribute, exports, op_of
+from .registry import attribute, exports, op_of, spec_of
 from .writer import INT, LONG, Writer
 
 
@@ -21,7 +21,7 @@ class Fresh:
     """An array into which nothing has been written: its size (an int32 scalar) and the spec of its elements."""
 
     size: str
-    element: Any
+    element: Spec
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,19 @@ class Numbers:
 Array = Fresh | Dense | Sequence | Repeated | Numbers
 
 
-def is_static(element: Any) -> bool:
+def is_static(element: Spec) -> bool:
     """Test whether the shape of an array's elements is known."""
     return element.shape is not None and None not in element.shape
 
 
-def rank_of_element(element: Any) -> int:
+def rank_of_element(element: Spec) -> int:
     """Return the rank of an array's elements; that of an element which is an array counts the axis of its elements."""
     if isinstance(element, ArraySpec):
         return 1 + rank_of_element(element.element)
     return 0 if element.shape is None else len(element.shape)
 
 
-def as_dense(w: Writer, array: Array, element: Any) -> str:
+def as_dense(w: Writer, array: Array, element: Spec) -> str:
     """Return an array as a tensor.
 
     Args:
@@ -93,10 +93,11 @@ def as_dense(w: Writer, array: Array, element: Any) -> str:
     known = array.element if is_static(array.element) else element
     if not is_static(known):
         raise ValueError("the shape of a TensorArray's elements is not known before the first is written")
+    assert known.shape is not None
     return w.zeros(w.filled((None, *known.shape), [array.size]), known.dtype)
 
 
-def _joined(w: Writer, array: Sequence, element: Any, new_axis: int) -> str:
+def _joined(w: Writer, array: Sequence, element: Spec, new_axis: int) -> str:
     """Join the elements of a sequence along a new axis in front, or along their first; `ConcatFromSequence` takes some.
 
     Args:
@@ -132,7 +133,7 @@ def as_sequence(w: Writer, array: Array) -> str:
         none = w.add("Sub", size, size)  # computed: shape inference takes a known value for all elements
         whole = w.zeros(w.concat([size, *[none] * rank], 0), array.element.dtype)
     else:
-        whole = as_dense(w, array, None)
+        whole = as_dense(w, array, TensorSpec(None, w.dtypes[array.name] if isinstance(array, Dense) else INT))
     return w.add("SplitToSequence", whole, axis=0, keepdims=0)
 
 
@@ -189,7 +190,7 @@ def _read(w: Writer, node: Operation, array: Array, index: str) -> Any:
 @exports("array_write")
 def _write(w: Writer, node: Operation, array: Array, index: str, value: str) -> Array:
     op = op_of(node, ArrayWrite)
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], ArraySpec)
     if isinstance(array, Fresh) and op.dynamic_size and not is_static(spec.element):
         array = Sequence(as_sequence(w, array))
     if isinstance(array, Sequence):
@@ -234,7 +235,7 @@ def _gather(w: Writer, node: Operation, array: Array, indices: str) -> str:
 def _scatter(w: Writer, node: Operation, array: Array, indices: str, values: str) -> Dense:
     if attribute(node, "dynamic_size", bool):
         raise ValueError("a TensorArray that grows by scatter is not written as ONNX")
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], ArraySpec)
     if isinstance(array, Fresh) and not is_static(spec.element):
         shape = w.concat([w.vector(array.size), w.slice(w.shape(values), 1, 2**63 - 1, 0)], 0)
         array = Dense(w.zeros(shape, w.dtypes[values]))

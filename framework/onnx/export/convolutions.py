@@ -59,7 +59,9 @@ def _cut(w: Writer, x: str, padding: Padding) -> tuple[str, Padding]:
     return x, tuple((max(before, 0), max(behind, 0)) for before, behind in padding)
 
 
-def _cells_before(w: Writer, padding: Any, sizes: str, outs: str, reach: Sequence[int], strides: Sequence[int]) -> str:
+def _cells_before(
+    w: Writer, padding: Padding, sizes: str, outs: str, reach: Sequence[int], strides: Sequence[int]
+) -> str:
     """Return how many cells are put before each axis, an int64 vector.
 
     Args:
@@ -74,7 +76,7 @@ def _cells_before(w: Writer, padding: Any, sizes: str, outs: str, reach: Sequenc
         return w.ints(*[0] * len(reach))
     if padding == "causal":
         return w.ints(reach[0] - 1)
-    if padding != "same":
+    if not isinstance(padding, str):
         return w.ints(*[max(pair[0], 0) for pair in padding])
     starts = w.add("Mul", w.add("Sub", outs, w.ints(1)), w.ints(*strides))
     total = w.add("Sub", w.add("Add", starts, w.ints(*reach)), sizes)
@@ -250,7 +252,7 @@ def _column(w: Writer, values: str, axis: int, rank: int) -> str:
     return w.unsqueeze(values, *[k for k in range(rank) if k != axis])
 
 
-def _starts(w: Writer, op: Any, sizes: str, outs: str, rank: int) -> list[str]:
+def _starts(w: Writer, op: MaxPoolPlaces | MaxPoolGrad | MaxPoolGather, sizes: str, outs: str, rank: int) -> list[str]:
     """Return where windows begin, for each spatial axis, as arrays that broadcast over the result."""
     before = _cells_before(w, op.padding, sizes, outs, op.pool_size, op.strides)
     found: list[str] = []
@@ -285,7 +287,7 @@ def _max_pool_places(w: Writer, node: Operation, x: str, y: str) -> str:
     return w.cast(place, node.outputs[0].dtype)
 
 
-def _flat_places(w: Writer, op: Any, places: str, shape: str, rank: int) -> str:
+def _flat_places(w: Writer, op: MaxPoolGrad | MaxPoolGather, places: str, shape: str, rank: int) -> str:
     """Return where the maxima are among the elements of the input in row-major order.
 
     Args:

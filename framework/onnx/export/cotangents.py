@@ -6,17 +6,21 @@ they are tensors without elements: a real element without elements is zero, too.
 
 from __future__ import annotations
 
-from typing import Any
+from collections import abc
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....engine.graph.graph import Operation
-from ....engine.graph.spec import ArraySpec, TensorSpec
+from ....engine.graph.spec import ArraySpec, Shape, Spec, TensorSpec
 from ....engine.ops.containers.tensor_arrays import ArrayEmpty, ArrayReadOrEmpty
 from .arrays import Array, Dense, Fresh, Sequence, as_dense, as_sequence, is_static, rank_of_element
-from .registry import attribute, exports, op_of
+from .registry import attribute, exports, op_of, spec_of
 from .shapes import positions
 from .writer import INT, LONG, Writer
+
+if TYPE_CHECKING:
+    from onnx import ValueInfoProto
 
 
 @exports("array_empty")
@@ -31,7 +35,7 @@ def _length(w: Writer, array: Dense | Sequence) -> str:
     return w.squeeze(w.dim(array.name, 0), 0)
 
 
-def _existing(w: Writer, array: Array, element: Any, like: str | None = None) -> Dense | Sequence:
+def _existing(w: Writer, array: Array, element: Spec, like: str | None = None) -> Dense | Sequence:
     """Return an array as a tensor or sequence; an empty one as a tensor if it is known how its elements look.
 
     Args:
@@ -58,12 +62,12 @@ def _is_missing(w: Writer, element: str) -> str:
     return w.compare("Equal", w.add("Size", element, dtype=LONG), w.constant(np.zeros((), LONG)))
 
 
-def _rank_info(w: Writer, spec: Any) -> Any:
+def _rank_info(w: Writer, spec: Spec) -> abc.Callable[[str], ValueInfoProto]:
     """Return a function that gives the ValueInfoProto of an element."""
     return lambda name: w.info(name, None if spec.shape is None else [None] * len(spec.shape))
 
 
-def element_or_zeros(w: Writer, array: Array, index: str, shape: str, spec: Any) -> str:
+def element_or_zeros(w: Writer, array: Array, index: str, shape: str, spec: Spec) -> str:
     """Return an element of an array, or zeros of a shape, an int64 vector, if it is missing."""
     if isinstance(array, Fresh):
         return w.zeros(shape, spec.dtype)
@@ -125,13 +129,13 @@ def _replaced(w: Writer, array: str, index: str, value: str) -> str:
 
 @exports("array_add_at")
 def _add_at(w: Writer, node: Operation, array: Array, index: str, value: Any) -> Array:
-    spec: Any = node.inputs[2].spec
+    spec = node.inputs[2].spec
     if isinstance(spec, ArraySpec):
         return _add_array_at(w, array, index, value, spec)
     return _added(w, _existing(w, array, spec, value), index, value, spec)
 
 
-def _added(w: Writer, array: Dense | Sequence, index: str, value: str, spec: Any) -> Array:
+def _added(w: Writer, array: Dense | Sequence, index: str, value: str, spec: Spec) -> Array:
     place = w.cast(index, LONG)
     longer = _longer(w, array, w.add("Add", place, w.constant(np.ones((), LONG))), w.shape(value))
     if isinstance(longer, Dense):
@@ -180,7 +184,7 @@ def _sum(w: Writer, node: Operation, a: Array, b: Array) -> Array:
         return b
     if isinstance(b, Fresh):
         return a
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], ArraySpec)
     if isinstance(spec.element, ArraySpec):
         raise ValueError("the sum of arrays of arrays is not written as ONNX")
     x, y = _existing(w, a, spec.element), _existing(w, b, spec.element)
@@ -190,7 +194,7 @@ def _sum(w: Writer, node: Operation, a: Array, b: Array) -> Array:
         return Dense(_sum_of_tensors(w, x, y, w.where(first, *shapes)))
     left, right = as_sequence(w, x), Sequence(as_sequence(w, y))
 
-    def body(iteration: str, names: Any) -> Any:
+    def body(iteration: str, names: abc.Sequence[str]) -> tuple[list[str], list[str]]:
         value = w.add("SequenceAt", right.name, iteration)
         added = w.either(
             _is_missing(w, value),
@@ -205,7 +209,7 @@ def _sum(w: Writer, node: Operation, a: Array, b: Array) -> Array:
 
 @exports("array_scatter_add")
 def _scatter_add(w: Writer, node: Operation, array: Array, indices: str, values: str) -> Array:
-    spec: Any = node.inputs[2].spec
+    spec = spec_of(node.inputs[2], TensorSpec)
     row = w.slice(w.shape(values), 1, 2**63 - 1, 0)
     places = w.cast(indices, LONG)
     element = TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype)
@@ -218,7 +222,7 @@ def _scatter_add(w: Writer, node: Operation, array: Array, indices: str, values:
         longer = _longer(w, held, w.add("ReduceMax", ends, keepdims=0), row)
         return Dense(w.add("ScatterND", longer.name, w.unsqueeze(places, -1), values, reduction="add"))
 
-    def body(iteration: str, names: Any) -> Any:
+    def body(iteration: str, names: abc.Sequence[str]) -> tuple[list[str], list[str]]:
         place, value = w.add("Gather", places, iteration, axis=0), w.add("Gather", values, iteration, axis=0)
         return [as_sequence(w, _added(w, Sequence(names[0]), place, value, element))], []
 
@@ -232,11 +236,11 @@ def _scatter_add(w: Writer, node: Operation, array: Array, indices: str, values:
 def _clear(w: Writer, node: Operation, array: Array, index: str) -> Array:
     if isinstance(array, Fresh):
         return array
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], ArraySpec)
     return _cleared(w, _existing(w, array, spec.element), index, spec)
 
 
-def _cleared(w: Writer, held: Dense | Sequence, index: str, spec: Any) -> Dense | Sequence:
+def _cleared(w: Writer, held: Dense | Sequence, index: str, spec: ArraySpec) -> Dense | Sequence:
     """Return an array without an element."""
     if isinstance(held, Dense):
         place = w.unsqueeze(w.vector(index), 0)
@@ -260,19 +264,19 @@ def _cleared(w: Writer, held: Dense | Sequence, index: str, spec: Any) -> Dense 
 def _clear_many(w: Writer, node: Operation, array: Array, indices: str) -> Array:
     if isinstance(array, Fresh):
         return array
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], ArraySpec)
     places = w.cast(indices, LONG)
     held = _existing(w, array, spec.element)
     info = w.sequence_info if isinstance(held, Sequence) else _rank_info(w, TensorSpec(_one_more(spec), spec.dtype))
 
-    def body(iteration: str, names: Any) -> Any:
+    def body(iteration: str, names: abc.Sequence[str]) -> tuple[list[str], list[str]]:
         place = w.add("Gather", places, iteration, axis=0)
         return [_cleared(w, type(held)(names[0]), place, spec).name], []
 
     return type(held)(w.repeat(w.squeeze(w.dim(places, 0), 0), [held.name], body, info)[0])
 
 
-def _one_more(spec: ArraySpec) -> Any:
+def _one_more(spec: ArraySpec) -> Shape:
     """Return what is known of the shape of an array's elements behind each other."""
     return None if spec.element.shape is None else (None, *spec.element.shape)
 
@@ -282,7 +286,7 @@ def _one_more(spec: ArraySpec) -> Any:
 
 @exports("array_stack_like")
 def _stack_like(w: Writer, node: Operation, array: Array, shape: str) -> str:
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], TensorSpec)
     sizes = w.cast(shape, LONG)
     if isinstance(array, Fresh):
         return w.zeros(sizes, spec.dtype)
@@ -301,7 +305,7 @@ def _gathered(w: Writer, array: Dense | Sequence, places: str, sizes: str, eleme
     row = w.slice(sizes, 1, 2**63 - 1, 0)
     rank = len(element.shape or ())
 
-    def body(iteration: str, _: Any) -> Any:
+    def body(iteration: str, _: abc.Sequence[str]) -> tuple[list[str], list[str]]:
         place = w.add("Gather", places, iteration, axis=0)
         return [], [element_or_zeros(w, array, place, row, element)]
 
@@ -311,7 +315,7 @@ def _gathered(w: Writer, array: Dense | Sequence, places: str, sizes: str, eleme
 
 @exports("array_gather_like")
 def _gather_like(w: Writer, node: Operation, array: Array, indices: str, shape: str) -> str:
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], TensorSpec)
     sizes = w.cast(shape, LONG)
     if isinstance(array, Fresh):
         return w.zeros(sizes, spec.dtype)
@@ -336,11 +340,11 @@ def _scatter_grad(w: Writer, node: Operation, array: Array, indices: str, shape:
 @exports("array_lengths")
 def _lengths(w: Writer, node: Operation, array: Array) -> str:
     """Return the sizes of the elements' first axes."""
-    spec: Any = node.inputs[0].spec
+    spec = spec_of(node.inputs[0], ArraySpec)
     dtype = node.outputs[0].dtype
     if isinstance(array, Sequence):
 
-        def body(iteration: str, _: Any) -> Any:
+        def body(iteration: str, _: abc.Sequence[str]) -> tuple[list[str], list[str]]:
             return [], [w.squeeze(w.dim(w.add("SequenceAt", array.name, iteration), 0), 0)]
 
         return w.cast(w.repeat(_length(w, array), [], body, w.sequence_info, [0])[0], dtype)
@@ -354,7 +358,7 @@ def _split(w: Writer, node: Operation, value: str, lengths: str) -> Sequence:
     sizes = w.cast(lengths, LONG)
     ends = w.add("CumSum", sizes, w.constant(np.zeros((), LONG)))
 
-    def body(iteration: str, names: Any) -> Any:
+    def body(iteration: str, names: abc.Sequence[str]) -> tuple[list[str], list[str]]:
         end = w.unsqueeze(w.add("Gather", ends, iteration, axis=0), 0)
         start = w.add("Sub", end, w.unsqueeze(w.add("Gather", sizes, iteration, axis=0), 0))
         return [w.add("SequenceInsert", names[0], w.slice(value, start, end, 0))], []
@@ -366,7 +370,7 @@ def _split(w: Writer, node: Operation, value: str, lengths: str) -> Sequence:
 @exports("array_concat_like")
 def _concat_like(w: Writer, node: Operation, array: Array, shape: str, lengths: str) -> str:
     """Join elements end to end; missing ones are zeros of their lengths."""
-    spec: Any = node.outputs[0].spec
+    spec = spec_of(node.outputs[0], TensorSpec)
     sizes, counts = w.cast(shape, LONG), w.cast(lengths, LONG)
     if isinstance(array, Fresh):
         return w.zeros(sizes, spec.dtype)
@@ -375,7 +379,7 @@ def _concat_like(w: Writer, node: Operation, array: Array, shape: str, lengths: 
     row = w.slice(sizes, 1, 2**63 - 1, 0)
     info = _rank_info(w, spec)
 
-    def body(iteration: str, names: Any) -> Any:
+    def body(iteration: str, names: abc.Sequence[str]) -> tuple[list[str], list[str]]:
         count = w.unsqueeze(w.add("Gather", counts, iteration, axis=0), 0)
         piece = element_or_zeros(w, held, iteration, w.concat([count, row], 0), element)
         return [w.concat([names[0], piece], 0)], []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @exports("custom_gradient")
-def _custom_gradient(w: Writer, node: Operation, *inputs: Any) -> list[Any]:
+def _custom_gradient(w: Writer, node: Operation, *inputs: object) -> list[object]:
     return list(inputs[: op_of(node, CustomGradient).rule.results])
 
 
@@ -63,7 +64,7 @@ def _running(
     state = w.expand(w.like(start, x), w.slice(shape, 1, 2**63 - 1, 0))
     last = w.squeeze(w.add("Sub", count, w.ints(1)), 0)
 
-    def body(iteration: str, states: Any) -> tuple[list[str], list[str]]:
+    def body(iteration: str, states: Sequence[str]) -> tuple[list[str], list[str]]:
         following, result = step(w.add("Sub", last, iteration) if reverse else iteration, states[0])
         return [following], [result]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ....engine.graph.graph import Operation
+from ....engine.graph.tensor import Symbol
 
 T = TypeVar("T")
 Rule = Callable[..., Any]  # (writer, operation, *values of its inputs) -> the value of its output, or a list of them
@@ -53,6 +54,13 @@ def op_of(node: Operation, kind: type[T] | tuple[type[T], ...]) -> T:
     """Return the op of an operation, which is of the class, or of one of the classes, that a rule is for."""
     assert isinstance(node.op, kind)
     return node.op
+
+
+def spec_of(tensor: Symbol, kind: type[T]) -> T:
+    """Return what is known of a tensor, or of an array, for which a rule is."""
+    spec = tensor.spec
+    assert isinstance(spec, kind)
+    return spec
 
 
 def axes_of(node: Operation) -> tuple[int, ...] | None:
