@@ -58,7 +58,7 @@ def replicated(weight: Any = 1.0, totals: Iterable[Tensor | None] | None = None)
 def building_step(is_loss: bool = True) -> Generator[None]:
     """Make a block that builds a step in the current graph.
 
-    What losses in its loops and branches are divided by is not summed: replicas may run these differently.
+    Losses in its loops and branches are divided by the replica's own counts: replicas may run these differently.
 
     Args:
         is_loss: False for a part whose losses are those of the replica's rows, such as the update of a metric.

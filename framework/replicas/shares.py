@@ -73,9 +73,7 @@ class Shares:
             chosen = self._data.rows_of(self._order, number)
             first, last = bounds(len(chosen), part, self.parts)
             return self._data.gather(chosen[first:last])
-        whole = self._whole(number)
-        first, last = bounds(whole.size, part, self.parts)
-        return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
+        return part_of(self._whole(number), part, self.parts)
 
     def totals(self, share: int, find: Callable[[Batch], Totals]) -> Totals:
         """Return what `find` finds in all rows of the global batch of a share that has been requested before."""
@@ -122,6 +120,12 @@ def bounds(rows: int, part: int, parts: int) -> tuple[int, int]:
     size, more = divmod(rows, parts)
     first = part * size + min(part, more)
     return first, first + size + (part < more)
+
+
+def part_of(whole: Batch, part: int, parts: int) -> Batch:
+    """Return the rows of one of so many parts of a batch."""
+    first, last = bounds(whole.size, part, parts)
+    return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
 
 @dataclass

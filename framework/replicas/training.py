@@ -37,7 +37,7 @@ from .handed_out import SuppliedRows, place_of
 from .member import RESTART_SECONDS, ReplicaMember
 from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
-from .shares import Current, Shares, bounds
+from .shares import Current, Shares, part_of
 from .ways import PARTS_OF_A_WORKER, TaskWay
 
 _logger = logging.getLogger(__name__)
@@ -99,8 +99,7 @@ class ReplicaFit(ReplicaMember):
         whole = self.passes.peek()
         if whole is None:
             raise ValueError("fit() got no data: x gave no batch.")
-        first, last = bounds(whole.size, 0, self.strategy.shares)
-        return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
+        return part_of(whole, 0, self.strategy.shares)
 
     # --- what was lost ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ Medians over processes of each process's own median; beside them the lowest and 
 first call of the first process, compilation included. Losses must agree with those of all peers, or the work is not the
 same."""
 ABOUT_PARTS = """\
-What a line does, one call at a time: medians over processes of each process's median of blocks of calls."""
+Each call of a line is measured by itself: medians over processes of each process's median of blocks of calls."""
 ABOUT_FIRST_STEPS = """\
 The first step of ours in a fresh process, everything that is prepared and compiled included; `cold` begins with an
 empty kernel cache, `warm` with what the cold one left there. The limits are for preparing: where the work of a step

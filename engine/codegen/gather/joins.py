@@ -16,9 +16,9 @@ from ..elementwise.bound import BoundKernel, KernelOrNumPy, static_shape
 from ..llvm.builder import FunctionBuilder
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
+from .picks import word_of
 from .rows import print_copy
 
-_WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
 _PARTS = 8
 _LEAST_ROWS = 2 * _PARTS
 _MOST_INPUTS = 64
@@ -34,11 +34,11 @@ def bind_concatenate(operation: Operation) -> BoundKernel | None:
     if len(known) < len(specs) or not 1 < len(operation.inputs) <= _MOST_INPUTS:
         return None
     *inputs, result = known
-    word, shape = _WORDS.get(int(result.dtype.itemsize)), static_shape(result)
+    word, shape = word_of(result), static_shape(result)
     axis = op.axis % len(shape)
     rows, total = math.prod(shape[:axis]), math.prod(shape[axis:])
     is_small = rows * total < machine_profile().parallel_elements
-    if word is None or result.dtype.kind not in "fiu" or is_small or rows < _LEAST_ROWS:
+    if word is None or is_small or rows < _LEAST_ROWS:
         return None
     widths = [math.prod(static_shape(spec)[axis:]) for spec in inputs]
     return KernelOrNumPy(op, _kernel(word, len(shape), len(inputs)), inputs, [result], [rows, _PARTS, total, *widths])

@@ -189,7 +189,7 @@ def _small(product: StridedProduct, dtype: str) -> list[int] | None:
 def _paying_parts(product: StridedProduct) -> tuple[int, int]:
     """Return into how many parts it pays to cut a stack, by its multiplications, and by the elements that it reads.
 
-    Of few rows, such as those of one query of attention, the elements take longer.
+    The elements take longer where rows are few, such as those of one query of attention.
     """
     profile, terms = machine_profile(), product.terms.size
     elements = product.count * terms * (product.rows.size + product.columns.size)

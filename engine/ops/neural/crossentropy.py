@@ -14,6 +14,7 @@ from ..arrays.shaping import squeeze
 from ..base import Tensor, TensorLike, apply, apply_multi, as_floating, cast, convert_to_tensor, normalize_axis
 from ..math.comparison import clip
 from ..math.mathematics import log
+from ..math.reduced import widened
 from ..math.reduction import sum
 from ..math.special import softplus
 from .softmax import LogSoftmax, SelectClass, SparseCrossEntropy
@@ -57,8 +58,7 @@ def binary_crossentropy(target: TensorLike, output: TensorLike, from_logits: boo
     _same_shape("binary_crossentropy", label, score)
     if from_logits:
         return label * softplus(-score) + (1 - label) * softplus(score)
-    wide = dtypes.accumulator_of(score.dtype) or score.dtype  # in half precision 1 - EPSILON is 1
-    label, probability = cast(label, wide), _clipped(cast(score, wide))
+    label, probability = widened(label), _clipped(widened(score))  # in half precision 1 - EPSILON is 1
     return cast(-(label * log(probability) + (1 - label) * log(1 - probability)), score.dtype)
 
 

@@ -388,18 +388,17 @@ class LoopView:
 def building(graph: Graph, like: Operation) -> Generator[None]:
     """Build operations into a graph that is being rewritten: they get the device and the line of `like`."""
     shared, graph.constants = graph.constants, {}  # those may be on another device, or behind what needs them
-    count = len(graph.operations)
+    count, captured = len(graph.operations), len(graph.captures)
     try:
         with graph.as_default(), graph.in_scope(_NO_SCOPE), building_at(like.location):
             yield
     finally:
         graph.constants = shared
-        captured = {parameter.operation: outer.operation.device for outer, parameter in graph.captures}
         for operation in graph.operations[count:]:
-            if isinstance(operation.op, Parameter):
-                operation.device = captured.get(operation, operation.device)  # as `changes.capture` does
-            else:
+            if not isinstance(operation.op, Parameter):
                 operation.device, operation.location = like.device, like.location
+        for outer, parameter in graph.captures[captured:]:
+            parameter.operation.device = outer.operation.device  # as `changes.capture` does
 
 
 def may_lack_elements(array: Symbol) -> bool:

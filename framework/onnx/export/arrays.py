@@ -69,7 +69,7 @@ def rank_of_element(element: Spec) -> int:
     return 0 if element.shape is None else len(element.shape)
 
 
-def as_dense(w: Writer, array: Array, element: Spec) -> str:
+def as_dense(w: Writer, array: Array, element: Spec | None) -> str:
     """Return an array as a tensor.
 
     Args:
@@ -91,13 +91,13 @@ def as_dense(w: Writer, array: Array, element: Spec) -> str:
         value = array.value if isinstance(array.value, str) else as_dense(w, array.value, element)
         return w.expand(value, w.concat([w.vector(array.size), w.shape(value)], 0))
     known = array.element if is_static(array.element) else element
-    if not is_static(known):
+    if known is None or not is_static(known):
         raise ValueError("the shape of a TensorArray's elements is not known before the first is written")
     assert known.shape is not None
     return w.zeros(w.filled((None, *known.shape), [array.size]), known.dtype)
 
 
-def _joined(w: Writer, array: Sequence, element: Spec, new_axis: int) -> str:
+def _joined(w: Writer, array: Sequence, element: Spec | None, new_axis: int) -> str:
     """Join the elements of a sequence along a new axis in front, or along their first; `ConcatFromSequence` takes some.
 
     Args:
@@ -111,7 +111,7 @@ def _joined(w: Writer, array: Sequence, element: Spec, new_axis: int) -> str:
     def joined() -> str:
         return w.add("ConcatFromSequence", array.name, axis=0, new_axis=new_axis, dtype=dtype)
 
-    if element.shape is None:
+    if element is None or element.shape is None:
         return joined()
     sizes = (0, *[dim or 0 for dim in element.shape[1 - new_axis :]])
     length = w.add("SequenceLength", array.name, dtype=LONG)
@@ -133,7 +133,7 @@ def as_sequence(w: Writer, array: Array) -> str:
         none = w.add("Sub", size, size)  # computed: shape inference takes a known value for all elements
         whole = w.zeros(w.concat([size, *[none] * rank], 0), array.element.dtype)
     else:
-        whole = as_dense(w, array, TensorSpec(None, w.dtypes[array.name] if isinstance(array, Dense) else INT))
+        whole = as_dense(w, array, None)
     return w.add("SplitToSequence", whole, axis=0, keepdims=0)
 
 

@@ -57,7 +57,7 @@ class LoopRecord:
     """Writes the record of one loop.
 
     Values that are the same in all iterations, and the count, take no memory. Others of a known shape are scan outputs.
-    What may differ in shape is appended to a sequence, an array as the tensor of its elements.
+    Values that may differ in shape are appended to a sequence, an array as the tensor of its elements.
     """
 
     def __init__(self, w: GraphExporter, loop: LoopExport) -> None:
