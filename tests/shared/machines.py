@@ -298,14 +298,14 @@ class MachineCase:
         on how an array is laid out in memory, and a view of rows with gaps is a copy in one piece once it has
         crossed.
         """
-        agree = _assert_same_but_for_order if setting.has_streams else assert_same_bits
+        agree = assert_same_but_for_order if setting.has_streams else assert_same_bits
         for tensor, value, wanted in zip(self.fetches, found[0], expected[0], strict=True):
             agree(value, wanted, tensor.name)
         for name, wanted in expected[1].items():
             agree(found[1][name], wanted, name)
 
 
-def _assert_same_but_for_order(value: Any, expected: Any, name: str) -> None:
+def assert_same_but_for_order(value: Any, expected: Any, name: str) -> None:
     if expected.dtype.kind != "f" or not expected.size or not np.isfinite(expected).all():
         assert_same_bits(value, expected, name)
         return
