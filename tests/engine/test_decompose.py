@@ -15,9 +15,11 @@ import anabranch as ab
 from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.linear_algebra.linalg import MatMul
-from anabranch.engine.ops.neural.softmax import SelectClass
+from anabranch.engine.ops.neural.softmax import PlaceClass, SelectClass
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.runtime.program import Program
+from anabranch.engine.testing.control_flow import check_control_flow
 
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-13}
 
@@ -213,6 +215,24 @@ def test_gradients_of_extrema(
     assert (rewritten, none) == (1, 0)
     bound = _TOLERANCE[dtype]
     np.testing.assert_allclose(found[0], expected[0], rtol=4 * bound, atol=bound)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_the_gradient_of_an_extremum_of_an_unknown_number_of_axes(name: str) -> None:
+    with ab.Graph().as_default():
+        x = ab.placeholder(None, "float32", "x")
+        (found,) = ab.gradients(getattr(ab.ops, name)(x, axis=1), [x])
+        (value,) = Program(found.graph, [found], [x])(np.array([[1, 2, 2], [0, 0, 0]], "float32"))
+
+    third = 1 / 3
+    expected = {"max": [[0, 0.5, 0.5], [third] * 3], "min": [[1, 0, 0], [third] * 3]}[name]
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("label", "known"), [("rows", "dims"), ("rows", "nothing"), ("empty", "static")])
+def test_scores_at_a_class_in_branches_and_loops_where_sizes_are_unknown(label: str, known: str) -> None:
+    (sample,) = (each for each in PlaceClass.samples() if each.label == label)
+    assert check_control_flow(sample, known, kernels=True)
 
 
 def test_the_gradient_of_an_extremum_that_is_nan_is_zero() -> None:

@@ -156,8 +156,13 @@ def _check_classes(what: str, x: TensorSpec, labels: TensorSpec) -> None:
         )
 
 
-def _label_shape(x: TensorSpec, labels: TensorSpec) -> Shape:
-    return labels.shape if x.shape is None else x.shape[:-1]
+def _label_shape(x: TensorSpec, *by_row: TensorSpec) -> Shape:
+    """Return the shape of the rows of `x` (..., classes): sizes that it does not know are those of what goes by row."""
+    known = [each.shape for each in by_row if each.shape is not None]
+    if x.shape is None:
+        return known[0] if known else None
+    sizes = zip(x.shape[:-1], *known, strict=True)
+    return tuple(next((size for size in each if size is not None), None) for each in sizes)
 
 
 def check_labels(labels: Any, classes: int) -> None:
@@ -248,8 +253,11 @@ class SparseCrossEntropyGrad(Op):
     last_axes: ClassVar[int | tuple[int, ...] | None] = (1, 0, 0)
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        check_floating(self, inputs[0])
-        return inputs[0]
+        softmax, labels, dloss = inputs
+        check_floating(self, softmax)
+        if softmax.shape is None:
+            return softmax
+        return TensorSpec((*(_label_shape(softmax, labels, dloss) or ()), softmax.shape[-1]), softmax.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         softmax, labels, dloss = inputs

@@ -154,8 +154,8 @@ def _select_class(match: Match, step: Rewriter) -> Change | None:
 def _place_class(match: Match, step: Rewriter) -> Change | None:
     place: Operation = match["place"]
     (result,), (values, labels, _) = place.outputs, place.inputs
-    if not result.shape or not result.shape[-1]:
-        return None
+    if not result.shape or not result.shape[-1] or not labels.shape == values.shape == result.shape[:-1]:
+        return None  # what is written would have another shape, as far as that is known before the run
     to = _ClassWriter(step, place, result)
     to.finish(to.put(Where(), to.hits(labels), to.column(values), to.constant(0, values.dtype)))
     return Change(place, _COMPARES)
@@ -165,8 +165,10 @@ def _tie_share(match: Match, step: Rewriter) -> Change | None:
     place: Operation = match["place"]
     (x, y), own = place.inputs, place.op
     assert isinstance(own, TieShare)
-    axes = normalize_axes(own.axes, len(x.shape or ()))
-    if x.shape is None or not axes or not dtypes.is_floating(x.dtype):
+    if x.shape is None or not dtypes.is_floating(x.dtype):
+        return None
+    axes = normalize_axes(own.axes, len(x.shape))
+    if not axes:
         return None
     to = _Writer(step, place, x.dtype)
     full = y if own.keepdims else to.put(ExpandDims(tuple(sorted(axes))), y)
