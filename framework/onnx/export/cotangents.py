@@ -15,6 +15,7 @@ from ....engine.graph.graph import Operation
 from ....engine.graph.spec import ArraySpec, Shape, Spec, TensorSpec
 from ....engine.ops.containers.tensor_arrays import ArrayEmpty, ArrayReadOrEmpty
 from .arrays import Array, Dense, Fresh, Sequence, as_dense, as_sequence, is_static, rank_of_element
+from .gathering import scatter_reduced
 from .registry import attribute, exports, op_of, spec_of
 from .shapes import positions
 from .writer import INT, LONG, Writer
@@ -140,7 +141,7 @@ def _added(w: Writer, array: Dense | Sequence, index: str, value: str, spec: Spe
     longer = _longer(w, array, w.add("Add", place, w.constant(np.ones((), LONG))), w.shape(value))
     if isinstance(longer, Dense):
         places, row = w.reshape(place, w.ints(1, 1)), w.unsqueeze(value, 0)
-        return Dense(w.add("ScatterND", longer.name, places, row, reduction="add"))
+        return Dense(scatter_reduced(w, longer.name, places, row, "add"))
     element = w.add("SequenceAt", longer.name, index)
     total = w.either(
         _is_missing(w, element),
@@ -220,7 +221,7 @@ def _scatter_add(w: Writer, node: Operation, array: Array, indices: str, values:
     if isinstance(held, Dense):
         ends = w.concat([w.add("Add", places, w.ints(1)), w.ints(0)], 0)
         longer = _longer(w, held, w.add("ReduceMax", ends, keepdims=0), row)
-        return Dense(w.add("ScatterND", longer.name, w.unsqueeze(places, -1), values, reduction="add"))
+        return Dense(scatter_reduced(w, longer.name, w.unsqueeze(places, -1), values, "add"))
 
     def body(iteration: str, names: abc.Sequence[str]) -> tuple[list[str], list[str]]:
         place, value = w.add("Gather", places, iteration, axis=0), w.add("Gather", values, iteration, axis=0)

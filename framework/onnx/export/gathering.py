@@ -56,10 +56,19 @@ def _gather_nd(w: Writer, node: Operation, x: str, indices: str) -> str:
     return w.add("GatherND", x, w.cast(indices, LONG))
 
 
+def scatter_reduced(w: Writer, base: str, places: str, values: str, reduction: str) -> str:
+    """Return `base` with values reduced into it at places (..., coordinates): half precision in float32, as here."""
+    dtype = w.dtypes[base]
+    wide = dtypes.accumulator_of(dtype) or dtype
+    done = w.add("ScatterND", w.cast(base, wide), places, w.cast(values, wide), reduction=reduction)
+    return w.cast(done, dtype)
+
+
 @exports("scatter_add", "scatter_update")
 def _scatter(w: Writer, node: Operation, x: str, indices: str, updates: str) -> str:
-    reduction = "add" if node.type == "scatter_add" else None
-    return w.add("ScatterND", x, w.cast(indices, LONG), updates, reduction=reduction)
+    if node.type == "scatter_add":
+        return scatter_reduced(w, x, w.cast(indices, LONG), updates, "add")
+    return w.add("ScatterND", x, w.cast(indices, LONG), updates)
 
 
 @exports("put_rows")
@@ -84,7 +93,7 @@ def _added_rows(w: Writer, base: str, values: str, indices: str, axis: int, rank
     order = [axis, *[k for k in range(rank) if k != axis]]
     front = [*range(axis, axis + count), *range(axis), *range(axis + count, rank - 1 + count)]
     places = w.unsqueeze(w.cast(indices, LONG), -1)
-    done = w.add("ScatterND", w.transpose(base, order), places, w.transpose(values, front), reduction="add")
+    done = scatter_reduced(w, w.transpose(base, order), places, w.transpose(values, front), "add")
     return w.transpose(done, list(np.argsort(order)))
 
 
@@ -308,7 +317,7 @@ _REDUCTIONS = {"segment_sum": "add", "segment_max": "max", "segment_min": "min",
 def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> str:
     """Reduce segments; rows whose id is outside go to one more segment at the end, which is cut off."""
     dtype = w.dtypes[data]
-    wide = np.dtype("float32") if dtype.name in ("float16", "bfloat16") else INT if dtype == BOOL else dtype
+    wide = INT if dtype == BOOL else dtype
     start = _segment_start(node.type, dtype)
     size = w.vector(count)
     long = w.cast(ids, LONG)
@@ -316,7 +325,7 @@ def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> st
     long = w.where(outside, size, long)
     rows = [w.add("Add", size, w.ints(1)), w.slice(w.shape(data), 1, _LARGEST, 0)]
     base = w.expand(w.constant(np.array(start).astype(wide)), w.concat(rows, 0))
-    sums = w.add("ScatterND", base, w.unsqueeze(long, -1), w.cast(data, wide), reduction=_REDUCTIONS[node.type])
+    sums = scatter_reduced(w, base, w.unsqueeze(long, -1), w.cast(data, wide), _REDUCTIONS[node.type])
     return w.cast(w.slice(sums, 0, -1, 0), dtype)
 
 
