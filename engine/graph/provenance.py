@@ -64,7 +64,20 @@ def is_own_file(filename: str) -> bool:
 def user_location() -> Location | None:
     """Return the innermost line outside anabranch on the current stack, or None if there is none; see `building_at`."""
     line = _line_below(_frame_above(1))
-    return None if line is None else Location(*line, _current.parts, _current.forward)
+    if line is None:
+        return None
+    # A line builds several operations one after the other: they have one location.
+    filename, number = line
+    last, parts, forward = _current.last, _current.parts, _current.forward
+    if (
+        last is None
+        or last.line != number
+        or last.filename != filename
+        or last.parts is not parts
+        or last.forward is not forward
+    ):
+        last = _current.last = Location(filename, number, parts, forward)
+    return last
 
 
 def _line_below(frame: FrameType | None) -> Line | None:
@@ -116,6 +129,7 @@ class _Current(threading.local):
         self.known: Line | None = None  # of all that is built
         self.frame: FrameType | None = None  # one of ours, which is on the stack
         self.line: Line | None = None  # the innermost outside anabranch that led to it
+        self.last: Location | None = None  # of the last operation that was built
 
 
 _current = _Current()

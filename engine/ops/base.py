@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 import numpy as np
 
 from ..common import dtypes
-from ..common.axes import axis_number, axis_numbers
+from ..common.axes import normalize_axes, normalize_axis
 from ..common.dtypes import DType, DTypeLike, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
@@ -343,6 +343,17 @@ def _scalar_array(value: Any, dtype: DType) -> Any:
 
 
 def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Symbol:
+    key: Any = (type(value), value, dtype)
+    is_plain = type(value) in (int, float) and value != 0 and not graph.in_control_block  # -0.0 equals 0.0
+    if is_plain and (known := graph.constants.get(key)) is not None:
+        return known
+    built = _build_scalar(value, dtype, graph)
+    if is_plain:
+        graph.constants[key] = built
+    return built
+
+
+def _build_scalar(value: Any, dtype: DType, graph: Graph) -> Symbol:
     scalar = _scalar_array(value, dtype)
     definition = Constant(scalar)
     if graph.in_control_block:  # whoever fetches it means the block's dependencies to run
@@ -358,6 +369,8 @@ def convert_to_tensor(value: TensorLike, dtype: DTypeLike = None, name: str | No
     dtype('float32')
     """
     if type(value) is Value and (dtype is None or dtype is value.array.dtype):  # the quickest cases
+        return value
+    if type(value) is Symbol and (dtype is None or dtype is value.spec.dtype):
         return value
     wanted = None if dtype is None else as_dtype(dtype)
     if type(value) is np.ndarray and value.dtype.kind not in "OSTU" and (wanted is None or wanted == value.dtype):
@@ -422,6 +435,8 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
             return [quick, last]
     elif len(values) == 1 and type(first) is Value and (not floating or first.dtype.kind == "f"):
         return [first]
+    if type(first) is Symbol and len(values) <= 2 and (quick := _promoted_symbol(first, last, floating)) is not None:
+        return [first, quick] if len(values) == 2 else [first]
     tensors = [value for value in values if isinstance(value, Tensor)]
     same = len(tensors) == len(values) and len({tensor.dtype for tensor in tensors}) == 1
     if same and (not floating or dtypes.is_differentiable(tensors[0].dtype)):
@@ -452,6 +467,19 @@ def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
     return scalar(y, dtype) if kind is int and dtype.kind in "if" else None
 
 
+def _promoted_symbol(x: Symbol, y: Any, floating: bool) -> Tensor | None:
+    """Return `y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
+    dtype = x.spec.dtype
+    if floating and dtype.kind != "f":
+        return None
+    if type(y) is Symbol:
+        return y if y.spec.dtype is dtype else None
+    if type(y) is float and dtype.kind == "f":
+        stack = graph_context.stack
+        return scalar(y, dtype) if stack and stack[-1] is x.operation.graph else None
+    return None
+
+
 def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
     """Return the graph of `tensors`, if it is not the current one, or does not see them: there they are joined."""
     symbols = [tensor for tensor in tensors if isinstance(tensor, Symbol)]
@@ -465,7 +493,9 @@ def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
 
 def as_floating(value: TensorLike) -> Tensor:
     """Return `value` as a tensor of a floating (or complex) dtype; integers become float32."""
-    if type(value) is Value and value.array.dtype.kind == "f":  # the common case, and the quickest
+    if type(value) is Value and value.array.dtype.kind == "f":  # the common cases, and the quickest
+        return value
+    if type(value) is Symbol and value.spec.dtype.kind == "f":
         return value
     return promote(value, floating=True)[0]
 
@@ -529,41 +559,6 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     wanted = as_dtype(dtype)
     tensor = convert_to_tensor(x)
     return tensor if tensor.dtype == wanted else apply(Cast(wanted), tensor)
-
-
-# --- axes -----------------------------------------------------------------------------------------------------------
-
-
-def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
-    """Return `axis` counted from the front.
-
-    Raises:
-        TypeError: it is not an integer.
-        ValueError: it is outside the rank, or is negative while the rank is unknown.
-    """
-    axis = axis_number(axis, what)
-    if rank is None:
-        if axis < 0:
-            raise ValueError(f"{what}={axis} counts from the end, but the rank of the input is unknown.")
-        return axis
-    if not -rank <= axis < rank:
-        raise ValueError(f"{what}={axis} is out of range for an input of rank {rank}.")
-    return axis % rank
-
-
-def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:
-    """Return `axis` (None, an int or several) as a sorted tuple counted from the front; None means all axes.
-
-    Raises:
-        TypeError: an axis is not an integer.
-        ValueError: an axis is out of range or given twice.
-    """
-    if axis is None:
-        return None if rank is None else tuple(range(rank))
-    axes = [normalize_axis(each, rank) for each in axis_numbers(axis)]
-    if len(set(axes)) != len(axes):
-        raise ValueError(f"axis={axis} names an axis twice.")
-    return tuple(sorted(axes))
 
 
 __all__ = [

@@ -60,7 +60,11 @@ class ElementwiseOp(Op, abstract=True):
     def infer(self, *inputs: Any) -> TensorSpec:
         if self.floating:
             check_floating(self, inputs[0])
-        return TensorSpec(self.broadcast(*inputs), inputs[0].dtype)
+        shape = self.broadcast(*inputs)
+        for spec in inputs:
+            if spec.shape is shape and type(spec) is TensorSpec:
+                return spec
+        return TensorSpec(shape, inputs[0].dtype)
 
     def broadcast(self, *inputs: Any) -> Any:
         """Return the common shape of `inputs`.
@@ -69,6 +73,15 @@ class ElementwiseOp(Op, abstract=True):
             ValueError: they do not broadcast.
             TypeError: their dtypes differ.
         """
+        dtype = inputs[0].dtype
+        if dtype.kind == "T" or [spec.dtype for spec in inputs].count(dtype) < len(inputs):
+            self._check_dtypes(*inputs)
+        try:
+            return broadcast_shapes(*[spec.shape for spec in inputs])
+        except ValueError as error:
+            raise ValueError(f"{self.type_name}: {error}") from None
+
+    def _check_dtypes(self, *inputs: Any) -> None:
         if not self.takes_strings:
             check_numbers(self, *inputs)
         if len({spec.dtype for spec in inputs}) > 1:
@@ -76,10 +89,6 @@ class ElementwiseOp(Op, abstract=True):
                 f"{self.type_name} takes inputs of one dtype; got {' and '.join(str(spec) for spec in inputs)}. "
                 "Cast one of them with ops.cast."
             )
-        try:
-            return broadcast_shapes(*[spec.shape for spec in inputs])
-        except ValueError as error:
-            raise ValueError(f"{self.type_name}: {error}") from None
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} must define expression().")
