@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..saving.atomic import atomic_write
+from ..common.atomic import atomic_write
 
 
 class Folder:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..common.atomic import atomic_write
 from ..common.dtypes import as_dtype
 from ..graph.graph import Graph
-from .atomic import atomic_write
 from .reading import rebuild
 from .values import SavedGraphError, storable
 from .writing import describe

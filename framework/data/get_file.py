@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engine.saving.atomic import atomic_write
+from ...engine.common.atomic import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

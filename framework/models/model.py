@@ -12,6 +12,7 @@ from ...engine.objects.registry import custom_object_scope, register_builtins
 from ...layers.core.calling import defines_forward, shapes_of, tensors_in
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
+from ..saving import own_classes  # noqa: F401 - it announces classes
 from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
 from ..training.trainer import Trainer

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...engine.saving.atomic import atomic_write as atomic_write
+from ...engine.common.atomic import atomic_write as atomic_write
 
 METADATA = "metadata.json"
 CONFIG = "config.json"

@@ -21,12 +21,12 @@ import numpy as np
 
 from ...engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
 from ...engine.checkpoint.folders import Folder
+from ...engine.common.atomic import atomic_write
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph.state.sharded import ShardedVariable, grouped
 from ...engine.graph.state.variable import Variable
 from ...engine.ops.random.keys import SeedGenerator, global_generator
 from ...engine.queues.errors import DataLossError
-from ...engine.saving.atomic import atomic_write
 from ...layers.core.layer import Layer
 from ...optim.optimizer import Optimizer
 from ..callbacks.base import Callback

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ...engine.objects.on_demand import modules_by_name
-from ...engine.objects.registry import register_to_come
+from ...engine.objects.registry import register_builtins_to_come, register_to_come
 
 _FRAMEWORK = __name__.removesuffix(".saving.own_classes")
 
+for _module in ("keras.src.engine.functional", "keras.src.models.functional"):
+    register_builtins_to_come(_module, modules_by_name(_FRAMEWORK, {"models.functional": "Functional"}))
 register_to_come("anabranch", modules_by_name(_FRAMEWORK, {"onnx.importing.layer": "OnnxLayer"}))
 register_to_come(
     "anabranch.pretrained",

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import optim
-from ...distribute.strategies.data_parallel import DataParallel
-from ...distribute.strategies.model_parallel import ModelParallel
-from ...distribute.strategies.pipeline import Pipeline
 from ...distribute.strategies.strategy import Strategy, current_strategy
 from ...engine.graph import in_explicit_graph
 from ...engine.graph.tracebacks import short_tracebacks
@@ -148,10 +145,16 @@ class Trainer(PassMethods):
     def _found_cut_steps(self) -> CutSteps | None:
         """Return what builds the steps of a model on several devices of this process; None for other models."""
         strategy = self.distribute_strategy
+        if strategy is None:
+            return None
+        from ...distribute.strategies.data_parallel import DataParallel  # few need it, and what it brings
+        from ...distribute.strategies.model_parallel import ModelParallel
+        from ...distribute.strategies.pipeline import Pipeline
+
         if isinstance(strategy, DataParallel) and strategy.of is not None:
             strategy = strategy.of
         if isinstance(strategy, Pipeline):
-            from ..pipeline.steps import PipelineSteps  # few need it
+            from ..pipeline.steps import PipelineSteps
 
             return PipelineSteps(self, strategy)
         if isinstance(strategy, DataParallel) and strategy.has_local_replicas:

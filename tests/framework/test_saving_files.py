@@ -121,7 +121,7 @@ def test_a_layer_that_can_not_be_saved_leaves_the_old_file(tmp_path):
 
 KILLED = """
 import os, pathlib, signal, sys
-from anabranch.engine.saving.atomic import atomic_write
+from anabranch.engine.common.atomic import atomic_write
 with atomic_write(pathlib.Path(sys.argv[1])) as stream:
     stream.write(b"half of the new")
     stream.flush()

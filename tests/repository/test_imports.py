@@ -178,9 +178,23 @@ model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2, "relu")])
 model.compile("sgd", "mse")
 unused = ["attention.transformer", "recurrent.lstm", "convolution.pooling"]
 unused = [*(f"layers.{name}" for name in unused), "optim.lbfgs", "optim.muon"]
+unused += ["distribute.collectives.group", "engine.saving", "engine.summaries.writer", "framework.saving.api"]
 print([name for name in unused if f"anabranch.{name}" in sys.modules])
 """
     assert run(code) == "[]"
+
+
+def test_a_config_names_models_that_were_not_imported_yet():
+    code = """
+import anabranch as ab
+x = ab.Input((3,))
+inner = ab.Model(x, ab.layers.Dense(2)(x))
+print(ab.Sequential([ab.Input((3,)), inner]).get_config())
+"""
+    config = run(code)
+    assert "Functional" in config
+    code = f"import anabranch as ab; print(ab.Sequential.from_config({config}).count_params())"
+    assert run(code) == "8"
 
 
 def test_a_star_import_brings_all_names():

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....engine import ops
+from ....engine.common.atomic import atomic_write
 from ....engine.common.dtypes import name_of
 from ....engine.graph import Graph, Operation, Symbol
 from ....engine.graph.graph import Placeholder
 from ....engine.graph.spec import TensorSpec
-from ....engine.saving.atomic import atomic_write
 from ..errors import OnnxError
 from ..protos import element_type, load_onnx, tensor_proto
 from . import (  # noqa: F401 - they register rules
