@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..common.nest import flatten
 from ..graph.graph import Operation
 from ..graph.tensor import Symbol, Tensor
 from ..passes.framework.log import recording
 from ..runtime.program import Program
-from .explanation import Explanation, llvm_of, summary_of
 from .function import Function
 from .inside import fetched_from
 from .pass_report import format_pass_log
 from .session import Session, graph_of, placeholders_of
+
+if TYPE_CHECKING:
+    from .explanation import Explanation
 
 
 def explain(
@@ -50,6 +52,8 @@ def explain(
         return (add,)
     <BLANKLINE>
     """
+    from .explanation import Explanation, llvm_of, summary_of  # it brings the compiler of regions, which few steps need
+
     if isinstance(fetches, Function):
         fetches, feeds = _traced(cast("Function", fetches), feeds)
     elif callable(fetches) and not isinstance(fetches, (Tensor, Operation)):

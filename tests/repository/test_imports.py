@@ -179,6 +179,7 @@ model.compile("sgd", "mse")
 unused = ["attention.transformer", "recurrent.lstm", "convolution.pooling"]
 unused = [*(f"layers.{name}" for name in unused), "optim.lbfgs", "optim.muon"]
 unused += ["distribute.collectives.group", "engine.saving", "engine.summaries.writer", "framework.saving.api"]
+unused += ["engine.codegen.regions.region", "engine.session.explanation"]
 print([name for name in unused if f"anabranch.{name}" in sys.modules])
 """
     assert run(code) == "[]"
