@@ -242,7 +242,7 @@ def print_task_context(code: Builder, kind: str) -> tuple[str, str, str, str]:
 def _print_task(kernel: Correlation, name: str) -> str:
     """Print the function of a part: some blocks of rows of the result."""
     kind, width = kernel.element, kernel.width
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
     x, _, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, FIELDS)
     begin, end = print_share(code, fields["units"], "%part", fields["parts"])

@@ -210,7 +210,7 @@ def _print_tile(kernel: FilterKernel, name: str) -> str:
 def _print_task(kernel: FilterGradient, name: str) -> str:
     """Print the function of a part: some tiles over some of the blocks of rows."""
     kind, size = kernel.element, kernel.cells * kernel.width
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
     pointers = [code.load("i64", "%context", position) for position in (0, 1, 3)]
     x, dy = (code.let(f"inttoptr i64 {pointer} to ptr") for pointer in pointers[:2])
     fields = Fields(code, code.let(f"inttoptr i64 {pointers[2]} to ptr"), FILTER_FIELDS)
@@ -266,7 +266,7 @@ def _print_even_cotangents(
 def _print_sum(kernel: FilterKernel, name: str) -> str:
     """Print the function that adds up the sums of the parts, for some cells of the kernel."""
     kind, width = kernel.element, kernel.width
-    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
     out = code.let(f"inttoptr i64 {code.load('i64', '%context', 2)} to ptr")
     numbers = code.let(f"inttoptr i64 {code.load('i64', '%context', 3)} to ptr")
     fields = Fields(code, numbers, FILTER_FIELDS)

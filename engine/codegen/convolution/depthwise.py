@@ -128,7 +128,7 @@ def _print_result(code: Builder, kernel: DepthwiseKernel, total: str, vector: st
 def _print_task(kernel: DepthwiseKernel, name: str) -> str:
     """Print the function of a part: some rows of the result, or parts of them."""
     kind = kernel.element
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
     x, weights, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, DEPTHWISE_FIELDS)
     weights, out = code.at(kind, weights, fields["weight_start"]), code.at(kind, out, fields["out_start"])

@@ -113,7 +113,7 @@ def _add_products(code: Builder, kernel: DepthwiseFilterKernel, x: str, dy: str,
 def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
     """Print the function of a part: some rows of the cotangents, or parts of them."""
     kind = kernel.element
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
     x, dy, _, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, DEPTHWISE_FILTER_FIELDS)
     sums = code.at(kind, fields.address("sums_address", kind), code.mul("%part", fields["sums_size"]))
@@ -165,7 +165,7 @@ def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
     """Print the function that adds up the sums of the parts, for one tap."""
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
-    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
     _, _, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers, DEPTHWISE_FILTER_FIELDS)
     groups, tiles, sums = fields["groups"], fields["tiles"], fields.address("sums_address", kind)

@@ -274,7 +274,7 @@ def _print_products(
 
 def _print_sum(kernel: _FewFiltersGradient, name: str) -> str:
     kind = kernel.element
-    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
     out = code.let(f"inttoptr i64 {code.load('i64', '%context', 2)} to ptr")
     numbers = code.let(f"inttoptr i64 {code.load('i64', '%context', 3)} to ptr")
     fields = Fields(code, numbers, FILTER_FIELDS)

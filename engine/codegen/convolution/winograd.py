@@ -205,7 +205,7 @@ def _print_weights(kernel: PanelFunctions) -> str:
     The last vector of channels ends with the last channel: weights of channels that the one before it has are zero.
     """
     kind, lanes, width = kernel.element, kernel.lanes, kernel.width
-    code = FunctionBuilder(kernel.name("weights"), ["ptr %context", "i64 %part"], linkage="")
+    code = FunctionBuilder(kernel.name("weights"), ["ptr %context", "i64 %part"], linkage="", flushes=True)
     (_, weights, _), fields = print_task_head(code, WINOGRAD_FIELDS)
     weights = code.at(kind, weights, fields["weight_start"])
     target, vectors = fields.address("weights_address", kind), fields["channel_vectors"]
@@ -388,7 +388,7 @@ class TileReader:
 def _print_task(kernel: PanelFunctions) -> str:
     """Print the function of a part: blocks of tiles, for as long as there are any."""
     kind, functions = kernel.element, kernel.functions
-    code = FunctionBuilder(kernel.name("task"), ["ptr %context", "i64 %part"], linkage="")
+    code = FunctionBuilder(kernel.name("task"), ["ptr %context", "i64 %part"], linkage="", flushes=True)
     (x, _, out), fields = print_task_head(code, WINOGRAD_FIELDS)
     tiles = TileReader(code, functions, fields)
     inner, outer, edges = tiles.input_table(), tiles.output_table(), tiles.edge_tables()

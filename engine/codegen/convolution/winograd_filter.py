@@ -115,7 +115,7 @@ def _print_product(kernel: WinogradFilterKernel, name: str) -> str:
 def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
     """Print the function of a part: units of work, for as long as there are any."""
     kind, lanes = kernel.element, kernel.lanes
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
     (x, dy, _), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
     reader = TileReader(code, kernel.functions, fields)
     memory = code.at(kind, fields.address("parts_address", kind), code.mul("%part", fields["part_size"]))
@@ -222,7 +222,7 @@ def _panels(code: Builder, kernel: WinogradFilterKernel, fields: Fields) -> Size
 def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
     """Print a part: the taps of some channels. The last vectors of channels and filters end with the last of them."""
     kind, lanes = kernel.element, kernel.lanes
-    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
     (_, _, out), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
     sums = fields.address("sums_address", kind)
     channels, filters = fields["channels"], fields["filters"]

@@ -216,7 +216,7 @@ def kernel_spec(
         for position, (spec, shape) in enumerate(zip((*inputs, *outputs), shapes, strict=True))
     ]
     written = [(operand, values[k].index) for operand, k in zip(operands[len(inputs) :], op.results, strict=True)]
-    return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops))
+    return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops), op.flushes)
 
 
 def loop_extents(

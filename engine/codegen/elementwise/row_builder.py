@@ -284,6 +284,7 @@ def _kernel(
         nest.unrolled,
         tuple(parted),
         tuple(k for k in parted if k < len(inputs) and _is_transposed(operands[k], inputs[k])),
+        op.flushes,
     )
     _check(spec)
     return spec

@@ -166,7 +166,8 @@ class _Run(_Function):
 
     def _task(self) -> str:
         """Return the function of one part: it takes the pointers out of the context."""
-        code = FunctionBuilder(f"{self._name}_part", ["ptr %context", "i64 %part"], attributes="")
+        parameters = ["ptr %context", "i64 %part"]
+        code = FunctionBuilder(f"{self._name}_part", parameters, attributes="", flushes=self.spec.flushes)
         pointers = [("ptr", code.load("ptr", "%context", k)) for k in range(len(self._pointers))]
         code.call(f"{self._name}_body", [*pointers, ("i64", "%part")])
         return code.text()

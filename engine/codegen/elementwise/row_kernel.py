@@ -43,6 +43,7 @@ class RowKernel:
         parted: the operands that have components, if the innermost axis is written out.
         transposed: inputs among them that are read more than once: they are copied before the loops, so that elements
             along the row are beside each other.
+        flushes: whether it computes with zeros in the place of subnormal numbers.
     """
 
     nodes: tuple[Node, ...]
@@ -54,6 +55,7 @@ class RowKernel:
     unrolled: int = 1
     parted: tuple[int, ...] = ()
     transposed: tuple[int, ...] = ()
+    flushes: bool = False
 
     @property
     def operands(self) -> tuple[Operand, ...]:

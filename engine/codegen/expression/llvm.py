@@ -42,12 +42,14 @@ class KernelSpec:
         inputs: the operands that are read; node ``input`` number i reads operand i.
         outputs: the operands that are written, with the node that each gets.
         loops: the number of nested loops; the innermost steps through memory one by one.
+        flushes: whether it computes with zeros in the place of subnormal numbers.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Operand, ...]
     outputs: tuple[tuple[Operand, int], ...]
     loops: int
+    flushes: bool = False
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -128,7 +130,7 @@ def _print_loops(spec: KernelSpec, name: str, metadata: str, linkage: str) -> st
     operands = spec.operands
     parameters = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
     parameters += ["ptr %numbers", "i64 %begin", "i64 %end"]
-    code = FunctionBuilder(f"{name}_body", parameters, linkage=linkage)
+    code = FunctionBuilder(f"{name}_body", parameters, linkage=linkage, flushes=spec.flushes)
     extents = [code.load("i64", "%numbers", loop) for loop in range(spec.loops)]
     strides = {place: code.load("i64", "%numbers", spec.loops + k) for k, place in enumerate(spec.strided)}
     with ExitStack() as loops:

@@ -20,13 +20,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..llvm import subnormals
 from ..llvm.compiler import Effort
 
 if TYPE_CHECKING:
     from ..llvm.library import Library
 
 SYMBOL = "anabranch_parallel"
-DECLARATION = f"declare void @{SYMBOL}(ptr, ptr, i64)\n"
+DECLARATION = f"declare void @{SYMBOL}(ptr, ptr, i64)\n{subnormals.DECLARATIONS}"
 _MOST_THREADS = 64
 _LOOKING = 1e-4  # seconds
 _NEEDED = (
@@ -51,7 +52,8 @@ class _Pool:
                 return
             text = self._text(library)
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
-            library.offer(SYMBOL, self.engine.get_function_address(SYMBOL))
+            for symbol in (SYMBOL, subnormals.FLUSH, subnormals.RESTORE):
+                library.offer(symbol, self.engine.get_function_address(symbol))
             self._spawn()
 
     def prepare(self, library: Library) -> None:
@@ -63,7 +65,8 @@ class _Pool:
 
     def _text(self, library: Library) -> str:
         self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
-        return _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
+        text = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
+        return text + subnormals.print_functions(library.host)
 
     def _spawn(self) -> None:
         if self.count == 1:

@@ -10,6 +10,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, NamedTuple
 
+from .subnormals import flushing
+
 Size = str | int  # a value of type i64: a register, or a number
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}  # of an element in memory
 MEMORY = {"i1": "i8", "bfloat": "i16"}  # the types of elements in memory, where they are others than in registers
@@ -329,6 +331,7 @@ class FunctionBuilder(Builder):
         attributes: of the function, in place of `usual_attributes`.
         linkage: ``"internal"``, or ``""`` if code from elsewhere calls it.
         result: the type of what it returns.
+        flushes: whether it computes with zeros in the place of subnormal numbers; see `subnormals`.
     """
 
     usual_attributes: ClassVar[str] = "noinline"
@@ -340,9 +343,11 @@ class FunctionBuilder(Builder):
         attributes: str | None = None,
         linkage: str = "internal",
         result: str = "void",
+        flushes: bool = False,
     ) -> None:
         super().__init__("start")
         self._is_void = result == "void"
+        self._flushes = flushes
         attributes = self.usual_attributes if attributes is None else attributes
         words = ["define", linkage, result, f"@{name}({', '.join(parameters)})", attributes]
         self._head = " ".join(word for word in words if word) + " {\nentry:"
@@ -350,4 +355,5 @@ class FunctionBuilder(Builder):
     def text(self) -> str:
         """Return the whole function; one without a result ends behind its last line."""
         ending = ["  ret void"] if self._is_void else []
-        return "\n".join([self._head, *self.slots, "  br label %start", "start:", *self.lines, *ending, "}\n"])
+        lines = flushing(self.lines) if self._flushes else self.lines
+        return "\n".join([self._head, *self.slots, "  br label %start", "start:", *lines, *ending, "}\n"])

@@ -180,7 +180,7 @@ def print_places(
 def _print_task(form: BatchForm) -> str:
     """Print the products of one part."""
     e = form.element
-    code = ProductBuilder("task", ["ptr %context", "i64 %part"])
+    code = ProductBuilder("task", ["ptr %context", "i64 %part"], flushes=True)
     places, numbers, get = print_task_head(code, e, FIELDS)
     first = code.mul("%part", get["part_units"])
     last = code.least(get["units"], code.add(first, get["part_units"]))

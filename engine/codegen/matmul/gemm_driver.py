@@ -89,7 +89,7 @@ class _Part:
 
     def __init__(self, tiles: Tiles) -> None:
         self.tiles = tiles
-        code = self.code = ProductBuilder(f"gemm_{tiles.suffix}_part", ["ptr %context", "i64 %part"])
+        code = self.code = ProductBuilder(f"gemm_{tiles.suffix}_part", ["ptr %context", "i64 %part"], flushes=True)
         get = self.get = {name: code.load("i64", "%context", k) for k, name in enumerate(_FIELDS)}
         self.a, self.b, self.c, self.d, self.e = (code.let(f"inttoptr i64 {get[name]} to ptr") for name in "abcde")
         self.follows = code.let(f"inttoptr i64 {get['then']} to ptr")

@@ -154,7 +154,7 @@ def _print_lay_unit(tiles: Tiles) -> str:
 
 
 def _print_part(tiles: Tiles) -> str:
-    code = ProductBuilder(f"gemm_{tiles.suffix}_shared_part", ["ptr %context", "i64 %part"])
+    code = ProductBuilder(f"gemm_{tiles.suffix}_shared_part", ["ptr %context", "i64 %part"], flushes=True)
     get = _read(code, tiles)
     _, units = _print_units(code, tiles, get)
     wanted = code.choose(code.compare("sgt", get["next_deep"], 0), units, 0)

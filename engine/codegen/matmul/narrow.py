@@ -93,7 +93,7 @@ def _print_run(element: str, columns: int) -> str:
 
 def _print_task(element: str, columns: int, lanes: int, vectors: int) -> str:
     """Print a part's sums over its rows, for each column of the result."""
-    code = FunctionBuilder("NAME_task", ["ptr %context", "i64 %part"])
+    code = FunctionBuilder("NAME_task", ["ptr %context", "i64 %part"], flushes=True)
     known = Fields(code, "%context", _FIELDS)
     terms, own = known["terms"], known["rows_of_part"]
     first = code.mul("%part", own)

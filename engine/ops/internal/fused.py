@@ -28,6 +28,7 @@ class Fused(Op):
             all steps are elementwise, with results of one shape.
         parts: the axis of that space that is written out part by part, if there is one.
         size: the number of elements of that space.
+        flushes: whether its kernel may take subnormal numbers as zeros.
     """
 
     no_samples: ClassVar[str] = "is made by a pass out of ops that are tested themselves"
@@ -37,6 +38,7 @@ class Fused(Op):
     layouts: tuple[tuple[Axis, ...], ...] = ()
     parts: Axis = None
     size: int = 0
+    flushes: bool = False
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         values: list[Any] = list(inputs)

@@ -238,7 +238,7 @@ def _rematerialise(step: Rewriter, options: Options) -> None:
 
 
 def _horizontal_fusion(step: Rewriter, options: Options) -> None:
-    fuse_updates(step.graph, step.operations, step.kept_tensors, options.fusion_rule)
+    fuse_updates(step.graph, step.operations, step.kept_tensors, options.fusion_rule, options.reassociate)
 
 
 def _update_rows(step: Rewriter, options: Options) -> None:

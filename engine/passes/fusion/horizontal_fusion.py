@@ -4,12 +4,15 @@ share by elements, where each variable would have had a call of its own.
 Works on fused operations whose results are assigned to variables. Updates may run together if none needs the results of
 another, in whatever way; they run where the last of them stood. Until then the gradients of all are held, so that no
 more than some megabytes of them are waited for; and a call is nothing to what is larger than that.
+
+All updates may flush subnormal numbers, whether they are joined or not: running means decay to such.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...graph.graph import Graph, Operation
 from ...graph.provenance import location_of_several
@@ -30,19 +33,22 @@ _MOST_KINDS = 8  # expressions by which variables of one step are updated
 Kind = tuple[object, ...]
 
 
-def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
+def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule, may_flush: bool) -> None:
     """Join updates among `operations`, which are needed of `graph`, and in all regions inside.
 
     Args:
         kept: tensors whose values are wanted from outside of their block.
+        may_flush: whether updates may take subnormal numbers as zeros.
     """
     for operation in operations:
         for region, inside, wanted in inner_blocks(operation, kept):
-            fuse_updates(region, inside, wanted, rule)
+            fuse_updates(region, inside, wanted, rule, may_flush)
     kinds: dict[Kind, list[Operation]] = {}
     assigned = {operation.inputs[0] for operation in operations if isinstance(operation.op, Assign)}
     for operation in operations:
         if any(tensor in assigned for tensor in operation.outputs):
+            if may_flush and isinstance(operation.op, Fused):
+                changes.set_op(operation, replace(operation.op, flushes=True))
             kind = _kind_of(operation)
             if kind is not None:
                 kinds.setdefault(kind, []).append(operation)
