@@ -8,6 +8,7 @@ from ..graph.op import Op, registered_ops
 from ..graph.state.resource import NamedResource
 
 _MODULES = (
+    "..autodiff.remat",
     "..checkpoint.ops",
     "..control_flow.scan",
     "..control_flow.scheduling",

@@ -418,7 +418,6 @@ for name, cls in registered_ops().items():
 """
 
 
-@pytest.mark.slow
 def test_a_fresh_process_knows_every_op_that_graphs_are_built_of():
     found = subprocess.run([sys.executable, "-c", EVERY_OP], capture_output=True, text=True, check=True)
     assert found.stdout.split("\n")[:-1] == []

@@ -135,15 +135,16 @@ def test_a_function_is_what_lies_between_tensors():
 # --- scikit-learn ---------------------------------------------------------------------------------------------------
 
 
+def made(X: Any, y: Any, loss: str, activation: str | None = None) -> Any:
+    outputs = y.shape[1] if y.ndim > 1 else 1
+    model = ab.Sequential([ab.Input(X.shape[1:]), layers.Dense(8, "relu"), layers.Dense(outputs, activation)])
+    model.compile(ab.optim.Adam(0.01), loss)
+    return model
+
+
 def estimators() -> list[Any]:
     pytest.importorskip("sklearn", reason="the wrappers are scikit-learn's estimators")
     from anabranch.framework import wrappers
-
-    def made(X: Any, y: Any, loss: str, activation: str | None = None) -> Any:
-        outputs = y.shape[1] if y.ndim > 1 else 1
-        model = ab.Sequential([ab.Input(X.shape[1:]), layers.Dense(8, "relu"), layers.Dense(outputs, activation)])
-        model.compile(ab.optim.Adam(0.01), loss)
-        return model
 
     cross = {"loss": "categorical_crossentropy", "activation": "softmax"}
     return [

@@ -131,7 +131,7 @@ class ReadLaidOut(Op):
     """
 
     type_name: ClassVar[str] = "read_laid_out"
-    no_samples: ClassVar[str] = "holds a variable: test_laid_out_products"
+    no_samples: ClassVar[str] = "made by a pass; it holds a variable: test_laid_out_products"
     cost: ClassVar[Cost] = Cost.NOTHING
     view = True  # nobody writes over it
 
