@@ -203,7 +203,7 @@ def test_blocks_of_columns_do_not_overlap(
 
     def noted(*arguments: Any) -> list[int]:
         numbers = correlation_numbers(*arguments)
-        found.append(dict(zip(FIELDS, numbers, strict=True)))
+        found.append(dict(zip(FIELDS, numbers[:-1], strict=True)))
         return numbers
 
     monkeypatch.setattr(convolution, "correlation_numbers", noted)

@@ -18,7 +18,7 @@ def machine_code(kernel: Any, triple: str, processor: str, features: str) -> str
     binding.initialize_all_asmprinters()
     target: Any = binding.Target.from_triple(triple)
     machine = target.create_target_machine(cpu=processor, features=features, opt=3, reloc="pic")
-    module = binding.parse_assembly(declarations() + threads.DECLARATION + print_kernel(kernel, "kernel"))
+    module = binding.parse_assembly(declarations() + threads.DECLARATIONS + print_kernel(kernel, "kernel"))
     module.triple, module.data_layout = triple, str(machine.target_data)
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=2)

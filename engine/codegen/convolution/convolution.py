@@ -251,8 +251,7 @@ def _bound(operation: Operation, phases: Sequence[Phase], sizes: Sizes) -> Bound
         is_copied = is_padded or stride * sizes.channels > 1
         tile = sizes.filters, vectors, sizes.channels, stride
         spec = PixelVectors(*passed, lanes, lanes * vectors, is_copied, *tile)
-    numbers = [number for phase in phases for number in correlation_numbers(spec, phase, sizes)]
-    return BoundKernel(spec, inputs, outputs, numbers)
+    return BoundKernel(spec, inputs, outputs, correlation_numbers(spec, phases, sizes))
 
 
 def operands_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[Operand, ...]:

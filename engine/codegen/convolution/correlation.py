@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..host.scratch import addresses_among
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -77,7 +78,12 @@ class Correlation(ABC):
 
     @property
     def number_count(self) -> int:
-        return self.phases * len(FIELDS)
+        return self.phases * len(FIELDS) + 1
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The numbers that are places in scratch memory; its size is the last number, behind those of all phases."""
+        return addresses_among(FIELDS * self.phases)
 
     @property
     @abstractmethod

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from ...ops.neural.window_geometry import Window
+from ..host.scratch import addresses_among
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -21,7 +22,7 @@ from .correlation import AXES, GEOMETRY, print_context, print_padded_copy, print
 FILTER_FIELDS = (
     *GEOMETRY,
     *("parts", "image_parts", "tile_parts", "sum_parts", "group_panels", "panels", "tiles", "cells"),
-    *("cotangents_address", "cotangents_size", "sums_address", "sums_size", "offsets_address"),
+    *("cotangents_address", "cotangents_size", "sums_address", "sums_size", "offsets_address", "scratch_bytes"),
 )
 
 
@@ -48,6 +49,11 @@ class FilterGradient(ABC):
     @property
     def number_count(self) -> int:
         return len(FILTER_FIELDS)
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The numbers that are places in scratch memory."""
+        return addresses_among(FILTER_FIELDS)
 
     @property
     @abstractmethod

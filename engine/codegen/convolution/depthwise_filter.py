@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..host.scratch import addresses_among
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -16,7 +17,7 @@ from .correlation import GEOMETRY, print_context, print_task_context, print_unit
 from .depthwise import print_spread, print_taps
 
 # What the code reads, in this order.
-DEPTHWISE_FILTER_FIELDS = (*GEOMETRY, "parts", "tiles", "taps", "sums_address", "sums_size")
+DEPTHWISE_FILTER_FIELDS = (*GEOMETRY, "parts", "tiles", "taps", "sums_address", "sums_size", "scratch_bytes")
 _SUMS = 4  # at once, which need not wait for one another
 _SIZES = ("count", "x_pixel", "dy_pixel", "groups", "tiles")
 
@@ -44,6 +45,11 @@ class DepthwiseFilterKernel:
     @property
     def number_count(self) -> int:
         return len(DEPTHWISE_FILTER_FIELDS)
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The numbers that are places in scratch memory."""
+        return addresses_among(DEPTHWISE_FILTER_FIELDS)
 
     @property
     def width(self) -> int:

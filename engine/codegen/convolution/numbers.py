@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ...common.machine_profile import machine_profile
 from ...ops.neural.window_geometry import Window
 from ..llvm.builder import BYTES
-from ..llvm.scratch import scratch
 from .correlation import AXES, FIELDS, RESULT, WEIGHTS, Correlation
 from .correlation_filter import FILTER_FIELDS, FilterGradient
 from .depthwise import DEPTHWISE_FIELDS, DepthwiseKernel
@@ -111,8 +111,14 @@ def _reach(window: Window) -> int:
     return (window.kernel - 1) * window.dilation + 1
 
 
-def correlation_numbers(kernel: Correlation, phase: Phase, sizes: Sizes) -> list[int]:
-    """Return the numbers that the code reads of a phase."""
+def correlation_numbers(kernel: Correlation, phases: Sequence[Phase], sizes: Sizes) -> list[int]:
+    """Return the numbers that the code of a kernel reads of all phases, which use the same scratch memory in turn."""
+    made = [_phase_numbers(kernel, phase, sizes) for phase in phases]
+    return [*[number for numbers, _ in made for number in numbers], max(size for _, size in made)]
+
+
+def _phase_numbers(kernel: Correlation, phase: Phase, sizes: Sizes) -> tuple[list[int], int]:
+    """Return the numbers that the code reads of a phase, and the bytes of scratch memory that it takes."""
     size, width = BYTES[kernel.element], kernel.width
     deep, down, across = phase.windows
     panels = sizes.groups * -(-sizes.filters // width)
@@ -121,18 +127,17 @@ def correlation_numbers(kernel: Correlation, phase: Phase, sizes: Sizes) -> list
     numbers = _geometry(phase.windows, sizes, _blocks_of_rows(phase.windows, sizes, products, kernel.pixels))
     numbers["padded_width"] = kernel.padded_width(numbers["padded_width"], across.stride)
     rows_size = _rows_size(numbers) if kernel.is_padded else 0
-    address = scratch((panels * panel_size + PARTS * rows_size) * size)
     numbers |= {
         **{f"weight_{name}": step for name, step in zip(WEIGHTS, phase.weights, strict=True)},
         **{f"out_{name}": step for name, step in zip(RESULT, phase.out, strict=True)},
         "parts": _parts(products, numbers["units"]),
         "panels": panels,
         "panel_size": panel_size,
-        "panel_address": address,
-        "rows_address": address + panels * panel_size * size,
+        "panel_address": 0,
+        "rows_address": panels * panel_size * size,
         "rows_size": rows_size,
     }
-    return [numbers[name] for name in FIELDS]
+    return [numbers[name] for name in FIELDS], (panels * panel_size + PARTS * rows_size) * size
 
 
 def _blocks_of_rows(windows: Windows, sizes: Sizes, products: int, pixels: int) -> Blocks:
@@ -184,9 +189,8 @@ def filter_numbers(kernel: FilterGradient, windows: Windows, sizes: Sizes) -> li
     numbers["padded_width"] = kernel.padded_width(across, numbers["block_columns"], numbers["padded_width"])
     rows_size = _rows_size(numbers) if kernel.is_padded else 0
     cotangents = kernel.cotangents_size(numbers["block"], numbers["block_columns"], panels)
-    places = _places(
-        [parts * cotangents * size, image_parts * sums_size * size, parts * rows_size * size, tiles * kernel.cells * 8]
-    )
+    pieces = [parts * cotangents, image_parts * sums_size, parts * rows_size]
+    *places, end = accumulate([piece * size for piece in pieces], initial=0)
     numbers |= {
         "parts": parts,
         "image_parts": image_parts,
@@ -202,15 +206,10 @@ def filter_numbers(kernel: FilterGradient, windows: Windows, sizes: Sizes) -> li
         "sums_size": sums_size,
         "rows_address": places[2],
         "rows_size": rows_size,
-        "offsets_address": places[3],
+        "offsets_address": end,
+        "scratch_bytes": end + tiles * kernel.cells * 8,
     }
     return [numbers[name] for name in FILTER_FIELDS]
-
-
-def _places(sizes: Sequence[int]) -> list[int]:
-    """Return the addresses of pieces of memory of so many bytes."""
-    address = scratch(sum(sizes))
-    return [address + sum(sizes[:number]) for number in range(len(sizes))]
 
 
 def _blocks_to_read_again(kernel: FilterGradient, windows: Windows, sizes: Sizes) -> Blocks:
@@ -273,7 +272,8 @@ def depthwise_filter_numbers(kernel: DepthwiseFilterKernel, windows: Windows, si
         "parts": parts,
         "tiles": tiles,
         "taps": taps,
-        "sums_address": scratch(parts * sums_size * BYTES[kernel.element]),
+        "sums_address": 0,
         "sums_size": sums_size,
+        "scratch_bytes": parts * sums_size * BYTES[kernel.element],
     }
     return [numbers[name] for name in DEPTHWISE_FILTER_FIELDS]

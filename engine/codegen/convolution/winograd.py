@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..expression.llvm import KernelSpec
+from ..host.scratch import addresses_among
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Functions, Operand
@@ -33,6 +34,7 @@ WINOGRAD_FIELDS = (
     *TILES,
     *("weight_start", "weight_down", "weight_across", "weight_channel", "weight_filter"),
     *("weights_address", "weights_place", "parts_address", "part_size", "input_place", "product_place"),
+    "scratch_bytes",
 )
 _COUNTER, _NUMBERS, _THEN = 4, 3, 5  # where in a task's context; the addresses of the arrays come first
 _FOLLOWING = 6  # and from there on, those of the operands of what follows
@@ -135,6 +137,11 @@ class WinogradKernel:
     @property
     def number_count(self) -> int:
         return len(WINOGRAD_FIELDS)
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The numbers that are places in scratch memory."""
+        return addresses_among(WINOGRAD_FIELDS)
 
     @property
     def width(self) -> int:

@@ -22,7 +22,6 @@ from ..llvm.builder import BYTES
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import Registers, registers_of, tile_cycles
-from ..llvm.scratch import scratch
 from .numbers import aligned
 from .transforms import TAPS, TRANSFORMS
 from .winograd import WINOGRAD_FIELDS, Following, WinogradKernel
@@ -274,21 +273,21 @@ def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> l
     part_size = aligned(places * (input_place + product_place) + filters)
     parts = min(thread_count(), blocks)
     zeros = aligned(images.channels)
-    address = scratch((zeros + places * weights_place + parts * part_size + 64) * size)
-    weights = address + zeros * size
+    weights = zeros * size
     numbers |= {f"weight_{name}": step for name, step in steps.items()}
     numbers |= {
         "block": block,
         "blocks": blocks,
         "parts": parts,
         "panels": panels,
-        "zeros_address": address,
+        "zeros_address": 0,
         "weights_address": weights,
         "weights_place": weights_place,
         "parts_address": weights + aligned(places * weights_place) * size,
         "part_size": part_size,
         "input_place": input_place,
         "product_place": product_place,
+        "scratch_bytes": (zeros + places * weights_place + parts * part_size + 64) * size,
     }
     return [numbers[name] for name in WINOGRAD_FIELDS]
 
@@ -331,13 +330,12 @@ def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
     units = shares * blocks
     parts = min(thread_count(), units)
     zeros = aligned(max(images.channels, images.filters))
-    address = scratch((zeros + units * sums_size + parts * part_size) * size)
     numbers |= {
         "block": block,
         "blocks": blocks,
         "parts": parts,
         "panels": filter_block // kernel.vectors,
-        "zeros_address": address,
+        "zeros_address": 0,
         "zeros_size": zeros,
         "filter_vectors": filter_vectors,
         "channel_block": channel_block,
@@ -347,13 +345,14 @@ def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
         "shares": shares,
         "share": share,
         "units": units,
-        "sums_address": address + zeros * size,
+        "sums_address": zeros * size,
         "sums_size": sums_size,
         "sums_place": sums_place,
-        "parts_address": address + (zeros + units * sums_size) * size,
+        "parts_address": (zeros + units * sums_size) * size,
         "part_size": part_size,
         "input_place": input_place,
         "output_place": output_place,
+        "scratch_bytes": (zeros + units * sums_size + parts * part_size) * size,
     }
     return [numbers[name] for name in WINOGRAD_FILTER_FIELDS]
 

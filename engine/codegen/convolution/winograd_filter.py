@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..host.scratch import addresses_among
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -34,6 +35,7 @@ WINOGRAD_FILTER_FIELDS = (
     *TILES,
     *("filter_vectors", "channel_block", "filter_block", "channel_blocks", "filter_blocks", "shares", "share"),
     *("units", "sums_address", "sums_size", "sums_place", "parts_address", "part_size", "input_place", "output_place"),
+    "scratch_bytes",
 )
 
 
@@ -62,6 +64,11 @@ class WinogradFilterKernel:
     @property
     def number_count(self) -> int:
         return len(WINOGRAD_FILTER_FIELDS)
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The numbers that are places in scratch memory."""
+        return addresses_among(WINOGRAD_FILTER_FIELDS)
 
     @property
     def width(self) -> int:

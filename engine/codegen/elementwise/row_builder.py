@@ -18,7 +18,6 @@ from ...passes.fusion.iteration_spaces import MOST_PARTS
 from ..expression.expression import HALVES, Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
-from ..llvm.scratch import scratch
 from .bound import BoundKernel, expression_of
 from .row_kernel import Mask, RowKernel, division_of
 
@@ -213,8 +212,8 @@ def row_numbers(spec: RowKernel, extents: Sequence[int], strides: Sequence[int],
         sizes: elements.
     """
     division = division_of(spec, extents, sizes)
-    memory = scratch(division.parts * division.kept_bytes + division.gathered_bytes + division.copied_bytes)
-    return [*extents, *strides, division.parts, division.rows, memory, division.kept_bytes, *sizes]
+    scratch = division.parts * division.kept_bytes + division.gathered_bytes + division.copied_bytes
+    return [*extents, *strides, division.parts, division.rows, 0, division.kept_bytes, *sizes, scratch]
 
 
 def _operand_layouts(op: Fused) -> list[Layout]:

@@ -63,8 +63,16 @@ class RowKernel:
 
     @property
     def number_count(self) -> int:
-        """Extents, strides, and (parts, rows of a part, scratch memory, its bytes a part, elements of each output)."""
-        return self.loops + len(self.strides) + 4 + len(self.outputs)
+        """Extents, strides, and (parts, rows of a part, scratch memory, its bytes a part, elements of each output).
+
+        The last number is the bytes of scratch memory in all.
+        """
+        return self.loops + len(self.strides) + 5 + len(self.outputs)
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The number that is a place in scratch memory."""
+        return (self.loops + len(self.strides) + 2,)
 
     @cached_property
     def analysis(self) -> Analysis:

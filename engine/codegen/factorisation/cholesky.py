@@ -18,8 +18,8 @@ import numpy as np
 from ...graph.graph import Operation
 from ...ops.linear_algebra.matrices import Cholesky
 from ..elementwise.bound import fits
+from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
-from ..llvm.scratch import scratch
 from ..llvm.tasks import Fields
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_exchange, print_product, print_transposed
@@ -53,8 +53,8 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
         if size <= MOST:
             arrays = x.ctypes.data, out.ctypes.data
             return op.run(np, x) if run_stack("factors", element, print_factor, arrays, (size, size, count)) else out
-        memory = scratch(3 * BLOCK * size * item)
-        fields = [x.ctypes.data, out.ctypes.data, size, count, memory, gemm.product_address(dtype.name)]
+        memory = own_memory(3 * BLOCK * size * item)
+        fields = [x.ctypes.data, out.ctypes.data, size, count, memory.ctypes.data, gemm.product_address(dtype.name)]
         return op.run(np, x) if is_left(run, fields) else out
 
     return cholesky

@@ -18,8 +18,8 @@ import numpy as np
 from ...graph.graph import Operation
 from ...ops.linear_algebra.triangular import CholeskyGradient
 from ..elementwise.bound import fits
+from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
-from ..llvm.scratch import scratch
 from ..llvm.tasks import Fields
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed
@@ -52,8 +52,8 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
         if size <= MOST and count > 1:
             is_done = not run_stack("gradients", element, print_gradient, arrays, (size, size, count))
             return out if is_done else op.run(np, lower, cotangent)
-        memory = scratch(BLOCK * size * dtype.itemsize)
-        fields = [*arrays, size, count, memory, product]
+        memory = own_memory(BLOCK * size * dtype.itemsize)
+        fields = [*arrays, size, count, memory.ctypes.data, product]
         return op.run(np, lower, cotangent) if is_left(run, fields) else out
 
     return gradient

@@ -18,10 +18,10 @@ import numpy as np
 from ...graph.graph import Operation
 from ...ops.linear_algebra.triangular import SolveTriangular
 from ..elementwise.bound import fitted
+from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import library
 from ..llvm.registers import registers_of
-from ..llvm.scratch import scratch
 from ..llvm.tasks import Fields
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product
@@ -67,9 +67,9 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
             )
             return x if is_done else op.run(np, a, b)
         x[...] = b
-        memory = scratch((BLOCK + 1) * size * dtype.itemsize)
+        memory = own_memory((BLOCK + 1) * size * dtype.itemsize)
         sizes = [size, columns, count, 0 if a.ndim == 2 else size * size]
-        fields = [matrices.ctypes.data, x.ctypes.data, *sizes, *flags, memory, product]
+        fields = [matrices.ctypes.data, x.ctypes.data, *sizes, *flags, memory.ctypes.data, product]
         return op.run(np, a, b) if is_left(run, fields) else x
 
     return solve

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..llvm import subnormals
 from ..llvm.compiler import Effort
+from . import scratch
 
 if TYPE_CHECKING:
     from ..llvm.library import Library
 
 SYMBOL = "anabranch_parallel"
-DECLARATION = f"declare void @{SYMBOL}(ptr, ptr, i64)\n{subnormals.DECLARATIONS}"
+DECLARATIONS = f"declare void @{SYMBOL}(ptr, ptr, i64)\n" + scratch.DECLARATIONS + subnormals.DECLARATIONS
 _MOST_THREADS = 64
 _LOOKING = 1e-4  # seconds
 _NEEDED = (
@@ -52,8 +53,8 @@ class _Pool:
                 return
             text = self._text(library)
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
-            for symbol in (SYMBOL, subnormals.FLUSH, subnormals.RESTORE):
-                library.offer(symbol, self.engine.get_function_address(symbol))
+            for name in (SYMBOL, scratch.TAKE, scratch.GIVE, subnormals.FLUSH, subnormals.RESTORE):
+                library.offer(name, self.engine.get_function_address(name))
             self._spawn()
 
     def prepare(self, library: Library) -> None:
@@ -65,8 +66,9 @@ class _Pool:
 
     def _text(self, library: Library) -> str:
         self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
-        text = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
-        return text + subnormals.print_functions(library.host)
+        library.offer_python(scratch.ALLOCATING)
+        sharing = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
+        return scratch.MODULE + subnormals.print_functions(library.host) + sharing
 
     def _spawn(self) -> None:
         if self.count == 1:

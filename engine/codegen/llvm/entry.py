@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ...common.quick_dataclass import dataclass
+from ..host import scratch
 from .builder import BYTES
 from .compiler import Effort
 
@@ -119,6 +120,11 @@ def effort_of(kernel: Kernel) -> Effort:
     return getattr(kernel, "effort", Effort.FULL)
 
 
+def scratch_of(kernel: Kernel) -> tuple[int, ...]:
+    """Return the places, among a kernel's numbers, of addresses in scratch memory (see `host.scratch`)."""
+    return getattr(kernel, "scratch", ())
+
+
 def functions_of(kernels: Iterable[Kernel]) -> list[Functions]:
     """Return the functions that some kernels call, each once."""
     return list(dict.fromkeys(functions for kernel in kernels for functions in getattr(kernel, "calls", ())))
@@ -158,6 +164,8 @@ def _print_entry(kernel: Kernel, name: str) -> str:
     operands = kernel.operands
     parameters = ", ".join(f"i64 %o{k}" for k in range(len(operands)))
     lines.append(f"define i32 @{name}(i64 %table, {parameters}) {{")
+    places = scratch_of(kernel)
+    lines += [f"  %own = alloca [{kernel.number_count} x i64]"] if places else []
     layout = table_layout(operands)
     lines.append("  %t = inttoptr i64 %table to ptr")
     for position, entry in enumerate(layout):
@@ -175,9 +183,28 @@ def _print_entry(kernel: Kernel, name: str) -> str:
     lines.append(f"  %numbers = getelementptr i64, ptr %t, i64 {len(layout)}")
     arguments = [f"ptr %d{k}" for k in range(len(operands))]
     arguments += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
-    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'ptr %numbers'])})")
+    call = f"  call void @{name}_run({', '.join([*arguments, 'ptr NUMBERS'])})"
+    lines += _print_with_scratch(call, kernel.number_count, places) if places else [call.replace("NUMBERS", "%numbers")]
     lines.append("  ret i32 0\n}\n")
     return "\n".join(lines)
+
+
+def _print_with_scratch(call: str, count: int, places: tuple[int, ...]) -> list[str]:
+    """Print the call of a run function with scratch memory, if it needs any: its numbers at `places` are addresses."""
+    lines = [f"  %bytes_at = getelementptr i64, ptr %numbers, i64 {count - 1}", "  %bytes = load i64, ptr %bytes_at"]
+    lines += ["  %needs = icmp sgt i64 %bytes, 0", "  br i1 %needs, label %take, label %call", "take:"]
+    lines += [f"  %memory = call ptr @{scratch.TAKE}(i64 %bytes)", "  %lacks = icmp eq ptr %memory, null"]
+    lines += ["  br i1 %lacks, label %refuse, label %place", "place:", "  %start = ptrtoint ptr %memory to i64"]
+    lines.append(f"  call void @llvm.memcpy.p0.p0.i64(ptr %own, ptr %numbers, i64 {8 * count}, i1 false)")
+    for place in places:
+        lines.append(f"  %place_{place} = getelementptr i64, ptr %own, i64 {place}")
+        lines.append(f"  %from_{place} = load i64, ptr %place_{place}")
+        lines.append(f"  %to_{place} = add i64 %from_{place}, %start")
+        lines.append(f"  store i64 %to_{place}, ptr %place_{place}")
+    lines += ["  br label %call", "call:", "  %given = phi ptr [%numbers, %run], [%own, %place]"]
+    lines += ["  %held = phi ptr [null, %run], [%memory, %place]", call.replace("NUMBERS", "%given")]
+    lines += ["  br i1 %needs, label %give, label %done", "give:", f"  call void @{scratch.GIVE}(ptr %held)"]
+    return [*lines, "  br label %done", "done:"]
 
 
 def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:

@@ -220,6 +220,12 @@ class Library:
             return False
         return True
 
+    def offer_python(self, names: Iterable[str]) -> None:
+        """Let modules call functions of Python's C interface."""
+        for name in names:
+            function: Any = getattr(ctypes.pythonapi, name)
+            self.offer(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
+
     def _start(self) -> str:
         """Make the compiler; return why there can be none, or ""."""
         if not _layout_is_known():
@@ -253,7 +259,7 @@ class Library:
     def _emit(self, name: str, text: str, effort: Effort) -> bytes:
         """Compile a module and keep its object code."""
         assert self._compiler
-        threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATION
+        threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATIONS
         if "llvm" in names_dumped():
             sys.stderr.write(f"; {name} ({effort.name})\n{text}\n")
         began = time.perf_counter()

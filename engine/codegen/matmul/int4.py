@@ -23,11 +23,11 @@ from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.laid_out_int4 import Int4Panels, LaidOutInt4MatMul
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_sizes import BoundedCache
+from ..host.scratch import pieces_of
 from ..llvm.builder import BYTES, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.scratch import scratch_pieces
 from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
 from .dot_products import BLOCK, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
 from .nibbles import (
@@ -47,7 +47,7 @@ _FEW_ROWS, _MOST_ROWS = 8, 128
 _LARGE_GROUP = 64  # terms from which on kernels of any number of rows take no longer than floats
 _LARGEST, _EPSILON = 1 << 22, 1e-30
 _POINTERS = ("x", "packed", "scale", "zero", "out")
-_NUMBERS = ("rows", "terms", "columns", "block", "parts", "digits", "factors", "totals", "step")
+_NUMBERS = ("rows", "terms", "columns", "block", "parts", "digits", "factors", "totals", "step", "scratch_bytes")
 _FIELDS = (*_POINTERS, *_NUMBERS)
 _PrintRows = Callable[[str, str, Size, Size, int], None]  # of digits, sums, the panel, its columns, and rows
 _PrintPanels = Callable[[Size, Size, Size, Size], _PrintRows]  # of the first term, terms, the first panel, panels
@@ -66,6 +66,7 @@ class Int4Kernel:
     is_laid_out: bool = False
     effort = Effort.LARGE
     number_count = len(_NUMBERS)
+    scratch = tuple(map(_NUMBERS.index, ("digits", "factors", "totals")))
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -137,7 +138,8 @@ class OpenInt4Product:
         line = bytes_of_row(terms * itemsize)
         needed = [DIGITS * rows * line, rows * 4, DIGITS * rows * -(-terms // block) * 4]
         numbers = [rows, terms, columns, block, parts_of(rows, terms, columns)]
-        numbers += [*scratch_pieces(needed), line // itemsize]
+        pieces, size = pieces_of(needed)
+        numbers += [*pieces, line // itemsize, size]
         kernel = BoundKernel(spec, [x, *self._inputs[1:4]], [result], numbers)
         (kernel.entry,) = library.get([spec])
         return kernel

@@ -25,11 +25,11 @@ from ..elementwise.bound import MANY, BoundKernel, kernel_spec
 from ..elementwise.open_sizes import BoundedCache, Shape
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
+from ..host.scratch import pieces_of
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.scratch import scratch_pieces
 from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
 from .dot_products import (
     BLOCK,
@@ -52,7 +52,7 @@ _DIRECT_ROWS = 2  # for so few, panels are not laid out,
 _DIRECT_BLOCK = 32  # and so many terms are taken at once, whose rows the processor fetches in advance,
 _WIDE, _WIDE_BLOCK = 2048, 16  # or so many where rows of the matrix are longer than that many bytes
 _PARTS = 16
-_NUMBERS = ("rows", "terms", "columns", "parts", "rounded", "scales", "offsets", "tail", "step")
+_NUMBERS = ("rows", "terms", "columns", "parts", "rounded", "scales", "offsets", "tail", "step", "scratch_bytes")
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class QuantizedKernel:
 
     effort = Effort.LARGE
     number_count = len(_NUMBERS)
+    scratch = tuple(map(_NUMBERS.index, ("rounded", "scales", "offsets", "tail")))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -241,8 +242,8 @@ def _bound(op: QuantizedMatMul | ProductThen, inputs: list[TensorSpec]) -> Bound
         return None
     itemsize = BYTES[kernel.dot.element]
     line = bytes_of_row(terms * itemsize)
-    pieces = scratch_pieces([rows * line, rows * 4, rows * 4, rows * PANEL * 4])
-    numbers = [rows, terms, columns, parts_of(rows, terms, columns), *pieces, line // itemsize]
+    pieces, size = pieces_of([rows * line, rows * 4, rows * 4, rows * PANEL * 4])
+    numbers = [rows, terms, columns, parts_of(rows, terms, columns), *pieces, line // itemsize, size]
     return BoundKernel(kernel, inputs, [result], numbers)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from ...common.machine_profile import machine_profile
 from ...control_flow.call import Recursion
@@ -417,9 +415,7 @@ def _compile_together(regions: Sequence[NativeRegion], effort: Effort) -> None:
         return
     texts = list(dict.fromkeys(region.plan.text for region in regions))
     names = {text: f"native_{number}" for number, text in enumerate(texts)}
-    for name in _PYTHON:
-        function: Any = getattr(ctypes.pythonapi, name)
-        library.offer(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    library.offer_python(_PYTHON)
     library.offer("anabranch_stopped", stopped_address())
     module = module_text([(name, text) for text, name in names.items()]) + _LOOK
     free = dict.fromkeys(names[region.plan.text] for region in regions if region.is_free)
