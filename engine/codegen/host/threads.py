@@ -8,7 +8,8 @@ it; so results are the same for any number of threads.
 
 A thread without work looks for more for 100 microseconds (the gap between two kernels, with some operations of NumPy in
 it), then sleeps. How often it looks in that time is measured as the threads start, for a pause takes 25 nanoseconds on
-some processors, and 55 on others. The threads are Python's, parked in native code without the interpreter's lock.
+some processors, and 55 on others. The threads are Python's, parked in native code without the interpreter's lock. The
+thread that has called a kernel lets go of the lock when it takes long (see `lock`).
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..llvm import subnormals
 from ..llvm.compiler import Effort
-from . import scratch
+from . import lock, scratch
 
 if TYPE_CHECKING:
     from ..llvm.library import Library
 
 SYMBOL = "anabranch_parallel"
-DECLARATIONS = f"declare void @{SYMBOL}(ptr, ptr, i64)\n" + scratch.DECLARATIONS + subnormals.DECLARATIONS
+_DECLARED = scratch.DECLARATIONS + lock.DECLARATIONS + subnormals.DECLARATIONS
+DECLARATIONS = f"declare void @{SYMBOL}(ptr, ptr, i64)\n" + _DECLARED
+_OFFERED = scratch.TAKE, scratch.GIVE, lock.LET_GO, subnormals.FLUSH, subnormals.RESTORE  # to kernels, besides
 _MOST_THREADS = 64
 _LOOKING = 1e-4  # seconds
 _NEEDED = (
@@ -44,6 +48,9 @@ class _Pool:
         self.engine: Any = None
         self.count = 1
         self._looks = 0  # how often a thread looks for work before it sleeps
+        self._rate = 0.0  # of the clock that kernels read; 0: they hold the lock
+        self._patience = lock.PATIENCE
+        self._settle: Any = None
         self._lock = threading.Lock()
 
     def start(self, library: Library) -> None:
@@ -53,8 +60,13 @@ class _Pool:
                 return
             text = self._text(library)
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
-            for name in (SYMBOL, scratch.TAKE, scratch.GIVE, subnormals.FLUSH, subnormals.RESTORE):
+            for name in (SYMBOL, *_OFFERED):
                 library.offer(name, self.engine.get_function_address(name))
+            if "anabranch_settle" in text:
+                ticks = ctypes.PYFUNCTYPE(ctypes.c_int64)(self.engine.get_function_address("anabranch_ticks"))
+                self._settle = ctypes.PYFUNCTYPE(None)(self.engine.get_function_address("anabranch_settle"))
+                self._rate = lock.ticks_each_second(ticks)
+                self.set_patience(self._patience)
             self._spawn()
 
     def prepare(self, library: Library) -> None:
@@ -67,8 +79,11 @@ class _Pool:
     def _text(self, library: Library) -> str:
         self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
         library.offer_python(scratch.ALLOCATING)
+        has_lock = library.offer_system(lock.system_names(library.host))
+        library.offer_python(lock.PYTHON)
         sharing = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
-        return scratch.MODULE + subnormals.print_functions(library.host) + sharing
+        own = scratch.MODULE + subnormals.print_functions(library.host)
+        return own + (lock.module(library.host) if has_lock else lock.WITHOUT) + sharing + _PARALLEL
 
     def _spawn(self) -> None:
         if self.count == 1:
@@ -81,6 +96,23 @@ class _Pool:
         for number in range(1, self.count):
             threading.Thread(target=work, name=f"anabranch kernels {number}", daemon=True).start()
 
+    def set_patience(self, seconds: float) -> None:
+        self._patience = seconds
+        if self._rate:
+            put = ctypes.PYFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+            ticks = int(seconds * self._rate) - 1  # 0 seconds are over at once
+            put(self.engine.get_function_address("anabranch_patience"))(ticks, int(lock.GAP * self._rate))
+
+    def settle(self) -> None:
+        """Wait until no kernel is without the interpreter's lock."""
+        if self._settle is not None:
+            self._settle()
+
+    def times_let_go(self) -> int:
+        if not self._rate:
+            return 0
+        return ctypes.PYFUNCTYPE(ctypes.c_int64)(self.engine.get_function_address("anabranch_times_let_go"))()
+
     def restart(self) -> None:
         """Restart in a child process, which has none of its parent's threads."""
         self._lock = threading.Lock()
@@ -90,7 +122,7 @@ class _Pool:
 
 _pool = _Pool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.restart)
+    os.register_at_fork(before=_pool.settle, after_in_child=_pool.restart)
 
 
 def prepare(library: Library) -> None:
@@ -106,6 +138,21 @@ def start(library: Library) -> None:
 def thread_count() -> int:
     """Return how many threads compute kernels, the calling one included."""
     return _pool.count
+
+
+def times_let_go() -> int:
+    """Return how often kernels of this process have let go of the interpreter's lock."""
+    return _pool.times_let_go()
+
+
+@contextmanager
+def patience(seconds: float) -> Generator[None]:
+    """Set, inside of the block, for how long kernels hold the interpreter's lock."""
+    _pool.set_patience(seconds)
+    try:
+        yield
+    finally:
+        _pool.set_patience(lock.PATIENCE)
 
 
 def wanted_threads() -> int:
@@ -140,8 +187,33 @@ def _with_pause(text: str, host: str) -> str:
     return text.replace("PAUSE", "fence seq_cst")
 
 
-_ALONE = f"""
+# One part takes no more than a call.
+_PARALLEL = f"""
 define void @{SYMBOL}(ptr %task, ptr %context, i64 %parts) {{
+entry:
+  %cell = alloca ptr
+  %several = icmp sgt i64 %parts, 1
+  br i1 %several, label %begin, label %few
+few:
+  %one = icmp eq i64 %parts, 1
+  br i1 %one, label %single, label %done
+single:
+  call void %task(ptr %context, i64 0)
+  br label %done
+begin:
+  %is_outermost = call i1 @lock_begin(ptr %cell)
+  call void @share_parts(ptr %task, ptr %context, i64 %parts)
+  br i1 %is_outermost, label %end, label %done
+end:
+  call void @lock_end(ptr %cell)
+  br label %done
+done:
+  ret void
+}}
+"""
+
+_ALONE = f"""
+define internal void @share_parts(ptr %task, ptr %context, i64 %parts) {{
 entry:
   br label %head
 head:
@@ -149,6 +221,7 @@ head:
   %more = icmp slt i64 %part, %parts
   br i1 %more, label %body, label %done
 body:
+  call void @{lock.LET_GO}()
   call void %task(ptr %context, i64 %part)
   %next = add i64 %part, 1
   br label %head
@@ -183,7 +256,6 @@ declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
-declare i32 @sched_yield()
 
 define internal ptr @field(i64 %slot, i64 %field) alwaysinline {{
   %start = mul i64 %slot, {_SLOT}
@@ -226,8 +298,8 @@ init:
   ret void
 }}
 
-; Take parts of the job in a slot until none is left; returns how many it took.
-define internal i64 @take_parts(i64 %slot, i1 %helps) {{
+; Take parts of the job in a slot until none is left, or so many; returns how many it took.
+define internal i64 @take_parts(i64 %slot, i1 %helps, i64 %most) {{
 entry:
   %state = call ptr @field(i64 %slot, i64 {_STATE})
   %task_cell = call ptr @field(i64 %slot, i64 {_TASK})
@@ -240,8 +312,15 @@ look:
   %first = and i64 %seen, {_MASK}
   %shifted = lshr i64 %seen, {_PART_BITS}
   %end = and i64 %shifted, {_MASK}
-  %more = icmp slt i64 %first, %end
-  br i1 %more, label %try, label %none
+  %is_open = icmp slt i64 %first, %end
+  %wants = icmp slt i64 %taken, %most
+  %more = and i1 %is_open, %wants
+  br i1 %more, label %ask, label %none
+ask: ; who helps has not called the kernel
+  br i1 %helps, label %try, label %own
+own:
+  call void @{lock.LET_GO}()
+  br label %try
 try:
   %task_word = load atomic i64, ptr %task_cell unordered, align 8
   %context_word = load atomic i64, ptr %context_cell unordered, align 8
@@ -264,8 +343,8 @@ none:
   ret i64 %taken
 }}
 
-; Take parts of all jobs from a slot on; returns how many.
-define internal i64 @help(i64 %first) {{
+; Take parts of all jobs from a slot on, so many of each at most; returns how many.
+define internal i64 @help(i64 %first, i64 %most) {{
 entry:
   br label %head
 head:
@@ -274,7 +353,7 @@ head:
   %more = icmp slt i64 %slot, {_JOBS}
   br i1 %more, label %body, label %done
 body:
-  %taken = call i64 @take_parts(i64 %slot, i1 true)
+  %taken = call i64 @take_parts(i64 %slot, i1 true, i64 %most)
   %total = add i64 %sum, %taken
   %next = add i64 %slot, 1
   br label %head
@@ -302,7 +381,7 @@ done:
   ret i64 %slot
 }}
 
-define void @{SYMBOL}(ptr %task, ptr %context, i64 %parts) {{
+define internal void @share_parts(ptr %task, ptr %context, i64 %parts) {{
 entry:
   %few = sub i64 %parts, 2
   %several = icmp ult i64 %few, {_MASK - 1}
@@ -318,6 +397,7 @@ head:
   %more = icmp slt i64 %part, %parts
   br i1 %more, label %body, label %done
 body:
+  call void @{lock.LET_GO}()
   call void %task(ptr %context, i64 %part)
   %next = add i64 %part, 1
   br label %head
@@ -353,11 +433,11 @@ wake:
   %w2 = call i32 @pthread_mutex_unlock(ptr @mutex)
   br label %work
 work:
-  %own = call i64 @take_parts(i64 %slot, i1 false)
+  %own = call i64 @take_parts(i64 %slot, i1 false, i64 {1 << 62})
   br label %wait
-wait: ; until others have finished theirs, and meanwhile help with the jobs inside them
+wait: ; until others have finished theirs, and meanwhile help with the jobs inside them, part by part
   %spins = phi i64 [0, %work], [%spun, %again], [0, %yield], [0, %assist]
-  %known = phi i64 [%round, %work], [%known, %again], [%known, %yield], [%now, %assist]
+  %known = phi i64 [%round, %work], [%known, %again], [%known, %yield], [%seen, %assist]
   %count = load atomic i64, ptr %finished seq_cst, align 8
   %all = icmp eq i64 %count, %parts
   br i1 %all, label %release, label %listen
@@ -366,7 +446,10 @@ listen:
   %is_new = icmp ne i64 %now, %known
   br i1 %is_new, label %assist, label %pause
 assist:
-  %helped = call i64 @help(i64 %behind)
+  %helped = call i64 @help(i64 %behind, i64 1)
+  %some = icmp sgt i64 %helped, 0
+  %seen = select i1 %some, i64 %known, i64 %now
+  call void @{lock.LET_GO}()
   br label %wait
 pause:
   PAUSE
@@ -376,6 +459,7 @@ pause:
 again:
   br label %wait
 yield:
+  call void @{lock.LET_GO}()
   %y = call i32 @sched_yield()
   br label %wait
 release:
@@ -389,7 +473,7 @@ entry:
   br label %work
 work:
   %round = load atomic i64, ptr @rounds seq_cst, align 8
-  %taken = call i64 @help(i64 0)
+  %taken = call i64 @help(i64 0, i64 {1 << 62})
   %some = icmp sgt i64 %taken, 0
   br i1 %some, label %work, label %spin
 spin:

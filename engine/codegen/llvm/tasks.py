@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..host.lock import LET_GO
 from .builder import Builder, FunctionBuilder, Size
 
 
@@ -36,6 +37,11 @@ def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
     code.line(f"call void @anabranch_parallel(ptr @{task}, ptr {context}, i64 {parts})")
 
 
+def print_let_go(code: Builder) -> None:
+    """Let other threads of Python run, if the kernel takes long: for parts that are long themselves."""
+    code.line(f"call void @{LET_GO}()")
+
+
 def print_share(code: Builder, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
     """Print the first of `count` things that belong to a part, and the first that does not any more."""
     return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
@@ -56,4 +62,4 @@ def print_entry(name: str, fields: tuple[str, ...], task: str = "task", parts: s
     return code.text()
 
 
-__all__ = ["Fields", "print_entry", "print_parallel", "print_share", "stored_fields"]
+__all__ = ["Fields", "print_entry", "print_let_go", "print_parallel", "print_share", "stored_fields"]
