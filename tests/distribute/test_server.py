@@ -412,5 +412,5 @@ def test_calls_that_wait_for_a_busy_task_are_answered():
         )
         hello(HelloRequest(protocol=PROTOCOL), timeout=PATIENCE)
         calls = [hello.future(HelloRequest(protocol=PROTOCOL), timeout=120) for _ in range(20)]
-        ctypes.PyDLL(None).sleep(32)  # a kernel that holds the interpreter's lock
+        ctypes.PyDLL(None).sleep(32)  # foreign code that holds the interpreter's lock
         assert [call.result().task for call in calls] == [server.name] * 20
