@@ -64,6 +64,7 @@ from .math import (
     counting,
     elementwise,
     floats,
+    gamma_functions,
     integers,
     mathematics,
     nan_aware,
@@ -79,6 +80,7 @@ from .math.complex_numbers import *  # noqa: F403
 from .math.counting import *  # noqa: F403
 from .math.elementwise import *  # noqa: F403
 from .math.floats import *  # noqa: F403
+from .math.gamma_functions import *  # noqa: F403
 from .math.integers import *  # noqa: F403
 from .math.mathematics import *  # noqa: F403
 from .math.nan_aware import *  # noqa: F403
@@ -171,6 +173,7 @@ __all__ += encoding.__all__
 __all__ += escape.__all__
 __all__ += factorisations.__all__
 __all__ += floats.__all__
+__all__ += gamma_functions.__all__
 __all__ += fourier.__all__
 __all__ += gathering.__all__
 __all__ += indexing.__all__

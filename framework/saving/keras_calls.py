@@ -25,7 +25,7 @@ _PLAIN = {
         Det Eig Eigh Inv LuFactor Solve
     """,
     "math": """
-        CDist Erf Erfc Erfinv FFT FFT2 IFFT2 Logdet Rsqrt ViewAsComplex ViewAsReal
+        CDist Erf Erfc Erfinv FFT FFT2 Gammainc IFFT2 Logdet Rsqrt ViewAsComplex ViewAsReal
     """,
     "nn": """
         HardSigmoid HardSilu HardTanh LogSigmoid Polar Relu Relu6 Selu Sigmoid Silu Softplus Softsign SparsePlus
@@ -259,6 +259,10 @@ _NOT_AS_WHOLE = frozenset(
 )
 
 
+# Settings that Keras before 3.16 does not take, and whose default does what is done here in any case.
+_LEFT_OUT = {"math.TopK": ("is_stable",)}
+
+
 class KerasCall(NamedTuple):
     """A call as a file holds it.
 
@@ -317,6 +321,8 @@ def keras_call(call: PublicCall) -> KerasCall | None:
     arguments: list[Any] = []
     for name, parameter in signature.parameters.items():
         value = bound.arguments[name]
+        if name in _LEFT_OUT.get(operation.name, ()):
+            continue
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             if value:
                 return None

@@ -104,3 +104,24 @@ def test_keys_of_a_token_are_written_into_what_is_kept() -> None:
     (found,) = Program(graph, [symbol_of(kept)], [x, weight])(*values)
     wanted = (values[0] @ values[1])[..., heads * size : 2 * heads * size].reshape(length, 3, heads, size)
     np.testing.assert_allclose(found, wanted.swapaxes(0, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("start", [2**32, 2**32 + 1, -(2**32)])
+def test_starts_beyond_32_bits_are_outside(start: int) -> None:
+    x, new, starts = np.arange(4, dtype="float32"), np.zeros(2, "float32"), np.array([start])
+    outside = rf"from {start} of size 2 leaves axis 0, whose size is 4"
+    for call in (lambda s: ab.ops.slice_update(x, s, new), lambda s: ab.ops.slice(x, s, (2,))):
+        with pytest.raises(IndexError, match=outside):
+            call(starts)
+        with ab.Graph().as_default():
+            fed = ab.placeholder((1,), "int64")
+            part = call(fed)
+            with pytest.raises(IndexError, match=outside):
+                ab.Session().run(part, {fed: starts})
+
+
+def test_starts_that_are_not_integers_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"slice_update: indices must be integers"):
+        ab.ops.slice_update(np.zeros(4), [1.5], np.zeros(2))
+    with pytest.raises(TypeError, match=r"slice: indices must be integers"):
+        ab.ops.slice(np.zeros(4), np.array([1.0]), (2,))

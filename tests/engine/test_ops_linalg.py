@@ -11,6 +11,7 @@ from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
 from anabranch.engine.session import Session
+from anabranch.engine.testing import check_gradients
 
 rng = np.random.default_rng(0)
 
@@ -381,3 +382,36 @@ def test_singular_matrix():
 
 def test_factorisations_of_half_precision():
     assert run(ops.inv(np.eye(2, dtype="float16") * 2)).dtype == "float16"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "float16", "complex64"])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, -1, -3])
+def test_powers_of_matrices(n: int, dtype: str):
+    x = np.array([[[1, 1], [0, 1]], [[1, 1], [1, 0]]], dtype)
+    found = ops.matrix_power(x, n)
+    expected = np.linalg.matrix_power(x.astype("float64" if found.dtype.kind != "c" else "complex128"), n)
+    assert found.dtype == ("float32" if n < 0 and "int" in dtype else dtype)  # as in Keras 3.16
+    np.testing.assert_allclose(run(found), expected, rtol=1e-3 if dtype == "float16" else 1e-5, atol=1e-4)
+
+
+def test_powers_of_matrices_of_open_shape():
+    x = symbol((None, None, None))
+    value = np.array([[[1, 2], [3, 4]]], "float32")
+    for n in (0, 3, -2):
+        found = ops.linalg.matrix_power(x, n)
+        np.testing.assert_allclose(run(found, {x: value}), np.linalg.matrix_power(value, n), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 5, -2])
+def test_gradients_of_powers_of_matrices(n: int):
+    assert check_gradients(lambda x: ops.matrix_power(x, n), [np.array([[0.9, 0.3], [-0.2, 1.1]])])
+
+
+def test_powers_of_matrices_refuse():
+    n: Any = 2.0
+    with pytest.raises(TypeError, match=r"matrix_power: n must be an integer; got 2\.0, of type float"):
+        ops.matrix_power(np.eye(2), n)
+    with pytest.raises(ValueError, match=r"matrix_power: expected square matrices; got shape \[2,3\]"):
+        ops.matrix_power(np.ones((2, 3)), 2)
+    with pytest.raises(ValueError, match=r"matrix_power: expected matrices in the last two axes; got shape \[3\]"):
+        ops.matrix_power(np.ones(3), 2)

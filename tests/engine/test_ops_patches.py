@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anabranch.engine import ops
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.signal.image import extract_patches, extract_patches_3d
+from anabranch.engine.ops.signal.image import extract_patches, extract_patches_3d, reconstruct_patches
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
 
@@ -201,6 +201,62 @@ def test_extract_patches_refuses():
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("batch", [True, False])
+@pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
+@pytest.mark.parametrize(("padding", "lengths"), [("valid", (4, 9)), ("same", (3, 7)), ("same", (4, 8))])
+@pytest.mark.parametrize("axes", [2, 3])
+def test_reconstruct_patches(axes: int, padding: str, lengths: Any, layout: str, batch: bool, known: bool):
+    size, whole = (2, 3, 2)[:axes], (*lengths, 5)[:axes]
+    if padding == "valid" and axes == 3:
+        whole = (*lengths, 6)
+    inner = (*whole, 2) if layout == "channels_last" else (2, *whole)
+    images = np.random.default_rng(0).normal(size=(3, *inner) if batch else inner).astype("float32")
+    patches = evaluate(lambda t: extract_patches(t, size, padding=padding, data_format=layout), images)
+    found = evaluate(
+        lambda t: reconstruct_patches(t, size, whole, padding=padding, data_format=layout),
+        patches,
+        unknown=() if known else range(5),
+    )
+    np.testing.assert_array_equal(found, images)
+
+
+def test_reconstructed_patches_in_the_order_of_keras():
+    patches = np.arange(48, dtype="float32").reshape(2, 2, 12)
+    found = evaluate(lambda t: reconstruct_patches(t, (2, 3), (3, 5), padding="same"), patches)
+    expected = [
+        [0, 1, 2, 3, 4, 5, 12, 13, 14, 15],
+        [6, 7, 8, 9, 10, 11, 18, 19, 20, 21],
+        [24, 25, 26, 27, 28, 29, 36, 37, 38, 39],
+    ]
+    np.testing.assert_array_equal(found.reshape(3, 10), expected)
+
+
+def test_gradients_of_reconstruct_patches():
+    patches = np.random.default_rng(0).normal(size=(1, 2, 2, 12))
+    assert check_gradients(lambda x: reconstruct_patches(x, (2, 3), (3, 5), padding="same"), [patches], order=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (ValueError, {"output_size": (4, 5)}, r"2 patches of 3 make 6 pixels with padding='valid'; got 5 .* on axis 1"),
+        (ValueError, {"output_size": (2, 6), "padding": "same"}, r"2 patches of 2 make 3 to 4 pixels .* got 2"),
+        (ValueError, {"size": (5, 3)}, r"the number of values in a patch, 12, must be a multiple of 15"),
+        (ValueError, {"size": (2, 3, 1, 1)}, r"size must have two entries, or three for volumes"),
+        (ValueError, {"padding": "full"}, r"padding='full' must be 'valid' or 'same'"),
+        (ValueError, {"patches": np.zeros((2, 12))}, r"expected 3 axes, or 4 for a batch.* got shape \[2,12\]"),
+        (TypeError, {"size": 2.0}, r"size must be an integer or a tuple; got 2\.0"),
+        (TypeError, {"output_size": 4}, r"output_size must be a tuple"),
+        (NotImplementedError, {"strides": 1}, r"strides must be those of size, \(2, 3\).*got 1\. Use ops\.fold"),
+    ],
+)
+def test_reconstruct_patches_refuses(kind: Any, options: Any, message: str):
+    arguments: Any = {"patches": np.zeros((2, 2, 12)), "size": (2, 3), "output_size": (4, 6)} | options
+    with pytest.raises(kind, match=message):
+        reconstruct_patches(**arguments)
 
 
 @given(st.integers(2, 3), st.integers(0, 2), st.integers(1, 3), st.integers(1, 2), st.sampled_from(LAYOUTS))

@@ -186,3 +186,20 @@ def test_refusals():
         ops.median(symbol(None), keepdims=True)
     with pytest.raises(ValueError, match="several axes needs an input of known rank"):
         ops.median(symbol(None), axis=(0, 1))
+
+
+@pytest.mark.parametrize("axis", [0, None, (0, 1), -2])
+def test_open_axes_that_turn_out_to_be_empty(axis: Any):
+    x = symbol((None, 3))
+    for name in ("median", "nanmedian"):
+        with pytest.raises(ValueError, match=rf"{name} of an input.*: there are no elements.*ops\.cond"):
+            run(getattr(ops, name)(x, axis=axis), {x: np.zeros((0, 3), "float32")})
+    with pytest.raises(ValueError, match=r"quantile of an input.*: there are no elements"):
+        run(ops.quantile(x, 0.3, axis=axis, method="nearest"), {x: np.zeros((0, 3), "float32")})
+
+
+def test_open_axes_among_others():
+    x = symbol((None, None))
+    np.testing.assert_array_equal(run(ops.median(x, axis=1), {x: np.zeros((0, 3), "float32")}), [])
+    np.testing.assert_array_equal(run(ops.median(x, axis=1), {x: np.array([[1, 5, 3]], "float32")}), [3])
+    assert check_gradients(lambda y: ops.median(y, axis=0), [np.array([[1.0, 4.0], [2.0, 7.0], [5.0, 3.0]])])

@@ -16,6 +16,7 @@ from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.session import Session
+from anabranch.engine.testing import check_gradients
 
 NAN = float("nan")
 
@@ -54,6 +55,30 @@ def test_array_split(size: int, sections: int, axis: int):
         assert lists(run(parts)) == lists(expected)
         unknown = symbol((None, None))
         assert lists(run(ops.array_split(unknown, sections, axis), {unknown: x})) == lists(expected)
+
+
+def test_column_stack():
+    vectors = np.arange(3), np.array([0.5, 1, 2], "float32")
+    np.testing.assert_array_equal(run(ops.column_stack(vectors)), np.column_stack(vectors))
+    matrix = np.ones((3, 2), "float32")
+    found = ops.column_stack([vectors[1], matrix, vectors[1]])
+    np.testing.assert_array_equal(run(found), np.column_stack([vectors[1], matrix, vectors[1]]))
+    assert ops.column_stack([np.zeros((2, 1, 4)), np.zeros((2, 3, 4))]).shape == (2, 4, 4)
+    open_rows = symbol((None,))
+    assert ops.column_stack([open_rows, open_rows]).shape == (None, 2)
+    np.testing.assert_array_equal(run(ops.column_stack([open_rows, open_rows]), {open_rows: [1, 2]}), [[1, 1], [2, 2]])
+    assert ops.column_stack([np.zeros(2, "float16"), np.zeros(2, "int8")]).dtype == "float16"
+    assert ops.numpy.column_stack is ops.column_stack
+    assert check_gradients(lambda x, y: ops.column_stack([x, y]), [np.array([1.0, 2.0]), np.array([[3.0], [4.0]])])
+
+
+def test_column_stack_refuses():
+    with pytest.raises(ValueError, match=r"column_stack: expected tensors of at least one axis; got a scalar"):
+        ops.column_stack([1.0, 2.0])
+    with pytest.raises(ValueError, match=r"column_stack needs at least one tensor"):
+        ops.column_stack([])
+    with pytest.raises(ValueError, match=r"may differ on axis 1 only"):
+        ops.column_stack([[1, 2], [1, 2, 3]])
 
 
 def test_array_split_at_places():

@@ -1,6 +1,6 @@
 """The functions of `ops` and `random` against Keras's: each name, its parameters in order, and their defaults.
 
-The table `keras_op_signatures.txt` is that of Keras 3.15.1, written by `make_keras_signatures.py`.
+The table `keras_op_signatures.txt` is that of Keras 3.16, written by `make_keras_signatures.py`.
 """
 
 import ast

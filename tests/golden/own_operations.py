@@ -66,7 +66,15 @@ def _numbers(ops: Any) -> dict[str, Sample]:
     return {
         "atleast_1d": Sample(ops.atleast_1d),
         "atleast_2d": Sample(ops.atleast_2d, ((),)),
+        "column_stack": Sample(lambda x, y: ops.column_stack([x[:, 0], y]), (ROW, ROW)),
+        "gammainc": Sample(lambda x, y: ops.gammainc(ops.abs(x) + 1, ops.abs(y)), (MATRIX, MATRIX)),
         "hard_swish": Sample(ops.hard_swish),
+        "matrix_power": Sample(lambda x: ops.matrix_power(x, 3), ((4, 4),)),
+        "matrix_power_of_0": Sample(lambda x: ops.matrix_power(x, 0), ((4, 4),)),
+        "matrix_power_of_inverses": Sample(
+            lambda x: ops.matrix_power(x + 3 * np.eye(4, dtype="float32"), -2), ((4, 4),)
+        ),
+        "median_of_open_axis": Sample(lambda x: ops.median(x, axis=1), ((None, 6),)),
         "swish": Sample(ops.swish),
         "atleast_3d": Sample(ops.atleast_3d, (ROW,)),
         "bartlett": Sample(lambda x: x * ops.bartlett(6)),
@@ -91,6 +99,9 @@ def _convolutions(ops: Any) -> dict[str, Sample]:
         "conv_causal": Sample(lambda x: ops.conv(x, line, padding="causal", dilation_rate=2), ((8, 4),)),
         "conv_first": Sample(lambda x: ops.conv(x, kernel[..., :1, :], data_format="channels_first"), ((1, 8, 8),)),
         "extract_patches_3d": Sample(lambda x: ops.image.extract_patches_3d(x, (2, 2, 2), strides=1), volume),
+        "reconstruct_patches": Sample(
+            lambda x: ops.image.reconstruct_patches(x, (3, 2), (8, 4), padding="same"), ((3, 2, 12),)
+        ),
         "extract_patches_3d_same": Sample(lambda x: ops.image.extract_patches_3d(x, 3, padding="same"), volume),
         "conv_transpose_same": Sample(
             lambda x: ops.conv_transpose(x, kernel.reshape(3, 3, 3, 4), (2, 3), padding="same"), ((5, 4, 4),)

@@ -23,7 +23,7 @@ from ..base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_
 from ..run_time_shapes import zeros_of
 from .axes import atleast_1d, atleast_2d, moveaxis
 from .shape_arguments import fill_shape
-from .shaping import dim, ravel
+from .shaping import dim, expand_dims, ravel
 
 _INTEGERS: Any = (int, np.integer)  # untyped, so that a check leaves the static type of what is checked as it is
 
@@ -290,6 +290,25 @@ def vstack(xs: Sequence[TensorLike]) -> Tensor:
     return concatenate([atleast_2d(x) for x in together(xs, "vstack")], 0)
 
 
+def column_stack(xs: Sequence[TensorLike]) -> Tensor:
+    """Stack the tensors side by side: along axis 1, with vectors as columns.
+
+    Raises:
+        ValueError: there are none, one is a scalar, or their shapes differ elsewhere.
+
+    >>> import anabranch as ab
+    >>> ab.ops.column_stack([[1, 2], [3, 4]])
+    Tensor([[1, 3],
+            [2, 4]], dtype=int32)
+    """
+    tensors = together(xs, "column_stack")
+    if any(tensor.ndim == 0 for tensor in tensors):
+        raise ValueError(
+            "column_stack: expected tensors of at least one axis; got a scalar. Use ops.stack for scalars."
+        )
+    return concatenate([expand_dims(tensor, 1) if tensor.ndim == 1 else tensor for tensor in tensors], 1)
+
+
 def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     """Split `x` into consecutive parts along `axis`.
 
@@ -488,4 +507,4 @@ def array(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
     return convert_to_tensor(x, dtype)
 
 
-__all__ = ["append", "array", "concatenate", "hstack", "split", "stack", "unstack", "vstack"]
+__all__ = ["append", "array", "column_stack", "concatenate", "hstack", "split", "stack", "unstack", "vstack"]

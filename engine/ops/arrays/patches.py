@@ -6,6 +6,7 @@ of that; blocks that do not overlap only change their shape.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -298,6 +299,99 @@ def _padded_to_strides(x: Tensor, sizes: Sequence[int], strides: Sequence[int], 
         needed = larger(((length + stride - 1) // stride - 1) * stride + reach - length, 0)
         widths[axis] = (needed // 2, needed - needed // 2)
     return pad(x, widths)
+
+
+def reconstruct_patches(
+    patches: TensorLike,
+    size: IntOrSequence,
+    output_size: Sequence[int],
+    strides: IntOrSequence | None = None,
+    padding: str = "valid",
+    data_format: str | None = None,
+) -> Tensor:
+    """Put images or volumes together from patches that do not overlap; the inverse of `extract_patches`.
+
+    Args:
+        patches: of one image or a batch, as `extract_patches` gives them for the same `size`, `padding` and
+            `data_format`.
+        size: the height and width of the patches, or both at once; three entries for volumes.
+        output_size: the height and width of the images, before those of volumes their depth. With `padding` "same" what
+            is beyond them, on both sides, is left out.
+        strides: `size` (the default), for patches that overlap have no inverse.
+        padding: ``"valid"`` or ``"same"``.
+        data_format: ``"channels_last"`` (the default) or ``"channels_first"``.
+
+    Returns:
+        [batch, height, width, channels], or with channels first [batch, channels, height, width]; of volumes and of one
+        image, accordingly.
+
+    Raises:
+        TypeError: `size` is neither an integer nor a tuple, or `output_size` is no tuple.
+        NotImplementedError: `strides` are not `size`.
+        ValueError: an argument is not one of those above, or the sizes do not fit the patches.
+
+    >>> import anabranch as ab
+    >>> patches = ab.ops.image.extract_patches(ab.ops.ones((2, 20, 20, 3)), (5, 5))
+    >>> ab.ops.image.reconstruct_patches(patches, (5, 5), (20, 20)).shape
+    (2, 20, 20, 3)
+    """
+    what = "reconstruct_patches"
+    if not is_sequence(size) and not is_integer(size):
+        raise TypeError(f"{what}: size must be an integer or a tuple; got {size!r}.")
+    if not is_sequence(output_size):
+        raise TypeError(f"{what}: output_size must be a tuple, (height, width) for images; got {output_size!r}.")
+    layout = check_data_format(what, data_format)
+    axes = len(size) if is_sequence(size) else 2
+    if axes not in (2, 3):
+        raise ValueError(f"{what}: size must have two entries, or three for volumes; got {size!r}.")
+    sizes = _settings(what, "size", size, axes, 1)
+    target = _settings(what, "output_size", output_size, axes, 0)
+    if strides is not None and _settings(what, "strides", strides, axes, 1) != sizes:
+        raise NotImplementedError(
+            f"{what}: strides must be those of size, {sizes}, for patches that overlap have no inverse; "
+            f"got {strides!r}. "
+            "Use ops.fold to add up overlaps."
+        )
+    if padding not in ("valid", "same"):
+        raise ValueError(f"{what}: padding={padding!r} must be 'valid' or 'same'.")
+    tensor = convert_to_tensor(patches)
+    if tensor.shape is None or len(tensor.shape) not in (axes + 1, axes + 2):
+        raise ValueError(
+            f"{what}: expected {axes + 1} axes, or {axes + 2} for a batch, with patches of {axes} axes; "
+            f"got shape {shape_text(tensor.shape)}."
+        )
+    single = len(tensor.shape) == axes + 1
+    batch = expand_dims(tensor, 0) if single else tensor
+    if layout == "channels_first":
+        batch = transpose(batch, (0, *range(2, axes + 2), 1))
+    images = _joined(batch, sizes, target, padding)
+    if layout == "channels_first":
+        images = transpose(images, (0, axes + 1, *range(1, axes + 1)))
+    return squeeze(images, 0) if single else images
+
+
+def _joined(patches: Tensor, sizes: Sequence[int], target: Sequence[int], padding: str) -> Tensor:
+    """Return images with channels last from a batch of their patches."""
+    volume = math.prod(sizes)
+    _check_divisible("reconstruct_patches", "the number of values in a patch", dim(patches, -1), volume)
+    key: list[Any] = [slice(None)]
+    for axis, (size, length) in enumerate(zip(sizes, target, strict=True), start=1):
+        covered = dim(patches, axis) * size
+        if isinstance(covered, int) and not (
+            covered - size < length <= covered if padding == "same" else covered == length
+        ):
+            wanted = f"{max(covered - size + 1, 0)} to {covered}" if padding == "same" else str(covered)
+            raise ValueError(
+                f"reconstruct_patches: {covered // size} patches of {size} make {wanted} pixels with "
+                f"padding={padding!r}; got {length} in output_size, on axis {axis - 1} of {tuple(target)}."
+            )
+        start = (covered - length) // 2
+        key.append(slice(start, start + length))
+    names = "ijk"[: len(sizes)], "uvw"[: len(sizes)]
+    after = " ".join(f"({between} {within})" for between, within in zip(*names, strict=True))
+    pattern = f"b {' '.join(names[0])} ({' '.join(names[1])} c) -> b {after} c"
+    images = rearrange(patches, pattern, **dict(zip(names[1], sizes, strict=True)))
+    return getitem(images, tuple(key))
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------

@@ -241,11 +241,12 @@ def argpartition(x: TensorLike, kth: int | Sequence[int], axis: int | None = -1)
     return argsort(tensor, axis)
 
 
-def top_k(x: TensorLike, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
+def top_k(x: TensorLike, k: int, sorted: bool = True, is_stable: bool = True) -> tuple[Tensor, Tensor]:
     """Return the `k` largest elements of the last axis and their positions, as (values, int32 indices).
 
     Args:
         sorted: whether they must be in descending order; they are in any case.
+        is_stable: whether equal elements must be in their order in `x`; they are in any case.
 
     Raises:
         ValueError: the last axis has fewer than `k` elements.

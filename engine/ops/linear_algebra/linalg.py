@@ -47,7 +47,7 @@ from ..math.mathematics import power, sqrt
 from ..math.reduction import max, min, sum
 from ..run_time_shapes import reshape_like, runtime_shape, sum_like
 from .einsum import all_int8, einsum, tensordot
-from .matrices import cholesky, det, inv, solve, solve_triangular
+from .matrices import cholesky, det, inv, matrix_power, solve, solve_triangular
 from .spectral import svd
 
 
@@ -585,6 +585,7 @@ __all__ = [
     "inv",
     "kron",
     "matmul",
+    "matrix_power",
     "norm",
     "outer",
     "solve",

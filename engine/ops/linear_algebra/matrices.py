@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common.dtypes import DType
+from ...common.nest import is_integer
 from ...common.quick_dataclass import dataclass
 from ...graph.op import Cost
 from ...graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from ..arrays.axes import swapaxes
-from ..arrays.shaping import expand_dims, squeeze
+from ..arrays.creation import eye
+from ..arrays.shaping import broadcast_to, dim, expand_dims, shape, squeeze
 from ..base import (
     ErrorSample,
     Op,
@@ -28,6 +30,7 @@ from ..base import (
     apply,
     as_scalar_or_array,
     cast,
+    convert_to_tensor,
     promote,
 )
 from ..math.complex_numbers import conjugated
@@ -309,6 +312,43 @@ def inv(x: TensorLike) -> Tensor:
     return cast(apply(Inverse(), tensor), dtype)
 
 
+def matrix_power(x: TensorLike, n: int) -> Tensor:
+    """Compute the products of `n` factors that are the square matrices in the last two axes, by repeated squaring.
+
+    Args:
+        x: square matrices.
+        n: the number of factors. 0 gives identity matrices. A negative one is of factors that are the inverses, for
+            which integers become float32.
+
+    Raises:
+        TypeError: `n` is no integer.
+        ValueError: the matrices are not square.
+        numpy.linalg.LinAlgError: (at run time) `n` is negative and one of them is singular.
+
+    >>> import anabranch as ab
+    >>> ab.ops.matrix_power([[1.0, 2.0], [3.0, 4.0]], 3)
+    Tensor([[ 37.,  54.],
+            [ 81., 118.]], dtype=float32)
+    """
+    if not is_integer(n):
+        raise TypeError(f"matrix_power: n must be an integer; got {n!r}, of type {type(n).__name__}.")
+    tensor = convert_to_tensor(x)
+    check_square("matrix_power", tensor.shape)
+    if n == 0:
+        return broadcast_to(eye(dim(tensor, -1), dtype=tensor.dtype), shape(tensor))
+    is_half = tensor.dtype.name in ("float16", "bfloat16")
+    square = cast(tensor, "float32") if is_half else tensor
+    square = inv(square) if n < 0 else square
+    product, left = None, abs(int(n))
+    while left:
+        if left % 2:
+            product = square if product is None else matrix_product(product, square)
+        left //= 2
+        square = matrix_product(square, square) if left else square
+    assert product is not None
+    return cast(product, tensor.dtype) if is_half else product
+
+
 def det(x: TensorLike) -> Tensor:
     """Compute the determinants of the square matrices in the last two axes.
 
@@ -363,4 +403,4 @@ def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tenso
     return _solved(SolveTriangular(lower), a, b)
 
 
-__all__ = ["cholesky", "det", "inv", "solve", "solve_triangular"]
+__all__ = ["cholesky", "det", "inv", "matrix_power", "solve", "solve_triangular"]

@@ -6,19 +6,28 @@ that a quantile comes from, and to `q` where the method interpolates.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...common import dtypes
+from ...common.quick_dataclass import dataclass
+from ...graph.row_states import State
 from ...graph.spec import shape_text
 from ..arrays.axes import moveaxis
 from ..arrays.gathering import take, take_along_axis
 from ..arrays.shaping import constant_value, dim, expand_dims, ravel, reshape, squeeze
 from ..arrays.sorting import sort
 from ..base import (
+    ErrorSample,
+    Op,
+    Operation,
+    Sample,
     Tensor,
     TensorLike,
+    TensorSpec,
+    apply,
     as_array,
     as_floating,
     cast,
@@ -32,6 +41,48 @@ from .mathematics import ceil, floor
 from .mathematics import round as round_half_even
 from .reduced import AxisLike
 from .reduction import sum as total_of
+
+
+@dataclass(frozen=True)
+class NotEmpty(Op):
+    """The input as it is, which must have elements on its last axis.
+
+    Attributes:
+        name: of the public function, for the error's text.
+        axis: the axis or axes that its caller gave.
+    """
+
+    name: str
+    axis: AxisLike
+    view: ClassVar[bool] = True
+
+    def row_state(self, node: Operation, given: Sequence[State]) -> State:
+        return given[0]
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        return x if x.shape is None else self.run(np, x)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        if x.shape[-1] == 0:
+            raise ValueError(_no_elements(self.name, "", self.axis))
+        return x
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return cotangents
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.arange(6, dtype="float32").reshape(2, 3)
+        yield Sample(cls("median", None), [x], x, differentiable=(0,), label="matrix")
+        yield Sample(cls("median", None), [x[0]], x[0], differentiable=(0,), label="vector")
+        yield Sample(cls("median", 1), [x[:0]], x[:0], differentiable=(0,), label="no rows")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: cls("median", 1).run(np, np.zeros((2, 0))), ValueError, "over axis 1", "run")
+
 
 METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
@@ -184,8 +235,18 @@ def _rows(name: str, x: Tensor, axis: AxisLike) -> Tensor:
             size = size * dim(x, place)
         rows = moved if len(axes) == 1 else reshape(moved, [*[dim(x, place) for place in others], size])
     if rows.shape is not None and rows.shape[-1] == 0:
-        raise ValueError(f"{name} of an input of shape {shape_text(x.shape)} over axis {axis}: there are no elements.")
-    return rows
+        raise ValueError(_no_elements(name, f" of shape {shape_text(x.shape)}", axis))
+    if rows.shape is not None and rows.shape[-1] is not None:
+        return rows
+    return apply(NotEmpty(name, axis if isinstance(axis, int) or axis is None else tuple(axis)), rows)
+
+
+def _no_elements(name: str, shape: str, axis: AxisLike) -> str:
+    where = "" if axis is None else f" over axis {axis}"
+    return (
+        f"{name} of an input{shape}{where}: there are no elements. "
+        "Leave empty inputs out, or give another value for them with ops.cond."
+    )
 
 
 def _put_back(values: Tensor, share: Tensor, x: Tensor, axis: AxisLike, keepdims: bool) -> Tensor:

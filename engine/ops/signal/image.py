@@ -10,7 +10,7 @@ from typing import Any
 
 from ..arrays.indexing import getitem
 from ..arrays.padding import pad
-from ..arrays.patches import extract_patches, extract_patches_3d
+from ..arrays.patches import extract_patches, extract_patches_3d, reconstruct_patches
 from ..arrays.shaping import DimLike, dim, reshape
 from ..base import Tensor, TensorLike
 from ..entrance import guard_entrances
@@ -145,6 +145,7 @@ __all__ = [
     "map_coordinates",
     "pad_images",
     "perspective_transform",
+    "reconstruct_patches",
     "resize",
     "rgb_to_grayscale",
     "rgb_to_hsv",

@@ -14,6 +14,7 @@ from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec, shape_text
 from ...graph.tensor import Tensor
+from ..arrays.gathering import integers
 from ..arrays.shape_arguments import ShapeLike, fill_shape
 from ..arrays.shaping import constant_value, dim, resolve_shape
 from ..base import TensorLike, apply, convert_to_tensor
@@ -145,6 +146,7 @@ def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
         shape: r ints or scalar tensors; -1 means all that is left of an axis.
 
     Raises:
+        TypeError: the start is not made of integers.
         ValueError: the sizes do not fit.
         IndexError: the part leaves `inputs`; checked by the run where the start is not known before.
 
@@ -154,7 +156,7 @@ def slice(inputs: TensorLike, start_indices: Any, shape: ShapeLike) -> Tensor:
     """
     tensor = convert_to_tensor(inputs)
     sizes, dynamic = resolve_shape(shape)
-    starts = convert_to_tensor(start_indices, "int32")
+    starts = integers(start_indices, "slice")
     known = constant_value(starts)
     if known is not None and tensor.shape is not None and len(known) == len(sizes) == len(tensor.shape):
         begins = [int(start) for start in known]
@@ -179,13 +181,13 @@ def slice_update(inputs: TensorLike, start_indices: Any, updates: TensorLike) ->
     """Return `inputs` with the part that begins at `start_indices`, of the shape of `updates`, replaced by `updates`.
 
     Raises:
+        TypeError: the start is not made of integers.
         ValueError: the sizes do not fit.
         IndexError: the part leaves `inputs`.
     """
     whole = convert_to_tensor(inputs)
-    return apply(
-        SliceUpdate(), whole, convert_to_tensor(start_indices, "int32"), convert_to_tensor(updates, whole.dtype)
-    )
+    starts = integers(start_indices, "slice_update")
+    return apply(SliceUpdate(), whole, starts, convert_to_tensor(updates, whole.dtype))
 
 
 __all__ = ["slice", "slice_update"]

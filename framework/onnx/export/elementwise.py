@@ -94,7 +94,7 @@ def _is_of_integers(w: Writer, name: str) -> bool:
     return product is not None and w.producer_of(product.input[1], "DequantizeLinear") is not None
 
 
-@exports("identity", "stop_gradient", "check_numerics")
+@exports("identity", "stop_gradient", "check_numerics", "not_empty")
 def _identity(w: Writer, node: Operation, x: str) -> str:
     return x
 
