@@ -377,20 +377,29 @@ def is_serialized(value: Any) -> bool:
 
 
 def deserialize_keras_object(
-    config: Any, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool | None = None
+    config: Any,
+    custom_objects: Mapping[str, Any] | None = None,
+    safe_mode: bool | None = None,
+    module_objects: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return the object that `config` describes.
 
     Args:
-        config: what `serialize_keras_object` gave, perhaps read from JSON.
+        config: what `serialize_keras_object` gave, perhaps read from JSON; or a name among `module_objects`.
         custom_objects: classes and functions by name, beside the registered ones.
-        safe_mode: refuse what a config could do harm with: code (lambdas), the names of other files, and classes that
-            are neither registered nor anabranch's. By default as around, which is True.
+        safe_mode: refuse what could do harm: code (lambdas), names of other files, and classes that are neither
+            registered nor anabranch's. By default as around, which is True.
+        module_objects: more classes and functions by name. Of a name alone an object or the function is returned.
 
     Raises:
         TypeError: it names a class or function that is not known, or whose constructor refuses the config.
         ValueError: it holds code, in safe mode.
     """
+    if module_objects is not None:
+        if isinstance(config, str):
+            found = get_registered_object(config, custom_objects, module_objects)
+            return config if found is None else found() if isinstance(found, type) else found
+        custom_objects = {**module_objects, **(custom_objects or {})}
     if custom_objects:
         with custom_object_scope(custom_objects):
             return deserialize_keras_object(config, None, safe_mode)
@@ -558,8 +567,8 @@ def _find_builtin(module: str | None, name: str) -> Any:
     if module is not None and not module.startswith(("keras", "tensorflow", "tf_keras", "builtins")):
         return None
     segments = (module or "").split(".")
-    holders = [namespace for namespace, objects in _builtins.items() if name in objects]
-    holders.sort(key=lambda namespace: namespace.rpartition(".")[2] not in segments)
+    found = [module for module, objects in _builtins.items() if name in objects]
+    holders = sorted(found, key=lambda module: module.rpartition(".")[2] not in segments)
     return _builtin(holders[0], name) if holders else None
 
 
@@ -571,8 +580,7 @@ def _builtin(module: str, name: str) -> Any:
 
 def _find_function(config: dict[str, Any]) -> Any:
     name, module = config["config"], config.get("module")
-    candidates = [name, config.get("registered_name")]
-    for candidate in candidates:
+    for candidate in (name, config.get("registered_name")):
         found = get_registered_object(candidate) if candidate and candidate != "function" else None
         if found is not None:
             return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ...engine.common.dtypes import DTypeLike
 from ...engine.common.outputs import Outputs
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...engine.objects.identifiers import RegularizerLike
     from ...layers.quantizers.configs import QuantizationConfig
     from ...layers.quantizers.whole_models import Filters
-    from ..saving.api import PathLike
+    from ..saving.api import PathLike, SaveOptions
     from ..structures import Arrays, InputSpecs, LayerOfSomeClass, Masks, ModelData, Rows, Tensors
     from ..training.step_report import ModelExplanation, ModelProfile
 
@@ -344,6 +344,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         mode: str | None = None,
         config: str | QuantizationConfig | None = None,
         filters: Filters = None,
+        verbose: bool = False,
         *,
         include: str = "keras",
         calibration: Mapping[str, tuple[float, int]] | None = None,
@@ -356,6 +357,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
                 ``"awq"``: weights by what the model computes of data. By default that of `config`.
             config: a `quantizers.QuantizationConfig`; by default that of `mode`.
             filters: which layers: a pattern of their names, a list of patterns, or a function of the layer.
+            verbose: whether to print what is returned; Keras prints by default.
             include: "keras" for the layers that Keras quantises, so that it can load the file; "all" for others, in
                 mode "int8": kernels of convolutions, and matrices that any layer multiplies rows by (``x @ self.w``).
             calibration: fixed scales of activations by the paths of layers; see `quantizers.calibrate`.
@@ -378,7 +380,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         from ...layers.quantizers.whole_models import quantize_layers
 
         try:
-            return quantize_layers(self, mode, config, filters, include, calibration, type_check)
+            return quantize_layers(self, mode, config, filters, verbose, include, calibration, type_check)
         finally:
             self._forget_programs()
             self._renew_optimizer()  # whose slots are those of weights that are gone
@@ -398,12 +400,12 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         check_saveable(self, custom_objects, safe_mode)
 
     def save(
-        self, filepath: PathLike, overwrite: bool = True, zipped: bool | None = None, *, for_keras: bool = False
+        self, filepath: PathLike, overwrite: bool = True, zipped: bool | None = None, **options: Unpack[SaveOptions]
     ) -> None:
         """Save the model, its weights and the state of its optimizer to a ``.keras`` file; see `saving.save_model`."""
         from ..saving.api import save_model
 
-        save_model(self, filepath, overwrite=overwrite, zipped=zipped, for_keras=for_keras)
+        save_model(self, filepath, overwrite=overwrite, zipped=zipped, **options)
 
     def checkpoint_items(self) -> dict[str, Any]:
         """Return all state by name, as `CheckpointManager` saves it: of weights, optimizers, metrics and generators."""

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 from ... import __version__
 from ...engine.common.claims import PER_ARRAY, memory_budget
@@ -58,8 +58,23 @@ PathLike = str | os.PathLike[str]
 LEGACY_SUFFIXES = (".h5", ".hdf5")
 
 
+class SaveOptions(TypedDict, total=False):
+    """Arguments of `save_model` that are given by name."""
+
+    for_keras: bool
+    save_format: str | None
+    include_optimizer: bool
+
+
 def save_model(
-    model: Model, filepath: PathLike, overwrite: bool = True, zipped: bool | None = None, *, for_keras: bool = False
+    model: Model,
+    filepath: PathLike,
+    overwrite: bool = True,
+    zipped: bool | None = None,
+    *,
+    for_keras: bool = False,
+    save_format: str | None = None,
+    include_optimizer: bool = True,
 ) -> None:
     """Save a model: its configuration, weights and optimizer state.
 
@@ -69,6 +84,8 @@ def save_model(
         overwrite: whether an existing file is replaced.
         zipped: as in Keras, where False writes a folder, which is not done here.
         for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks, as Keras can't open it.
+        save_format: as in Keras 3, it has no effect but a warning: the name of the file says what is written.
+        include_optimizer: as in Keras, whether an ``.h5`` file holds the optimizer; a ``.keras`` file always does.
 
     Raises:
         ValueError: the name ends otherwise, the model can't be written as a config, or not as one that Keras can read.
@@ -85,9 +102,16 @@ def save_model(
     path = Path(filepath)
     is_legacy = path.suffix in LEGACY_SUFFIXES and not path.name.endswith(".weights.h5")
     if path.suffix != ".keras" and not is_legacy:
+        unused = f", with save_format={save_format!r}, which Keras 3 does not heed" if save_format else ""
         raise ValueError(
-            f"A model is saved to a file that ends in .keras, or in .h5 for Keras's old format; got {str(path)!r}. "
-            "Weights alone are saved with save_weights, to a file that ends in .weights.h5."
+            f"A model is saved to a file that ends in .keras, or in .h5 for Keras's old format; got {str(path)!r}"
+            f"{unused}. Weights alone are saved with save_weights, to a file that ends in .weights.h5."
+        )
+    if save_format:
+        warnings.warn(
+            f"save_format={save_format!r} has no effect, as in Keras 3: {path.name!r} is written as its suffix says. "
+            "Leave the argument out.",
+            stacklevel=2,
         )
     if zipped is False:
         raise ValueError(
@@ -106,7 +130,7 @@ def save_model(
         from .legacy_h5_writing import write_legacy_model
 
         with atomic_write(path) as stream:
-            write_legacy_model(model, stream)
+            write_legacy_model(model, stream, include_optimizer)
         return
     write = _written(model)
     with atomic_write(path) as stream:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly", "steps_per_execution", "jit_compile")
 
 
-def write_legacy_model(model: Model, stream: BinaryIO) -> None:
-    """Write a model's configuration, weights, and optimizer with its state.
+def write_legacy_model(model: Model, stream: BinaryIO, include_optimizer: bool = True) -> None:
+    """Write a model's configuration, weights, and what it was compiled with: its optimizer, with its state.
 
     Raises:
         ValueError: the model can't be written as a config.
@@ -48,7 +48,7 @@ def write_legacy_model(model: Model, stream: BinaryIO) -> None:
                 [*layer.trainable_weights, *layer.non_trainable_weights],
             )
         compiled = whole.get("compile_config")
-        if compiled and model.optimizer is not None:
+        if include_optimizer and compiled and model.optimizer is not None:
             training = {name: compiled.get(name) for name in _COMPILED}
             optimizer = serialize_keras_object(model.optimizer)
             training["optimizer_config"] = {"class_name": optimizer["class_name"], "config": optimizer["config"]}

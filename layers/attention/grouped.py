@@ -29,7 +29,8 @@ class GroupQueryAttention(HeadsAttention):
         sliding_window: a target sees only sources less than this many places away; None for no limit.
         flash_attention: how to compute, not what; there is one way here. It may not be True together with dropout.
         kernel_initializer, bias_initializer: first values of the projections.
-        kernel_regularizer, bias_regularizer, activity_regularizer: penalties on the projections.
+        kernel_regularizer, bias_regularizer, activity_regularizer: penalties on the projections; the last one also on
+            what the layer returns.
         kernel_constraint, bias_constraint: projections after each update.
         use_gate: what the heads give is multiplied by a sigmoid of the query, projected.
         seed: an integer for the dropout.
@@ -92,6 +93,7 @@ class GroupQueryAttention(HeadsAttention):
             seed=seed,
             **kwargs,
         )
+        self.activity_regularizer = self._activity_regularizer  # as in Keras, of the output, too
 
     def build(
         self,

@@ -118,7 +118,8 @@ class PReLU(Layer):
 
     Args:
         alpha_initializer, alpha_regularizer, alpha_constraint: of the slopes.
-        shared_axes: axes along which the slopes are shared, counted from 1; axis 0 is the batch.
+        shared_axes: axes along which the slopes are shared, counted from 1; axis 0 is the batch. As in Keras -1 is the
+            axis before the last one, and 0 the last one.
     """
 
     alpha: Weight
@@ -141,17 +142,11 @@ class PReLU(Layer):
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         shape = list(input_shape[1:])
-        last = len(input_shape) - 1
         for axis in self.shared_axes or ():
-            if axis < 1:  # Keras takes -1 for the axis before the last one
-                raise ValueError(
-                    f"Layer {self.name!r} (PReLU): shared_axes must count from 1, axis 0 is the batch; got "
-                    f"{self.shared_axes}. Of inputs of shape {tuple(input_shape)} the last axis is {last}."
-                )
-            if axis > last:
+            if not -len(shape) < axis <= len(shape):
                 raise ValueError(
                     f"Layer {self.name!r} (PReLU): shared_axes={self.shared_axes} are outside of inputs of shape "
-                    f"{tuple(input_shape)}, whose last axis is {last}."
+                    f"{tuple(input_shape)}, whose last axis is {len(shape)}. Axes count from 1; axis 0 is the batch."
                 )
             shape[axis - 1] = 1
         return (WeightSpec("alpha", tuple(shape)),)

@@ -27,6 +27,7 @@ def quantize_layers(
     mode: str | None,
     config: QuantizationConfig | str | None,
     filters: Filters,
+    verbose: bool = False,
     include: str = "keras",
     calibration: Mapping[str, tuple[float, int]] | None = None,
     type_check: bool = True,
@@ -68,6 +69,9 @@ def quantize_layers(
             + "; ".join(f"{path}: {reason}" for path, reason in result.items()),
             stacklevel=4,
         )
+    if verbose:
+        lines = [f"Quantization of model {model.name!r}, mode {found.mode!r}:"]
+        print("\n".join([*lines, *[f"  {path}: {outcome}" for path, outcome in result.items()]]))
     return result
 
 

@@ -359,3 +359,13 @@ def test_shapes_of_outputs() -> None:
 def test_a_tensor_that_is_no_list_is_refused(layer: Any) -> None:
     with pytest.raises(ValueError, match=r"inputs must be a list \[query, value\] or .*, got no list"):
         layer()(np.ones((1, 2, 2), "float32"))
+
+
+def test_activity_regularizer_of_grouped_heads_is_of_the_output_too() -> None:
+    layer = layers.GroupQueryAttention(2, 4, 2, kernel_initializer="ones", activity_regularizer=ab.regularizers.L2(0.1))
+    x = np.linspace(-1, 1, 24, dtype="float32").reshape(2, 3, 4)
+    layer(x, x)
+    projections = [13.55009651184082, 6.775047302246094, 6.775047302246094, 856.8463134765625]
+    expected = [*projections, 856.8463134765625]  # Keras 3.16 on JAX
+    np.testing.assert_allclose(sorted(float(loss) for loss in layer.losses), sorted(expected), rtol=1e-6)
+    assert layers.GroupQueryAttention.from_config(layer.get_config()).activity_regularizer is not None

@@ -1,5 +1,6 @@
 """Normalisation and noise: statistics, masks, halves, unknown sizes, the state that training keeps, errors."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -321,6 +322,19 @@ def test_axes_that_inputs_do_not_have(kind: str) -> None:
 def test_shared_axes_that_inputs_do_not_have() -> None:
     with pytest.raises(ValueError, match=r"\(PReLU\): shared_axes=\[5\] are outside of inputs of shape \(2, 3\)"):
         layers.PReLU(shared_axes=[5])(data(2, 3))
-    for axes in ([-1], [-1, -2], [0], [2, 0]):
-        with pytest.raises(ValueError, match=r"\(PReLU\): shared_axes must count from 1.*axis is 2"):
+    for axes in ([-2], [-1, 3]):
+        with pytest.raises(ValueError, match=r"\(PReLU\): shared_axes=.*last axis is 2\. Axes count from 1; axis 0 is"):
             layers.PReLU(shared_axes=axes)(data(2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"), [([-1], (3, 1, 5)), ([-2], (1, 4, 5)), ([0], (3, 4, 1)), ([1, -1], (1, 1, 5))]
+)
+def test_shared_axes_that_count_from_the_end(axes: list[int], shape: tuple[int, ...], tmp_path: Path) -> None:
+    model = ab.Sequential([ab.Input((3, 4, 5)), layers.PReLU(shared_axes=axes, alpha_initializer="he_normal")])
+    assert model.layers[0].alpha.shape == shape  # as in Keras 3.16
+    model.save(tmp_path / "m.keras")
+    again = ab.load_model(tmp_path / "m.keras")
+    assert again.layers[0].shared_axes == axes
+    x = data(2, 3, 4, 5)
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))

@@ -1,0 +1,109 @@
+"""Arguments that Keras takes in keyword arguments: of saving, of reading configs, of quantization."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.engine.objects.registry import deserialize_keras_object, serialize_keras_object
+
+
+def model() -> Any:
+    built = ab.Sequential(
+        [ab.Input((4,)), ab.layers.Dense(3, name="head"), ab.layers.PReLU(name="slopes")], name="small"
+    )
+    built.compile("adam", loss="mse")
+    return built
+
+
+# --- save(save_format=, include_optimizer=) -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "save_format"), [("m.keras", "h5"), ("m.h5", "h5"), ("m.keras", "keras")])
+def test_the_name_says_what_is_written(name: str, save_format: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=rf"save_format='{save_format}' has no effect, as in Keras 3: '{name}'"):
+        model().save(tmp_path / name, save_format=save_format)
+    assert h5py.is_hdf5(tmp_path / name) == name.endswith(".h5")
+
+
+def test_a_name_without_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ends in \.keras.*with save_format='tf', which Keras 3 does not heed"):
+        ab.saving.save_model(model(), tmp_path / "m", save_format="tf")
+
+
+def test_a_legacy_file_without_its_optimizer(tmp_path: Path) -> None:
+    built = model()
+    built.fit(np.ones((4, 4)), np.ones((4, 3)), verbose=0)
+    built.save(tmp_path / "m.h5", include_optimizer=False)
+    with h5py.File(tmp_path / "m.h5") as file:
+        assert "optimizer_weights" not in file
+        assert "training_config" not in file.attrs
+    again = ab.load_model(tmp_path / "m.h5", compile=False)
+    assert again.optimizer is None
+    np.testing.assert_array_equal(again.get_weights()[0], built.get_weights()[0])
+    built.save(tmp_path / "m.keras", include_optimizer=False)  # where, as in Keras, it is always
+    assert ab.load_model(tmp_path / "m.keras").optimizer.iterations == 1
+
+
+# --- deserialize_keras_object(module_objects=) ----------------------------------------------------------------------
+
+
+class Scaled(ab.layers.Layer):
+    def __init__(self, factor: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.factor = factor
+
+    def call(self, x: Any) -> Any:
+        return x * self.factor
+
+    def get_config(self) -> Any:
+        return {**super().get_config(), "factor": self.factor}
+
+
+class Other(Scaled):
+    pass
+
+
+def halved(x: Any) -> Any:
+    return x / 2
+
+
+def test_names_among_module_objects() -> None:
+    objects = {"Scaled": Scaled, "halved": halved, "relu": ab.activations.relu, "number": 3}
+    assert isinstance(deserialize_keras_object("Scaled", module_objects=objects), Scaled)
+    assert deserialize_keras_object("halved", module_objects=objects) is halved
+    assert deserialize_keras_object("relu", module_objects=vars(ab.activations)) is ab.activations.relu
+    assert deserialize_keras_object("nothing", module_objects=objects) == "nothing"
+    assert deserialize_keras_object(None, module_objects=objects) is None
+
+
+def test_configs_of_module_objects() -> None:
+    config = serialize_keras_object(Scaled(3.0))
+    with pytest.raises(TypeError, match="not known here"):
+        deserialize_keras_object(config)
+    found = deserialize_keras_object(config, module_objects={"Scaled": Scaled})
+    assert type(found) is Scaled
+    assert found.factor == 3.0
+    assert type(deserialize_keras_object([config], module_objects=globals())[0]) is Scaled
+    assert type(deserialize_keras_object(config, {"Scaled": Other}, module_objects={"Scaled": Scaled})) is Other
+    adam = {"class_name": "Adam", "config": {"learning_rate": 0.5}}
+    assert deserialize_keras_object(adam, module_objects=vars(ab.optimizers)).learning_rate == 0.5
+
+
+# --- quantize(verbose=) ---------------------------------------------------------------------------------------------
+
+
+def test_quantize_prints_what_it_returns(capsys: pytest.CaptureFixture[str]) -> None:
+    quiet, loud = model(), model()
+    expected = quiet.quantize("int8")
+    assert capsys.readouterr().out == ""
+    assert loud.quantize("int8", verbose=True) == expected
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "Quantization of model 'small', mode 'int8':",
+        "  head: int8",
+        "  slopes: PReLU has no quantised form",
+    ]
