@@ -8,6 +8,7 @@ from typing import Any, Self
 from .configs import QuantizationConfig
 
 _SETTINGS = tuple[str, ...]
+_OF_THE_SEARCH = ("calibration_batch_size", "apply_clip")  # what is found is in the weights
 
 
 class _DataConfig(QuantizationConfig):
@@ -52,8 +53,8 @@ class _DataConfig(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Make a config from what `get_config` gave."""
-        return cls(**config)
+        """Make a config from what `get_config` gave, here or in Keras 3.16, which has more settings."""
+        return cls(**{name: value for name, value in config.items() if name not in _OF_THE_SEARCH})
 
 
 class GPTQConfig(_DataConfig):
@@ -64,6 +65,7 @@ class GPTQConfig(_DataConfig):
         tokenizer: a function from a text to tokens; None where `dataset` holds tokens.
         weight_bits: 2, 3, 4 or 8.
         num_samples: how many sequences of the data are looked at.
+        calibration_batch_size: of no effect here, where all sequences go through a block at once.
         per_channel: a scale for each output, rather than one for all.
         sequence_length: the number of tokens in each of them.
         hessian_damping: is added to the diagonal of the inputs' products, as part of its mean.
@@ -109,6 +111,7 @@ class GPTQConfig(_DataConfig):
         *,
         weight_bits: int = 4,
         num_samples: int = 128,
+        calibration_batch_size: int = 8,
         per_channel: bool = True,
         sequence_length: int = 512,
         hessian_damping: float = 0.01,
@@ -121,6 +124,8 @@ class GPTQConfig(_DataConfig):
             raise ValueError(f"Unsupported weight_bits {weight_bits}. Supported values are 2, 3, 4, and 8.")
         if not 0 <= hessian_damping <= 1:
             raise ValueError("hessian_damping must be between 0 and 1.")
+        if calibration_batch_size <= 0:
+            raise ValueError("calibration_batch_size must be a positive integer.")
         super().__init__(
             dataset, tokenizer, num_samples, sequence_length, weight_bits, group_size, quantization_layer_structure
         )
@@ -142,6 +147,7 @@ class AWQConfig(_DataConfig):
         dataset, tokenizer, num_samples, sequence_length, group_size, quantization_layer_structure: see `GPTQConfig`.
         weight_bits: 4.
         num_grid_points: how many strengths of the scaling are tried.
+        apply_clip: not here: False. Keras 3.16 by default then looks for limits of the weights of each group, too.
 
     Raises:
         ValueError: a number is out of its range.
@@ -172,12 +178,18 @@ class AWQConfig(_DataConfig):
         sequence_length: int = 512,
         group_size: int = 128,
         num_grid_points: int = 20,
+        apply_clip: bool = False,
         quantization_layer_structure: Mapping[str, Any] | None = None,
     ) -> None:
         if weight_bits != 4:
             raise ValueError(f"AWQ only supports 4-bit quantization. Received weight_bits={weight_bits}.")
         if num_grid_points <= 0:
             raise ValueError("num_grid_points must be a positive integer.")
+        if apply_clip:
+            raise ValueError(
+                "AWQConfig: apply_clip=True, the search for limits of weights, is not there; leave it out. Files "
+                "that Keras made with it are read."
+            )
         super().__init__(
             dataset, tokenizer, num_samples, sequence_length, weight_bits, group_size, quantization_layer_structure
         )

@@ -271,3 +271,17 @@ def test_data_may_be_batches_of_inputs_and_targets():
 def test_what_is_refused(call: Any, match: str):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+def test_settings_of_keras_3_16() -> None:
+    """Those of the search are read, and not kept: what is found is in the weights."""
+    gptq = quantizers.GPTQConfig(None, None, calibration_batch_size=2)
+    assert "calibration_batch_size" not in gptq.get_config()
+    read = quantizers.GPTQConfig.from_config({**gptq.get_config(), "calibration_batch_size": 4})
+    assert read.get_config() == gptq.get_config()
+    with pytest.raises(ValueError, match="calibration_batch_size must be a positive integer"):
+        quantizers.GPTQConfig(None, None, calibration_batch_size=0)
+    awq = quantizers.AWQConfig(None, None)
+    assert quantizers.AWQConfig.from_config({**awq.get_config(), "apply_clip": True}).get_config() == awq.get_config()
+    with pytest.raises(ValueError, match=r"apply_clip=True, the search for limits of weights, is not there"):
+        quantizers.AWQConfig(None, None, apply_clip=True)
