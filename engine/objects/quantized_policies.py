@@ -87,6 +87,7 @@ class Int4DTypePolicy(QuantizedDTypePolicy):
     """
 
     def __init__(self, mode: str, source_name: str | None = None) -> None:
+        mode = "int4/-1" if mode == "int4/None" else mode  # as Keras up to 3.14 wrote it
         (self.block_size,) = _numbers("Int4DTypePolicy", mode, "int4/<block_size>")
         if self.block_size < -1 or self.block_size == 0:
             raise ValueError(

@@ -285,3 +285,11 @@ def test_settings_of_keras_3_16() -> None:
     assert quantizers.AWQConfig.from_config({**awq.get_config(), "apply_clip": True}).get_config() == awq.get_config()
     with pytest.raises(ValueError, match=r"apply_clip=True, the search for limits of weights, is not there"):
         quantizers.AWQConfig(None, None, apply_clip=True)
+
+
+def test_int4_of_whole_columns_as_older_keras_names_it() -> None:
+    """Keras up to 3.14 wrote None for -1."""
+    policy = ab.dtype_policies.get("int4/None_from_float32")
+    assert policy.name == "int4/-1_from_float32"
+    assert policy == ab.dtype_policies.get("int4/-1_from_float32")
+    assert policy.get_config() == {"mode": "int4/-1", "source_name": "float32"}
