@@ -121,7 +121,7 @@ class _Cloning:
             config = layer.get_config()
             with type(layer).around_parts(config):
                 made = type(layer).from_config(config)
-            if any(inner.rounded_weights or inner.quantization_mode for inner in layer._flatten_layers()):
+            if any(inner._rounded_weights or inner.quantization_mode for inner in layer._flatten_layers()):
                 made.build_from_config(layer.get_build_config() or {})
             return made
         made = self.clone_function(layer)

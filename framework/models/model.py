@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, cast, ove
 
 from ...engine.common.dtypes import DTypeLike
 from ...engine.common.outputs import Outputs
+from ...engine.common.properties import replaceable_property, reserved_property
 from ...engine.graph import Graph, flatten
 from ...engine.objects.registry import custom_object_scope, register_builtins
 from ...layers.core.calling import defines_forward, shapes_of, tensors_in
@@ -173,17 +174,15 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     # --- layers ---------------------------------------------------------------------------------------------
 
-    @property
+    @reserved_property
     def layers(self) -> list[LayerOfSomeClass]:
         """The layers directly inside, in the order in which they compute (functional) or were made attributes."""
-        return self.sublayers()
+        return self._sublayers()
 
-    def sublayers(self) -> list[Any]:
-        found = [layer for layer in held_by_attributes(self, Layer, self.untracked) if layer is not self]
+    def _sublayers(self) -> list[Any]:
+        found = [layer for layer in held_by_attributes(self, Layer, type(self).untracked) if layer is not self]
         graph = self.layer_graph
-        if graph is None:
-            return found
-        own = graph.layers
+        own = [] if graph is None else graph.layers
         return [*own, *[layer for layer in found if layer not in own]]
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> LayerOfSomeClass:
@@ -205,12 +204,12 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         names = ", ".join(layer.name for layer in layers)
         raise ValueError(f"Model {self.name!r} has no layer called {name!r}. Its layers are: {names}.")
 
-    @property
+    @replaceable_property
     def inputs(self) -> Any:
         """The symbolic inputs of a functional model, flat; None for others."""
         return None if self.layer_graph is None else self.layer_graph.inputs
 
-    @property
+    @replaceable_property
     def outputs(self) -> Any:
         """The symbolic outputs of a functional model, flat; None for others."""
         return None if self.layer_graph is None else self.layer_graph.outputs
@@ -225,21 +224,21 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         """The symbolic output of a functional model, in the structure in which it was given."""
         return super().output if self.layer_graph is None else self.layer_graph.outputs_structure
 
-    @property
+    @replaceable_property
     def input_shape(self) -> Any:
         """The shape of the symbolic input, or a structure of shapes."""
         return shapes_of(self.input)
 
-    @property
+    @replaceable_property
     def output_shape(self) -> Any:
         """The shape of the symbolic output, or a structure of shapes."""
         return shapes_of(self.output)
 
-    @property
+    @replaceable_property
     def input_names(self) -> list[str] | None:
         return None if self.layer_graph is None else self.layer_graph.input_names
 
-    @property
+    @replaceable_property
     def output_names(self) -> list[str] | None:
         return None if self.layer_graph is None else self.layer_graph.output_names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...engine.common.properties import replaceable_property, reserved_property
 from ...engine.graph import Tensor, TensorSpec, as_dtype, flatten
 from ...engine.graph.spec import shape_text, shapes_compatible
 from ...engine.graph.tracebacks import short_tracebacks, shorten
@@ -213,16 +214,16 @@ class Sequential(Model):
 
     # --- layers ---------------------------------------------------------------------------------------------
 
-    @property
+    @reserved_property
     def layers(self) -> list[LayerOfSomeClass]:
         """The layers, without the input."""
         return list(self._stack)
 
-    def sublayers(self) -> list[Any]:
-        held = held_by_attributes(self, Layer, self.untracked)
+    def _sublayers(self) -> list[Any]:
+        held = held_by_attributes(self, Layer, type(self).untracked)
         return [*self._stack, *[layer for layer in held if layer not in self._stack]]
 
-    @property
+    @replaceable_property
     def output_names(self) -> list[str] | None:
         return [self._stack[-1].name] if self._stack else None
 

@@ -160,7 +160,7 @@ def _stored_values(model: PretrainedModel) -> dict[int, Array]:
     found: dict[int, Array] = {}
     for layer in model._flatten_layers():
         if getattr(layer, "lora_enabled", False):
-            variables, values = layer.stored_variables(), layer.stored_values()
+            variables, values = layer._stored_variables(), layer._stored_values()
             found.update({id(variable): value for variable, value in zip(variables, values, strict=True)})
     return found
 

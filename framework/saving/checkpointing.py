@@ -105,7 +105,7 @@ def _children(item: object) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(item, Layer):
         yield "weights", item._weights
-        yield "layers", item.sublayers()
+        yield "layers", item._sublayers()
     attributes = [pair for pair in vars(item).items() if pair[0] not in _SKIPPED]
     yield from sorted(attributes, key=lambda pair: isinstance(pair[1], Optimizer))
 

@@ -82,7 +82,9 @@ def _name_in_container(child: object) -> str | None:
 
 def _attributes(item: Saveable) -> Iterator[tuple[str, Any]]:
     """Yield the attributes to look into, in Keras's order."""
-    skipped = _names_to_skip(_kind(item)) | (type(item).untracked - {"optimizer"} if isinstance(item, Layer) else set())
+    # A name that all layers have is not skipped where it is an attribute of this one: of a user's class, then.
+    skipped = _names_to_skip(_kind(item)) - {name for name in vars(item) if name in _class_names(_kind(item))}
+    skipped |= type(item).untracked - {"optimizer"} if isinstance(item, Layer) else set()
     layers = _computed_layers(item)
     if layers is not None:
         yield "layers", layers
@@ -116,6 +118,12 @@ def _names_to_skip(kind: type) -> frozenset[str]:
     if kind is Model:
         names = (names | set(dir(Model))) - {"layers", "optimizer"}
     return frozenset(names)
+
+
+@functools.cache
+def _class_names(kind: type) -> frozenset[str]:
+    """Return the public names of methods and defaults of all layers, models or optimizers."""
+    return frozenset(name for name in dir(kind) if not name.startswith("_"))
 
 
 def collect(root: Saveable, left_out: Iterable[object] = ()) -> Iterator[Group]:

@@ -223,7 +223,7 @@ class AttentionRNN(RNN):
 
 def _remedy(cell: object) -> str:
     """Say what to give to an `AttentionRNN` in place of a cell that is not an `AttentionCell`."""
-    inside = cell.sublayers() if isinstance(cell, Layer) else []
+    inside = cell._sublayers() if isinstance(cell, Layer) else []
     for part in inside:
         if isinstance(part, AttentionCell):
             nested = f"{type(cell).__name__}({type(part.cell).__name__}(...))"

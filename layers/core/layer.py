@@ -127,7 +127,7 @@ class Layer(StatelessCalls):
         """
         if self._is_building:
             return
-        if any(not layer.built for layer in self.sublayers()):
+        if any(not layer.built for layer in self._sublayers()):
             self._trace(input_shape)
         if not self.built:
             self._build_shapes, self.built = {"input_shape": input_shape}, True

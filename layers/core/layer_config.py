@@ -149,12 +149,12 @@ class LayerConfig(LayerState):
 
     def _frozen_names(self) -> list[str]:
         """Return the names of the layer's own weights that were frozen one by one."""
-        return [v.name for v in self.own_variables() if v.was_made_trainable and not v.trainable]
+        return [v.name for v in self._own_variables() if v.was_made_trainable and not v.trainable]
 
     def _freeze_inside(self, frozen: Mapping[str, Sequence[str]]) -> None:
         """Freeze the weights that `_frozen_inside` named."""
         for place, layer in enumerate(self._flatten_layers()):
-            for variable in layer.own_variables():
+            for variable in layer._own_variables():
                 if variable.name in frozen.get(str(place), ()):
                     variable.trainable = False
 

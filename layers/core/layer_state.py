@@ -74,7 +74,7 @@ class LayerState:
     autocast: bool = True
     # Attributes with kernels of convolutions, which can be rounded to int8, and the axes, negative, of their outputs.
     rounded_kernels: Mapping[str, tuple[int, ...]] = {}
-    rounded_weights: Mapping[str, RoundedWeight] = {}  # those that were, by attribute
+    _rounded_weights: Mapping[str, RoundedWeight] = {}  # those that were, by attribute
     quantization_modes: ClassVar[tuple[str, ...]] = ()  # in which the class can be quantised
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
@@ -273,28 +273,28 @@ class LayerState:
 
     # --- weights --------------------------------------------------------------------------------------------
 
-    def sublayers(self) -> list[Any]:
+    def _sublayers(self) -> list[Any]:
         """Return the layers that are attributes of this one, also inside lists, tuples and dicts."""
-        return [layer for layer in held_by_attributes(self, LayerState, self.untracked) if layer is not self]
+        return [layer for layer in held_by_attributes(self, LayerState, type(self).untracked) if layer is not self]
 
     def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
         """Return this layer and all inside it, each once, outer before inner."""
         found: dict[int, LayerState] = {id(self): self}
-        pending = self.sublayers()
+        pending = self._sublayers()
         while pending:
             layer = pending.pop(0)
             if id(layer) not in found:
                 found[id(layer)] = layer
-                pending = [*(layer.sublayers() if recursive else []), *pending]
+                pending = [*(layer._sublayers() if recursive else []), *pending]
         return list(found.values())[0 if include_self else 1 :]
 
-    def own_variables(self) -> list[Variable]:
+    def _own_variables(self) -> list[Variable]:
         """Return the variables of this layer itself, without those of layers inside it: those made trainable first.
 
         Freezing some changes no order, by which files and `set_weights` assign.
         """
         found: dict[int, Variable] = {id(weight): weight for weight in self._weights}
-        for variable in expanded(held_by_attributes(self, (Variable, ShardedVariable), self.untracked)):
+        for variable in expanded(held_by_attributes(self, (Variable, ShardedVariable), type(self).untracked)):
             found.setdefault(id(variable), variable)
         own = list(found.values())
         return [v for v in own if v.was_made_trainable] + [v for v in own if not v.was_made_trainable]
@@ -302,8 +302,8 @@ class LayerState:
     @property
     def weights(self) -> list[Variable]:
         """All variables: of each layer those made trainable, then the others, then those of the layers inside it."""
-        found = {id(v): v for v in self.own_variables()}
-        for layer in self.sublayers():
+        found = {id(v): v for v in self._own_variables()}
+        for layer in self._sublayers():
             for variable in layer.weights:
                 found.setdefault(id(variable), variable)
         return list(found.values())
@@ -317,8 +317,8 @@ class LayerState:
         """The variables that optimizers update; none if the layer is frozen."""
         if not self.trainable:
             return []
-        found = {id(v): v for v in self.own_variables() if v.trainable}
-        for layer in self.sublayers():
+        found = {id(v): v for v in self._own_variables() if v.trainable}
+        for layer in self._sublayers():
             for variable in layer.trainable_weights:
                 found.setdefault(id(variable), variable)
         return list(found.values())
@@ -380,16 +380,16 @@ class LayerState:
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         """Write the variables of this layer itself (not of layers inside) into a mapping: ``"0"``, ``"1"``, ..."""
-        for position, value in enumerate(self.stored_values()):
+        for position, value in enumerate(self._stored_values()):
             store[str(position)] = value
 
-    def stored_variables(self) -> list[Variable]:
+    def _stored_variables(self) -> list[Variable]:
         """Return the variables that files hold of this layer itself, in their order."""
-        return self.own_variables()
+        return self._own_variables()
 
-    def stored_values(self) -> list[np.ndarray[Any, Any]]:
+    def _stored_values(self) -> list[np.ndarray[Any, Any]]:
         """Return the arrays that files hold of them; shards of one variable are one array."""
-        return [variable.numpy() for variable in grouped(self.stored_variables())]
+        return [variable.numpy() for variable in grouped(self._stored_variables())]
 
     def load_own_variables(self, store: Mapping[str, Any]) -> None:
         """Read what `save_own_variables` wrote.
@@ -397,10 +397,10 @@ class LayerState:
         Raises:
             ValueError: the number or shapes of the arrays differ from the layer's.
         """
-        own = grouped(self.stored_variables())
+        own = grouped(self._stored_variables())
         names = sorted(store.keys(), key=int)
-        if len(names) == len(self.stored_variables()) != len(own):
-            own = self.stored_variables()  # a file that has each shard by itself
+        if len(names) == len(self._stored_variables()) != len(own):
+            own = self._stored_variables()  # a file that has each shard by itself
         if len(names) != len(own):
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}) has {len(own)} variables of its own, but the file holds "
@@ -478,7 +478,7 @@ class LayerState:
     @property
     def quantization_mode(self) -> str | None:
         """The mode in which the weights are quantised, such as "int8"; None if they are not."""
-        return "int8" if self.rounded_weights else self._own_policy.quantization_mode
+        return "int8" if self._rounded_weights else self._own_policy.quantization_mode
 
     def quantize(
         self, mode: str | None = None, type_check: bool = True, config: QuantizationConfig | str | None = None
@@ -501,7 +501,7 @@ class LayerState:
         """
         policy = self._own_policy
         mode = policy.quantization_mode
-        if mode is None or mode in self.quantization_modes or not self.own_variables():
+        if mode is None or mode in self.quantization_modes or not self._own_variables():
             return
         has = f"has the modes {self.quantization_modes}" if self.quantization_modes else "has no quantised form"
         source = policy.name.partition("_from_")[2]

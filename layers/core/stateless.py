@@ -143,7 +143,9 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
         """The metrics that are attributes of this layer or of layers inside it."""
         found: dict[int, TrackedMetric] = {}
         for layer in self._flatten_layers():
-            found.update({id(metric): metric for metric in held_by_attributes(layer, TrackedMetric, self.untracked)})
+            found.update(
+                {id(metric): metric for metric in held_by_attributes(layer, TrackedMetric, type(self).untracked)}
+            )
         return list(found.values())
 
     @property

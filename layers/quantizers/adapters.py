@@ -62,7 +62,7 @@ class AdaptableLayer(Layer):
 
     def _check_adaptable(self) -> None:
         """Raise an error if the layer can't have adapters as it is."""
-        if self.rounded_weights:
+        if self._rounded_weights:
             raise NotImplementedError(
                 f"Layer {self.name!r}: lora is not supported on weights that quantize(include='all') has rounded. "
                 "Enable adapters, train and merge_lora() before."
@@ -175,20 +175,20 @@ class AdaptableLayer(Layer):
         main = getattr(self, f"_{self.main_weight}", None) if self.lora_enabled else None
         return [name for name in super()._frozen_names() if main is None or name != main.name]
 
-    def stored_variables(self) -> list[Variable]:
-        if (self.quantization_mode is None or self.rounded_weights) and not self.lora_enabled:
-            return super().stored_variables()
+    def _stored_variables(self) -> list[Variable]:
+        if (self.quantization_mode is None or self._rounded_weights) and not self.lora_enabled:
+            return super()._stored_variables()
         named = [getattr(self, name, None) for name in self._saved_names(self.quantization_mode)]
         found = [variable for variable in named if isinstance(variable, Variable)]
         factors = [] if not self.lora_enabled else list(self._lora_factors())
         known = {id(variable) for variable in (*found, *factors)}
-        return [*found, *[variable for variable in self.own_variables() if id(variable) not in known]]
+        return [*found, *[variable for variable in self._own_variables() if id(variable) not in known]]
 
-    def stored_values(self) -> list[Any]:
+    def _stored_values(self) -> list[Any]:
         if not self.lora_enabled:
-            return super().stored_values()
+            return super()._stored_values()
         merged = {id(getattr(self, name)): value for name, value in self._merged_values().items()}
-        return [merged.get(id(variable), variable.numpy()) for variable in self.stored_variables()]
+        return [merged.get(id(variable), variable.numpy()) for variable in self._stored_variables()]
 
     def _after_loading(self) -> None:
         """Reset adapters, of which files hold the sum with the weights."""

@@ -77,10 +77,10 @@ def describe_rounded(layer: LayerState) -> dict[str, Any] | None:
     return {
         str(place): {
             name: {"kept": list(weight.kept), "rounds_rows": weight.rounds_rows}
-            for name, weight in one.rounded_weights.items()
+            for name, weight in one._rounded_weights.items()
         }
         for place, one in enumerate(layer._flatten_layers())
-        if one.rounded_weights
+        if one._rounded_weights
     } or None
 
 
@@ -94,7 +94,7 @@ def hold_as_described(layer: LayerState, described: Mapping[str, Any]) -> None:
     for place, weights in described.items():
         inner = inside.get(int(place))
         for name, entry in weights.items():
-            if inner is not None and name in inner.rounded_weights:
+            if inner is not None and name in inner._rounded_weights:
                 continue
             if inner is None or not isinstance(getattr(inner, name, None), Weight):
                 raise ValueError(

@@ -185,7 +185,7 @@ def report(model: Layer, quantised: Layer, data: Data, batches: int | None = Non
     pairs = list(zip(model._flatten_layers(), quantised._flatten_layers(), strict=False))
     if [type(one) for one in model._flatten_layers()] != [type(one) for one in quantised._flatten_layers()]:
         raise ValueError("report: the models have other layers. Expected a model and a quantised copy of it.")
-    chosen = [pair for pair in pairs if pair[0] is model or pair[0].own_variables()]
+    chosen = [pair for pair in pairs if pair[0] is model or pair[0]._own_variables()]
     sums = {path_in(model, one): [0.0, 0.0] for one, _ in chosen}
     for batch in batches_of(data, batches):
         outputs = [

@@ -185,6 +185,6 @@ def hold_rounded(layer: LayerState, name: str, kept: Sequence[int], rounds_rows:
     held = [one for one in layer._weights if one is not integers]
     layer._weights = [integers if one is weight else one for one in held]
     rounded = RoundedWeight(integers, scale, kept, rounds_rows)
-    layer.rounded_weights = {**layer.rounded_weights, name: rounded}
+    layer._rounded_weights = {**layer._rounded_weights, name: rounded}
     setattr(layer, name, rounded)
     return rounded

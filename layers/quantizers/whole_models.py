@@ -48,7 +48,7 @@ def quantize_layers(
     fixed_scales = _fixed_scales(model, calibration, found, filters, type_check)
     result: dict[str, str] = {}
     chosen: list[QuantizableKernel] = []
-    with_weights = [layer for layer in model._flatten_layers() if layer.own_variables()]
+    with_weights = [layer for layer in model._flatten_layers() if layer._own_variables()]
     others = [layer for layer in with_weights if not isinstance(layer, QuantizableLayer) and is_wanted(layer, filters)]
     kernels = _roundable(model, others) if include == "all" else {}
     for layer in with_weights:
@@ -163,7 +163,7 @@ def _fixed_scales(
     Raises:
         ValueError: a layer will not round its inputs by one scale, or a scale makes no sense.
     """
-    layers = {path_in(model, layer): layer for layer in model._flatten_layers() if layer.own_variables()}
+    layers = {path_in(model, layer): layer for layer in model._flatten_layers() if layer._own_variables()}
     found: dict[QuantizableLayer, float] = {}
     for path, entry in (calibration or {}).items():
         layer = layers.get(path)

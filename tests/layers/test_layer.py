@@ -248,7 +248,7 @@ def test_tracking_of_nested_attributes() -> None:
     assert names == ["raw", "fixed", *["kernel", "bias"] * 4]
     assert len(block.trainable_weights) == 9
     assert [weight.name for weight in block.non_trainable_weights] == ["fixed"]
-    assert [layer.name for layer in block.sublayers()] == ["first", "in_list", "in_tuple", "in_dict"]
+    assert [layer.name for layer in block._sublayers()] == ["first", "in_list", "in_tuple", "in_dict"]
     assert block.count_params() == 2 + 1 + (2 + 1) * 2 + (2 + 1) * 3 + (3 + 1) * 4 + (4 + 1) * 5
 
 

@@ -125,7 +125,7 @@ def test_groups_that_there_are_not_are_refused(mode: str, number: float):
     stored: dict[str, Any] = {}
     layer.save_own_variables(stored)
     layer.load_own_variables(stored)
-    (place,) = [str(k) for k, each in enumerate(layer.stored_variables()) if each.name == "g_idx"]
+    (place,) = [str(k) for k, each in enumerate(layer._stored_variables()) if each.name == "g_idx"]
     stored[place] = np.full(8, number, "float32")
     with pytest.raises(ValueError, match=r"Layer 'd': the file has groups .*; expected 0 to 0. It is damaged"):
         layer.load_own_variables(stored)

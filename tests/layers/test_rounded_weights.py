@@ -66,7 +66,7 @@ def error(found: Any, expected: Any) -> float:
 
 def rounded_in(model: Any) -> list[tuple[Any, str, RoundedWeight]]:
     return [
-        (layer, name, weight) for layer in model._flatten_layers() for name, weight in layer.rounded_weights.items()
+        (layer, name, weight) for layer in model._flatten_layers() for name, weight in layer._rounded_weights.items()
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_product_is_that_of_rounded_rows_and_a_rounded_matrix():
     weights = {name: vars(model.layers[0].cell)[name].numpy() for name in ("w", "u", "gain")}
     assert model.quantize("int8", include="all") == {model.layers[0].cell.path.removeprefix(f"{model.name}/"): "int8"}
     cell = model.layers[0].cell
-    assert set(cell.rounded_weights) == {"w", "u"}  # elements are multiplied by the gain, rows are not
+    assert set(cell._rounded_weights) == {"w", "u"}  # elements are multiplied by the gain, rows are not
 
     def product(rows: Any, weight: Any) -> Any:
         integers, scale = abs_max_arrays(weight, 0)
@@ -124,7 +124,7 @@ def test_kernels_of_convolutions_are_rounded_by_output(name: str):
         found, read_as_floats(model, model_of(make(), x)).predict(x, verbose=0), rtol=1e-4, atol=1e-5
     )
     for name, kernel in kernels.items():
-        weight = model.layers[0].rounded_weights[name]
+        weight = model.layers[0]._rounded_weights[name]
         summed = tuple(axis for axis in range(kernel.ndim) if axis - kernel.ndim not in weight.kept)
         step = np.abs(kernel).max(axis=summed, keepdims=True) / 127
         assert np.all(np.abs(weight.numpy() - kernel) <= step / 2 + 1e-6)
