@@ -14,6 +14,7 @@ from ...engine.common.dtypes import is_string, name_of
 from ...engine.graph import as_dtype, flatten
 from .errors import OnnxError
 from .protos import load_onnx
+from .reference import reference_evaluator
 
 if TYPE_CHECKING:
     from ..models.model import Model
@@ -59,10 +60,7 @@ def _runner(path: str) -> tuple[list[str], Any]:
     try:
         import onnxruntime
     except ModuleNotFoundError:
-        load_onnx()  # says how to install it
-        from onnx.reference import ReferenceEvaluator
-
-        session = ReferenceEvaluator(path)
+        session = reference_evaluator(path)
         names = [str(name) for name in session.output_names]
         return [str(name) for name in session.input_names], lambda feeds: dict(
             zip(names, session.run(None, feeds), strict=True)

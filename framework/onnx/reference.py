@@ -1,0 +1,104 @@
+"""`reference_evaluator`: onnx's reference implementation, with the operators mended in which it differs from ONNX.
+
+onnx 1.23.2 computes these otherwise than its own specification says (https://onnx.ai/onnx/operators/):
+
+- `Loop` without a condition makes no trips: it tests the input that was left out. Scan outputs of scalars and matrices
+  are joined by `numpy.vstack`, which makes an axis too many or too few: of three matrices (2, 4) it makes (6, 4) in
+  place of (3, 2, 4). After no trips it fails. ::
+
+      Loop(3, "", body=(i, go) -> (go, x)), x of shape (2, 4)      # an empty scan output
+
+- `SequenceInsert` at the position behind the last element puts the element first: it takes the position modulo the
+  length. At position 0 of an empty sequence it divides by zero. ::
+
+      SequenceInsert([a, b], c, 2)      # [c, a, b]
+
+- `Flatten` of a tensor without elements fails: it leaves a size to `numpy.reshape`, which can't infer it. ::
+
+      Flatten(x, axis=-1), x of shape (4, 0, 3)
+
+Left as they are: `LSTM` and `RNN` of no steps, and `RNN` with `Relu`, fail there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .protos import load_onnx
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
+    from onnx.reference import ReferenceEvaluator
+
+    from ..structures import Array
+
+
+def reference_evaluator(model: str | ModelProto) -> ReferenceEvaluator:
+    """Return the reference implementation of a model, which computes as ONNX's specification says.
+
+    Args:
+        model: a path or a ModelProto.
+    """
+    load_onnx()  # says how to install it
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(model, new_ops=_mended_ops())
+
+
+def _mended_ops() -> list[Any]:
+    """Return the classes of operators that replace those of the package."""
+    from onnx.reference.op_run import OpRun
+    from onnx.reference.ops import op_loop
+
+    class Loop(op_loop.Loop):
+        def _run(
+            self,
+            M: Any,
+            cond: Any,
+            *carried: Any,
+            context: Mapping[str, Any] | None = None,
+            body: Any = None,
+            attributes: Any = None,
+            bindings: Any = None,
+        ) -> tuple[Any, ...]:
+            op: Any = self  # attributes of the node are set by its name
+            names = list(op.body.input_names)
+            states, go_on = list(carried), np.array(True) if cond is None else cond
+            infos = list(op.body.proto_.output)[1 + len(states) :]
+            rows: list[list[Array]] = [[] for _ in infos]
+            trip = 0
+            while go_on and (M is None or trip < M):
+                own = dict(zip(names, [np.array(trip, "int64"), np.asarray(go_on), *states], strict=True))
+                given = {**(context or {}), **own}
+                go_on, *results = op._run_body(given, attributes=attributes, bindings=bindings)
+                states = results[: len(states)]
+                for row, value in zip(rows, results[len(states) :], strict=True):
+                    row.append(value)
+                trip += 1
+            return (*states, *[_stacked(row, info) for row, info in zip(rows, infos, strict=True)])
+
+    class SequenceInsert(OpRun):
+        def _run(self, sequence: Sequence[Array], tensor: Array, position: Any = None) -> tuple[list[Array]]:
+            place = len(sequence) if position is None else int(np.reshape(position, ()))
+            place = place + len(sequence) if place < 0 else place
+            return ([*sequence[:place], tensor, *sequence[place:]],)
+
+    class Flatten(OpRun):
+        def _run(self, x: Array, axis: int = 1) -> tuple[Array]:
+            place = axis + x.ndim if axis < 0 else axis
+            return (x.reshape(math.prod(x.shape[:place]), math.prod(x.shape[place:])),)
+
+    return [Loop, SequenceInsert, Flatten]
+
+
+def _stacked(rows: list[Array], info: ValueInfoProto) -> Array:
+    """Return a scan output; after no trips sizes that are not declared are 0, as in onnxruntime."""
+    if rows:
+        return np.stack(rows)
+    kind = info.type.tensor_type
+    dtype = load_onnx().helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    return np.zeros((0, *[dim.dim_value if dim.HasField("dim_value") else 0 for dim in kind.shape.dim]), dtype)

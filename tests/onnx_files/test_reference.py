@@ -1,0 +1,101 @@
+"""onnx's reference implementation on exported files, as `check` uses it where onnxruntime is not installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.onnx_models import LENGTHS, RECURRENT, SIGNATURE
+from shared.onnx_runs import assert_same, run_file
+
+import anabranch as ab
+from anabranch.framework.onnx.reference import reference_evaluator
+
+onnx = pytest.importorskip("onnx")
+helper = onnx.helper
+FLOAT = onnx.TensorProto.FLOAT
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "masked gru", "custom cell, last", "both ways"])
+def test_gradient_of_a_recurrent_layer(name: str, tmp_path: Path) -> None:
+    ab.utils.set_random_seed(3)
+    x = ab.placeholder((None, None, 8), "float32")
+    y = ab.Sequential(RECURRENT[name]())(x)
+    gradients = ab.gradients(ab.ops.sum(y * y), [x])
+    ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {"g": gradients[0]})
+    evaluator = reference_evaluator(str(tmp_path / "g.onnx"))
+    for batch in LENGTHS:
+        (found,) = evaluator.run(None, {"x": batch})
+        assert_same(found, ab.Session().run(gradients, {x: batch})[0])
+
+
+@pytest.mark.parametrize("name", ["custom cell, sequences", "masked lstm", "lstm"])
+def test_check_without_onnxruntime(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ab.utils.set_random_seed(3)
+    model = ab.Sequential(RECURRENT[name]())
+    model.export(tmp_path / "m.onnx", "onnx", verbose=False, input_signature=SIGNATURE)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for batch in LENGTHS if name != "lstm" else LENGTHS[:2]:
+        ab.onnx.check(model, tmp_path / "m.onnx", batch)
+    model.set_weights([weight + 1 for weight in model.get_weights()])
+    with pytest.raises(ab.onnx.OnnxError, match="differs from the model's"):
+        ab.onnx.check(model, tmp_path / "m.onnx", LENGTHS[0])
+
+
+def _model(nodes: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    opset = helper.make_opsetid("", 21)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _tensor(name: str, shape: Any, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _compare(model: Any, folder: Path, feeds: dict[str, Any]) -> list[np.ndarray]:
+    onnx.save(model, folder / "m.onnx")
+    wanted = run_file(folder / "m.onnx", feeds)
+    for a, b in zip(reference_evaluator(model).run(None, feeds), wanted, strict=True):
+        assert_same(a, b)
+    return wanted
+
+
+@pytest.mark.parametrize("trips", [0, 3])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 4)])
+def test_scan_outputs_of_a_loop_without_a_condition(shape: tuple[int, ...], trips: int, tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["again"]), helper.make_node("Identity", ["x"], ["row"])],
+        "body",
+        [_tensor("i", (), onnx.TensorProto.INT64), _tensor("go", (), onnx.TensorProto.BOOL)],
+        [_tensor("again", (), onnx.TensorProto.BOOL), _tensor("row", shape)],
+    )
+    loop = helper.make_node("Loop", ["n", ""], ["rows"], body=body)
+    inputs = [_tensor("n", (), onnx.TensorProto.INT64), _tensor("x", shape)]
+    model = _model([loop], inputs, [_tensor("rows", (None, *shape))])
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    (rows,) = _compare(model, tmp_path, {"n": np.array(trips), "x": x})
+    assert rows.shape == (trips, *shape)
+
+
+@pytest.mark.parametrize("place", [-1, 0, 1, 2])
+def test_place_of_an_inserted_element(place: int, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("SequenceConstruct", ["a", "b"], ["two"]),
+        helper.make_node("SequenceInsert", ["two", "c", "place"], ["three"]),
+        helper.make_node("ConcatFromSequence", ["three"], ["y"], axis=0),
+    ]
+    inputs = [*[_tensor(name, (1,)) for name in "abc"], _tensor("place", (), onnx.TensorProto.INT64)]
+    feeds = {name: np.full(1, k, "float32") for k, name in enumerate("abc")}
+    _compare(_model(nodes, inputs, [_tensor("y", (None,))]), tmp_path, {**feeds, "place": np.array(place)})
+
+
+@pytest.mark.parametrize("shape", [(4, 0, 3), (2, 4, 3)])
+def test_rows_of_a_tensor_that_may_be_empty(shape: tuple[int, ...], tmp_path: Path) -> None:
+    node = helper.make_node("Flatten", ["x"], ["y"], axis=-1)
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    _compare(_model([node], [_tensor("x", (None, None, 3))], [_tensor("y", (None, 3))]), tmp_path, {"x": x})
