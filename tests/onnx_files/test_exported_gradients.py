@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.onnx_models import LENGTHS, RECURRENT
 from shared.onnx_runs import assert_same, run_file
 
 import anabranch as ab
@@ -313,3 +314,74 @@ def test_gradient_of_scattered_gathered_and_split_elements(size: int | None, tmp
     z = ops.sum(pieces.read(1) ** 2) + ops.sum(pieces.concat() ** 3)
     outputs = [y, *ab.gradients(y, [x]), z, *ab.gradients(z, [x])]
     compare(tmp_path, [{x: floats(3, 2), indices: np.array(k, "int32")} for k in ([0, 3, 1], [1, 2, 1])], outputs)
+
+
+def nested(depth: int, limit: Any, leaf: Any, value: Any, grows: bool) -> Any:
+    """Loops in loops; each has as many trips as the one around it has made, or else two."""
+    if not depth:
+        return leaf(value)
+    return ab.while_loop(
+        lambda i, _: i < (limit if grows else 2),
+        lambda i, y: (i + 1, nested(depth - 1, i + 1, leaf, y, grows)),
+        (0, value),
+    )[1]
+
+
+@pytest.mark.parametrize("grows", [True, False])
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("depth", [3, 4])
+def test_gradient_of_loops_many_deep(depth: int, size: int | None, grows: bool, tmp_path: Path) -> None:
+    n, x = ab.placeholder((), "int32"), ab.placeholder((size,), "float32")
+    y = nested(depth, n, lambda y: ops.sin(y * x) + 0.1 * y, x, grows)
+    compare(tmp_path, [{n: np.int32(k), x: floats(2)} for k in (0, 1, 3)], [y, *ab.gradients(ops.sum(y * y), [x])])
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_gradient_of_loops_in_loops_whose_values_grow(depth: int, tmp_path: Path) -> None:
+    """The values of one run of the inner loop differ in shape, so that they are not one tensor."""
+    n, x = ab.placeholder((), "int32"), ab.placeholder((None,), "float32")
+    y = nested(depth, n, lambda y: ops.concatenate([ops.sin(y), 0.5 * y[:1]]), x, True)
+    compare(tmp_path, [{n: np.int32(k), x: floats(2)} for k in (0, 1, 3)], [*ab.gradients(ops.sum(y * y), [x])])
+
+
+def operators(path: Path) -> set[str]:
+    """The names of all operators of a file, those inside of loops and branches included."""
+    import onnx
+
+    found: set[str] = set()
+    graphs = [onnx.load(path).graph]
+    while graphs:
+        for node in graphs.pop().node:
+            found.add(node.op_type)
+            graphs += [each.g for each in node.attribute if each.HasField("g")]
+    return found
+
+
+@pytest.mark.parametrize("name", [each for each in RECURRENT if each != "distributed over time"])
+def test_gradient_of_a_recurrent_layer_of_any_batch_has_tensors_alone(name: str, tmp_path: Path) -> None:
+    """Few runtimes have sequences: what is recorded of states of a free batch is a scan output."""
+    ab.utils.set_random_seed(4)
+    x = ab.placeholder((None, None, 8), "float32")
+    y = ab.Sequential(RECURRENT[name]())(x)
+    feeds = [{x: batch} for batch in [*LENGTHS, np.zeros((0, 2, 8), "float32")]]
+    compare(tmp_path, feeds, [dense(each) for each in ab.gradients(ops.sum(y * y), [x])])
+    assert not {each for each in operators(tmp_path / "g.onnx") if "Sequence" in each}
+
+
+def test_gradient_of_a_branch_in_a_loop_of_a_free_size(tmp_path: Path) -> None:
+    """The record of a branch that was not taken has other sizes, so that it is no scan output."""
+    x = ab.placeholder((None, 3), "float32")
+
+    def body(i: Any, y: Any) -> Any:
+        return i + 1, ab.cond(ops.equal(i % 2, 0), lambda: ops.sin(ops.exp(y) * x), lambda: ops.tanh(y))
+
+    y = ab.while_loop(lambda i, _: i < 4, body, (0, x))[1]
+    compare(tmp_path, [{x: floats(k, 3)} for k in (2, 1, 0)], [*ab.gradients(ops.sum(y * y), [x])])
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+def test_gradient_of_a_recurrent_layer_in_a_loop(rows: int | None, tmp_path: Path) -> None:
+    ab.utils.set_random_seed(5)
+    x, cell = ab.placeholder((rows, None, 3), "float32"), ab.layers.GRU(3, return_sequences=True)
+    y = ab.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, cell(y)), (0, x))[1]
+    compare(tmp_path, [{x: floats(2, k, 3)} for k in (4, 1)], [*ab.gradients(ops.sum(y * y), [x])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import abc
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,20 @@ class Sequence:
 
 
 @dataclass(frozen=True)
+class Nested:
+    """An array of arrays of any depth, whose elements may differ in length, as ONNX's sequences hold no sequences.
+
+    Attributes:
+        items: a sequence of all innermost elements, one array after the other; or of the innermost arrays, each as the
+            tensor of its elements.
+        lengths: int64 vectors: how many elements each of the arrays at a level has, from the outermost level inwards.
+    """
+
+    items: str
+    lengths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Repeated:
     """An array whose elements are all the same value, and their number (an int32 scalar)."""
 
@@ -54,7 +69,7 @@ class Numbers:
     dtype: DType
 
 
-Array = Fresh | Dense | Sequence | Repeated | Numbers
+Array = Fresh | Dense | Sequence | Nested | Repeated | Numbers
 
 
 def is_static(element: Spec) -> bool:
@@ -84,6 +99,8 @@ def as_dense(w: Writer, array: Array, element: Spec | None) -> str:
         return array.name
     if isinstance(array, Sequence):
         return _joined(w, array, element, new_axis=1)
+    if isinstance(array, Nested):
+        raise ValueError("arrays of arrays of different lengths are not written as one tensor in ONNX")
     if isinstance(array, Numbers):
         zero, one = w.constant(np.zeros((), INT)), w.constant(np.ones((), INT))
         return w.cast(w.add("Range", zero, array.size, one), array.dtype)
@@ -91,6 +108,8 @@ def as_dense(w: Writer, array: Array, element: Spec | None) -> str:
         value = array.value if isinstance(array.value, str) else as_dense(w, array.value, element)
         return w.expand(value, w.concat([w.vector(array.size), w.shape(value)], 0))
     known = array.element if is_static(array.element) else element
+    if w.known(array.size) == 0 and array.element.shape is not None:  # sizes of no elements are of no account
+        return w.zeros(w.ints(0, *[dim or 0 for dim in array.element.shape]), array.element.dtype)
     if known is None or not is_static(known):
         raise ValueError("the shape of a TensorArray's elements is not known before the first is written")
     assert known.shape is not None
@@ -167,7 +186,7 @@ def _size(w: Writer, node: Operation, array: Array) -> str:
         return array.size
     if isinstance(array, Sequence):
         return w.cast(w.add("SequenceLength", array.name, dtype=LONG), INT)
-    vector = w.dim(array.name, 0)
+    vector = w.dim(array.lengths[0] if isinstance(array, Nested) else array.name, 0)
     scalar = w.cast(w.squeeze(vector, 0), INT)
     w.note_vector(scalar, vector)
     return scalar
@@ -179,12 +198,54 @@ def _read(w: Writer, node: Operation, array: Array, index: str) -> Any:
         return array.value
     if isinstance(array, Numbers):
         return w.cast(index, array.dtype)
+    if isinstance(array, Nested):
+        return element_of(w, array, index)
     spec = node.outputs[0].spec
     if isinstance(array, Sequence):
         element = w.add("SequenceAt", array.name, index)
     else:
         element = w.add("Gather", as_dense(w, array, spec), index, axis=0)
     return Dense(element) if isinstance(spec, ArraySpec) else element
+
+
+def element_of(w: Writer, array: Nested, index: str) -> Nested | Sequence:
+    """Return an element of an array of arrays: the part of its items and lengths that belong to it."""
+    start = w.vector(index)
+    count = w.ints(1)
+    inner: list[str] = []
+    for lengths in array.lengths:
+        own = w.slice(lengths, start, w.add("Add", start, count), 0)
+        inner.append(own)
+        start = w.add("ReduceSum", w.slice(lengths, 0, start, 0), w.ints(0), keepdims=1)
+        count = w.add("ReduceSum", own, w.ints(0), keepdims=1)
+    first = w.squeeze(start, 0)
+
+    def body(iteration: str, names: abc.Sequence[str]) -> tuple[list[str], list[str]]:
+        item = w.add("SequenceAt", array.items, w.add("Add", first, iteration))
+        return [w.add("SequenceInsert", names[0], item)], []
+
+    none = w.empty_sequence(w.dtypes[array.items])
+    (items,) = w.repeat(w.squeeze(count, 0), [none], body, w.sequence_info)
+    return Nested(items, tuple(inner[1:])) if len(inner) > 1 else Sequence(items)
+
+
+def as_nested(w: Writer, array: Array, levels: int) -> Nested:
+    """Return an array of arrays as its items and the lengths of its elements, which are so many vectors."""
+    if isinstance(array, Nested):
+        return array
+    if levels == 0 and isinstance(array, Sequence):
+        return Nested(array.name, ())
+    whole = as_dense(w, array, None)
+    sizes = [w.dim(whole, axis) for axis in range(levels + 1)]
+    counts, rows = w.ints(1), whole
+    lengths: list[str] = []
+    for axis in range(levels):
+        counts = w.add("Mul", counts, sizes[axis])
+        lengths.append(w.expand(sizes[axis + 1], counts))
+    if levels:
+        total = w.add("Mul", counts, sizes[levels])
+        rows = w.reshape(whole, w.concat([total, w.slice(w.shape(whole), levels + 1, 2**63 - 1, 0)], 0))
+    return Nested(w.add("SplitToSequence", rows, axis=0, keepdims=0), tuple(lengths))
 
 
 @exports("array_write")

@@ -16,6 +16,7 @@ from ....engine.graph.op import OUTSIDE_WORLD
 from ....engine.graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.base import Constant
+from ....engine.passes.loops.loop_sizes import LoopSizes, dims_of
 from ..errors import OnnxError
 from ..protos import element_type
 from .arrays import Dense, Fresh, as_dense, as_sequence, is_static
@@ -46,6 +47,7 @@ class GraphExporter(Writer):
         values: by symbol the name of its value, or the `Array` that a TensorArray is.
         reads: by variable what stands for its value, where it is not the initialiser.
         needed: the operations of the graph that is being written on which what is wanted of it depends.
+        sizes: which sizes that are not known are the same in all iterations of a loop.
     """
 
     def __init__(self, opset: int) -> None:
@@ -53,6 +55,7 @@ class GraphExporter(Writer):
         self.values: dict[Symbol, Any] = {}
         self.reads: dict[Variable, str] = {}
         self.needed: set[Operation] = set()
+        self.sizes = LoopSizes()
         self._initial: dict[Variable, str] = {}
         self._composites: dict[Operation, Composite] = {}
 
@@ -312,6 +315,7 @@ class LoopExport:
         for region in (self.condition, self.body):
             for outer, parameter in region.captures:
                 w.values[parameter] = w.values[outer]
+        w.sizes.look_at(node)
         self.uses = self._uses()
         self.counter, self.limit = self._counted()
         self.same = [k for k, (p, r) in enumerate(zip(self.body.parameters, self.body.results, strict=True)) if p is r]
@@ -358,9 +362,9 @@ class LoopExport:
         )
 
     def _is_even(self, k: int) -> bool:
-        """Test whether all elements of an array have one shape: it is known, or they are stacked afterwards."""
+        """Test whether all elements of an array have one shape: it can be seen, or they are stacked afterwards."""
         write = self.body.results[k].operation
-        if is_static(write.inputs[2].spec):
+        if self.w.sizes.is_even(write.inputs[2], self.body):
             return True
         final = self.node.outputs[k]
         users = [each for each in self.node.graph.operations if is_among(final, each.inputs)]
@@ -415,9 +419,16 @@ class LoopExport:
     def kinds_of(self, k: int) -> type | None:
         """Return how a carried variable goes through the loop: as a tensor, None, or as an array of one of two kinds.
 
-        An array that is written out of order and whose elements' shape is not known becomes a sequence.
+        An array that is written out of order and whose elements may differ in shape becomes a sequence.
         """
-        return SequenceArray if k in self.appended else _common_kind([self.inits[k]], self.body.parameters[k].spec)
+        spec, init = self.body.parameters[k].spec, self.inits[k]
+        if k in self.appended:
+            return SequenceArray
+        if isinstance(init, Fresh) and isinstance(spec, ArraySpec) and not isinstance(spec.element, ArraySpec):
+            sizes = self.w.sizes.array(self.node.outputs[k])
+            if sizes is not None and None not in sizes[1:] and self.w.known(init.size) == 0:
+                return Dense
+        return _common_kind([init], spec)
 
     def limit_value(self) -> str:
         """Return the bound of a loop that counts."""
@@ -477,7 +488,8 @@ class LoopExport:
             scans.append(name)
         for symbol, value in zip(self.record.scanned, recorded, strict=True):
             scans.append(w.own(nodes, value, taken))
-            infos.append(_info_of(w, scans[-1], symbol.spec))
+            dims = dims_of(symbol.spec)
+            infos.append(w.info(scans[-1], [None] * len(dims or ()) if isinstance(symbol.spec, ArraySpec) else dims))
         return infos, scans
 
     def _finals(self, final: list[str]) -> list[Held]:

@@ -6,6 +6,8 @@ A branch's record has the value of a tensor of the branch that was taken; of oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequences
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +15,11 @@ import numpy as np
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.control_flow.frames import History, Saved
 from ....engine.graph.graph import Operation
-from ....engine.graph.spec import ArraySpec, FrameSpec, StoreSpec, TensorSpec
+from ....engine.graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec
 from ....engine.graph.tensor import Symbol
-from .arrays import Dense, Numbers, Repeated, Sequence, as_dense, is_static
+from ....engine.ops.containers.tensor_arrays import ArrayRead
+from ....engine.passes.loops.loop_sizes import outermost
+from .arrays import Dense, Nested, Numbers, Repeated, Sequence, as_dense, as_nested
 from .registry import exports, op_of
 from .writer import INT, LONG, Writer
 
@@ -56,8 +60,9 @@ def asked_of(w: GraphExporter, node: Operation) -> tuple[list[Symbol], bool]:
 class LoopRecord:
     """Writes the record of one loop.
 
-    Values that are the same in all iterations, and the count, take no memory. Others of a known shape are scan outputs.
-    Values that may differ in shape are appended to a sequence, an array as the tensor of its elements.
+    Values that are the same in all iterations, and the count, take no memory. Others of one shape are scan outputs.
+    Values that may differ in shape are appended to a sequence: an array as the tensor of its elements, or, if these
+    differ in shape, too, its items, and to vectors the lengths of the arrays.
     """
 
     def __init__(self, w: GraphExporter, loop: LoopExport) -> None:
@@ -71,35 +76,51 @@ class LoopRecord:
         self.has_trips = self.has_trips or bool(self.constant or self.numbers)
         self.counts = self.has_trips and loop.limit is None
         rest = [s for s in self.inner if s not in {*self.constant, *self.numbers}]
-        self.scanned = [s for s in rest if _is_even(s)]
-        self.appended = [s for s in rest if not _is_even(s)]
+        self.scanned = [s for s in rest if w.sizes.is_even(s, loop.body)]
+        self.appended = [s for s in rest if not w.sizes.is_even(s, loop.body)]
+        self.levels = [levels_of(w, s) for s in self.appended]
 
     def first(self) -> list[str]:
         """Return the initial values of what the loop carries for its record."""
         w = self.w
         empty = [w.empty_sequence(s.dtype) for s in self.appended]
+        empty += [w.constant(np.zeros(0, LONG)) for _ in range(sum(self.levels))]
         return [*empty, *([w.constant(np.zeros((), LONG))] if self.counts else [])]
 
     def infos(self, names: list[str]) -> list[ValueInfoProto]:
         """Return the ValueInfoProtos of what the loop carries for its record."""
-        kinds = [self.w.sequence_info] * len(self.appended)
-        return [kind(n) for kind, n in zip([*kinds, lambda n: self.w.info(n, ())], names, strict=False)]
+        w, sequences, vectors = self.w, len(self.appended), len(self.appended) + sum(self.levels)
+        found = [w.sequence_info(name) for name in names[:sequences]]
+        found += [w.info(name, (None,)) for name in names[sequences:vectors]]
+        return [*found, *[w.info(name, ()) for name in names[vectors:]]]
 
     def following(self, names: list[str], iteration: str) -> tuple[list[str], list[str]]:
         """Append an iteration's values; return what is carried on, and what scan outputs take."""
         w = self.w
-        carried = [
-            w.add("SequenceInsert", name, _as_element(w, w.values[s], s))
-            for name, s in zip(names, self.appended, strict=False)
-        ]
+        sequences, vectors = names[: len(self.appended)], names[len(self.appended) :]
+        carried: list[str] = []
+        counts: list[str] = []
+        for name, symbol, levels in zip(sequences, self.appended, self.levels, strict=True):
+            value = w.values[symbol]
+            if not levels:
+                carried.append(w.add("SequenceInsert", name, _as_element(w, value, symbol)))
+                continue
+            inner = as_nested(w, value, levels - 1)
+            carried.append(_extended(w, name, inner.items))
+            own = [_count_of(w, inner), *inner.lengths]
+            counts += [w.concat([vectors[len(counts) + k], each], 0) for k, each in enumerate(own)]
+        carried += counts
         if self.counts:
             carried.append(w.add("Add", iteration, w.constant(np.ones((), LONG))))
-        return carried, [w.values[s] for s in self.scanned]
+        return carried, [_as_element(w, w.values[s], s) for s in self.scanned]
 
     def result(self, carried: list[str], scans: list[str]) -> Record:
         """Return the record, of what the loop gives."""
         w, loop = self.w, self.loop
-        values: dict[Symbol, Any] = {s: Sequence(n) for s, n in zip(self.appended, carried, strict=False)}
+        values: dict[Symbol, Any] = {}
+        vectors = iter(carried[len(self.appended) :])
+        for symbol, name, levels in zip(self.appended, carried, self.levels, strict=False):
+            values[symbol] = Nested(name, tuple(islice(vectors, levels))) if levels else Sequence(name)
         values |= {s: Dense(name) for s, name in zip(self.scanned, scans, strict=True)}
         trips = ""
         if self.counts:
@@ -111,17 +132,45 @@ class LoopRecord:
         return Record(values, trips)
 
 
-def _is_even(symbol: Symbol) -> bool:
-    """Test whether a value has the same shape in all iterations."""
-    return isinstance(symbol.spec, TensorSpec) and is_static(symbol.spec)
+def levels_of(w: GraphExporter, symbol: Symbol) -> int:
+    """Return how many vectors of lengths there are for the values of a tensor or array in a record."""
+    if not isinstance(symbol.spec, ArraySpec):
+        return 0
+    return _depth(symbol.spec) - (1 if _has_even_items(w, symbol) else 0)
+
+
+def _depth(spec: Spec) -> int:
+    return 1 + _depth(spec.element) if isinstance(spec, ArraySpec) else 0
+
+
+def _has_even_items(w: GraphExporter, symbol: Symbol) -> bool:
+    """Test whether each of the innermost arrays has elements of one shape, so that it is kept as one tensor."""
+    symbol = outermost(symbol)
+    operation, depth = symbol.operation, _depth(symbol.spec)
+    if isinstance(operation.op, History) and depth > 1:
+        return _has_even_items(w, operation.op.inner)
+    if isinstance(operation.op, ArrayRead):
+        return _has_even_items(w, operation.inputs[0])
+    sizes = w.sizes.array(symbol)
+    return depth > 1 or (sizes is not None and None not in sizes[1:])
+
+
+def _count_of(w: Writer, array: Nested) -> str:
+    """Return the number of an array's elements, an int64 vector of one element."""
+    if array.lengths:
+        return w.dim(array.lengths[0], 0)
+    return w.unsqueeze(w.add("SequenceLength", array.items, dtype=LONG), 0)
+
+
+def _extended(w: Writer, sequence: str, items: str) -> str:
+    """Return a sequence with the elements of another at its end."""
+
+    def body(iteration: str, names: Sequences[str]) -> tuple[list[str], list[str]]:
+        return [w.add("SequenceInsert", names[0], w.add("SequenceAt", items, iteration))], []
+
+    return w.repeat(w.add("SequenceLength", items, dtype=LONG), [sequence], body, w.sequence_info)[0]
 
 
 def _as_element(w: Writer, value: Any, symbol: Symbol) -> str:
     """Return a value as an element of a sequence: an array as the tensor of its elements."""
-    spec = symbol.spec
-    if isinstance(spec, ArraySpec) and isinstance(spec.element, ArraySpec):
-        raise ValueError(
-            "the gradient of a loop in a loop in a loop keeps arrays of arrays of arrays, and ONNX's sequences hold no "
-            "sequences"
-        )
-    return as_dense(w, value, spec.element) if isinstance(spec, ArraySpec) else value
+    return as_dense(w, value, symbol.spec.element) if isinstance(symbol.spec, ArraySpec) else value

@@ -44,6 +44,7 @@ _TYPES: dict[str, str] = {
     "Where": f"int8 int32 int64 uint8 uint32 {_THREE} string",
     "Range": "int16 int32 int64 float32 float64",
     "Resize": f"int8 int32 uint8 {_TWO}",
+    "ScatterND": f"bool {_INTS} float32 float64 string",  # what it adds or multiplies by may be no float16
     **dict.fromkeys(["LSTM", "GRU", "RNN"], "float32"),
     **dict.fromkeys(["BitShift"], "uint8 uint16 uint32 uint64"),
 }
@@ -52,6 +53,7 @@ _POSITIONS: dict[str, tuple[int, ...]] = {  # of the inputs that have the type; 
     **dict.fromkeys(["CumSum", "Expand", "Tile", "ReverseSequence", "TopK", "Trilu", "Resize"], (0,)),
     "Pad": (0, 2),
     "Where": (1, 2),
+    "ScatterND": (0, 2),
     **dict.fromkeys(["LSTM", "GRU", "RNN"], (0, 1, 2, 3, 5, 6)),
 }
 _ORDER = {  # what stands in for a type, the best first
