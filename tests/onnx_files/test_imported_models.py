@@ -326,3 +326,43 @@ def test_squeeze_without_axes_removes_those_that_turn_out_to_be_of_size_1() -> N
         with ab.Graph().as_default():
             x = ab.placeholder((None, 1, None), "float32")
             assert np.shape(ab.Session().run(layer(x), {x: np.ones(shape, "float32")})) == expected
+
+
+@pytest.mark.parametrize("file", [(2, 3, 8), (None, 3, 8), (2, None, 8)])
+@pytest.mark.parametrize("name", [each for each in RECURRENT if each != "distributed over time"])
+def test_sizes_of_sequences_are_those_that_the_model_has(
+    name: str, file: tuple[int | None, ...], tmp_path: Path
+) -> None:
+    """Each size that is known of the input is known of the states of all steps."""
+    ab.utils.set_random_seed(1)
+    model = ab.Sequential(RECURRENT[name]())
+    layer = ab.onnx.load(exported(model, tmp_path, [ab.InputSpec(shape=file, dtype="float32", name="x")]))
+    for shape in [(2, 3, 8), file]:
+        x = ab.Input(shape[1:], batch_size=shape[0], name="x")
+        assert layer(x).shape == model(x).shape
+        found = ab.Model(x, layer(x)).predict(np.ones((2, 3, 8), "float32"), verbose=0)
+        np.testing.assert_allclose(found, np.asarray(model(np.ones((2, 3, 8), "float32"))), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("trips", [0, 2])
+def test_rows_of_a_loop_have_the_sizes_of_what_its_body_gives(trips: int) -> None:
+    """The file says nothing of the rows' sizes: with no trips too, they are those of the body."""
+    helper, float_, long, bool_ = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["again"]), helper.make_node("Mul", ["x", "x"], ["row"])],
+        "body",
+        [info("i", long, ()), info("go", bool_, ())],
+        [info("again", bool_, ()), info("row", float_, (None, None))],
+    )
+    node = helper.make_node("Loop", ["n", ""], ["rows"], body=body)
+    given = [info("n", long, ()), info("x", float_, (None, 3))]
+    graph = helper.make_graph([node], "g", given, [info("rows", float_, (None, None, None))])
+    layer = ab.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    x, n = ab.placeholder((4, 3), "float32"), ab.placeholder((), "int64")
+    rows = layer([n, x])
+    assert rows.shape == (None, 4, 3)
+    value = np.arange(12, dtype="float32").reshape(4, 3)
+    found = ab.Session().run(rows, {n: np.int64(trips), x: value})
+    np.testing.assert_array_equal(found, np.stack([value * value] * trips) if trips else np.zeros((0, 4, 3)))
+    assert layer([np.array(2), x]).shape == (2, 4, 3)

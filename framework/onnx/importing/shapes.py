@@ -13,9 +13,23 @@ from ....engine.ops.arrays.shaping import Squeeze
 from ....engine.ops.base import TensorLike
 from .node import Node, imports
 from .reading import initializer_array
-from .values import Dims, NodeValue, dims_of, dtype_of, known, plain, rank_of, shape_of, sizes_of, tensor, transposed
+from .values import (
+    LONG,
+    Dims,
+    NodeValue,
+    dims_of,
+    dtype_of,
+    known,
+    plain,
+    rank_of,
+    shape_of,
+    sizes_of,
+    tensor,
+    transposed,
+)
 
 _END = np.iinfo(np.int64).max
+_MOST_ENTRIES = 16  # of a vector that is a shape, or the widths of a padding
 
 
 @imports("Constant")
@@ -138,10 +152,18 @@ def _expand(node: Node, x: Tensor, shape: TensorLike | Dims) -> NodeValue:
 
 @imports("Concat", dims=True)
 def _concat(node: Node, *inputs: TensorLike) -> NodeValue:
-    if any(isinstance(each, Dims) for each in inputs):
+    if any(isinstance(each, Dims) for each in inputs) or _is_partly_known(inputs):
         return Dims([entry for each in inputs for entry in dims_of(each)])
     tensors = [tensor(each) for each in inputs]
     return ops.concatenate(tensors, node.get("axis", 1)) if len(tensors) > 1 else tensors[0]
+
+
+def _is_partly_known(inputs: Sequence[Any]) -> bool:
+    """Test whether short vectors of int64, such as parts of a shape or of widths of a padding, are joined, some known."""
+    if len(inputs) < 2 or any(each.dtype != LONG or each.shape is None or len(each.shape) != 1 for each in inputs):
+        return False
+    lengths = [each.shape[0] for each in inputs]
+    return None not in lengths and sum(lengths) <= _MOST_ENTRIES and any(known(each) is not None for each in inputs)
 
 
 @imports("Split")
@@ -278,15 +300,16 @@ def _tile(node: Node, x: Tensor, repeats: TensorLike | Dims) -> NodeValue:
     return ops.tile(x, tuple(dims_of(repeats)))
 
 
-@imports("Pad")
+@imports("Pad", dims=True)
 def _pad(
     node: Node,
-    x: Tensor,
+    x: TensorLike | Dims,
     pads: TensorLike | Dims | None = None,
     value: TensorLike | None = None,
     axes: Sequence[int] | None = None,
 ) -> NodeValue:
     mode = node.get("mode", "constant")
+    x = tensor(plain(x))
     rank = rank_of(x)
     given = list(node.get("pads") or node.get("paddings")) if pads is None else dims_of(pads)
     along = list(range(rank)) if axes is None else [axis % rank for axis in node.ints(axes, "axes")]
@@ -295,7 +318,7 @@ def _pad(
         widths[axis] = [given[k], given[k + len(along)]]
     x, widths = _without_cut(x, widths)
     if mode == "constant":
-        filled = node.get("value", 0.0) if value is None else ops.reshape(value, ())
+        filled = node.get("value", 0.0) if value is None else ops.reshape(tensor(plain(value)), ())
         return ops.pad(x, widths, "constant", constant_values=filled)
     return ops.pad(x, widths, {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}[mode])
 

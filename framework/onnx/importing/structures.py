@@ -11,7 +11,7 @@ from ....engine.control_flow import TensorArray, cond, while_loop
 from ....engine.graph import Symbol, Tensor
 from .node import Node, imports
 from .reading import initializer_array
-from .values import Optional, dtype_of, known, plain, shape_of, tensor
+from .values import Optional, dtype_of, known, plain, shape_of, sizes_of, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,10 +89,11 @@ def _run_in_graph(
         raise NotImplementedError("Loop that carries sequences over values that are known at run time only")
     scans = len(body.output) - 1 - len(carried)
     start = [tensor(plain(each)) for each in carried]
-    limit = None if trips is None else ops.reshape(ops.cast(tensor(plain(trips)), "int32"), ())
+    limit = None if trips is None else _number_of(trips)
     counted = limit is not None and _never_ends(body) and (condition is None or known(condition) is not None)
     if counted and condition is not None and not bool(known(condition)):
-        limit = ops.zeros((), "int32")
+        limit = 0
+    shapes: list[Any] = [None] * scans  # of what is written
     arrays = [_array_for(body.output[1 + len(start) + k], limit if counted else None) for k in range(scans)]
     first = [] if counted else [tensor(True) if condition is None else ops.reshape(tensor(condition), ())]
 
@@ -108,12 +109,32 @@ def _run_in_graph(
         results = node.runner.run(body, [ops.cast(i, "int64"), *again, *values])
         found = [tensor(plain(each)) for each in results]
         written = rest[len(first) + len(start) :]
+        shapes[:] = [row.shape for row in found[1 + len(start) :]]
         rows = [array.write(i, row) for array, row in zip(written, found[1 + len(start) :], strict=True)]
         following = [] if counted else [ops.reshape(found[0], ())]
         return (ops.add(i, 1), *following, *found[1 : 1 + len(start)], *rows)
 
     final = while_loop(goes_on, step, (0, *first, *start, *arrays))[1 + len(first) :]
-    return (*final[: len(start)], *[array.stack() for array in final[len(start) :]])
+    stacked = [_of_shape(array.stack(), shape) for array, shape in zip(final[len(start) :], shapes, strict=True)]
+    return (*final[: len(start)], *stacked)
+
+
+def _number_of(trips: TensorLike) -> int | Tensor:
+    """Return the number of trips: an int if it is known when the model is called."""
+    number = known(trips)
+    if number is not None:
+        return min(int(number.reshape(())), 2**31 - 1)
+    return ops.reshape(ops.cast(tensor(plain(trips)), "int32"), ())
+
+
+def _of_shape(rows: Tensor, shape: Sequence[int | None] | None) -> Tensor:
+    """Return a scan output with the sizes of its rows that are known from the body, and not from the file."""
+    if shape is None or rows.shape is None:
+        return rows
+    if all(size is not None or dim is None for size, dim in zip(rows.shape[1:], shape, strict=True)):
+        return rows
+    sizes = [size if dim is None else dim for size, dim in zip(sizes_of(rows), (None, *shape), strict=True)]
+    return ops.reshape(rows, sizes)
 
 
 def _never_ends(body: GraphProto) -> bool:
@@ -179,16 +200,20 @@ def _scanned_in_graph(node: Node, body: GraphProto, states: list[Tensor], scanne
     length = ops.shape(scanned[0])[0]
     arrays = [_array_for(body.output[len(states) + k], length) for k in range(len(body.output) - len(states))]
     start = [tensor(each) for each in states]
+    shapes: list[Any] = [None] * len(arrays)  # of what is written
 
     def step(i: Tensor, *rest: Any) -> tuple[Any, ...]:
         values, written = rest[: len(start)], rest[len(start) :]
         results = node.runner.run(body, [*values, *[ops.take(each, i, axis=0) for each in scanned]])
         found = [tensor(plain(each)) for each in results]
+        shapes[:] = [row.shape for row in found[len(start) :]]
         rows = [array.write(i, row) for array, row in zip(written, found[len(start) :], strict=True)]
         return (ops.add(i, 1), *found[: len(start)], *rows)
 
     final = while_loop(lambda i, *_: ops.less(i, length), step, (0, *start, *arrays))
-    return [*final[1 : 1 + len(start)], *[array.stack() for array in final[1 + len(start) :]]]
+    arrays = final[1 + len(start) :]
+    stacked = [_of_shape(array.stack(), shape) for array, shape in zip(arrays, shapes, strict=True)]
+    return [*final[1 : 1 + len(start)], *stacked]
 
 
 def _scan_of_samples(node: Node, body: GraphProto, count: int, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
