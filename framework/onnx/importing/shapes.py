@@ -159,7 +159,7 @@ def _concat(node: Node, *inputs: TensorLike) -> NodeValue:
 
 
 def _is_partly_known(inputs: Sequence[Any]) -> bool:
-    """Test whether short vectors of int64, such as parts of a shape or of widths of a padding, are joined, some known."""
+    """Test whether short vectors of int64 are joined, some of them known: parts of a shape, or widths of a padding."""
     if len(inputs) < 2 or any(each.dtype != LONG or each.shape is None or len(each.shape) != 1 for each in inputs):
         return False
     lengths = [each.shape[0] for each in inputs]
