@@ -196,6 +196,42 @@ def test_weights_beside_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "g.onnx").stat().st_size < 2048 < (tmp_path / "g.onnx.data").stat().st_size
 
 
+def test_weights_beside_begin_with_a_page_and_small_ones_are_in_the_file(tmp_path: Path) -> None:
+    import onnx
+
+    rng = np.random.default_rng(0)
+    x = ab.placeholder((None, 40), "float32")
+    shapes = {"small": (40,), "medium": (40, 40), "large": (40, 50)}
+    weights = {name: ab.Variable(rng.normal(size=shape), dtype="float32", name=name) for name, shape in shapes.items()}
+    half = ab.Variable(rng.normal(size=(20, 50)), dtype="float16", name="half")
+    y = ops.tanh((x + weights["small"]) @ weights["medium"]) @ weights["large"]
+    y = y * ops.cast(half[ops.shape(x)[0]], "float32")
+    feeds = {"x": (x, rng.normal(size=(2, 40)).astype("float32"))}
+    compare(tmp_path, feeds, y, external_data=True)
+    places = {}
+    for proto in onnx.load(tmp_path / "g.onnx", load_external_data=False).graph.initializer:
+        places[proto.name] = {entry.key: entry.value for entry in proto.external_data}
+    assert not places["small"]
+    assert all(each["location"] == "g.onnx.data" for name, each in places.items() if name != "small")
+    assert int(places["large"]["offset"]) % 4096 == int(places["medium"]["offset"]) % 4096 == 0
+    assert int(places["half"]["length"]) == 2000
+
+
+def test_model_above_what_protobuf_takes_has_its_weights_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.framework.onnx.export.model._LARGEST_PROTO", 2000)
+    model = ab.Sequential([ab.Input((40,), name="x"), ab.layers.Dense(80), ab.layers.Dense(3, dtype="bfloat16")])
+    model.quantize("int4", filters="dense$")
+    model.export(tmp_path / "m.onnx", "onnx", verbose=False)
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.onnx.data"]
+    x = np.random.default_rng(0).normal(size=(4, 40)).astype("float32")
+    ab.onnx.check(model, tmp_path / "m.onnx", x, rtol=1e-2)
+    small = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(4)])
+    small.export(tmp_path / "small.onnx", "onnx", verbose=False)
+    assert not (tmp_path / "small.onnx.data").exists()
+
+
 def test_refused_graph_leaves_the_file_that_was_there(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(b"before")
     x = ab.placeholder((2,), "float32")
@@ -239,13 +275,14 @@ def _python(x: Any) -> Any:
     return ops.numpy_function(np.sin, [x], "float32")
 
 
-def _gradient_of_loops_three_deep(x: Any) -> Any:
-    def nested(depth: int, y: Any) -> Any:
+def _second_gradient_of_loops_three_deep(x: Any) -> Any:
+    def nested(depth: int, limit: Any, y: Any) -> Any:
         if not depth:
-            return ops.sin(y)
-        return ab.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, nested(depth - 1, y)), (0, y))[1]
+            return ops.sin(y * x)
+        return ab.while_loop(lambda i, y: i < limit, lambda i, y: (i + 1, nested(depth - 1, i + 1, y)), (0, y))[1]
 
-    return ab.gradients(ops.sum(nested(3, x)), [x])[0]
+    first = ab.gradients(ops.sum(nested(3, 2, x)), [x])[0]
+    return ab.gradients(ops.sum(first * first), [x])[0]
 
 
 REFUSED = {
@@ -253,7 +290,7 @@ REFUSED = {
     _written: "writes a variable",
     _written_in_a_branch: "writes a variable",
     _python: "Python function",
-    _gradient_of_loops_three_deep: "loop in a loop in a loop",
+    _second_gradient_of_loops_three_deep: "arrays of arrays of arrays",
 }
 
 

@@ -119,7 +119,7 @@ class GraphExporter(Writer):
             return self.reads[variable]
         known = self._initial.get(variable)
         if known is None:
-            value = np.array(variable.numpy())
+            value = np.asarray(variable.numpy())
             made = self.new_name(name.removesuffix("/read"))
             element_type(value.dtype)
             self.initializers[made], self.dtypes[made] = value, value.dtype

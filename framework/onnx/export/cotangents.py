@@ -100,6 +100,11 @@ def _read_or_empty(w: Writer, node: Operation, array: Array, index: str) -> Arra
     spec = op_of(node, ArrayReadOrEmpty).spec
     if isinstance(array, Fresh):
         return Fresh(array.size, spec.element)
+    if isinstance(spec.element, ArraySpec):
+        raise ValueError(
+            "the gradient of a gradient of loops three deep adds to arrays of arrays of arrays, and ONNX's sequences "
+            "hold no sequences"
+        )
     inner = spec.element.shape
     if inner is None:
         raise ValueError("an array of arrays whose elements are of an unknown rank is not written as ONNX")

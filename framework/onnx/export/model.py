@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ....engine import ops
 from ....engine.common.atomic import atomic_write
-from ....engine.common.dtypes import name_of
+from ....engine.common.dtypes import four_bit_dtypes, is_string, name_of
+from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph import Graph, Operation, Symbol
 from ....engine.graph.graph import Placeholder
 from ....engine.graph.spec import TensorSpec
@@ -36,15 +39,25 @@ from .registry import LOWEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
     from ....engine.ops.base import TensorLike
+    from ...structures import Array
 
 HIGHEST, DEFAULT = 25, 21
 _LARGEST_PROTO = 2**31 - 2**16  # bytes; protobuf writes no more than 2 GiB
 BATCH = "batch"  # the name of the first axis of a model's inputs, and of outputs with rows
 _LARGEST_CONSTANT = 2**20  # bytes; others are initialisers, as weights are, and may be stored beside the file
 _EXTERNAL_BYTES = 1024  # arrays from this size on are stored beside the file, if weights are
+_PAGE = 4096  # bytes
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model that is not written yet: initialisers without their values, and these by name."""
+
+    proto: ModelProto
+    weights: dict[str, Array]
 
 
 def checked_opset(opset_version: object) -> int:
@@ -133,8 +146,8 @@ def build_model(
     name: str,
     states: Sequence[tuple[Any, str]] = (),
     with_rows: Collection[str] = (),
-) -> ModelProto:
-    """Return a ModelProto.
+) -> BuiltModel:
+    """Return a model of the outputs.
 
     Args:
         inputs: placeholders by name.
@@ -204,7 +217,7 @@ def _model_proto(
     outputs: Mapping[str, Symbol],
     sizes: Mapping[str, Any],
     name: str,
-) -> ModelProto:
+) -> BuiltModel:
     onnx = load_onnx()
     helper = onnx.helper
     results: list[ValueInfoProto] = []
@@ -221,21 +234,25 @@ def _model_proto(
             raise OnnxError(f"Not even the rank of output {each!r} is known. Give it a shape with ops.reshape.")
         results.append(exporter.info(each, sizes[each]))
     used = _used_names(exporter.nodes)
-    weights: list[TensorProto] = []
-    constants: list[TensorProto] = []
+    weights: dict[str, Array] = {}
+    constants: list[NodeProto] = []
     for key, array in exporter.initializers.items():
         if key not in used:
             continue
         if key in exporter.weights or array.nbytes > _LARGEST_CONSTANT:
-            weights.append(tensor_proto(array, key))
+            weights[key] = array
         else:
             constants.append(helper.make_node("Constant", [], [key], name=key, value=tensor_proto(array, key)))
-    graph = helper.make_graph([*constants, *exporter.nodes], name, infos, results, weights)
+    empty = [
+        onnx.TensorProto(name=key, data_type=element_type(array.dtype), dims=array.shape)
+        for key, array in weights.items()
+    ]
+    graph = helper.make_graph([*constants, *exporter.nodes], name, infos, results, empty)
     opsets = [helper.make_opsetid("", exporter.opset), *[helper.make_opsetid(each, 3) for each in exporter.domains]]
     model = helper.make_model(graph, opset_imports=opsets, producer_name="anabranch")
     model.ir_version = helper.find_min_ir_version_for(opsets[:1])
     name_dimensions(model)
-    return model
+    return BuiltModel(model, weights)
 
 
 def _used_names(nodes: Sequence[NodeProto]) -> set[str]:
@@ -251,21 +268,23 @@ def _used_names(nodes: Sequence[NodeProto]) -> set[str]:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def write_model(filepath: str | os.PathLike[str], model: ModelProto, external_data: bool) -> None:
-    """Check a ModelProto and write it; a file that was there before stays until the new one is whole.
+def write_model(filepath: str | os.PathLike[str], built: BuiltModel, external_data: bool) -> None:
+    """Check a model and write it; a file that was there before stays until the new one is whole.
 
     Raises:
         OnnxError: ONNX's own checker refuses the model, which is a bug of the export.
     """
-    path = Path(filepath)
+    path, model = Path(filepath), built.proto
     onnx = load_onnx()
-    large = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    if not external_data and large < _LARGEST_PROTO:
-        _check(lambda: onnx.checker.check_model(model, full_check=True))
-        with atomic_write(path) as stream:
-            stream.write(model.SerializeToString())
+    large = sum(array.nbytes for array in built.weights.values())
+    if external_data or large >= _LARGEST_PROTO:
+        _write_beside(path, built)
         return
-    _write_beside(path, model)
+    for proto in model.graph.initializer:
+        proto.CopyFrom(tensor_proto(built.weights[proto.name], proto.name))
+    _check(lambda: onnx.checker.check_model(model, full_check=True))
+    with atomic_write(path) as stream:
+        stream.write(model.SerializeToString())
 
 
 def _check(check: Callable[[], object]) -> None:
@@ -279,7 +298,7 @@ def _check(check: Callable[[], object]) -> None:
         ) from error
 
 
-def _write_beside(path: Path, model: ModelProto) -> None:
+def _write_beside(path: Path, built: BuiltModel) -> None:
     """Write the weights to ``<name>.data`` and the model to `path`, both aside first, checked, and then renamed."""
     onnx = load_onnx()
     target = Path(os.path.realpath(path))
@@ -289,16 +308,8 @@ def _write_beside(path: Path, model: ModelProto) -> None:
     data = f"{target.name}.data"
     aside.mkdir()
     try:
-        kept = onnx.ModelProto()
-        kept.CopyFrom(model)
-        onnx.save_model(
-            kept,
-            aside / target.name,
-            save_as_external_data=True,
-            all_tensors_to_one_file=True,
-            location=data,
-            size_threshold=_EXTERNAL_BYTES,
-        )
+        _write_data(aside / data, built)
+        (aside / target.name).write_bytes(built.proto.SerializeToString())
         _check(lambda: onnx.checker.check_model(str(aside / target.name), full_check=True))
         if (aside / data).exists():
             os.replace(aside / data, target.parent / data)
@@ -309,6 +320,38 @@ def _write_beside(path: Path, model: ModelProto) -> None:
                 (aside / name).unlink()
         with contextlib.suppress(FileNotFoundError):
             aside.rmdir()
+
+
+def _write_data(path: Path, built: BuiltModel) -> None:
+    """Write weights to a file, one by one, none of them copied, and where each is to their protos; small ones to these.
+
+    Those of several pages begin with one, so that runtimes can map them.
+    """
+    onnx = load_onnx()
+    with path.open("wb") as stream:
+        for proto in built.proto.graph.initializer:
+            array = built.weights[proto.name]
+            if is_string(array.dtype) or array.nbytes < _EXTERNAL_BYTES:
+                proto.CopyFrom(tensor_proto(array, proto.name))
+                continue
+            start = stream.tell()
+            if array.nbytes >= _PAGE:
+                start = stream.seek(-(-start // _PAGE) * _PAGE)
+            stream.write(_bytes_of(array))
+            proto.data_location = onnx.TensorProto.EXTERNAL
+            places = {"location": path.name, "offset": start, "length": stream.tell() - start}
+            for key, value in places.items():
+                proto.external_data.add(key=key, value=str(value))
+    if not path.stat().st_size:
+        path.unlink()
+
+
+def _bytes_of(array: Array) -> memoryview | bytes:
+    """Return an array as ONNX stores it: the bytes of its elements, of integers of four bits two in a byte."""
+    if array.dtype in four_bit_dtypes():
+        return tensor_proto(array, "").raw_data
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
 
 
 # --- models ---------------------------------------------------------------------------------------------------------

@@ -12,11 +12,9 @@ from ....engine.graph.state.variable import Assign
 from ....engine.passes.loops.independent_rows import why_rows_depend
 from ...serving.exporting.endpoint import arguments_of, named_inputs, output_names
 from .control_flow import refusal
-from .model import BATCH, as_output, build_model, checked_opset, open_dimensions, report, write_model
+from .model import BATCH, BuiltModel, as_output, build_model, checked_opset, open_dimensions, report, write_model
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from ...models.model import Model
     from ...structures import InputSpecs
 
@@ -34,14 +32,14 @@ def export_model(
         if given is not None:
             raise ValueError(f"export({name}=...) is for format='anabranch': an ONNX file has no {name}.")
     opset = checked_opset(opset_version)
-    proto = model_proto(model, input_signature, opset)
-    write_model(filepath, proto, external_data=False)
+    built = built_model(model, input_signature, opset)
+    write_model(filepath, built, external_data=False)
     if verbose or verbose is None:
-        print(report(os.fspath(filepath), proto))
+        print(report(os.fspath(filepath), built.proto))
 
 
-def model_proto(model: Model, input_signature: InputSpecs | None, opset: int) -> ModelProto:
-    """Return a model's inference as a ModelProto.
+def built_model(model: Model, input_signature: InputSpecs | None, opset: int) -> BuiltModel:
+    """Return a model's inference as a model of ONNX.
 
     Variables that the inference writes, such as the states of ``stateful=True`` layers, become inputs and, under their
     names with ``_next`` behind, outputs.
