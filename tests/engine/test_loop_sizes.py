@@ -105,7 +105,7 @@ PROGRAMS: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
 @pytest.mark.parametrize("with_gradient", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_even_tensors_have_one_size_in_all_iterations(name: str, with_gradient: bool) -> None:
-    """Of each tensor that is said to be even, the lengths of all iterations are fetched."""
+    """Fetch the lengths of all iterations of each tensor that is said to be even."""
     make, is_even = PROGRAMS[name]
     with ab.Graph().as_default() as graph:
         x, n = ab.placeholder((None, 2), "float32"), ab.placeholder((), "int32")
