@@ -150,7 +150,7 @@ def test_decoding_whose_rows_end_one_by_one(beams: int, tmp_path: Path) -> None:
     model(batch_of((2, 5)))
     signature = [ab.InputSpec(shape=(None, 5), dtype="float32", name="x")]
     model.export(tmp_path / "m.onnx", "onnx", verbose=False, input_signature=signature)
-    for rows in (1, 2, 7):
+    for rows in (1, 2, 7, 0):
         ab.onnx.check(model, tmp_path / "m.onnx", 3 * batch_of((rows, 5)))
     with pytest.raises(ab.onnx.OnnxError, match="carries sequences"):
         ab.function(ab.onnx.load(tmp_path / "m.onnx"))(batch_of((2, 5)))
