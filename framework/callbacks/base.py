@@ -37,6 +37,8 @@ class Callback(ChecksKeywords):
     """Whether it is called after all others, because it looks at what they have done."""
     reads_batch_logs: ClassVar[bool] = True
     """Whether it looks at the logs of single batches; if no callback does, they are not computed, and empty."""
+    uses_optimizer: ClassVar[bool] = True
+    """Whether it may use the optimizer's variables. Where workers hold these in parts, the chief gets them for it."""
 
     # Under a strategy callbacks are called in the chief alone, unless they say otherwise.
     on_all_workers: bool = False
@@ -117,7 +119,10 @@ class Callback(ChecksKeywords):
 
     def wants_batches(self, mode: str) -> bool:
         """Test whether this callback does anything at single batches of `mode` ("train", "test", "predict")."""
-        names = [*_BATCH_HOOKS[mode], *(("on_batch_begin", "on_batch_end") if mode == "train" else ())]
+        return self.has_any(*_BATCH_HOOKS[mode], *(("on_batch_begin", "on_batch_end") if mode == "train" else ()))
+
+    def has_any(self, *names: str) -> bool:
+        """Test whether this callback overrides a method of one of these names."""
         own = vars(self)
         return any(name in own or getattr(type(self), name) is not getattr(Callback, name) for name in names)
 
@@ -198,6 +203,10 @@ class CallbackList:
     def wants_batches(self, mode: str) -> bool:
         """Test whether any callback does something at single batches; otherwise no logs need be computed for them."""
         return bool(self._callbacks_at_batches(mode))
+
+    def uses_optimizer(self, *names: str) -> bool:
+        """Test whether methods of one of these names may use the optimizer's variables."""
+        return any(item.uses_optimizer and item.has_any(*names) for item in self.callbacks)
 
     def reads_batch_logs(self, mode: str) -> bool:
         """Test whether any of these callbacks looks at the logs of single batches."""
@@ -300,6 +309,7 @@ class History(Callback):
         by_step: what `Every` found, in the order of steps: its logs, with the number of the step under "step".
     """
 
+    uses_optimizer = False
     kept_attributes = ("history", "epoch", "by_step")
 
     def __init__(self) -> None:
@@ -382,6 +392,8 @@ class TerminateOnNaN(Callback):
     FloatingPointError: ...
     """
 
+    uses_optimizer = False
+
     def __init__(self, raise_error: bool = False, *, locate: bool = False) -> None:
         super().__init__()
         self.raise_error = raise_error
@@ -416,6 +428,8 @@ class CSVLogger(Callback):
         separator: what stands between the values.
         append: go on with a file that exists, and with its columns, instead of replacing it.
     """
+
+    uses_optimizer = False
 
     def __init__(self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False) -> None:
         super().__init__()

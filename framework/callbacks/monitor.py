@@ -91,6 +91,7 @@ class EarlyStopping(MonitorCallback):
         start_from_epoch: epochs before this one are not looked at.
     """
 
+    uses_optimizer = False
     kept_attributes = ("wait", "stopped_epoch", "best", "best_epoch", "best_weights")
 
     def __init__(
@@ -166,6 +167,8 @@ class LearningRateScheduler(Callback):
         ValueError: the function returns no number, or the optimizer follows a schedule of its own.
     """
 
+    uses_optimizer = False
+
     def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
         super().__init__()
         self.schedule = schedule
@@ -234,6 +237,7 @@ class ReduceLROnPlateau(MonitorCallback):
         ValueError: `factor` is 1 or more.
     """
 
+    uses_optimizer = False
     kept_attributes = ("cooldown_counter", "wait", "best")
 
     def __init__(

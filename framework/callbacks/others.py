@@ -35,6 +35,8 @@ class RemoteMonitor(Callback):
     'http://localhost:9000/publish/epoch/end/'
     """
 
+    uses_optimizer = False
+
     def __init__(
         self,
         root: str = "http://localhost:9000",
@@ -102,6 +104,8 @@ class ProgbarLogger(Callback):
     >>> _ = model.fit([[1.0]], [[0.0]], verbose=2, callbacks=ProgbarLogger())
     Epoch 1/1 - 1/1 - ... - loss: 0.0000
     """
+
+    uses_optimizer = False
 
     def __init__(self) -> None:
         super().__init__()

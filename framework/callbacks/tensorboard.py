@@ -45,6 +45,7 @@ class TensorBoard(Callback):
     ['train']
     """
 
+    uses_optimizer = False
     kept_attributes = ("_train_batch", "_test_batch")
 
     def __init__(

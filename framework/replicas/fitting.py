@@ -8,7 +8,10 @@ from typing import Any
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.strategy import Strategy
-from ..callbacks.base import CallbackList, History
+from ..callbacks.base import Callback, CallbackList, History
+from ..callbacks.checkpoint import ModelCheckpoint
+from ..callbacks.every import Every
+from ..callbacks.others import SwapEMAWeights
 from ..saving.checkpointing import RunCallback
 from ..training.epochs import Epochs
 from .cluster_fit import Logs
@@ -45,8 +48,9 @@ def fit_replicas(
         given = [callback for callback in given if callback.on_all_workers]
     is_parallel = isinstance(strategy, DataParallel)
     for callback in given:
-        if isinstance(callback, RunCallback) and callback.wants_batches("train"):
-            _check_within_epochs(callback, strategy, data)
+        inner = callback.callbacks if isinstance(callback, Every) else [callback]
+        for each in inner if callback.wants_batches("train") else ():
+            check_within_epochs(each, strategy, data)
     params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
     hooks = CallbackList(given, add_history=True, model=model, **params)
     history = next(item for item in hooks.callbacks if isinstance(item, History))
@@ -63,23 +67,25 @@ def fit_replicas(
     return history
 
 
-def _check_within_epochs(callback: RunCallback, strategy: Strategy, data: Epochs) -> None:
-    """Check that a run can be saved within an epoch.
+def check_within_epochs(callback: Callback, strategy: Strategy, data: Epochs) -> None:
+    """Check that what a callback does within epochs can be done there.
 
     Raises:
         ValueError: it can't.
     """
+    is_run = isinstance(callback, RunCallback)
+    is_model = isinstance(callback, ModelCheckpoint) and not callback.save_weights_only
     reason = ""
     if isinstance(strategy, DataParallel):
-        if strategy.shard is not None:
+        if strategy.shard is not None and (is_run or is_model or isinstance(callback, SwapEMAWeights)):
             reason = "the optimizer's variables are in parts while an epoch runs"
-    elif are_handed_out(data, strategy.may_repeat):
+    elif is_run and are_handed_out(data, strategy.may_repeat):
         reason = "the chief reads these data ahead for all workers"
     if reason:
         raise ValueError(
             f"{type(callback).__name__} within epochs under {type(strategy).__name__}: {reason}. Leave save_freq "
-            "out, so that the run is saved between epochs."
+            "or Every out, so that it acts between epochs."
         )
 
 
-__all__ = ["fit_replicas"]
+__all__ = ["check_within_epochs", "fit_replicas"]

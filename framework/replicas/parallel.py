@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +25,9 @@ from ...engine.ops.random.keys import global_generator
 from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
 from ...engine.session.programs import make_program
-from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.progress import make_progress
 from ..data.adapters import ArrayData, Batch
-from ..saving.checkpointing import RunCallback, TrainingRun
+from ..saving.checkpointing import TrainingRun
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
 from .buckets import summed
@@ -194,7 +193,8 @@ class ParallelFit(ClusterFit):
         if not first:  # else the epoch was interrupted, and goes on
             model.reset_metrics()
         before = self._values()
-        hooks.on_epoch_begin(epoch)
+        with self._whole_optimizer("on_epoch_begin"):
+            hooks.on_epoch_begin(epoch)
         self._share_changes(before)
         shares = self._next_shares(epoch)
         progress = make_progress(
@@ -204,26 +204,40 @@ class ParallelFit(ClusterFit):
         before = self._values()
         logs = self._logs() if done else {}
         self._epoch_of_validation, self._before = epoch, before
-        if is_chief:
-            logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
-        progress.close(done, logs)
-        logs = self._agreed_logs(plain(logs))
+        with self._whole_optimizer("on_test_begin", "on_test_end"):
+            if is_chief:
+                logs = dict(sorted({**logs, **self.validation(epoch)}.items()))
+            progress.close(done, logs)
+            logs = self._agreed_logs(plain(logs))
         if not self._hands_out:
             self.passes.count_pass()
             self.data.on_epoch_end()
-        is_saved = self._tell(any(isinstance(hook, (RunCallback, ModelCheckpoint)) for hook in hooks.callbacks))
-        if is_saved:
-            for each in self._shards_of_optimizers:
-                each.gather(is_chief)
         names = [*logs]
-        hooks.on_epoch_end(epoch, logs)
-        if is_saved:
-            for each in self._shards_of_optimizers:
-                each.release()
+        with self._whole_optimizer("on_epoch_end"):
+            hooks.on_epoch_end(epoch, logs)
         found = self._share_changes(before, plain({name: logs[name] for name in logs if name not in names}))
         for name in found.keys() - logs.keys():  # such as the learning rate, of which a callback of the chief notes it
             self.model.history.history.setdefault(name, []).append(found[name])
         return logs | found
+
+    @contextmanager
+    def _whole_optimizer(self, *names: str) -> Iterator[None]:
+        """Have the chief hold all of the optimizer's variables, if it has callbacks whose methods may use them.
+
+        What these have changed is in the parts afterwards.
+
+        Args:
+            names: of the methods that are called.
+        """
+        shards = self._shards_of_optimizers
+        if not shards or not self._tell(self.hooks.uses_optimizer(*names)):
+            yield
+            return
+        for each in shards:
+            each.gather(self.strategy.is_chief)
+        yield
+        for each in shards:
+            each.scatter()
 
     def _agreed_logs(self, logs: Logs) -> Logs:
         """Give all workers the chief's logs; before that they join validation, if the chief has begun to share it."""

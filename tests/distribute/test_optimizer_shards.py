@@ -16,12 +16,14 @@ from shared.trained import assert_same
 from shared.waiting import in_time, reached
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import callbacks, layers
 from anabranch.distribute.commands.launch import Launch
+from anabranch.framework.replicas.fitting import check_within_epochs
 from anabranch.framework.replicas.optimizer_shards import OptimizerShards
 
 SCRIPTS = Path(__file__).parent / "scripts"
-MODELS = ["clipped", "averaged", "accumulated", "scheduled", "table", "float64"]
+SWAPPED = ["swapped", "swapped at the end"]
+MODELS = ["clipped", "averaged", *SWAPPED, "accumulated", "scheduled", "table", "float64"]
 pytestmark = pytest.mark.xdist_group("tasks")
 
 
@@ -33,7 +35,9 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("workers", "models"), [(2, ["float64"]), pytest.param(3, MODELS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("workers", "models"), [(2, [*SWAPPED, "float64"]), pytest.param(3, MODELS, marks=pytest.mark.slow)]
+)
 def test_workers_find_what_one_process_finds(workers: int, models: list[str], tmp_path: Path) -> None:
     script = str(SCRIPTS / "train_models.py")
     run(script, "DataParallel", str(tmp_path / "alone"), *models)
@@ -82,6 +86,22 @@ def test_what_can_not_be_spread() -> None:
         OptimizerShards(ab.optim.Adam(clipnorm=1.0, gradient_accumulation_steps=2), [w])
     with pytest.raises(ValueError, match="shard must be 'optimizer', or None for nothing; got 'gradients'"):
         ab.distribute.DataParallel(shard="gradients")
+
+
+@pytest.mark.parametrize("kind", ["backup", "model", "every"])
+def test_the_whole_state_is_not_there_within_epochs(kind: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "backup": callbacks.BackupAndRestore(tmp_path, save_freq=2),
+        "model": callbacks.ModelCheckpoint(tmp_path / "model.keras", save_freq=2),
+        "every": callbacks.SwapEMAWeights(),  # as `Every` calls it
+    }
+    strategy = ab.distribute.DataParallel(shard="optimizer")
+    data: Any = None  # what it is does not matter here
+    with pytest.raises(ValueError, match=r"within epochs under DataParallel: the optimizer's variables are in parts"):
+        check_within_epochs(given[kind], strategy, data)
+    weights = callbacks.ModelCheckpoint(tmp_path / "a.weights.h5", save_weights_only=True, save_freq=2)
+    check_within_epochs(weights, strategy, data)
+    check_within_epochs(given["model"], ab.distribute.DataParallel(), data)
 
 
 def test_alone_it_is_fit_as_ever() -> None:

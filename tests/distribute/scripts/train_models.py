@@ -54,6 +54,13 @@ class Notes(callbacks.Callback):
         logs["noted"] = epoch / 2
 
 
+class State(callbacks.Callback):
+    """Notes what the optimizer's variables hold in the chief."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["state"] = float(sum(np.sum(np.abs(variable.numpy())) for variable in self.model.optimizer.variables))
+
+
 class Leaky(layers.Layer):
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -133,6 +140,12 @@ def texts() -> Any:
     return model, WORDS.astype(str), CLASSES, {}
 
 
+def swapped(at_end: bool) -> Any:
+    """Validates with averages of the weights; `at_end`: other callbacks see them, too."""
+    model, x, y, options = dense(optim.Adam(0.01, use_ema=True, ema_momentum=0.9))
+    return model, x, y, {**options, "callbacks": [callbacks.SwapEMAWeights(swap_on_epoch=at_end), State()]}
+
+
 def two_outputs() -> Any:
     x = ab.Input((6,))
     hidden = layers.Dense(5, "relu")(x)
@@ -201,6 +214,7 @@ def main(kind: str, output: str, names: list[str]) -> None:
     found: dict[str, Any] = {}
     known = {**MODELS, "synchronized": synchronized, "unlike": MODELS["clipped"]}
     known["rows"] = of_rows
+    known |= {"swapped": partial(swapped, False), "swapped at the end": partial(swapped, True)}
     known |= {name: partial(half, name) for name in ("mixed_float16", "mixed_bfloat16")}
     for name in names or MODELS:
         is_unlike = name == "unlike"
@@ -217,8 +231,9 @@ def main(kind: str, output: str, names: list[str]) -> None:
             x, y = x[strategy.task_index :], y[strategy.task_index :]
         options = {"batch_size": 12, "epochs": 2, "verbose": 0, **options}
         everywhere = Everywhere()
+        given = [everywhere, Notes(), *options.pop("callbacks", ())]
         try:
-            history = model.fit(x, y, validation_data=(x[:20], _first(y)), callbacks=[everywhere, Notes()], **options)
+            history = model.fit(x, y, validation_data=(x[:20], _first(y)), callbacks=given, **options)
         except ValueError as error:
             if kind != "ParameterServer" and not is_unlike:
                 raise
