@@ -236,6 +236,8 @@ def _bounds(costs: Sequence[float], may_begin: Sequence[bool], count: int) -> li
 
     >>> _bounds([1.0, 1.0, 4.0, 1.0, 1.0], [True] * 5, 3)
     [(0, 2), (2, 3), (3, 5)]
+    >>> _bounds([1.0, 1.0, 1.0, 1.0], [False, True, True, False], 2)
+    [(0, 2), (2, 4)]
     """
     size = len(costs)
     sums = [0.0]
@@ -254,6 +256,7 @@ def _bounds(costs: Sequence[float], may_begin: Sequence[bool], count: int) -> li
                         if any(may_begin[begin:end])
                         for part in (sums[end] - sums[begin],)
                     ),
+                    default=row[0],
                 )
             )
         best.append(row)

@@ -231,6 +231,17 @@ def test_layers_are_cut_by_cost() -> None:
     assert strategy.statistics()["stages"] == [["a", "b"], ["c", "d", "e"]]
 
 
+def test_operations_come_before_the_first_layer() -> None:
+    x = ab.Input((4,))
+    strategy = Pipeline(2, 2)
+    with strategy.scope():
+        model = ab.Model(x, layers.Dense(2, name="b")(layers.Dense(3, name="a")(x * 2.0 + 1.0)))
+        model.compile("sgd", "mse")
+    model.predict(np.zeros((2, 4)), verbose=0)
+    stages: Any = strategy.statistics()["stages"]
+    assert [stage[-1] for stage in stages] == ["a", "b"]
+
+
 def test_the_dearest_part_is_as_cheap_as_can_be() -> None:
     for _ in range(30):
         costs = RNG.random(6)
