@@ -129,7 +129,9 @@ class _Part:
 
     def run(self, name: str | None) -> list[Tensor]:
         """Return the flat results of these rows; where there are none, empty ones, without running the branch."""
-        return cond(shape(self.places)[0] > 0, self._results, self._no_results, name or self.what)
+        # A tensor, also where the number of rows is known: a branch without rows is built, as it says what it returns.
+        has_rows = convert_to_tensor(shape(self.places)[0] > 0)
+        return cond(has_rows, self._results, self._no_results, name or self.what)
 
     def _results(self) -> list[Tensor]:
         self.structure = self.function()
@@ -145,7 +147,7 @@ class _Part:
             f"{self.what}: {self.label} was given {{length}} rows and must return as many; a result has shape "
             "{shape}."
         )
-        return [apply(rule, tensor, shape(self.places)[0]) for tensor in found]
+        return [apply(rule, tensor, convert_to_tensor(shape(self.places)[0])) for tensor in found]
 
     def _no_results(self) -> list[Tensor]:
         if any(spec.shape is None or None in spec.shape[1:] for spec in self.specs):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Tensor, eagerly
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,25 @@ def test_a_branch_that_no_row_takes_does_not_run(sign: int):
     np.testing.assert_array_equal(runs.numpy(), [1, 0] if sign > 0 else [0, 1])
     assert ab.Session().run(y, {x: []}).shape == (0,)
     assert runs.numpy().sum() == 1
+
+
+@pytest.mark.parametrize("choose", ["cond", "switch"])
+def test_batches_that_are_known_to_have_no_rows(choose: str):
+    """As values have, and parts of other batches: results have the structure and shape of the branches' results."""
+
+    def chosen(x: Any) -> Any:
+        if choose == "cond":
+            return ab.batched_cond(x[:, 0] > 0, lambda v: (v[:, :1] * 2, v), lambda v: (-v[:, :1], v), x)
+        return ab.batched_switch(ops.cast(x[:, 0], "int32"), [lambda v: (v[:, :1] * 2, v)], x)
+
+    x = ab.placeholder((0, 3), "float64", "x")
+    first, second = chosen(x)
+    gradient = ab.gradients(ops.sum(first), [x])[0]
+    found = ab.Session().run([first, second, gradient], {x: np.zeros((0, 3))})
+    assert [each.shape for each in found] == [(0, 1), (0, 3), (0, 3)]
+    assert [each.dtype.name for each in found] == ["float64"] * 3
+    with eagerly():
+        assert [each.shape for each in chosen(np.zeros((0, 3)))] == [(0, 1), (0, 3)]
 
 
 def test_structures_and_other_tensors():
