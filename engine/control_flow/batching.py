@@ -38,6 +38,10 @@ class CannotBatchError(Exception):
         super().__init__(f"{operation.name!r} ({operation.type}, defined at {operation.location}): {why}")
 
 
+class SizesVaryError(CannotBatchError):
+    """An operation gives results whose sizes follow from values, which each example has of its own."""
+
+
 @dataclass(frozen=True)
 class Value:
     """The value that stands for a tensor of the function.
@@ -301,6 +305,8 @@ class Batch:
         specs: list[Spec] = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
         if not all(isinstance(spec, TensorSpec) for spec in specs):
             raise CannotBatchError(operation, "it works on a TensorArray whose elements differ between examples.")
+        if _varies(operation):
+            raise SizesVaryError(operation, "the sizes of its results may differ between examples.")
         self.rules.note_fallback(operation)
 
         def one(rows: list[Tensor]) -> list[Tensor]:
@@ -315,6 +321,26 @@ class Batch:
         mapped = map_fn if operation.op.elementwise or is_data else map_rows
         rows = mapped(one, [value.tensor for value in values if value.batched])
         return [Value(row, batched=True) for row in rows]
+
+
+def _varies(operation: Operation) -> bool:
+    """Test whether sizes of an operation's results follow from values of its inputs.
+
+    Sizes that are not known are those of all examples: what `infer` finds for other sizes in their place says more.
+    """
+    if operation.op.shape_from_values:
+        return True
+    try:
+        found = operation.op.infer(*[_with_sizes(tensor.spec) for tensor in operation.inputs])
+    except ValueError:  # others do not fit
+        return False
+    return not all(spec.is_static for spec in (found if isinstance(found, tuple) else (found,)))
+
+
+def _with_sizes(spec: TensorSpec) -> TensorSpec:
+    """Return a spec with some size in the place of each that is not known."""
+    shape = None if spec.shape is None else tuple(3 if size is None else size for size in spec.shape)
+    return TensorSpec(shape, spec.dtype)
 
 
 class Rules:
@@ -377,6 +403,7 @@ __all__ = [
     "CannotBatchError",
     "Rule",
     "Rules",
+    "SizesVaryError",
     "Value",
     "changed",
     "check_effects",

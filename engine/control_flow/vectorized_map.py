@@ -18,11 +18,11 @@ from ..graph.tracebacks import short_tracebacks
 from ..ops.arrays.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.math.comparison import equal, where
-from .batching import Batch, CannotBatchError, Rules, Value, check_effects
+from .batching import Batch, CannotBatchError, Rules, SizesVaryError, Value, check_effects
 from .batching_regions import STRUCTURAL
 from .batching_rules import RULES, general
 from .region_op import check_takes
-from .scan import ONE_ELEMENT, map_fn, of_length
+from .scan import ONE_ELEMENT, map_fn, map_rows, of_length
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +96,8 @@ def _batched_map(
         check_effects(region)
         found = [batch.batched(value) for value in batch.run(region)]
     except CannotBatchError as error:
-        return map_fn(_dense_results(function), pack_as(elements, given)), [str(error)]
+        mapped = map_rows if isinstance(error, SizesVaryError) else map_fn  # zeros may be no such values
+        return mapped(_dense_results(function), pack_as(elements, given)), [str(error)]
     region.is_built = True  # what was computed in it is part of the program, in another form
     looped = [
         f"{operation.name!r} ({kind}, defined at {operation.location})" for kind, operation in rules.fallbacks.items()

@@ -522,6 +522,31 @@ def test_functions_that_are_looped_over_as_a_whole(name: str):
     np.testing.assert_allclose(*values, rtol=1e-12)
 
 
+# Results inside of these have sizes of their own in each example.
+SIZES_OF_THEIR_OWN: dict[str, Callable[[Any], Any]] = {
+    "branches by row": lambda e: ab.batched_cond(e[0] > 0, lambda v: v * 2, lambda v: -v, e[0]),
+    "range": lambda e: ops.sum(ops.cast(ops.arange(e[1]), "float64")) * e[0],
+    "window": lambda e: ops.sum(e[0][: e[1]] ** 2),
+    "padding": lambda e: ops.sum(ops.pad(e[0], [[e[1], 0]])),
+    "positions": lambda e: ops.sum(ops.cast(ops.nonzero(e[0] > 0)[0], "float64")) * e[0],
+    "repetition": lambda e: ops.sum(ops.repeat(e[0], e[1]) ** 2),
+}
+
+
+@pytest.mark.parametrize("inner", [3, None])
+@pytest.mark.parametrize("name", SIZES_OF_THEIR_OWN)
+def test_sizes_that_follow_from_values(name: str, inner: int | None):
+    x, n = ab.placeholder((None, inner), "float64"), ab.placeholder((None,), "int32")
+    function = SIZES_OF_THEIR_OWN[name]
+    found, looped = batched_map(function, (x, n))
+    assert len(looped) == 1
+    assert "the sizes of its results may differ between examples" in looped[0]
+    expected = ab.map_fn(function, (x, n))
+    values = run([found, expected, _slope(found, x), _slope(expected, x)], {x: X, n: N})
+    for one, other in (values[:2], values[2:]):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 def test_one_operation_is_one_for_all_where_nothing_differs(graph: ab.Graph):
     x, n = ab.placeholder((None, 3), "float64"), ab.placeholder((), "int32")
     before = len(graph.operations)
