@@ -334,12 +334,15 @@ def _varies(operation: Operation) -> bool:
         found = operation.op.infer(*[_with_sizes(tensor.spec) for tensor in operation.inputs])
     except ValueError:  # others do not fit
         return False
-    return not all(spec.is_static for spec in (found if isinstance(found, tuple) else (found,)))
+    specs = found if isinstance(found, tuple) else (found,)
+    return not all(isinstance(spec, TensorSpec) and spec.is_static for spec in specs)
 
 
-def _with_sizes(spec: TensorSpec) -> TensorSpec:
+def _with_sizes(spec: Spec) -> Spec:
     """Return a spec with some size in the place of each that is not known."""
-    shape = None if spec.shape is None else tuple(3 if size is None else size for size in spec.shape)
+    if not isinstance(spec, TensorSpec) or spec.shape is None:
+        return spec
+    shape = tuple(3 if size is None else size for size in spec.shape)
     return TensorSpec(shape, spec.dtype)
 
 

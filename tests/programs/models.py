@@ -21,12 +21,18 @@ _MERGES = (layers.Add, layers.Multiply, layers.Maximum, layers.Average)
 class RandomModel:
     """A model that a seed draws, without layers that draw numbers in training.
 
+    Args:
+        seed: of the draws.
+        rows: of each array.
+        is_by_row: whether an output depends on no other row, so that replicas compute what one device does.
+
     Attributes:
         model: the functional model.
-        inputs, targets: arrays of `ROWS` rows; a list where there are several.
+        inputs, targets: arrays of `rows` rows; a list where there are several.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rows: int = ROWS, is_by_row: bool = False) -> None:
+        self._rows, self._is_by_row = rows, is_by_row
         self._rng = np.random.default_rng(seed)
         ab.utils.set_random_seed(seed)
         given, values = self._inputs()
@@ -45,8 +51,8 @@ class RandomModel:
         self.inputs: Any = drawn if len(drawn) > 1 else drawn[0]
         self.arrays = drawn
         made = self.model.predict(self.inputs, verbose=0)
-        shapes = [each.shape for each in (made if isinstance(made, list) else [made])]
-        targets = [self._rng.normal(size=shape).astype("float32") for shape in shapes]
+        self.shapes = [each.shape for each in (made if isinstance(made, list) else [made])]
+        targets = [self._rng.normal(size=shape).astype("float32") for shape in self.shapes]
         self.targets: Any = targets if len(targets) > 1 else targets[0]
 
     # --- draws ----------------------------------------------------------------------------------------------
@@ -113,7 +119,7 @@ class RandomModel:
         return [
             lambda: layers.Dense(self._number(2, 5), self._activation(), **self._rules("kernel", "bias"))(x),
             lambda: layers.LayerNormalization()(x),
-            lambda: layers.BatchNormalization(renorm=self._happens(0.3), **self._rules("gamma", "beta"))(x),
+            lambda: self._of_batches(renorm=self._happens(0.3), **self._rules("gamma", "beta"))(x),
             lambda: layers.GroupNormalization(1)(x),
             lambda: layers.RMSNormalization()(x),
             lambda: layers.UnitNormalization()(x),
@@ -157,7 +163,7 @@ class RandomModel:
             ),
             lambda: layers.GroupQueryAttention(2, 2, 1)(x, x),
             lambda: layers.LayerNormalization(**self._rules("gamma", "beta"))(x),
-            lambda: layers.BatchNormalization()(x),
+            lambda: self._of_batches()(x),
             lambda: layers.AdditiveAttention()([x, x]),
             lambda: layers.Attention(use_scale=True, score_mode="concat")([x, x]),
             lambda: layers.AveragePooling1D(2, strides=1, padding="same")(x),
@@ -181,7 +187,7 @@ class RandomModel:
             lambda: layers.AveragePooling2D(2, padding="same")(x),
             lambda: layers.GlobalAveragePooling2D()(x),
             lambda: layers.Flatten()(x),
-            lambda: layers.BatchNormalization()(x),
+            lambda: self._of_batches()(x),
             lambda: layers.GroupNormalization(1, **self._rules("gamma"))(x),
             lambda: layers.PReLU(shared_axes=[1, 2], **self._rules("alpha"))(x),
             lambda: layers.GlobalMaxPooling2D(keepdims=True)(x),
@@ -190,6 +196,12 @@ class RandomModel:
             lambda: layers.UpSampling2D(2, interpolation=self._one_of(("nearest", "bilinear")))(x) if rows < 6 else x,
             lambda: layers.Reshape((rows * columns, channels))(x),
         ]
+
+    def _of_batches(self, renorm: bool = False, **rules: Any) -> Any:
+        """Normalise over the rows of a batch, or over each row."""
+        return (
+            layers.LayerNormalization(**rules) if self._is_by_row else layers.BatchNormalization(renorm=renorm, **rules)
+        )
 
     def _convolution(self, filters: int, stride: int) -> Any:
         return layers.Conv2D(
@@ -206,7 +218,7 @@ class RandomModel:
         return layer
 
     def _data(self, given: Any) -> Any:
-        shape = (ROWS, *[size or 5 for size in given.shape[1:]])
+        shape = (self._rows, *[size or 5 for size in given.shape[1:]])
         if given.dtype.kind == "i":
             return self._rng.integers(0, WORDS, shape).astype("int32")
         return np.where(self._rng.random(shape) < 0.2, 0, self._rng.normal(size=shape)).astype("float32")
