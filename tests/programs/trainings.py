@@ -123,6 +123,22 @@ _METRICS_OF_POSITIONS: dict[str, list[Callable[..., metrics.Metric]]] = {
 }
 
 
+class Penalised(layers.Layer):
+    """Adds a loss and a metric of what it gets."""
+
+    def build(self, input_shape: Any) -> None:
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="scale")
+        self.size = metrics.Mean(name=f"size_of_{self.name}")
+        self.largest = Largest(name=f"largest_of_{self.name}")
+
+    def call(self, x: Any) -> Any:
+        scaled = x * self.scale
+        self.add_loss(0.05 * ops.mean(ops.square(scaled)))
+        self.size.update_state(ops.abs(scaled))
+        self.largest.update_state(ops.zeros_like(scaled), scaled)
+        return scaled
+
+
 class Records(callbacks.Callback):
     """Keeps the calls of callbacks, with their logs."""
 
@@ -208,6 +224,8 @@ class RandomTraining(RandomModel):
             value = value if self._happens(0.3) and len(value.shape) == 3 else self._flat(value)
             if self._draws:
                 value = layers.Dropout(0.3)(value)
+            if self._happens(0.2):
+                value = Penalised()(value)
             self._kinds.append(kind)
             activation = {"numbers": None, "classes": "softmax", "labels": "sigmoid"}[kind]
             outputs.append(layers.Dense(CLASSES, activation, name=f"output_{number}")(value))
@@ -259,6 +277,7 @@ class RandomTraining(RandomModel):
             rate = self._one_of(
                 (optim.schedules.ExponentialDecay(0.03, 2, 0.5), optim.schedules.CosineDecay(0.03, 5, warmup_steps=2))
             )
+        self._is_split = self._happens(0.15)
         self._has_schedule = not isinstance(rate, float)
         self._has_ema = "use_ema" in options
         self._is_scaled = self._happens(0.1)
@@ -275,9 +294,10 @@ class RandomTraining(RandomModel):
         self._validation = self._one_of((None, "data", "split", "dataset"))
         if self._source != "arrays" and self._validation == "split":
             self._validation = "data"
-        self._callbacks = [
-            name for name in ("plateau", "stopping", "checkpoint", "rates", "swap") if self._happens(0.25)
-        ]
+        self._validation_freq = self._one_of((1, 1, 2, [2]))
+        self._first = self._number(0, 1) if self._epochs > 1 else 0
+        names = ("plateau", "stopping", "checkpoint", "rates", "swap", "every")
+        self._callbacks = [name for name in names if self._happens(0.25)]
         if self._has_schedule:
             self._callbacks = [name for name in self._callbacks if name not in ("plateau", "rates")]
         if not self._has_ema:
@@ -287,7 +307,7 @@ class RandomTraining(RandomModel):
             f" kinds={self._kinds} shapes={self.shapes} weights={self._weights is not None} {self._class_weight} "
             f"batch={self._batch} epochs={self._epochs} execution={self._steps_per_execution} shuffle={self._shuffle} "
             f"{self._source} validation={self._validation} callbacks={self._callbacks} by_name={self._by_name} "
-            f"records={self._is_recorded}"
+            f"records={self._is_recorded} split={self._is_split} freq={self._validation_freq} first={self._first}"
         )
 
     def compile(self) -> ab.Model:
@@ -299,7 +319,9 @@ class RandomTraining(RandomModel):
             return values if len(values) > 1 else values[0]
 
         optimizer = self._optimizer()
-        if self._is_scaled:
+        if self._is_split:
+            optimizer = optim.MultiOptimizer(optim.OptimizerMap(optimizer, {".*bias": optim.SGD(0.03)}))
+        elif self._is_scaled:
             optimizer = ab.optimizers.LossScaleOptimizer(optimizer, initial_scale=256.0)
         self.model.compile(
             optimizer,
@@ -345,6 +367,7 @@ class RandomTraining(RandomModel):
             given |= {"x": self._batches(data), "steps_per_epoch": steps}
         if self._class_weight:
             given["class_weight"] = self._class_weight
+        given["initial_epoch"] = self._first
         cut = map_structure(lambda array: array[: self._rows // 2 + 1], data)
         if self._validation == "data":
             given |= {"validation_data": cut, "validation_batch_size": 4}
@@ -352,7 +375,9 @@ class RandomTraining(RandomModel):
             given |= {"validation_data": Rows(cut, 3)}
         elif self._validation == "split":
             given |= {"validation_split": 0.3}
-        monitor = "val_loss" if self._validation else "loss"
+        if self._validation:
+            given["validation_freq"] = self._validation_freq
+        monitor = "val_loss" if self._validation and self._validation_freq == 1 else "loss"
         made = {
             "plateau": lambda: callbacks.ReduceLROnPlateau(monitor, 0.5, patience=0, min_delta=0.05),
             "stopping": lambda: callbacks.EarlyStopping(monitor, patience=1, restore_best_weights=True, min_delta=0.01),
@@ -360,6 +385,7 @@ class RandomTraining(RandomModel):
                 folder / _BEST, monitor, save_best_only=True, save_weights_only=True
             ),
             "rates": lambda: callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7 + 0.001 * epoch),
+            "every": lambda: callbacks.Every(3, callbacks.EarlyStopping("val_loss", patience=2), validation_data=cut),
             "swap": lambda: callbacks.SwapEMAWeights(swap_on_epoch=self._seed % 2 == 0),
         }
         return self.model.fit(callbacks=[*(made[name]() for name in self._callbacks), *more], **given)
@@ -373,6 +399,8 @@ class RandomTraining(RandomModel):
         for number, (name, place, logs) in enumerate(records.calls):
             found[f"call {number}, {name} {place}"] = np.array(0.0)
             found |= {f"call {number}, {name} {place}: {key}": np.array(value) for key, value in logs.items()}
+        for number, logs in enumerate(history.by_step):
+            found |= {f"call of Every {number}: {key}": np.array(value) for key, value in logs.items()}
         x, y, *weights = self._data_of_fit()
         values = model.evaluate(x, y, 5, 0, weights[0] if weights else None, return_dict=True)
         found |= {f"evaluated {name}": np.array(value) for name, value in values.items()}
