@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_LONGEST_WAIT = 86400.0  # seconds: epoll takes less than 2**31 milliseconds
 _MOST_EVENTS = 64  # that are taken at once: room for a thousand is asked for in each wait otherwise
 
 
@@ -198,7 +199,7 @@ class Loop:
             traceback.print_exc()
 
     def _until_timer(self) -> float | None:
-        return max(0.0, self._timers[0][0] - self.now()) if self._timers else None
+        return min(max(0.0, self._timers[0][0] - self.now()), _LONGEST_WAIT) if self._timers else None
 
     def _woken(self, events: int) -> None:
         with self._lock:

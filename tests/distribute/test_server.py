@@ -175,6 +175,16 @@ def test_connecting_waits_for_a_long_operation_of_the_task(
     assert held.is_set()
 
 
+def test_a_loop_waits_for_a_time_that_the_system_does_not_take():
+    """A client may give its step 1e12 seconds; what else happens to the task is seen at once."""
+    loop = Loop()
+    loop.after(1e12, lambda: None)
+    loop.wake()
+    loop.turn()
+    assert loop.turns == 1
+    loop.close()
+
+
 def test_the_reason_of_a_refusal_is_kept_where_the_other_side_has_gone():
     reasons: list[str] = []
     loop = Loop()

@@ -368,4 +368,7 @@ def test_parts_of_which_another_view_goes_across():
     """A group that can't have the axis of a concatenation stays as it was."""
     a, b, w = ab.placeholder((5, 4), "float32"), ab.placeholder((5, 4), "float32"), ab.placeholder((8, 2), "float32")
     y = a + b
-    Check([o.reshape(y, (20,)) - 1.0, o.concatenate([y, y * 2.0], axis=1) @ w], {x: values(x.shape) for x in (a, b, w)})
+    Check(
+        [o.reshape(y, (20,)) - 1.0, o.concatenate([y, y * 2.0], axis=1) @ w],
+        {a: values((5, 4)), b: values((5, 4)), w: values((8, 2))},
+    )

@@ -214,7 +214,7 @@ def test_what_passes_capture_is_on_the_device_of_what_it_stands_for() -> None:
     with ab.Graph().as_default() as graph:
         n = ab.placeholder((), "int32")
         total = ab.while_loop(lambda i: i < n, lambda i: (i + 1,), (0,))[0]
-        outer = n * 2
+        outer = symbol_of(n * 2)
     loop = total.operation
     body = loop.op.body
     for operation in (*graph.operations, *body.operations):

@@ -10,7 +10,7 @@ import pytest
 
 SMALL = [
     *("--words=24000", "--vocabulary=1000", "--units=32", "--sampled=100"),
-    *("--epochs=2", "--batch=8", "--learning-rate=0.5"),
+    *("--epochs=3", "--batch=8", "--learning-rate=0.5"),
 ]
 
 
