@@ -35,6 +35,7 @@ _WEIGHTS = 20  # tiles that the transform of the weights takes as long as
 _GAIN = 0.85  # of the direct way's products: more do not pay
 _BLOCK_TILES = 24  # whose transforms and products stay in the second cache
 _WANTED_BLOCKS = 16
+_LEAST_PARTS = 2  # also for one thread: a kernel of one part keeps Python's lock
 _LINE = 16  # elements of a cache line
 _FILTER_BLOCK = 64  # channels, and filters, of which the sums of a filter's gradient stay in the cache
 _FILTER_TILES = 32  # that are transformed at once
@@ -271,7 +272,7 @@ def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> l
     blocks = -(-numbers["tiles"] // block)
     weights_place, input_place, product_place = map(_apart, (channels * filters, block * channels, block * filters))
     part_size = aligned(places * (input_place + product_place) + filters)
-    parts = min(thread_count(), blocks)
+    parts = min(max(thread_count(), _LEAST_PARTS), blocks)
     zeros = aligned(images.channels)
     weights = zeros * size
     numbers |= {f"weight_{name}": step for name, step in steps.items()}
@@ -328,7 +329,7 @@ def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
     input_place, output_place = _apart(block * channel_block * lanes), _apart(block * filter_block * lanes)
     part_size, sums_size = aligned(places * (input_place + output_place)), places * sums_place
     units = shares * blocks
-    parts = min(thread_count(), units)
+    parts = min(max(thread_count(), _LEAST_PARTS), units)
     zeros = aligned(max(images.channels, images.filters))
     numbers |= {
         "block": block,
