@@ -330,6 +330,8 @@ def _varies(operation: Operation) -> bool:
     """
     if operation.op.shape_from_values:
         return True
+    if any(tensor.spec.shape is None for tensor in operation.inputs):
+        return False  # nothing follows from unknown ranks
     try:
         found = operation.op.infer(*[_with_sizes(tensor.spec) for tensor in operation.inputs])
     except ValueError:  # others do not fit

@@ -156,7 +156,7 @@ class _Cropping(Layer):
     def _cropped(self, inputs: Tensor, pairs: tuple[tuple[int, ...], ...]) -> Tensor:
         axes = spatial_axes(self.rank, self.data_format)
         sizes = ops.shape(inputs)
-        window: list[Any] = [slice(None)] * (self.rank + 2)
+        window: list[slice] = [slice(None)] * (self.rank + 2)
         for axis, (before, behind) in zip(axes, pairs, strict=True):
             if isinstance(sizes[axis], int) and before + behind >= sizes[axis]:
                 raise ValueError(

@@ -15,6 +15,8 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike
 
     from ..core.options import LayerOptions
@@ -120,7 +122,7 @@ class Bidirectional(Layer):
         given = {"mask": mask, "training": training, "sequence_length": sequence_length, "reset": reset}
         forward = self._run(self.forward_layer, sequences, states[0], given)
         backward = self._run(self.backward_layer, sequences, states[1], given)
-        final: tuple[Any, ...] = ()
+        final: tuple[Tensor, ...] = ()
         if self.return_state:
             final = (*forward[1:], *backward[1:])
             forward, backward = forward[0], backward[0]
@@ -130,7 +132,9 @@ class Bidirectional(Layer):
         outputs: Any = (*merged, *final)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def _run(self, layer: Layer, sequences: TensorLike, states: Sequence[Tensor] | None, others: dict[str, Any]) -> Any:
+    def _run(
+        self, layer: Layer, sequences: TensorLike, states: Sequence[Tensor] | None, others: Mapping[str, object]
+    ) -> Any:
         """Call one of the layers with as much as its `call` takes."""
         signature = signature_of(type(layer).call)
         given = {"initial_state": states, **others}
@@ -162,7 +166,7 @@ class Bidirectional(Layer):
         self.backward_layer.reset_state()
 
 
-def _copy(layer: Layer, prefix: str, **changes: object) -> Any:
+def _copy(layer: Layer, prefix: str, **changes: object) -> Layer:
     """Return a layer like `layer`, without its weights."""
     config = serialize_keras_object(layer)
     name = layer.name if layer.name.startswith(prefix) else prefix + layer.name

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...engine.common.nest import Nest
     from ...engine.ops.arrays.shaping import DimLike
     from ..core.options import LayerOptions
-    from .cell import CellLike
+    from .cell import CellLike, StateSizes
 
 
 _Masks = tuple[Tensor | None, Tensor | None, list[Tensor | None]]  # of inputs, output and states
@@ -49,17 +49,17 @@ class CellWrapper(Layer):
         self.cell: Any = cell  # of the user's class
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> StateSizes:
         """The state size of the cell."""
         return self.cell.state_size
 
     @property
-    def cells(self) -> list[Any] | None:
+    def cells(self) -> list[Layer] | None:
         """The cells of a stack, each of which has a list of states; None for one cell."""
         return getattr(self.cell, "cells", None)
 
     @property
-    def output_size(self) -> Any:
+    def output_size(self) -> int:
         """The length of the cell's output."""
         return output_size_of(self.cell)
 

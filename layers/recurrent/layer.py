@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...engine.common.keywords import unexpected_keywords
 from ...engine.objects import regularizers
@@ -14,6 +14,9 @@ from ..core.layer import Layer
 from ..core.layer_config import SHAPE_ARGUMENTS
 from .cell import RecurrentCell
 from .rnn import RNN
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
 
 # An argument of Keras's constructors that chooses between kernels; there are none here.
 _IGNORED = ("use_cudnn",)
@@ -52,7 +55,7 @@ class RecurrentLayer(RNN):
         return self.cell.units
 
     @property
-    def activation(self) -> Callable[..., Any]:
+    def activation(self) -> Callable[[Tensor], Tensor]:
         return self.cell.activation
 
     @property

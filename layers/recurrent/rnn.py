@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
     from ...engine.ops.base import TensorLike
     from ..core.options import LayerOptions
-    from .cell import CellLike
+    from .cell import CellLike, StateSizes
 
 
 @config_from_signature(time_major="")
@@ -121,7 +121,7 @@ class RNN(Layer):
         self.states: Any = None  # variables, in the form of the cell's states; None where there are none
 
     @property
-    def state_size(self) -> list[Any]:
+    def state_size(self) -> list[StateSizes]:
         """The cell's state sizes, as a list."""
         size = self.cell.state_size
         return list(size) if isinstance(size, (list, tuple)) else [size]
@@ -281,7 +281,7 @@ class RNN(Layer):
             raise ValueError(f"{what}, of which there are {batch}; got shape ({size},).")
         return given
 
-    def _begun_anew(self, reset: TensorLike, states: Nest[Tensor | None], batch: DimLike) -> Any:
+    def _begun_anew(self, reset: TensorLike, states: Nest[Tensor | None], batch: DimLike) -> Nest[Tensor]:
         """Return the states, with first ones for the rows of `reset`."""
         rows = ops.convert_to_tensor(reset)
         if not self.stateful:
@@ -298,7 +298,7 @@ class RNN(Layer):
         first = [ops.cast(new, self.compute_dtype) for new in flatten(self.get_initial_state(batch))]
         return pack_as(states, [_choose(rows, new, old) for new, old in zip(first, flatten(states), strict=True)])
 
-    def _first_states(self, initial_state: Nest[TensorLike | None], batch: DimLike) -> list[Any]:
+    def _first_states(self, initial_state: Nest[TensorLike | None], batch: DimLike) -> list[Nest[Tensor]]:
         if self.stateful and isinstance(batch, int) and batch != flatten(self.states)[0].shape[0]:
             raise ValueError(
                 f"Layer {self.name!r} is stateful with states for batches of {flatten(self.states)[0].shape[0]}, got a "
@@ -385,7 +385,7 @@ class _Loop:
         self.mask = None if keep is None else TensorArray("bool", steps).unstack(keep)
         self.output, self.state_position, self.sums = self._probe()
 
-    def run(self, batch: DimLike) -> tuple[Tensor, Any]:
+    def run(self, batch: DimLike) -> tuple[Tensor, list[Nest[Tensor]]]:
         """Return the output (the last one, or all) and the final states."""
         rnn, shape = self.rnn, self.output.shape
         carried: dict[str, Any] = {}
@@ -431,7 +431,7 @@ class _Loop:
 
     def _body(
         self, index: Tensor, states: Nest[Tensor | None], carried: dict[str, Any]
-    ) -> tuple[Tensor, Any, dict[str, Any]]:
+    ) -> tuple[Tensor, list[Nest[Tensor]], dict[str, Any]]:
         place = self.live_steps - 1 - index if self.rnn.go_backwards else index
         keep = None if self.mask is None else self.mask.read(place)
         with collect_step_sums() as sums, rows_live(keep):
@@ -447,7 +447,7 @@ class _Loop:
             updated["last"] = output
         return index + 1, new, updated
 
-    def _step(self, place: Tensor, states: Nest[Tensor | None]) -> tuple[Tensor, Any]:
+    def _step(self, place: Tensor, states: Nest[Tensor | None]) -> tuple[Tensor, list[Nest[Tensor]]]:
         read = [array.read(place) for array in self.inputs]
         return self.rnn.step(_packed_like(self.sequences, read), states, self.training)
 
@@ -458,7 +458,7 @@ class _Loop:
         new: Nest[Tensor | None],
         states: Nest[Tensor | None],
         carried: dict[str, Any],
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, list[Nest[Tensor]]]:
         """Return output and states of a step, with those of the step before where the mask is False."""
         kept = [_choose(keep, n, o) for n, o in zip(flatten(new), flatten(states), strict=True)]
         if self.zeroes:
@@ -489,7 +489,7 @@ class _Loop:
         return TensorSpec(output.shape, output.dtype), positions[0] if positions else None, sums
 
 
-def _packed_like(sequences: Nest[Tensor | None], read: Sequence[Tensor]) -> Any:
+def _packed_like(sequences: Nest[Tensor | None], read: Sequence[Tensor]) -> Tensor:
     return pack_as(sequences, list(read)) if isinstance(sequences, (list, tuple, dict)) else read[0]
 
 

@@ -99,14 +99,14 @@ def test_a_functional_model_with_a_cell_of_ones_own(tmp_path: Path):
     assert (16, 8) in names.values()
 
 
-def test_a_model_with_a_training_step_of_ones_own():
+def test_a_model_with_a_training_step_of_ones_own() -> None:
     model = Regression()
     model.compile(optimizer="sgd")
     history = model.fit(np.ones((8, 2), "float32"), np.ones((8, 1), "float32"), epochs=2, verbose=0)
     assert list(history.history) == ["loss"]
 
 
-def test_losses_and_metrics_of_ones_own():
+def test_losses_and_metrics_of_ones_own() -> None:
     model = ab.Sequential([layers.Dense(4)])
     model.add(layers.Dense(1))
     model.build((None, 2))
@@ -137,7 +137,7 @@ class Positions(metrics.Metric):
         return {"first": ops.zeros(())}
 
 
-def test_calls_give_what_is_annotated():
+def test_calls_give_what_is_annotated() -> None:
     model = Both()
     outputs = model({"rows": np.zeros((2, 5, 4), "float32"), "images": np.zeros((2, 4, 4, 1), "float32")})
     shapes = {name: [tensor.shape for tensor in tensors] for name, tensors in outputs.items()}
@@ -154,7 +154,7 @@ def test_calls_give_what_is_annotated():
     assert float(ab.Sequential([layers.Dense(1, kernel_initializer="ones")])(queries + 1.0).max()) == 4.0
 
 
-def test_graphs_and_functions():
+def test_graphs_and_functions() -> None:
     n, w = ab.placeholder((), "int32", name="n"), ab.Variable(2.0, name="w")
 
     def goes_on(i: Tensor, power: Tensor) -> Tensor:

@@ -221,8 +221,10 @@ def test_model_above_what_protobuf_takes_has_its_weights_beside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anabranch.framework.onnx.export.model._LARGEST_PROTO", 2000)
-    model = ab.Sequential([ab.Input((40,), name="x"), ab.layers.Dense(80), ab.layers.Dense(3, dtype="bfloat16")])
-    model.quantize("int4", filters="dense$")
+    model = ab.Sequential(
+        [ab.Input((40,), name="x"), ab.layers.Dense(80, name="d"), ab.layers.Dense(3, dtype="bfloat16")]
+    )
+    model.quantize("int4", filters="^d$")
     model.export(tmp_path / "m.onnx", "onnx", verbose=False)
     assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.onnx.data"]
     x = np.random.default_rng(0).normal(size=(4, 40)).astype("float32")

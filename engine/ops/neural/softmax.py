@@ -157,7 +157,7 @@ def _check_classes(what: str, x: TensorSpec, labels: TensorSpec) -> None:
 
 
 def _label_shape(x: TensorSpec, *by_row: TensorSpec) -> Shape:
-    """Return the shape of the rows of `x` (..., classes): sizes that it does not know are those of what goes by row."""
+    """Return the shape of the rows of `x` (..., classes): unknown sizes are those of what goes by row."""
     known = [each.shape for each in by_row if each.shape is not None]
     if x.shape is None:
         return known[0] if known else None
