@@ -38,7 +38,7 @@ class Callback(ChecksKeywords):
     reads_batch_logs: ClassVar[bool] = True
     """Whether it looks at the logs of single batches; if no callback does, they are not computed, and empty."""
     uses_optimizer: ClassVar[bool] = True
-    """Whether it may use the optimizer's variables. Where workers hold these in parts, the chief gets them for it."""
+    """Mark that it may use the optimizer's variables. Where workers hold these in parts, the chief gets them for it."""
 
     # Under a strategy callbacks are called in the chief alone, unless they say otherwise.
     on_all_workers: bool = False

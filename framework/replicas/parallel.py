@@ -224,7 +224,7 @@ class ParallelFit(ClusterFit):
     def _whole_optimizer(self, *names: str) -> Iterator[None]:
         """Have the chief hold all of the optimizer's variables, if it has callbacks whose methods may use them.
 
-        What these have changed is in the parts afterwards.
+        Callbacks may change it: the parts take their changes afterwards.
 
         Args:
             names: of the methods that are called.

@@ -9,7 +9,7 @@ A kernel has no estimate of its time: the thread that has called it reads a cloc
 (`anabranch_let_go`), and while it waits for those of others. Only that thread's outermost job gives back the lock, so
 nobody who waits for the lock keeps others waiting for parts.
 
-What a kernel reads and writes stays where it is, since the caller holds its operands. Who forks waits until no kernel
+The caller of a kernel holds its operands, so that they stay where they are. A thread that forks waits until no kernel
 is without the lock (`anabranch_settle`): so no part of a kernel is half done in the child process.
 """
 

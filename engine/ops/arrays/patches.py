@@ -264,18 +264,7 @@ def _patches(
     sizes = _settings(what, "size", size, axes, 1)
     steps = _settings(what, "strides", sizes if strides is None else strides, axes, 1)
     dilations = _settings(what, "dilation_rate", dilation_rate, axes, 1)
-    if padding not in ("valid", "same"):
-        raise ValueError(f"{what}: padding={padding!r} must be 'valid' or 'same'.")
-    tensor = convert_to_tensor(images)
-    if tensor.shape is None or len(tensor.shape) not in (axes + 1, axes + 2):
-        raise ValueError(
-            f"{what}: expected {axes + 1} axes, or {axes + 2} for a batch, with patches of {axes} axes; "
-            f"got shape {shape_text(tensor.shape)}."
-        )
-    single = len(tensor.shape) == axes + 1
-    batch = expand_dims(tensor, 0) if single else tensor
-    if layout == "channels_first":
-        batch = transpose(batch, (0, *range(2, axes + 2), 1))
+    batch, single = _as_batch(what, images, axes, padding, layout)
     if padding == "same":
         batch = _padded_to_strides(batch, sizes, steps, dilations)
     windows, counts = _windows(what, batch, 1, sizes, steps, dilations)
@@ -285,9 +274,35 @@ def _patches(
         values = values * length
     order = (0, *between, *within, 2 * axes + 1)
     patches = reshape(transpose(windows, order), (dim(batch, 0), *counts, values))
+    return _as_given(patches, axes, layout, single)
+
+
+def _as_batch(what: str, given: TensorLike, axes: int, padding: str, layout: str) -> tuple[Tensor, bool]:
+    """Return a batch with channels last of what was given, and whether that was a single one.
+
+    Raises:
+        ValueError: `padding` is unknown, or the number of axes does not fit.
+    """
+    if padding not in ("valid", "same"):
+        raise ValueError(f"{what}: padding={padding!r} must be 'valid' or 'same'.")
+    tensor = convert_to_tensor(given)
+    if tensor.shape is None or len(tensor.shape) not in (axes + 1, axes + 2):
+        raise ValueError(
+            f"{what}: expected {axes + 1} axes, or {axes + 2} for a batch, with patches of {axes} axes; "
+            f"got shape {shape_text(tensor.shape)}."
+        )
+    single = len(tensor.shape) == axes + 1
+    batch = expand_dims(tensor, 0) if single else tensor
     if layout == "channels_first":
-        patches = transpose(patches, (0, axes + 1, *range(1, axes + 1)))
-    return squeeze(patches, 0) if single else patches
+        batch = transpose(batch, (0, *range(2, axes + 2), 1))
+    return batch, single
+
+
+def _as_given(batch: Tensor, axes: int, layout: str, single: bool) -> Tensor:
+    """Return a batch with channels last in the layout that was given, without its first axis if it is a single one."""
+    if layout == "channels_first":
+        batch = transpose(batch, (0, axes + 1, *range(1, axes + 1)))
+    return squeeze(batch, 0) if single else batch
 
 
 def _padded_to_strides(x: Tensor, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Tensor:
@@ -352,22 +367,9 @@ def reconstruct_patches(
             f"got {strides!r}. "
             "Use ops.fold to add up overlaps."
         )
-    if padding not in ("valid", "same"):
-        raise ValueError(f"{what}: padding={padding!r} must be 'valid' or 'same'.")
-    tensor = convert_to_tensor(patches)
-    if tensor.shape is None or len(tensor.shape) not in (axes + 1, axes + 2):
-        raise ValueError(
-            f"{what}: expected {axes + 1} axes, or {axes + 2} for a batch, with patches of {axes} axes; "
-            f"got shape {shape_text(tensor.shape)}."
-        )
-    single = len(tensor.shape) == axes + 1
-    batch = expand_dims(tensor, 0) if single else tensor
-    if layout == "channels_first":
-        batch = transpose(batch, (0, *range(2, axes + 2), 1))
+    batch, single = _as_batch(what, patches, axes, padding, layout)
     images = _joined(batch, sizes, target, padding)
-    if layout == "channels_first":
-        images = transpose(images, (0, axes + 1, *range(1, axes + 1)))
-    return squeeze(images, 0) if single else images
+    return _as_given(images, axes, layout, single)
 
 
 def _joined(patches: Tensor, sizes: Sequence[int], target: Sequence[int], padding: str) -> Tensor:
