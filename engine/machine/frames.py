@@ -195,8 +195,8 @@ class Frames:
             return None
         return self.open(run, (*iteration.tag[:-1], number))
 
-    def open(self, run: FrameRun, tag: Tag, hold: int = 0) -> Iteration:
-        """Begin the next iteration of a run."""
+    def open(self, run: FrameRun, tag: Tag, hold: int = 0, is_oldest: bool = False) -> Iteration:
+        """Begin the next iteration of a run; `is_oldest`: those before it are over."""
         plan = run.plan
         opened = Iteration()
         opened.run = run
@@ -213,6 +213,8 @@ class Frames:
             run.first = run.oldest = opened
         run.last = opened
         run.newest = number
+        if is_oldest:
+            run.oldest = opened
         alive = number - run.oldest.number + 1
         if alive > plan.peak:
             plan.peak = alive if run.oldest.left else alive - 1 or 1
@@ -291,22 +293,24 @@ class Frames:
                 if not run.waiting:
                     self._end(run)
                     return
-                following = self.open(run, (*iteration.tag[:-1], iteration.number + 1))
-                run.oldest = following
+                self._admit(run, iteration.tag, is_oldest=True)
                 iteration.next = None
-                self._flush(run, following)
                 return
             run.oldest = following
             iteration.next = None  # the first one is kept: it must not keep the others
             if run.waiting:
-                newest = self.open(run, (*iteration.tag[:-1], run.newest + 1))
-                self._flush(run, newest)
+                self._admit(run, iteration.tag)
             if following.left or run.oldest is not following:
                 return
             iteration = following
 
-    def _flush(self, run: FrameRun, opened: Iteration) -> None:
+    def _admit(self, run: FrameRun, tag: Tag, is_oldest: bool = False) -> None:
+        """Begin the iteration for which tokens wait, and deliver these.
+
+        They are taken first: mail that the iteration finds may wait for the one behind it.
+        """
         waiting, run.waiting = run.waiting, []
+        opened = self.open(run, (*tag[:-1], run.newest + 1), is_oldest=is_oldest)
         for deliver, value in waiting:
             deliver(opened, value)
 

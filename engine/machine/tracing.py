@@ -42,13 +42,13 @@ class TracedFrames(Frames):
 
     step: TracedStep
 
-    def open(self, run: FrameRun, tag: Tag, hold: int = 0) -> Iteration:
+    def open(self, run: FrameRun, tag: Tag, hold: int = 0, is_oldest: bool = False) -> Iteration:
         if run.parent is not None:
             began = self.step.now()
             if run.newest < 0:
                 self.step.begun[run.plan, tag[:-1]] = (began, run.plan.name)
             self.step.begun[run.plan, tag] = (began, f"iteration {tag[-1]}")
-        return super().open(run, tag, hold)
+        return super().open(run, tag, hold, is_oldest)
 
     def finished(self, iteration: Iteration) -> None:
         run = iteration.run
