@@ -123,8 +123,8 @@ def differ(own: str, others: Sequence[str], text: str, other_text: str) -> str:
     own_line, other_line = (_around(line, column) for line in lines)
     return (
         f"{' and '.join(others)} lowered the step to another program than {own}. Run the same version of anabranch and "
-        "NumPy, with the same settings (ab.config), on all tasks. As text, the programs differ first in line "
-        f"{number}:\n  {own}: {own_line}\n  {others[0]}: {other_line}"
+        "NumPy, with the same settings (ab.config, ANABRANCH_KERNELS), on all tasks. As text, the programs differ "
+        f"first in line {number}:\n  {own}: {own_line}\n  {others[0]}: {other_line}"
     )
 
 

@@ -61,12 +61,14 @@ def unnumbered(name: str) -> str:
     return re.sub(r"_\d+(?=[/_]|$)", "", name)
 
 
-def _without_numbers(config: object) -> Any:
-    """Return a configuration with such names."""
+def _comparable(config: object) -> Any:
+    """Return a configuration with such names, and without learning rates that are numbers: of inner optimizers, too."""
     if isinstance(config, dict):
-        found = {key: _without_numbers(value) for key, value in config.items()}
+        found = {key: _comparable(value) for key, value in config.items()}
+        if not isinstance(config.get("learning_rate"), dict):
+            found.pop("learning_rate", None)
         return found | {"name": unnumbered(config["name"])} if isinstance(config.get("name"), str) else found
-    return [_without_numbers(each) for each in config] if isinstance(config, (list, tuple)) else config
+    return [_comparable(each) for each in config] if isinstance(config, (list, tuple)) else config
 
 
 def _as_text(value: object) -> str:
@@ -75,10 +77,7 @@ def _as_text(value: object) -> str:
         config = serialize_keras_object(value)
     except (TypeError, ValueError):  # no file can have it
         return type(value).__name__
-    settings = config.get("config") if isinstance(config, dict) else None
-    if isinstance(settings, dict) and not isinstance(settings.get("learning_rate"), dict):
-        config = {**config, "config": {name: each for name, each in settings.items() if name != "learning_rate"}}
-    return json.dumps(_without_numbers(config), sort_keys=True, default=lambda each: type(each).__name__)
+    return json.dumps(_comparable(config), sort_keys=True, default=lambda each: type(each).__name__)
 
 
 def check_alike(worker: str, own: Mapping[str, object], leader: str, others: Mapping[str, object]) -> None:

@@ -216,7 +216,7 @@ class ParallelFit(ClusterFit):
         with self._whole_optimizer("on_epoch_end"):
             hooks.on_epoch_end(epoch, logs)
         found = self._share_changes(before, plain({name: logs[name] for name in logs if name not in names}))
-        for name in found.keys() - logs.keys():  # such as the learning rate, of which a callback of the chief notes it
+        for name in [name for name in found if name not in logs]:  # such as a learning rate that a callback has noted
             self.model.history.history.setdefault(name, []).append(found[name])
         return logs | found
 

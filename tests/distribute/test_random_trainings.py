@@ -23,8 +23,9 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def plain(without_kernels: None) -> None:
+def plain(without_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ab.config.set_floatx("float64")
+    monkeypatch.setenv("ANABRANCH_KERNELS", "0")  # of all tasks, those with the parameters included
 
 
 def of_worker(values: Any, worker: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from anabranch.engine.common.nest import flatten, map_structure
 CLASSES = 3
 _BEST = "best.weights.h5"
 _KINDS = ("numbers", "classes", "labels")
+# With an epsilon that is above rounding: gradients that are 0 but for it would be divided by their own size.
 _OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("SGD", {}),
     ("SGD", {"momentum": 0.9, "nesterov": True}),
@@ -30,7 +31,7 @@ _OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adamax", {"epsilon": 0.01}),
     ("Ftrl", {"l1_regularization_strength": 0.01}),
     ("Lamb", {"epsilon": 0.01}),
-    ("Adafactor", {}),
+    ("Adafactor", {"epsilon_1": 1e-4}),
 ]
 _CLIPPINGS: list[dict[str, Any]] = [{}, {"clipnorm": 0.3}, {"clipvalue": 0.05}, {"global_clipnorm": 0.5}]
 _OPTIONS: list[dict[str, Any]] = [

@@ -8,14 +8,12 @@ strategy can't train the model.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["ANABRANCH_KERNELS"] = "0"
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
