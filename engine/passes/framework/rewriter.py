@@ -203,7 +203,7 @@ class Rewriter:
         """Let an operation compute something else: its outputs, name, device and line stay.
 
         Args:
-            operation: a live operation; its outputs keep their specs, which must be those of the new op.
+            operation: a live operation; its outputs keep their specs, which must be those of the new op. See `narrow`.
             op: the new definition.
             inputs: the new inputs, of the same graph; by default they stay.
         """
@@ -230,7 +230,7 @@ class Rewriter:
         for user in users:
             self.set_inputs(user, [new if tensor is old else tensor for tensor in user.inputs])
         if new.spec != old.spec and not isinstance(old.operation.graph, Region):
-            self._narrow(users)
+            self.narrow(users)
         hidden, self._is_changed = uses.hidden.pop(old, 0), True
         if not hidden and old not in uses.named:
             return
@@ -248,7 +248,9 @@ class Rewriter:
                     new if own is old else own: new if other is old else other for own, other in op.cotangents.items()
                 }
 
-    def _narrow(self, pending: list[Operation]) -> None:
+    def narrow(self, operations: Sequence[Operation]) -> None:
+        """Give outputs around regions the narrower specs that follow from their operations; so on to what uses them."""
+        pending = [*operations]
         while pending:
             operation = pending.pop()
             if operation.op.regions:

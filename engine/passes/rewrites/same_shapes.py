@@ -66,6 +66,7 @@ def _sum_over_axes(match: Match, step: Rewriter) -> Change | None:
     axes = (*range(extra), *ones)
     x = match["x"]
     step.update(match["change"], Sum(axes, not extra, accumulator_of(x.dtype)), [x])
+    step.narrow([match["change"]])  # of a size of 1 the operation before may not have known
     return Change(match["change"], f"is a sum over axes {list(axes)}")
 
 
