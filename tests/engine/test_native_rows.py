@@ -12,8 +12,10 @@ from natives.comparing import check_against_numpy, kernel_types
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.codegen.gather import rows as row_code
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.ops.arrays.gathering import checked_positions
 from anabranch.engine.ops.arrays.sorting import UniquePositions
 from anabranch.engine.runtime.program import Program
 
@@ -228,3 +230,35 @@ def test_columns_of_parts_of_wider_rows(dtype: str, index: str, places: tuple[in
         for place, column in zip(chosen.reshape(-1), cotangents.reshape(len(fed), chosen.size).T, strict=True):
             expected[:, place] += column
         np.testing.assert_array_equal(gradient, expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("places", [(351,), (40, 30)])
+def test_columns_at_constant_places(places: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked at once for each width of rows, whichever widths come in turn."""
+    rng = np.random.default_rng(0)
+    chosen = rng.integers(-90, 90, places).astype("int32")
+    with ab.Graph().as_default() as graph:
+        x, dy = ab.placeholder((None, None), "float32"), ab.placeholder((None, *places), "float32")
+        taken = ab.ops.take(x, ab.constant(chosen), axis=1)
+        fetches = [symbol_of(taken), symbol_of(ab.convert_to_tensor(ab.gradients(taken, [x], dy)[0]))]
+    program = Program(graph, fetches, [x, dy])
+    looks: list[int] = []
+
+    def look(xp: Any, indices: Any, size: int, axis: int, wrap: bool) -> Any:
+        looks.append(size)
+        return checked_positions(xp, indices, size, axis, wrap)
+
+    monkeypatch.setattr(row_code, "checked_positions", look)
+    cotangents = rng.uniform(-1, 1, (96, *places)).astype("float32")
+    for size in (90, 90, 120, 90):
+        fed = rng.uniform(-1, 1, (96, size)).astype("float32")
+        found, gradient = program(fed, cotangents)
+        np.testing.assert_array_equal(found, fed.take(chosen, 1))
+        expected = np.zeros(fed.shape, "float32")
+        np.add.at(expected.T, chosen.reshape(-1), cotangents.reshape(96, -1).T)
+        np.testing.assert_array_equal(gradient, expected)
+    assert looks == [90, 90, 120, 120, 90, 90]  # taking and putting
+    for _ in range(2):
+        with pytest.raises(IndexError, match=r"out of bounds for axis 1 with size 60"):
+            program(rng.uniform(-1, 1, (96, 60)).astype("float32"), cotangents)

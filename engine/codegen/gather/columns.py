@@ -52,8 +52,8 @@ def column_putter(dtype: Any) -> Callable[[Any, Any, int], Any]:
 
 
 def has_rows(array: Any, dtype: Any) -> bool:
-    """Test whether an array is of `dtype`, its rows at one distance, each of elements one behind the other."""
-    if not is_plain_array(array) or not array.flags.aligned or array.dtype != native_dtype(dtype):
+    """Test whether an array is of a dtype of NumPy's own, its rows at one distance, their elements side by side."""
+    if not is_plain_array(array) or not array.flags.aligned or array.dtype != dtype:
         return False
     if array.flags.c_contiguous:
         return array.ndim > 0

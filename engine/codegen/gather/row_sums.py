@@ -46,7 +46,7 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
         return None
     if whole.dtype.name not in _ELEMENTS or positions.dtype.name != "int64":
         return None
-    dtype, run = np.dtype(whole.dtype.name), _function(_ELEMENTS[whole.dtype.name])
+    dtype, run = np.dtype(whole.dtype.name), _function(_ELEMENTS[whole.dtype.name], op.repeats > 1)
 
     def add(positions: Any, rows: Any, scale: Any = 1) -> Any:
         whole = own_memory(op.variable)
@@ -70,7 +70,7 @@ def rows_runner(operation: Operation) -> Updating | None:
     base, *others = (spec for spec in specs if isinstance(spec, TensorSpec))
     if len(others) < 2 or not base.rank or op.axis % base.rank or base.dtype.name not in _ELEMENTS:
         return None
-    dtype, run = np.dtype(base.dtype.name), _function(_ELEMENTS[base.dtype.name])
+    dtype, run = np.dtype(base.dtype.name), _function(_ELEMENTS[base.dtype.name], False)
 
     def over(out: Any, values: Any, indices: Any) -> Any:
         fits = is_plain(out) and is_plain(values) and values.dtype == dtype == out.dtype
@@ -103,7 +103,7 @@ def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
         return None
     if ids.dtype.name not in ("int32", "int64"):
         return None
-    dtype, run = np.dtype(rows.dtype.name), _function(_ELEMENTS[rows.dtype.name])
+    dtype, run = np.dtype(rows.dtype.name), _function(_ELEMENTS[rows.dtype.name], op.repeats > 1)
 
     def sum_of_repeated(rows: Any, ids: Any, count: Any) -> Any:
         positions = np.ascontiguousarray(ids, np.int64)
@@ -150,23 +150,23 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
 
 
 @cache
-def _function(element: str) -> LaterFunction:
-    """Return a compiled function of the address of its numbers."""
+def _function(element: str, repeats: bool) -> LaterFunction:
+    """Return a compiled function of the address of its numbers; `repeats`: several positions take the same row."""
 
     def text() -> str:
-        return _print_task(element) + print_entry("row_sums", _FIELDS)
+        return _print_task(element, repeats) + print_entry("row_sums", _FIELDS)
 
     return library.later(f"row sums {element}\n{text()}", text, "row_sums")
 
 
-def _print_task(element: str) -> str:
+def _print_task(element: str, repeats: bool) -> str:
     code = FunctionBuilder("row_sums_task", ["ptr %context", "i64 %part"])
     fields = Fields(code, "%context", _FIELDS)
     ids, count, width = fields.address("ids", "i64"), fields["count"], fields["width"]
     own = code.at("i64", fields.address("lists", "i64"), code.mul("%part", count))
     listed = _print_list(code, ids, own, count, fields["parts"])
     table, rows = fields.address("table", element), fields.address("rows", element)
-    repeats, last = fields["repeats"], code.sub(listed, 1)
+    each, last = fields["repeats"], code.sub(listed, 1)
     scale = code.load(element, fields.address("scale", element))
     with code.loop(0, listed) as turn:
         ahead = code.load("i64", ids, code.load("i64", own, code.least(code.add(turn, _AHEAD), last)))
@@ -174,7 +174,9 @@ def _print_task(element: str) -> str:
         code.prefetch(element, coming, 0, width, to_write=True)
         number = code.load("i64", own, turn)
         target = code.at(element, table, code.mul(code.load("i64", ids, number), width))
-        source = code.at(element, rows, code.mul(code.div(number, repeats), width))
+        # A division by a number that is not known takes as long as adding a row.
+        taken = code.div(number, each) if repeats else number
+        source = code.at(element, rows, code.mul(taken, width))
         _print_row(code, element, source, target, width, scale)
     return code.text()
 

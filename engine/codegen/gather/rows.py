@@ -20,8 +20,10 @@ from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import is_plain_array
 from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol
 from ...ops.arrays.gathering import PutRows, Take, checked_positions
 from ...ops.arrays.segments import SegmentSum
+from ...ops.base import Constant
 from ...ops.containers.indexed_slices import AssignRows, own_memory
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
 from ..elementwise.bound import native_dtype
@@ -60,7 +62,7 @@ def take_runner(operation: Operation) -> Runner | None:
     if ids.shape is not None and math.prod([dim or few for dim in (*before, *ids.shape)]) * width < few:
         return None
     if is_last:
-        return _columns_runner(op, table, few)
+        return _columns_runner(op, table, _column_positions(operation.inputs[1], op.axis, op.wrap), few)
     row = tuple(int(size or 0) for size in (table.shape or ())[axis + 1 :])
     index = np.dtype("int64") if axis else np.dtype(ids.dtype.name)
     kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * index.itemsize}")
@@ -90,16 +92,36 @@ def take_runner(operation: Operation) -> Runner | None:
     return take_later if axis else take
 
 
-def _columns_runner(op: Take, table: TensorSpec, fewest: int) -> Runner:
+def _column_positions(ids: Symbol, axis: int, wrap: bool) -> Callable[[Any, int], Any]:
+    """Return the function that counts columns from the front of so many; those of a constant once."""
+
+    def counted(ids: Any, size: int) -> Any:
+        return _numbered(checked_positions(np, ids, size, axis, wrap), 1, size)
+
+    if not isinstance(ids.operation.op, Constant):
+        return counted
+    found: dict[int, Any] = {}
+
+    def kept(ids: Any, size: int) -> Any:
+        positions = found.get(size)
+        if positions is None:
+            positions = counted(ids, size)
+            found.clear()
+            found[size] = positions
+        return positions
+
+    return kept
+
+
+def _columns_runner(op: Take, table: TensorSpec, positions_of: Callable[[Any, int], Any], fewest: int) -> Runner:
     """Return a runner of a `Take` along the last of several axes."""
-    take = column_taker(table.dtype)
+    take, native = column_taker(table.dtype), native_dtype(table.dtype)
 
     def take_columns(x: Any, ids: Any) -> Any:
         outer, size = x.shape[:-1], x.shape[-1]
-        if math.prod(outer) * ids.size < fewest or not has_rows(x, table.dtype):
+        if math.prod(outer) * ids.size < fewest or not has_rows(x, native):
             return op.run(np, x, ids)
-        positions = _numbered(checked_positions(np, ids, size, op.axis, op.wrap), 1, size)
-        return take(x, positions).reshape((*outer, *ids.shape))
+        return take(x, positions_of(ids, size)).reshape((*outer, *ids.shape))
 
     return take_columns
 
@@ -165,16 +187,16 @@ def put_runner(operation: Operation) -> Runner | None:
         return None
     run = _function("sum", "i64", "float" if values.dtype.itemsize == 4 else "double")
     axis = op.axis % (values.rank - ids.rank + 1)
-    values_dtype, put_columns = values.dtype, column_putter(values.dtype)
+    native, put_columns = native_dtype(values.dtype), column_putter(values.dtype)
+    positions_of = _column_positions(operation.inputs[1], axis, op.wrap)
 
     def put_rows(values: Any, ids: Any, shape: Any) -> Any:
         sizes = tuple(int(size) for size in shape)
         before, after = sizes[:axis], sizes[axis + 1 :]
         if before and not after and values.shape == before + ids.shape and ids.size:
             rows = values if ids.ndim == 1 else values.reshape((*before, ids.size))
-            if has_rows(rows, values_dtype):
-                positions = _numbered(checked_positions(np, ids, sizes[axis], axis, op.wrap), 1, sizes[axis])
-                return put_columns(rows, positions, sizes[axis])
+            if has_rows(rows, native):
+                return put_columns(rows, positions_of(ids, sizes[axis]), sizes[axis])
         if not is_plain(values) or not values.size or values.shape != before + ids.shape + after:
             return op.run(np, values, ids, shape)
         outer, inner = math.prod(before), math.prod(after)
