@@ -46,6 +46,13 @@ def _known_size(match: Match, site: Site) -> Rewrite:
     return None if known is None or elements(known) > 2**31 - 1 else Constant(np.int32(elements(known)))
 
 
+def _known_shape(match: Match, site: Site) -> Rewrite:
+    """Rewrite a reshape to a vector that is known to one whose shape is part of the op: a view, without numbers."""
+    sizes, wanted = shape_of(match["x"]), tuple([int(size) for size in match["shape"]])
+    fits = sizes is not None and min(wanted, default=0) >= 0 and elements(sizes) == elements(wanted)
+    return site.make(Reshape(wanted), match["x"]) if fits else None
+
+
 def _known_entries(match: Match, site: Site) -> Rewrite:
     """Make sizes that are constants part of the op."""
     op, (x, *entries) = match["shaped"].op, match["shaped"].inputs
@@ -332,6 +339,7 @@ RULES = (
         op(BroadcastTo, Fill, Reshape, of=[ANY, constant("size")], name="shaped"),
         _known_entries,
     ),
+    Rule("reshapes to shapes that are known", op(ReshapeToShape, of=[_x, constant("shape")]), _known_shape),
     Rule("rows of known shapes", op(FlattenRows, of=[_x]), _known_rows),
     Rule("rows under known sizes", op(UnflattenRows, of=[_x, constant("shape")]), _rows_put_back),
     Rule("transposes that change nothing", _transpose(of=[_x]), _no_transpose),
