@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,16 @@ from ...autodiff.custom_gradient import CustomGradient
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
+from ...ops.arrays.creation import PutDiagonal
+from ...ops.arrays.gathering import PutAlongAxis, PutRows
+from ...ops.arrays.indexing import PutItem
 from ...ops.base import Cast, Constant
+from ...ops.math.reduced import BroadcastReduced
+from ...ops.neural.convolution import ConvFilterGrad, ConvInputGrad
+from ...ops.neural.pooling import AveragePoolGrad, MaxPoolGrad
+from ...ops.neural.softmax import PlaceClass
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
+from ...ops.signal.fourier import InverseRealTransformBack, RealTransformBack
 from ..rewrites import algebra, algebra_arrays, algebra_normalised, algebra_products, algebra_shapes
 from .rules import Rewrite, table_of
 
@@ -44,6 +53,24 @@ def _to_shape(op: Any, inputs: Sequence[Symbol]) -> Rewrite:
     return type(op)(wanted) if op.shape != wanted else None
 
 
+def _shaped_by(place: int) -> Callable[[Any, Sequence[Symbol]], Rewrite]:
+    """Return the rule that notes the sizes of a result, where the input at `place` that holds them is a constant.
+
+    The gradients of a step with open sizes hold them as vectors, which are constants once shapes have been fed.
+    """
+
+    def note(op: Any, inputs: Sequence[Symbol]) -> Rewrite:
+        known, wanted = op.shape, _constant_shape(inputs[place])
+        if wanted is None or known == wanted or min(wanted, default=0) < 0:
+            return None
+        fits = known is None or len(known) == len(wanted)
+        for declared, size in zip(known or (), wanted, strict=False):
+            fits = fits and declared in (None, size)
+        return replace(op, shape=wanted) if fits else None
+
+    return note
+
+
 def _zeros(op: ZerosOfShape, inputs: Sequence[Symbol]) -> Rewrite:
     wanted = _constant_shape(inputs[0])
     return ZerosOfShape(wanted, op.dtype) if wanted is not None and wanted != op.shape else None
@@ -59,9 +86,21 @@ def _custom_gradient(op: CustomGradient, inputs: Sequence[Symbol]) -> Rewrite:
 
 
 RULES: dict[type[Op], Callable[[Any, Sequence[Symbol]], Rewrite]] = {
+    AveragePoolGrad: _shaped_by(1),
+    BroadcastReduced: _shaped_by(1),
     BroadcastToShape: _to_shape,
     Cast: _cast,
+    ConvFilterGrad: _shaped_by(2),
+    ConvInputGrad: _shaped_by(2),
     CustomGradient: _custom_gradient,
+    InverseRealTransformBack: _shaped_by(1),
+    MaxPoolGrad: _shaped_by(2),
+    PlaceClass: _shaped_by(2),
+    PutAlongAxis: _shaped_by(2),
+    PutDiagonal: _shaped_by(1),
+    PutItem: _shaped_by(1),
+    PutRows: _shaped_by(2),
+    RealTransformBack: _shaped_by(1),
     ReshapeToShape: _to_shape,
     ShapeOf: _shape_of,
     SumToShape: _to_shape,
