@@ -63,7 +63,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     untracked = (
         Layer.untracked
         | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics", "_read_logs_program"}
-        | {"optimizer"}
+        | {"optimizer", "_trained_states"}
     )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

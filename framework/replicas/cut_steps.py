@@ -40,7 +40,7 @@ class CutSteps:
     def __init__(self, model: Any, strategy: Any) -> None:
         self.model = model
         self.strategy = strategy
-        self._tracers: dict[tuple[str, tuple[int, ...]], StepTracer] = {}
+        self._tracers: dict[tuple[str, tuple[object, ...]], StepTracer] = {}
         self._traced: set[str] = set()  # kinds of steps that were built once
         self.check()
 
@@ -113,7 +113,7 @@ class CutSteps:
         with self.placed():
             sums = self.build_sums(tracer, layout, tensors)
             tracer.build_updates(sums)
-            self.model._trained_variables = self.model.trainable_variables
+            self.model._note_trained()
             if not tracer.log_names:
                 return []
             self.model._log_names["train", layout.key] = tracer.log_names
@@ -122,7 +122,7 @@ class CutSteps:
             return tracer.build_logs({variable: value for variable, value in pairs if variable in logged})
 
     def _tracer(self, layout: Layout, tensors: list[Tensor]) -> StepTracer:
-        key = layout.key, tuple(id(variable) for variable in self.model.trainable_variables)
+        key = layout.key, self.model._trained_state()
         if key not in self._tracers:
             self.check()
             with eagerly():
@@ -131,7 +131,7 @@ class CutSteps:
                 tracer = StepTracer(self.model, self.strategy, like_batch(layout, tensors))
                 for variable, value in before:
                     variable.assign(value)
-            key = layout.key, tuple(id(variable) for variable in self.model.trainable_variables)
+            key = layout.key, self.model._trained_state()  # it may have got its weights just now
             self._tracers[key] = tracer
             self._traced.add("train")
         return self._tracers[key]

@@ -75,6 +75,7 @@ class StepMethods:
         self._loss_tracker: Mean
         self._is_building_step = False
         self._trained_variables: list[Variable] = []
+        self._trained_states: set[tuple[object, ...]] = set()  # for which training steps were built
         self._read_logs_program: tuple[Program, list[Any], Logs, int] | None = None
         self._steps_on_cluster: object = None  # what makes the steps of `train_on_batch` with other workers
         self._splits: dict[tuple[str, str], bool] = {}  # by kind of step and layout: whether workers may share a pass
@@ -95,6 +96,7 @@ class StepMethods:
         self._found_metrics = None
         self._read_logs_program = None
         self._splits.clear()
+        self._trained_states.clear()
         self._steps_on_cluster = None
 
     # --- what a subclass may override -----------------------------------------------------------------------
@@ -297,8 +299,18 @@ class StepMethods:
 
     def _build_train_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         fetches = self._build_logged_step("train", self.train_step, layout, tensors)
-        self._trained_variables = self.trainable_variables
+        self._note_trained()
         return fetches
+
+    def _note_trained(self) -> None:
+        """Keep for which variables and layers a training step was built just now."""
+        self._trained_variables = self.trainable_variables
+        self._trained_states.add(self._trained_state())
+
+    def _trained_state(self) -> tuple[object, ...]:
+        """Return which variables and layers are trained: a layer's call may depend on that, too."""
+        layers = [(id(layer), layer.trainable) for layer in self._flatten_layers()]
+        return (*[id(variable) for variable in self.trainable_variables], *layers)
 
     def _build_test_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         return self._build_logged_step("test", self.test_step, layout, tensors)

@@ -172,7 +172,7 @@ class Trainer(PassMethods):
         return None
 
     def _prepare(self, what: str) -> None:
-        """Check that the model is compiled; drop programs that were built for other trainable variables."""
+        """Check that the model is compiled; drop training steps that were built for other trainable layers."""
         if not self.compiled:
             raise ValueError(f"Model {self.name!r} must be compiled before {what}(): call model.compile(...) first.")
         if in_explicit_graph():
@@ -182,10 +182,11 @@ class Trainer(PassMethods):
             )
         if not what.endswith("_on_batch"):  # single steps must be quick; after a change of `trainable`, compile again
             self._found_metrics = None
-            variables = self.trainable_variables
-            if [id(v) for v in variables] != [id(v) for v in self._trained_variables]:
+            self._trained_variables = self.trainable_variables
+            if self._trained_states - {self._trained_state()}:
                 self._steps["train"].clear()
-                self._trained_variables = variables
+                self._trained_states.clear()
+                self._steps_on_cluster = None
 
     def _renew_optimizer(self) -> None:
         """Put an optimizer without state in the place of one that has some."""

@@ -95,6 +95,33 @@ def test_freezing_a_layer_takes_effect_at_the_next_fit() -> None:
     assert not np.array_equal(last[0], model.layers[1].get_weights()[0])
 
 
+def test_freezing_a_layer_without_trainable_weights_takes_effect_at_the_next_fit() -> None:
+    statistics = layers.BatchNormalization(center=False, scale=False)
+    model = ab.Sequential([ab.Input((3,)), statistics, layers.Dense(2)])
+    model.compile("sgd", "mse")
+    x, y = rows()
+    model.fit(x, y, verbose=0)
+    statistics.trainable = False
+    before = statistics.get_weights()
+    model.fit(x, y, verbose=0)
+    np.testing.assert_array_equal(before, statistics.get_weights())
+    statistics.trainable = True
+    model.fit(x, y, verbose=0)
+    assert not np.array_equal(before, statistics.get_weights())
+
+
+def test_fit_takes_notice_of_frozen_layers_behind_single_steps_on_other_shapes() -> None:
+    model = regression()
+    x, y = rows()
+    model.fit(x, y, batch_size=len(x), verbose=0)
+    frozen = model.layers[0]
+    frozen.trainable = False
+    before = frozen.get_weights()
+    model.train_on_batch(x[:3], y[:3])
+    model.fit(x, y, batch_size=len(x), verbose=0)
+    np.testing.assert_array_equal(before[0], frozen.get_weights()[0])
+
+
 def test_compiling_again_trains_with_the_new_loss() -> None:
     model = regression()
     x, y = rows()
