@@ -48,6 +48,13 @@ from .updates import Updates, constrain
 
 LearningRate = float | LearningRateSchedule | Callable[[], Any]
 
+_replaced_rates = 0
+
+
+def replaced_rates() -> int:
+    """Return how often optimizers of this process got other schedules, which steps that were built do not have."""
+    return _replaced_rates
+
 
 class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     """An optimizer: it turns gradients into assignments. Subclasses define `build` and `update_step`.
@@ -273,6 +280,8 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         if callable(value):
+            global _replaced_rates
+            _replaced_rates += 1
             self._compiled.pop("learning_rate", None)
             self._compiled.pop("apply", None)
             if isinstance(self._learning_rate, Variable):

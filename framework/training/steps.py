@@ -22,6 +22,7 @@ from ...engine.session.targets import Remote
 from ...engine.summaries.scopes import recording
 from ...layers.core.layer_state import replacements
 from ...layers.core.shape_programs import STATIC_PROGRAMS, ShapePrograms
+from ...optim.optimizer import replaced_rates
 from ..data.adapters import Batch, Layout
 from .carried_steps import StepGraph, carried_loop
 
@@ -52,6 +53,7 @@ class StepPrograms:
         self._devices = devices_version()
         self._recording = recording()
         self._replacements = replacements()
+        self._rates = replaced_rates()
         self._programs: dict[Hashable, Program] = {}
         self._families: dict[Hashable, ShapePrograms] = {}
         self._loops: dict[Hashable, tuple[int, Program]] = {}
@@ -97,9 +99,9 @@ class StepPrograms:
         return program
 
     def _check_scopes(self) -> None:
-        """Forget the programs if devices were declared, summaries go to another writer, or weights were replaced."""
-        made_for = (self._devices, self._recording, self._replacements)
-        if made_for != (devices_version(), recording(), replacements()):
+        """Forget the programs if devices, the writer of summaries, weights, or schedules of rates are others."""
+        made_for = (self._devices, self._recording, self._replacements, self._rates)
+        if made_for != (devices_version(), recording(), replacements(), replaced_rates()):
             self.clear()
 
     @property
@@ -138,6 +140,7 @@ class StepPrograms:
         self._devices = devices_version()
         self._recording = recording()
         self._replacements = replacements()
+        self._rates = replaced_rates()
         self._programs.clear()
         self._families.clear()
         self._loops.clear()

@@ -122,6 +122,19 @@ def test_fit_takes_notice_of_frozen_layers_behind_single_steps_on_other_shapes()
     np.testing.assert_array_equal(before[0], frozen.get_weights()[0])
 
 
+def test_a_schedule_that_replaces_the_learning_rate_takes_effect_at_the_next_step() -> None:
+    x, y = rows()
+    model = regression()
+    optimizer: Any = model.optimizer
+    model.fit(x, y, batch_size=len(x), verbose=0)
+    optimizer.learning_rate = ab.optim.schedules.ExponentialDecay(0.0, 1, 0.5)
+    before = model.get_weights()
+    model.train_on_batch(x, y)
+    model.fit(x, y, batch_size=len(x), verbose=0)
+    for found, wanted in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_compiling_again_trains_with_the_new_loss() -> None:
     model = regression()
     x, y = rows()
