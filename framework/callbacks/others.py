@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...engine.queues.writing import writing_together
 from .base import Callback, Logs
 from .progress import Progress, make_progress, resolve_verbose
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _TIMEOUT = 10.0  # seconds
 
@@ -182,12 +185,12 @@ class SwapEMAWeights(Callback):
     >>> history = model.fit([[1.0]], [[2.0]], verbose=0, validation_data=([[1.0]], [[2.0]]), callbacks=SwapEMAWeights())
     """
 
-    kept_attributes = ("_is_swapped",)
+    kept_attributes = ("_weights",)
 
     def __init__(self, swap_on_epoch: bool = False) -> None:
         super().__init__()
         self.swap_on_epoch = swap_on_epoch
-        self._is_swapped = False
+        self._weights: list[Array] | None = None  # aside, while their averages are in place
 
     def _pairs(self) -> list[tuple[Any, Any]]:
         """Return the weights, each with its average."""
@@ -202,28 +205,27 @@ class SwapEMAWeights(Callback):
         return [pair for of_one in pairs for pair in of_one]
 
     def _swap(self, wanted: bool) -> None:
-        """Put the averages in place if `wanted`, else the weights themselves."""
-        if self._is_swapped == wanted:
+        """Put the averages in the places of the weights if `wanted`, else the weights back. The averages stay."""
+        if (self._weights is not None) == wanted:
             return
-        pairs = self._pairs()
-        with writing_together([variable for pair in pairs for variable in pair]):
-            for weight, average in pairs:
-                before = weight.stored_value()
-                weight.write_value(average.stored_value())
-                average.write_value(before)
-            self._is_swapped = wanted
+        weights = [weight for weight, _ in self._pairs()]
+        before = [weight.numpy() for weight in weights]
+        values = [average.numpy() for _, average in self._pairs()] if self._weights is None else self._weights
+        with writing_together(weights):
+            for weight, value in zip(weights, values, strict=True):
+                weight.assign(value)
+            self._weights = before if wanted else None
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         if self.swap_on_epoch:
             self._swap(False)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        if not self.swap_on_epoch:
-            return
-        self._swap(True)
-        if epoch == self.params["epochs"] - 1:  # `fit` puts the averages in place at its end; they are there already
-            for weight, average in self._pairs():
-                average.write_value(weight.stored_value())
+        if self.swap_on_epoch:
+            self._swap(True)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self._weights = None  # `fit` has put the averages in place for good
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
         self._swap(True)

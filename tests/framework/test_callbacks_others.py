@@ -394,6 +394,22 @@ def test_averages_are_in_place_while_the_model_is_evaluated(swap_on_epoch: bool)
     np.testing.assert_allclose(values(model), average, rtol=1e-5)
 
 
+@pytest.mark.parametrize("swap_on_epoch", [False, True])
+def test_averages_are_in_place_behind_a_training_that_stops_early(swap_on_epoch: bool) -> None:
+    model = model_for_tests(ab.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
+    trained: list[np.ndarray] = []
+    note = LambdaCallback(on_train_batch_end=lambda batch, logs: trained.append(values(model)))
+    stop = ab.callbacks.EarlyStopping("loss", min_delta=100, patience=1)
+    swap = SwapEMAWeights(swap_on_epoch)
+    for _ in range(2):  # a callback may be used again
+        model.fit(X, Y, epochs=9, verbose=0, callbacks=[swap, note, stop])
+    assert len(trained) == 4
+    average = trained[0]
+    for each in trained[1:]:
+        average = 0.5 * average + 0.5 * each
+    np.testing.assert_allclose(values(model), average, rtol=1e-5)
+
+
 def test_averages_are_needed() -> None:
     with pytest.raises(ValueError, match=r"compile the model with an optimizer that has use_ema=True. It has <SGD"):
         model_for_tests().evaluate(X, Y, verbose=0, callbacks=[SwapEMAWeights()])

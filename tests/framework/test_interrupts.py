@@ -59,10 +59,10 @@ def test_all_variables_are_written_or_none(
     before = [variable.numpy() for variable in variables]
 
     def state() -> tuple[bytes, ...]:
-        return (*[variable.numpy().tobytes() for variable in variables], bytes([swap._is_swapped]))
+        return (*[variable.numpy().tobytes() for variable in variables], bytes([swap._weights is not None]))
 
     def restore() -> None:
-        swap._is_swapped = False
+        swap._weights = None
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
