@@ -252,11 +252,12 @@ def class_weights_to_sample_weights(
     else:
         classes = y[..., 0] if y.ndim > 1 and y.shape[-1] == 1 else y
         classes = np.round(classes).astype("int64")
+    least = int(min(classes.min(initial=0), min(class_weight, default=0)))  # labels of hinge losses are -1 and 1
     largest = int(max(classes.max(initial=0), max(class_weight, default=0)))
-    table = np.ones(largest + 1, floatx())
+    table = np.ones(largest - least + 1, floatx())
     for label, weight in class_weight.items():
-        table[int(label)] = weight
-    return table[classes]
+        table[int(label) - least] = weight
+    return table[classes - least]
 
 
 # --- sources --------------------------------------------------------------------------------------------------------

@@ -161,6 +161,13 @@ def test_class_and_sample_weights_exclude_each_other() -> None:
         as_data(X, Y, np.ones(10), class_weight={0: 1.0})
 
 
+def test_class_weights_for_labels_below_zero() -> None:
+    """Labels of hinge losses are -1 and 1; -1 may also stand for no class, which then has no weight of its own."""
+    labels = np.array([-1.0, 1.0, 1.0, -1.0])
+    np.testing.assert_array_equal(class_weights_to_sample_weights(labels, {-1: 2.0, 1: 0.5}), [2.0, 0.5, 0.5, 2.0])
+    np.testing.assert_array_equal(class_weights_to_sample_weights(labels, {0: 3.0, 1: 5.0}), [1.0, 5.0, 5.0, 1.0])
+
+
 def test_class_weights_reach_labels_of_sequences() -> None:
     model = ab.Sequential([ab.Input((5, 2)), layers.Dense(3, "softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy")
