@@ -43,6 +43,19 @@ def test_devices_train_as_one_does(seed: int, tmp_path: Path) -> None:
     assert_same(found, expected, f"{parts} microbatches of {alone.text}")
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_replicas_and_microbatches_of_the_same_rows_train_alike(seed: int, tmp_path: Path) -> None:
+    """Each has the statistics of its own rows for `BatchNormalization`, whose averages are means over them."""
+    ab.config.set_devices(cpu=2)
+    replicas = made(seed, DataParallel(devices=["cpu:0", "cpu:1"]), is_by_row=False)
+    (tmp_path / "replicas").mkdir()
+    expected = replicas.results(tmp_path / "replicas")
+    for stages in range(1, min(2, sum(layer.count_params() > 0 for layer in replicas.model.layers)) + 1):
+        (tmp_path / f"{stages}").mkdir()
+        found = made(seed, Pipeline(stages, microbatches=2), is_by_row=False).results(tmp_path / f"{stages}")
+        assert_same(found, expected, f"{stages} stages of {replicas.text}")
+
+
 class Interrupts(callbacks.Callback):
     """Ends a run behind so many batches."""
 

@@ -191,18 +191,20 @@ class RandomTraining(RandomModel):
     Args:
         seed: of the draws.
         draws: whether layers draw numbers by row.
+        is_by_row: whether an output depends on no other row. If not, all batches have even numbers of rows, so that
+            two replicas and two microbatches have the same.
 
     Attributes:
         text: what was drawn, for messages.
         steps: how many steps an epoch has at most, and how many epochs there are.
     """
 
-    def __init__(self, seed: int, draws: bool = False) -> None:
+    def __init__(self, seed: int, draws: bool = False, is_by_row: bool = True) -> None:
         ab.utils.clear_session()
         self._draws = draws
         self._kinds: list[str] = []
         rows = int(np.random.default_rng(seed + 50_000).integers(9, 20))
-        super().__init__(seed, rows, is_by_row=True)
+        super().__init__(seed, rows if is_by_row else rows // 2 * 2, is_by_row)
         self._seed = seed
         self._y = [self._target(kind, shape) for kind, shape in zip(self._kinds, self.shapes, strict=True)]
         self._names = list(self.model.output_names or ())
@@ -286,14 +288,14 @@ class RandomTraining(RandomModel):
         self.text = f"{name} {options} schedule={self._has_schedule} scaled={self._is_scaled}"
 
     def _draw_fit(self) -> None:
-        self._batch = self._number(2, 7)
+        self._batch = self._number(2, 7) if self._is_by_row else 2 * self._number(1, 3)
         self._epochs = self._number(1, 3)
         self.steps = -(-self._rows // self._batch), self._epochs
         self._steps_per_execution = self._one_of((1, 1, 1, 2, 3))
         self._shuffle = self._happens(0.5)
         self._source = self._one_of(("arrays", "arrays", "dataset", "generator"))
         self._validation = self._one_of((None, "data", "split", "dataset"))
-        if self._source != "arrays" and self._validation == "split":
+        if self._validation == "split" and (self._source != "arrays" or not self._is_by_row):
             self._validation = "data"
         self._validation_freq = self._one_of((1, 1, 2, [2]))
         self._first = self._number(0, 1) if self._epochs > 1 else 0
@@ -415,10 +417,10 @@ class RandomTraining(RandomModel):
         return found
 
 
-def made(seed: int, strategy: Any = None, draws: bool = False) -> RandomTraining:
+def made(seed: int, strategy: Any = None, draws: bool = False, is_by_row: bool = True) -> RandomTraining:
     """Return the training that a seed draws, whose model is compiled under a strategy."""
     with contextlib.nullcontext() if strategy is None else strategy.scope():
-        drawn = RandomTraining(seed, draws)
+        drawn = RandomTraining(seed, draws, is_by_row)
         drawn.compile()
     return drawn
 
