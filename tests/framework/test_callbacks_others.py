@@ -410,6 +410,25 @@ def test_averages_are_in_place_behind_a_training_that_stops_early(swap_on_epoch:
     np.testing.assert_allclose(values(model), average, rtol=1e-5)
 
 
+def test_a_run_that_is_taken_up_between_epochs_goes_on_with_the_weights(tmp_path: Path) -> None:
+    """The backup is made while the averages are in place; the callback has the weights."""
+
+    def trained(*more: Callback) -> np.ndarray:
+        ab.utils.set_random_seed(0)
+        model = model_for_tests(ab.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
+        model.fit(X, Y, epochs=4, verbose=0, callbacks=[SwapEMAWeights(swap_on_epoch=True), *more])
+        return values(model)
+
+    def interrupt(epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            raise InterruptedError
+
+    backup = ab.callbacks.BackupAndRestore(tmp_path)
+    with pytest.raises(InterruptedError):
+        trained(backup, LambdaCallback(on_epoch_begin=interrupt))
+    np.testing.assert_array_equal(trained(ab.callbacks.BackupAndRestore(tmp_path)), trained())
+
+
 def test_averages_are_needed() -> None:
     with pytest.raises(ValueError, match=r"compile the model with an optimizer that has use_ema=True. It has <SGD"):
         model_for_tests().evaluate(X, Y, verbose=0, callbacks=[SwapEMAWeights()])
