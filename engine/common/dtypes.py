@@ -94,7 +94,8 @@ def as_dtype(dtype: DTypeLike) -> DType:
     and every kind of text (``str``, NumPy's ``<U`` and ``S``) means "string".
 
     Raises:
-        TypeError: `dtype` names no known type.
+        ValueError: no dtype has this name.
+        TypeError: `dtype` is no name and no type.
 
     >>> as_dtype("float32"), as_dtype(float)
     (dtype('float32'), dtype('float32'))
@@ -109,9 +110,10 @@ def as_dtype(dtype: DTypeLike) -> DType:
     try:
         found = _dtype_from_name(dtype) if isinstance(dtype, str) else np.dtype(dtype)
         return string if found.kind in "TUS" else found
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:  # SyntaxError: NumPy reads names such as "(2,)f4"
         hint = " A shape is one argument: zeros((2, 3))." if isinstance(dtype, int) else ""
-        raise TypeError(
+        kind = ValueError if isinstance(dtype, str) else TypeError
+        raise kind(
             f"Unknown dtype {dtype!r}. Expected a name such as 'float32', 'int32' or 'bool', or a NumPy dtype.{hint}"
         ) from error
 

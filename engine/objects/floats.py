@@ -56,7 +56,7 @@ def layer_dtype(dtype: DTypeLike) -> str:
         return str(dtype).removeprefix("mixed_")
     try:
         found = as_dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{error} Policies of layers are also {' and '.join(map(repr, _MIXED))}.") from error
     if not (is_floating(found) or found.kind in "iubcT"):
         raise ValueError(f"A layer's dtype must be a numeric dtype such as 'float32', or 'string', got {dtype!r}.")

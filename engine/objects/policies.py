@@ -33,8 +33,8 @@ class DTypePolicy:
             ``"mixed_bfloat16"``: compute in half precision, with weights in float32. None: the global policy's name.
 
     Raises:
-        TypeError: `name` is not a string, or no dtype is called so.
-        ValueError: it names a policy of quantisation.
+        TypeError: `name` is not a string.
+        ValueError: no dtype has this name, or it is that of a policy of quantisation.
 
     Source of mixed precision: Micikevicius et al., "Mixed Precision Training", 2018.
 

@@ -153,10 +153,12 @@ def test_bfloat16():
     assert float(np.ones((), dtype)) == 1
 
 
-@pytest.mark.parametrize("name", ["float33", "", 3, object()])
-def test_unknown_dtypes(name: Any):
-    with pytest.raises(TypeError, match=r"Unknown dtype .* Expected a name such as 'float32'"):
-        as_dtype(name)
+@pytest.mark.parametrize(
+    ("dtype", "error"), [("float33", ValueError), ("", ValueError), ("(f4", ValueError), (3, TypeError), (object(), TypeError)]
+)
+def test_unknown_dtypes(dtype: Any, error: type[Exception]):
+    with pytest.raises(error, match=r"Unknown dtype .* Expected a name such as 'float32'"):
+        as_dtype(dtype)
 
 
 def test_kinds():
