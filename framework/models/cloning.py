@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...engine.common.dtypes import name_of
-from ...engine.graph import Tensor, flatten, pack_as
+from ...engine.graph import Symbol, Tensor, flatten
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ...engine.objects.trust import own_objects_scope
 from ...layers.core.calling import map_leaves
 from ...layers.core.input_layer import Input, InputLayer
 from ...layers.core.layer import Layer
 from ..metrics.base import Metric
+from ..tree import assert_same_structure
 from .functional import Functional
-from .layer_graph import history
+from .layer_graph import LayerGraph, history
 from .model import Model, has_own_constructor
 from .raw_ops import RawOp
 from .sequential import Sequential
@@ -133,7 +134,7 @@ class _Cloning:
         return made
 
     def _sequential(self, model: Sequential, input_tensors: Tensors | None) -> Sequential:
-        given = flatten(input_tensors)
+        given = _symbolic(input_tensors)
         if len(given) > 1:
             raise ValueError(f"clone_model: a sequential model has one input; input_tensors has {len(given)}.")
         declared = model.declared_input()
@@ -146,15 +147,11 @@ class _Cloning:
     def _functional(self, model: Model, input_tensors: Tensors | None) -> Any:
         graph = model.layer_graph
         assert graph is not None
-        inputs = graph.inputs_structure if input_tensors is None else input_tensors
-        if len(flatten(inputs)) != len(graph.inputs):
-            raise ValueError(
-                f"clone_model: model {model.name!r} has {len(graph.inputs)} inputs ({', '.join(graph.input_names)}), "
-                f"but input_tensors has {len(flatten(inputs))}."
-            )
         if input_tensors is None:
-            fresh = [_like(tensor) for tensor in graph.inputs]
-            inputs = fresh[0] if isinstance(inputs, Tensor) else pack_as(inputs, fresh)
+            inputs = map_leaves(_like, graph.inputs_structure)
+        else:
+            _check_inputs(input_tensors, model.name, graph)
+            inputs = input_tensors
         values: dict[Tensor, Tensor] = dict(zip(graph.inputs, flatten(inputs), strict=True))
         for node in graph.nodes:
             if any(tensor in values for tensor in node.output_tensors):
@@ -173,6 +170,35 @@ class _Cloning:
             return operation(*args, **kwargs)
         layer = self._layer(operation)
         return layer(*args, **kwargs) if self.call_function is None else self.call_function(layer, *args, **kwargs)
+
+
+def _symbolic(tensors: Any) -> list[Any]:
+    """Return the tensors of a structure, which must be symbolic."""
+    found = flatten(tensors)
+    for tensor in found:
+        if not isinstance(tensor, Symbol):
+            raise TypeError(
+                "clone_model: input_tensors must be symbolic, from ab.Input or layers called on it; one is of type "
+                f"{type(tensor).__name__}."
+            )
+    return found
+
+
+def _check_inputs(input_tensors: Any, model_name: str, graph: LayerGraph) -> None:
+    """Check that tensors to build on have the structure of a model's inputs."""
+    count = len(_symbolic(input_tensors))
+    if count != len(graph.inputs):
+        raise ValueError(
+            f"clone_model: model {model_name!r} has {len(graph.inputs)} inputs ({', '.join(graph.input_names)}), "
+            f"but input_tensors has {count}."
+        )
+    try:
+        assert_same_structure(input_tensors, graph.inputs_structure)
+    except ValueError as error:
+        raise ValueError(
+            f"clone_model: input_tensors must have the structure of the inputs of model {model_name!r}, as model.input "
+            f"has it. {error}"
+        ) from error
 
 
 def _like(tensor: Tensor) -> Tensor:

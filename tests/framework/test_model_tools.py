@@ -122,6 +122,34 @@ def test_input_tensors_are_what_the_clone_is_built_on() -> None:
         ab.models.clone_model(ab.Sequential([layers.Dense(2)]), input_tensors=[left, right])
 
 
+def test_input_tensors_have_the_structure_of_the_inputs() -> None:
+    left, right = ab.Input((4,)), ab.Input((4,))
+    one, other = ab.Input((4,), name="one"), ab.Input((4,), name="other")
+    rows: list[tuple[Any, Any]] = [
+        ({"a": left, "b": right}, [one, other]),
+        ({"a": left, "b": right}, {"a": one, "c": other}),
+        ([left, right], {"a": one, "b": other}),
+        ([left, right], (one, other)),
+        ([left], one),
+        (left, [one]),
+    ]
+    for inputs, given in rows:
+        model = ab.Model(inputs, layers.Add()([left, left if len(ab.tree.flatten(inputs)) == 1 else right]))
+        with pytest.raises(ValueError, match=r"must have the structure of the inputs of model .* don't have the same"):
+            ab.models.clone_model(model, input_tensors=given)
+        clone = ab.models.clone_model(model, input_tensors=ab.tree.pack_sequence_as(inputs, ab.tree.flatten(given)))
+        assert type(clone.input) is type(model.input)
+        assert clone.input_names == [tensor.name.split("/")[0] for tensor in ab.tree.flatten(given)]
+
+
+@pytest.mark.parametrize("kind", ["functional", "sequential"])
+def test_input_tensors_are_symbolic(kind: str) -> None:
+    x = ab.Input((4,))
+    model = ab.Sequential([layers.Dense(2)]) if kind == "sequential" else ab.Model(x, layers.Dense(2)(x))
+    with pytest.raises(TypeError, match=r"input_tensors must be symbolic, from ab\.Input .* of type ndarray"):
+        ab.models.clone_model(model, input_tensors=X)
+
+
 # --- plot_model -----------------------------------------------------------------------------------------------------
 
 EXPECTED_DOT = """\
