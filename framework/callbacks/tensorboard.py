@@ -184,7 +184,7 @@ class TensorBoard(Callback):
         if graph is None:
             return  # a model that was not called yet, so that nothing is known of its inputs
         self.writer().graph(graph)
-        if self.model.layer_graph is not None:
+        if self.model._layer_graph is not None:
             self.writer().keras_model("keras", _json_of(self.model))
 
 
@@ -198,9 +198,9 @@ def _json_of(model: Model) -> str:
 
 def _forward_graph(model: Model) -> Graph | None:
     """Return the operations from a model's inputs to its outputs; None if its inputs are not known."""
-    if model.layer_graph is None:
+    if model._layer_graph is None:
         return None
-    given = model.layer_graph.inputs_structure
+    given = model._layer_graph.inputs_structure
     graph = Graph()
     with graph.as_default():
         feeds: list[Symbol] = []

@@ -249,7 +249,7 @@ class FeatureDistillation(_OfStructures):
         ):
             if name is None:
                 continue
-            if model.layer_graph is None:
+            if model._layer_graph is None:
                 raise ValueError(
                     f"FeatureDistillation: the {who}, {model.name!r}, must be a functional model or a Sequential one "
                     f"that starts with an Input, so that layer {name!r} can be found in it. Give {who}_layer_name=None "

@@ -99,7 +99,7 @@ class _Cloning:
                     "clone_function, or make the model a functional one."
                 )
             return self._sequential(model, input_tensors)
-        if model.layer_graph is not None:
+        if model._layer_graph is not None:
             return self._functional(model, input_tensors)
         if input_tensors is not None or self.clone_function is not None or self.call_function is not None:
             raise ValueError(
@@ -116,7 +116,7 @@ class _Cloning:
         return made
 
     def _new(self, layer: Layer) -> Layer:
-        if self.recursive and isinstance(layer, Model) and (isinstance(layer, Sequential) or layer.layer_graph):
+        if self.recursive and isinstance(layer, Model) and (isinstance(layer, Sequential) or layer._layer_graph):
             return self.clone(layer)
         if self.clone_function is None:
             config = layer.get_config()
@@ -145,7 +145,7 @@ class _Cloning:
         return type(model)(made, trainable=model.trainable, name=model.name)
 
     def _functional(self, model: Model, input_tensors: Tensors | None) -> Any:
-        graph = model.layer_graph
+        graph = model._layer_graph
         assert graph is not None
         if input_tensors is None:
             inputs = map_leaves(_like, graph.inputs_structure)

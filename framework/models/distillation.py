@@ -186,7 +186,7 @@ def _check_models(teacher: Model, student: Model) -> None:
     for who, model in (("teacher", teacher), ("student", student)):
         if not isinstance(model, Model):
             raise TypeError(f"Distiller: the {who} must be a Model, got {type(model).__name__}.")
-    if teacher.layer_graph is None or student.layer_graph is None:
+    if teacher._layer_graph is None or student._layer_graph is None:
         return
     for what in ("inputs", "outputs"):
         ours, theirs = ([tuple(each.shape) for each in flatten(getattr(m, what))] for m in (teacher, student))

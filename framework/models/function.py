@@ -42,7 +42,7 @@ class Function:
     @property
     def operations(self) -> list[AnyLayer]:
         """The layers and ops, in the order in which they run."""
-        graph = self._model.layer_graph
+        graph = self._model._layer_graph
         return [] if graph is None else list(graph.operations)
 
     def __call__(self, inputs: Arrays) -> Any:

@@ -62,7 +62,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     _parts_have_own_paths = True
     untracked = (
         Layer.untracked
-        | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics", "_read_logs_program"}
+        | {"_known_graph", "_steps", "_trained_variables", "_latest", "_found_metrics", "_read_logs_program"}
         | {"optimizer", "_trained_states"}
     )
 
@@ -110,15 +110,15 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         options = {name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")}
         Layer.__init__(self, **options)
         self._init_trainer()
-        self._layer_graph: LayerGraph | None = None
+        self._known_graph: LayerGraph | None = None
         if functional:
-            self._layer_graph = layer_graph_between(inputs, outputs, self.name)
+            self._known_graph = layer_graph_between(inputs, outputs, self.name)
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
 
     def _call(self, inputs: object, training: bool | Tensor | None = None, mask: Masks | Tensor = None) -> Any:
         """Compute the outputs. Subclasses define this method; functional models have it."""
-        graph = self.layer_graph
+        graph = self._layer_graph
         if graph is None:
             remedy = "Rename forward to call." if defines_forward(self) else "Define it, or use Model(inputs, outputs)."
             who = f"Model {self.name!r}: {type(self).__name__}"
@@ -136,7 +136,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             input_shape: the shape, with the batch, of the first argument of `call`, or a list or dict of shapes.
             **shapes: ``<argument>_shape`` of each argument, if there are several.
         """
-        if self.layer_graph is not None or (input_shape is None and not shapes):
+        if self._layer_graph is not None or (input_shape is None and not shapes):
             return
         self.built = True  # the call makes the weights, and must not build the model again
         try:
@@ -158,19 +158,19 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         self.built = True
 
     def trace_again(self) -> Any:
-        if self.layer_graph is None:
+        if self._layer_graph is None:
             return super().trace_again()
         with Graph().as_default(), self._losses_kept():
-            return self._call_on_tensors((self.layer_graph.placeholders(),), {})
+            return self._call_on_tensors((self._layer_graph.placeholders(),), {})
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return None, so that masks that the layers inside gave to the outputs stay; the model itself adds none."""
         return None
 
     @property
-    def layer_graph(self) -> LayerGraph | None:
+    def _layer_graph(self) -> LayerGraph | None:
         """The layer calls between symbolic inputs and outputs; None where the model is Python code only."""
-        return self._layer_graph
+        return self._known_graph
 
     # --- layers ---------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     def _sublayers(self) -> list[Any]:
         found = [layer for layer in held_by_attributes(self, Layer, type(self).untracked) if layer is not self]
-        graph = self.layer_graph
+        graph = self._layer_graph
         own = [] if graph is None else graph.layers
         return [*own, *[layer for layer in found if layer not in own]]
 
@@ -207,22 +207,22 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     @replaceable_property
     def inputs(self) -> Any:
         """The symbolic inputs of a functional model, flat; None for others."""
-        return None if self.layer_graph is None else self.layer_graph.inputs
+        return None if self._layer_graph is None else self._layer_graph.inputs
 
     @replaceable_property
     def outputs(self) -> Any:
         """The symbolic outputs of a functional model, flat; None for others."""
-        return None if self.layer_graph is None else self.layer_graph.outputs
+        return None if self._layer_graph is None else self._layer_graph.outputs
 
     @property
     def input(self) -> Any:
         """The symbolic input of a functional model, in the structure in which it was given."""
-        return super().input if self.layer_graph is None else self.layer_graph.inputs_structure
+        return super().input if self._layer_graph is None else self._layer_graph.inputs_structure
 
     @property
     def output(self) -> Any:
         """The symbolic output of a functional model, in the structure in which it was given."""
-        return super().output if self.layer_graph is None else self.layer_graph.outputs_structure
+        return super().output if self._layer_graph is None else self._layer_graph.outputs_structure
 
     @replaceable_property
     def input_shape(self) -> Any:
@@ -236,11 +236,11 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     @replaceable_property
     def input_names(self) -> list[str] | None:
-        return None if self.layer_graph is None else self.layer_graph.input_names
+        return None if self._layer_graph is None else self._layer_graph.input_names
 
     @replaceable_property
     def output_names(self) -> list[str] | None:
-        return None if self.layer_graph is None else self.layer_graph.output_names
+        return None if self._layer_graph is None else self._layer_graph.output_names
 
     # --- summary and files ----------------------------------------------------------------------------------
 
@@ -519,7 +519,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     def get_config(self) -> dict[str, Any]:
         """Return what `from_config` needs to make the model again (without weights)."""
-        graph = self.layer_graph
+        graph = self._layer_graph
         if graph is None or has_own_constructor(type(self)):
             inherited = super().get_config()
             return (
@@ -561,7 +561,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         return summary_html(self)
 
     def get_build_config(self) -> dict[str, Any] | None:
-        return None if self.layer_graph is not None else super().get_build_config()
+        return None if self._layer_graph is not None else super().get_build_config()
 
 
 def is_functional_call(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:

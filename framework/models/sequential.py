@@ -124,7 +124,7 @@ class Sequential(Model):
         self._changed()
 
     def _changed(self) -> None:
-        self._layer_graph = None
+        self._known_graph = None
         self._forget_programs()
 
     def _extend(self, layer: Layer) -> None:
@@ -142,10 +142,10 @@ class Sequential(Model):
     # --- building and calling -------------------------------------------------------------------------------
 
     @property
-    def layer_graph(self) -> LayerGraph | None:
+    def _layer_graph(self) -> LayerGraph | None:
         """The symbolic calls, once the shape of the input is known."""
-        if self._layer_graph is not None:
-            return self._layer_graph
+        if self._known_graph is not None:
+            return self._known_graph
         if self._input_layer is None and self._seen is not None:
             self._input_layer = InputLayer(batch_shape=self._seen.shape, dtype=self._seen.dtype)
         if self._input_layer is None:
@@ -153,8 +153,8 @@ class Sequential(Model):
         start = self._input_layer.output
         for layer in self._stack[len(self._symbolic) :]:
             self._extend(layer)
-        self._layer_graph = LayerGraph(start, self._symbolic[-1] if self._symbolic else start, self.name)
-        return self._layer_graph
+        self._known_graph = LayerGraph(start, self._symbolic[-1] if self._symbolic else start, self.name)
+        return self._known_graph
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
         """Make the weights for inputs of a shape (with the batch); nothing to do if there was an `Input`.
@@ -172,7 +172,7 @@ class Sequential(Model):
             raise ValueError(f"Model {self.name!r} has no layers, so there is nothing to build. Add layers first.")
         shape = tuple(input_shape)
         self._note_input(TensorSpec(shape, as_dtype(self._stack[0].input_dtype)))
-        assert self.layer_graph is not None
+        assert self._layer_graph is not None
 
     def _check_fits_input(self, shape: tuple[int | None, ...]) -> None:
         assert self._input_layer is not None
@@ -235,7 +235,7 @@ class Sequential(Model):
 
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
-        graph = self.layer_graph
+        graph = self._layer_graph
         inputs = [] if graph is None or self._input_layer is None else [self._input_layer]
         config["layers"] = [serialize_keras_object(layer) for layer in [*inputs, *self._stack]]
         if self._input_layer is not None:
@@ -283,7 +283,7 @@ def _input_of(layer: Layer) -> TensorSpec | None:
     """Return the shape and dtype of the inputs that a first layer takes, if it says so; a model's own, for a model."""
     if layer.batch_input_shape is not None:
         return TensorSpec(layer.batch_input_shape, as_dtype(layer.input_dtype))
-    graph = layer.layer_graph if isinstance(layer, Model) else None
+    graph = layer._layer_graph if isinstance(layer, Model) else None
     if graph is None or len(graph.inputs) != 1 or graph.inputs_structure is not graph.inputs[0]:
         return None
     return TensorSpec(graph.inputs[0].shape, graph.inputs[0].dtype)

@@ -55,7 +55,7 @@ def _cells(
 ) -> list[list[str]]:
     """Return the titles of the columns, and the cells of each row."""
     _note_shapes(model)
-    graph = model.layer_graph
+    graph = model._layer_graph
     operations: Sequence[Layer | RawOp] = _operations(model, graph)
     if layer_range is not None:
         operations = _between(operations, layer_range)
@@ -95,14 +95,14 @@ def _rows(operation: Layer | RawOp, graph: LayerGraph | None, expand: bool, dept
     title = f"{indent}{operation.name} ({type(operation).__name__})"
     yield _Row(title, _output_shape(operation), parameters, _sources(operation, graph), trained)
     if expand and isinstance(operation, Model):
-        inner = operation.layer_graph
+        inner = operation._layer_graph
         for inside in _operations(operation, inner):
             yield from _rows(inside, inner, expand, depth + 1)
 
 
 def _note_shapes(model: Model) -> None:
     """Call a model that is Python code on symbols of any batch, so that its layers record their shapes."""
-    built_for = model.get_build_config() if model.built and model.layer_graph is None else None
+    built_for = model.get_build_config() if model.built and model._layer_graph is None else None
     if built_for:
         shapes = built_for["shapes_dict"] if "shapes_dict" in built_for else {"input_shape": built_for["input_shape"]}
         with suppress(Exception):  # it may need integers, or a known batch size
@@ -113,7 +113,7 @@ def _note_shapes(model: Model) -> None:
 
 
 def _output_shape(layer: Layer) -> str:
-    if isinstance(layer, Model) and layer.layer_graph is not None:
+    if isinstance(layer, Model) and layer._layer_graph is not None:
         return _shape_text(layer.output_shape)
     if layer.inbound_nodes:
         return _shape_text(shapes_of(layer.inbound_nodes[0].outputs))

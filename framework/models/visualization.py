@@ -171,7 +171,7 @@ def _boxes(model: Model, shown: _Shown, expand_nested: bool) -> list[Box]:
     """Return the boxes of a model, each after those that it takes something from."""
     if not model.built:
         raise ValueError(f"Model {model.name!r} is not built, so it can't be drawn. Call it once, or build it, first.")
-    graph = model.layer_graph
+    graph = model._layer_graph
     if graph is None:
         return [Box("0", shown.lines(model, [], []))]
     boxes: list[Box] = []
@@ -204,7 +204,7 @@ class _Drawer:
         return [made[tensor] for tensor in graph.outputs]
 
     def _node(self, node: Node, group: tuple[str, ...], made: dict[Symbol, Box]) -> dict[Symbol, Box]:
-        inner = node.layer.layer_graph if self.expand_nested and isinstance(node.layer, Model) else None
+        inner = node.layer._layer_graph if self.expand_nested and isinstance(node.layer, Model) else None
         if inner is None:
             box = self._box(node.layer, node.input_tensors, node.output_tensors, group, made)
             return dict.fromkeys(node.output_tensors, box)

@@ -41,7 +41,7 @@ class Stages:
     def __init__(self, model: Model, strategy: Pipeline) -> None:
         self._model = model
         self._tasks = strategy.tasks
-        graph = model.layer_graph
+        graph = model._layer_graph
         if isinstance(strategy.stages, int):
             self.layers = _cut(model, strategy.stages)
         else:
@@ -167,12 +167,12 @@ def _add_ops(graph: LayerGraph, stages: list[list[Any]]) -> None:
 
 def _cut(model: Model, count: int) -> list[list[Any]]:
     """Return the layers in the order of their calls, in stages of about equal cost."""
-    if model.layer_graph is None:
+    if model._layer_graph is None:
         raise ValueError(
             f"Pipeline(stages={count}): model {model.name!r} is of a class of its own, whose layers have no order that "
             "is known. Give the stages as lists of layers."
         )
-    units = list(_units(model.layer_graph, f"{model.name}/"))
+    units = list(_units(model._layer_graph, f"{model.name}/"))
     number = sum(isinstance(unit, Layer) for unit, _ in units)
     if number < count:
         raise ValueError(
@@ -191,7 +191,7 @@ def _units(graph: LayerGraph, around: str) -> Iterator[tuple[Any, str]]:
         if isinstance(node.layer, InputLayer) or id(node.layer) in seen:
             continue
         seen.add(id(node.layer))
-        inner = getattr(node.layer, "layer_graph", None)
+        inner = getattr(node.layer, "_layer_graph", None)
         path = around + node.layer.name
         found = [(node.layer, path)] if inner is None else _units(inner, f"{path}/")
         for unit, of_unit in found:
@@ -207,7 +207,7 @@ def _costs(model: Any, paths: Sequence[str]) -> list[float]:
         model: the model.
         paths: of its layers, as operations note them while they are built.
     """
-    graph = model.layer_graph
+    graph = model._layer_graph
     with eagerly(), Graph().as_default() as scratch:
         made = [scratch.add(Placeholder(symbol.spec), ()).outputs[0] for symbol in graph.inputs]
         places = dict(zip(graph.inputs, made, strict=True))

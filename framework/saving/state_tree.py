@@ -101,7 +101,7 @@ def _computed_layers(item: Saveable) -> Sequence[Layer] | None:
     """Return the layers that a Sequential or functional model is made of, without those that are mere attributes."""
     if isinstance(item, Sequential):
         return item.layers
-    graph = item.layer_graph if isinstance(item, Model) else None
+    graph = item._layer_graph if isinstance(item, Model) else None
     return None if graph is None else graph.layers
 
 

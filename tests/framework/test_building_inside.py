@@ -43,7 +43,7 @@ KINDS = ["sequential", "built", "functional"]
 
 def check(block: Any) -> None:
     """The inner model is made of its layers, and by itself it is not in training."""
-    names = [type(layer).__name__ for layer in block.net.layer_graph.layers]
+    names = [type(layer).__name__ for layer in block.net._layer_graph.layers]
     assert names == ["InputLayer", "Dense", "BatchNormalization", "Dropout"]
     assert len(block.weights) == 6
     assert np.array_equal(block.net.predict(ROWS, verbose=0), block.net.predict(ROWS, verbose=0))

@@ -208,7 +208,7 @@ def test_raw_ops_are_parts_of_the_model() -> None:
     scaled = (x + 1.0) * np.array([1.0, 2.0, 3.0], "float32")
     flipped = ab.ops.reshape(ab.ops.transpose(ab.ops.reshape(scaled, (-1, 1, 3)), (0, 2, 1)), (-1, 3))[:, ::-1]
     model = ab.Model(x, layers.Dense(2)(flipped))
-    graph = model.layer_graph
+    graph = model._layer_graph
     assert graph is not None
     assert any(isinstance(operation, RawOp) for operation in graph.operations)
     data = RNG.normal(size=(4, 3)).astype("float32")

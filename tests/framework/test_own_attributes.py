@@ -53,7 +53,13 @@ def test_layers_under_any_name_are_computed_and_saved(name: str, tmp_path: Path,
     check(ab.Sequential([ab.Input((3,)), class_with(ab.Layer, name)()]), tmp_path / "m.keras")
 
 
-@pytest.mark.parametrize("name", ["inputs", "outputs", "input_names", "output_names", "input_shape", "sublayers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("inputs", "outputs", "input_names", "output_names", "input_shape", "sublayers"),
+        *("layer_graph", "check_saveable", "checkpoint_items", "compiled_loss", "explain", "profile"),
+    ],
+)
 def test_models_may_have_attributes_of_the_names_of_functional_ones(
     name: str, tmp_path: Path, without_kernels: None
 ) -> None:
