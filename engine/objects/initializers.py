@@ -96,6 +96,9 @@ class Constant(Initializer):
 
     Args:
         value: a number or an array.
+
+    Raises:
+        ValueError: at the call, the array does not broadcast to the shape.
     """
 
     def __init__(self, value: Any = 0.0) -> None:
@@ -105,7 +108,15 @@ class Constant(Initializer):
         return Draw("fill", (), (self.value,), shape, dtype) if type(self.value) in (int, float) else None
 
     def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
-        return np.broadcast_to(np.asarray(self.value, as_dtype(dtype or floatx())), tuple(shape)).copy()
+        value, size = np.asarray(self.value, as_dtype(dtype or floatx())), tuple(shape)
+        if len(value.shape) > len(size) or any(
+            own not in (1, wanted) for own, wanted in zip(value.shape[::-1], size[::-1], strict=False)
+        ):
+            raise ValueError(
+                f"Constant: a weight of shape {size} was to be made of an array of shape {value.shape}, which does not "
+                "broadcast to it. Give an array of the weight's shape, or a number."
+            )
+        return np.broadcast_to(value, size).copy()
 
     def get_config(self) -> dict[str, Any]:
         return {"value": serialize_keras_object(self.value)}

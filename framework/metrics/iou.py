@@ -76,6 +76,9 @@ class IoU(Metric):
         Args:
             y_true, y_pred: class numbers of any shape, or one-hot rows and scores along `axis`.
             sample_weight: a weight for each position, or one for all.
+
+        Raises:
+            ValueError: `sample_weight` has another number of weights.
         """
         label, found = self._numbers(y_true, self.sparse_y_true), self._numbers(y_pred, self.sparse_y_pred)
         counts = ops.logical_and(self._is_class(label), self._is_class(found))
@@ -104,8 +107,16 @@ class IoU(Metric):
                 stacklevel=2,
             )
         weight = ops.cast(weight, self.dtype)
+        given = weight.shape
         if weight.ndim is None or weight.ndim > 1:
             weight = ops.reshape(weight, (-1,))
+        count, positions = (tensor.shape[0] if tensor.ndim else None for tensor in (weight, label))
+        if None not in (count, positions) and count not in (1, positions):
+            raise ValueError(
+                f"{type(self).__name__}: sample_weight must have a weight for each of the {positions} positions of "
+                f"y_true, or one for all; got shape {given}. For a weight of each sample, repeat it over the sample's "
+                "positions."
+            )
         return ops.broadcast_to(weight, ops.shape(label))
 
     def result(self) -> Tensor:

@@ -119,6 +119,14 @@ def test_losses_refuse(make: Any, message: str) -> None:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("weights", [[1, 2], [[1], [2]], np.ones((2, 3, 1)), np.ones(5)])
+def test_intersection_over_union_needs_a_weight_for_each_position(weights: Any) -> None:
+    metric = metrics.MeanIoU(2, dtype="float32")
+    with pytest.raises(ValueError, match=r"MeanIoU: sample_weight .* each of the 4 positions .* got shape \([2-5],"):
+        metric.update_state([[0, 1], [1, 1]], [[0, 1], [0, 1]], sample_weight=weights)
+    assert metric.result() == 0
+
+
 def test_intersection_over_union_by_hand() -> None:
     true, found = np.array([[0, 0, 1], [1, 2, 2]]), np.array([[0, 1, 1], [1, 2, 0]])
     expected = [1 / 3, 2 / 3, 1 / 2]
@@ -131,6 +139,9 @@ def test_intersection_over_union_by_hand() -> None:
     channels_first = np.moveaxis(one_hot[true], -1, 0)[None], np.moveaxis(one_hot[found], -1, 0)[None]
     assert metrics.OneHotMeanIoU(3, axis=1)(*channels_first) == pytest.approx(np.mean(expected), rel=1e-5)
     assert metrics.MeanIoU(3).result() == 0
+    by_position = np.array([[1, 1, 0], [2, 1, 3]])
+    expected = [1 / 5, 2 / 3, 1 / 4]
+    assert metrics.MeanIoU(3)(true, found, sample_weight=by_position) == pytest.approx(np.mean(expected), rel=1e-5)
     assert metrics.MeanIoU(3)(np.zeros(0, "int32"), np.zeros(0, "int32")) == 0
 
 

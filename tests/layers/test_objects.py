@@ -1,6 +1,7 @@
 """Initializers, activations, regularizers, constraints, and the registry that writes and reads them."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,14 @@ def test_get_initializer(identifier: Any) -> None:
 
 def test_initializer_of_an_array() -> None:
     np.testing.assert_array_equal(initializers.get(np.array([1.0, 2.0]))((3, 2)), [[1, 2]] * 3)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2,), (1, 4, 3)])
+def test_an_array_of_another_shape_is_no_initializer(shape: tuple[int, ...]) -> None:
+    layer = ab.layers.Dense(3, kernel_initializer=np.ones(shape))
+    message = rf"a weight of shape \(4, 3\) .* an array of shape {re.escape(str(shape))}, which does not broadcast"
+    with pytest.raises(ValueError, match=message):
+        layer.build((None, 4))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
