@@ -213,6 +213,7 @@ PACKAGE: dict[str, str] = {
     "Dataset": _DATA,
     "Module": "Subclass ab.layers.Layer or ab.Model.",
     "PRNGKey": _DRAWS,
+    "SymbolicScope": "Leave it out: what is computed of ab.Input tensors is symbolic.",
     "amp": _POLICY,
     "as_tensor": "Use ab.convert_to_tensor.",
     "autocast": _POLICY,

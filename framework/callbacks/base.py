@@ -34,9 +34,9 @@ class Callback(ChecksKeywords):
     kept_attributes: ClassVar[tuple[str, ...]] = ()
     """Attributes that a backup keeps: numbers, texts, arrays, and lists and dicts of these."""
     runs_last: ClassVar[bool] = False
-    """Whether it is called after all others, because it looks at what they have done."""
+    """Mark that it is called after all others, because it looks at what they have done."""
     reads_batch_logs: ClassVar[bool] = True
-    """Whether it looks at the logs of single batches; if no callback does, they are not computed, and empty."""
+    """Mark that it looks at the logs of single batches. If no callback does, they are not computed, and empty."""
     uses_optimizer: ClassVar[bool] = True
     """Mark that it may use the optimizer's variables. Where workers hold these in parts, the chief gets them for it."""
 

@@ -53,7 +53,11 @@ _CLASSES = (
     "Quantizer",
 )
 register_builtins_to_come("keras.quantizers", {name: _MODULES[name] for name in _CLASSES})
-__getattr__, __dir__ = on_demand(globals(), _MODULES)
+_INSTEAD = {
+    "QuantizationReport": "It is what Keras's model.quantize returns. Here model.quantize returns a dict: by the path "
+    "of each layer its mode, or why it stays as it is.",
+}
+__getattr__, __dir__ = on_demand(globals(), _MODULES, _INSTEAD)
 
 __all__ = [
     "AWQConfig",

@@ -154,7 +154,8 @@ def test_bfloat16():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "error"), [("float33", ValueError), ("", ValueError), ("(f4", ValueError), (3, TypeError), (object(), TypeError)]
+    ("dtype", "error"),
+    [("float33", ValueError), ("", ValueError), ("(f4", ValueError), (3, TypeError), (object(), TypeError)],
 )
 def test_unknown_dtypes(dtype: Any, error: type[Exception]):
     with pytest.raises(error, match=r"Unknown dtype .* Expected a name such as 'float32'"):

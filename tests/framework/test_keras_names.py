@@ -310,6 +310,7 @@ def test_a_variable_takes_an_initializer_by_name(name: str) -> None:
         (layers, "FlaxLayer", "in a Layer of your own"),
         (layers, "TorchModuleWrapper", "torch.onnx.export"),
         (ab.callbacks, "OrbaxCheckpoint", "ab.distribute.CheckpointManager"),
+        (ab.quantizers, "QuantizationReport", "model.quantize returns a dict"),
         (ab.optimizers, "legacy", "same names in anabranch.optimizers"),
     ],
 )

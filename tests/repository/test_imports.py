@@ -363,6 +363,7 @@ def test_lines_of_pytorch_name_the_way_here(line: str, remedy: str) -> None:
         ("ab.einsum('i->', x)", "Use ab.ops.einsum."),
         ("ab.jacfwd(len)", "Use ab.jacobian."),
         ("ab.make_jaxpr(len)", "Use ab.explain."),
+        ("ab.SymbolicScope()", "Leave it out: what is computed of ab.Input tensors is symbolic."),
         ("x.block_until_ready()", "Leave it out: ops have computed when they return."),
         ("x.chunk(2)", "Use ab.ops.split."),
         ("model.partial_fit(x, x)", "Use fit, which goes on"),
