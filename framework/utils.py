@@ -193,7 +193,8 @@ def pad_sequences(
         ``[len(sequences), maxlen, ...]``.
 
     Raises:
-        ValueError: an option is neither "pre" nor "post", or elements differ in shape.
+        ValueError: an option is neither "pre" nor "post", elements differ in shape, or `value` is text and `dtype` is
+            not that of texts.
 
     >>> pad_sequences([[1, 2, 3], [4]], maxlen=2)
     array([[2, 3],
@@ -202,6 +203,11 @@ def pad_sequences(
     for name, side in (("padding", padding), ("truncating", truncating)):
         if side not in ("pre", "post"):
             raise ValueError(f"{name} must be 'pre' or 'post', got {side!r}.")
+    if isinstance(value, str) and np.dtype(dtype).kind not in "OSUT":
+        raise ValueError(
+            f"pad_sequences: value={value!r} is text, which does not go with dtype={dtype!r}. Give dtype=object, or a "
+            "dtype of texts such as '<U8', for sequences of texts, or else a number as value."
+        )
     arrays = [np.asarray(sequence) for sequence in sequences]
     if any(array.ndim == 0 for array in arrays):
         raise ValueError("pad_sequences expects a list of sequences, but one of its items is a single value.")

@@ -109,14 +109,13 @@ class Constant(Initializer):
 
     def compute(self, shape: Sequence[int], dtype: DTypeLike = None) -> Array:
         value, size = np.asarray(self.value, as_dtype(dtype or floatx())), tuple(shape)
-        if len(value.shape) > len(size) or any(
-            own not in (1, wanted) for own, wanted in zip(value.shape[::-1], size[::-1], strict=False)
-        ):
+        try:
+            return np.broadcast_to(value, size).copy()
+        except ValueError:
             raise ValueError(
                 f"Constant: a weight of shape {size} was to be made of an array of shape {value.shape}, which does not "
                 "broadcast to it. Give an array of the weight's shape, or a number."
-            )
-        return np.broadcast_to(value, size).copy()
+            ) from None
 
     def get_config(self) -> dict[str, Any]:
         return {"value": serialize_keras_object(self.value)}
@@ -462,14 +461,12 @@ _CLASSES: dict[str, type[Initializer]] = {
 }
 _NAMES: dict[str, type[Initializer]] = {
     **_CLASSES,
-    "zeros": Zeros,
-    "ones": Ones,
+    **dict.fromkeys(["zero", "zeros"], Zeros),
+    **dict.fromkeys(["one", "ones"], Ones),
     "constant": Constant,
-    "identity": Identity,
-    "IdentityInitializer": Identity,
-    "OrthogonalInitializer": Orthogonal,
-    "STFTInitializer": STFT,
-    "stft": STFT,
+    **dict.fromkeys(["IdentityInitializer", "identity"], Identity),
+    **dict.fromkeys(["OrthogonalInitializer", "orthogonal"], Orthogonal),
+    **dict.fromkeys(["STFTInitializer", "stft"], STFT),
     "normal": RandomNormal,
     "random_normal": RandomNormal,
     "uniform": RandomUniform,
@@ -482,16 +479,10 @@ _NAMES: dict[str, type[Initializer]] = {
     "he_normal": HeNormal,
     "lecun_uniform": LecunUniform,
     "lecun_normal": LecunNormal,
-    "orthogonal": Orthogonal,
 }
 register_builtins(
     "keras.initializers",
-    {
-        **_CLASSES,
-        "IdentityInitializer": Identity,
-        "OrthogonalInitializer": Orthogonal,
-        "STFTInitializer": STFT,
-    },
+    {**_CLASSES, "IdentityInitializer": Identity, "OrthogonalInitializer": Orthogonal, "STFTInitializer": STFT},
 )
 register_builtins("keras.random", {"SeedGenerator": SeedGenerator})
 
@@ -512,7 +503,7 @@ lecun_uniform = LecunUniform
 lecun_normal = LecunNormal
 orthogonal = OrthogonalInitializer = Orthogonal
 stft = STFTInitializer = STFT
-_ALIASES = [name for name in _NAMES if name not in (*_CLASSES, "normal", "uniform")]
+_ALIASES = [name for name in _NAMES if name not in (*_CLASSES, "normal", "one", "uniform", "zero")]
 
 
 def get(identifier: InitializerLike, argument: str = "initializer") -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...engine.common.nest import flatten, map_structure
+from ...engine.objects.arguments import check_optional_numbers
 from .element_dataset import ElementDataset
 from .transformations import Transformations, owned_arrays_of
 
@@ -36,7 +37,8 @@ def split_dataset(
 
     Raises:
         TypeError: it is neither arrays nor a dataset.
-        ValueError: the sizes are missing, or more than there is; or datasets of PyTorch are asked for.
+        ValueError: the sizes are missing, no numbers, or more than there is, or leave a part empty; or datasets of
+            PyTorch are asked for.
 
     >>> left, right = split_dataset(np.arange(5), left_size=0.4)
     >>> len(left), [batch.tolist() for batch in right.batch(2)]
@@ -77,10 +79,14 @@ def _arrays(dataset: object) -> Any:
 def _sizes(left: float | int | None, right: float | int | None, total: int) -> tuple[int, int]:
     if left is None and right is None:
         raise ValueError("split_dataset needs left_size or right_size.")
+    check_optional_numbers("split_dataset", left_size=left, right_size=right)
     known = [round(size * total) if isinstance(size, float) else size for size in (left, right)]
     sizes = [total - (known[1 - side] or 0) if size is None else size for side, size in enumerate(known)]
-    if min(sizes) < 0 or sum(sizes) > total:
-        raise ValueError(f"split_dataset: {sizes[0]} and {sizes[1]} rows can't be taken from {total}.")
+    if min(sizes) < 1 or sum(sizes) > total:
+        raise ValueError(
+            f"split_dataset: {sizes[0]} and {sizes[1]} rows can't be taken from {total}; expected at least one for "
+            f"each part. left_size={left!r}, right_size={right!r}."
+        )
     return sizes[0], sizes[1]
 
 

@@ -360,6 +360,15 @@ def test_pad_sequences(options, expected) -> None:
     assert ab.utils.pad_sequences([[1], [1, 2, 3]], **options).tolist() == expected
 
 
+def test_pad_sequences_of_texts() -> None:
+    texts = [["a"], ["b", "c"]]
+    for dtype in (object, "<U3"):
+        padded = ab.utils.pad_sequences(texts, dtype=cast("Any", dtype), value="pad")
+        assert padded.tolist() == [["pad", "a"], ["b", "c"]]
+    with pytest.raises(ValueError, match=r"value='pad' is text, .* dtype='int32'\. Give dtype=object"):
+        ab.utils.pad_sequences(texts, value="pad")
+
+
 def test_split_dataset() -> None:
     left, right = ab.utils.split_dataset((X, Y), left_size=3)
     assert (len(left), right.cardinality()) == (3, 7)
@@ -374,7 +383,11 @@ def test_split_dataset() -> None:
     assert drawn[:2] == [int(y) for _, y in left], "each pass has the same rows"
     for arrays, sizes, message in (
         (X, (8, 8), "can't be taken"),
+        (X, (0, None), r"0 and 10 rows can't .* expected at least one for each part\. left_size=0, right_size=None"),
+        (X, (0.01, None), r"0 and 10 rows can't be taken .* left_size=0\.01"),
+        (X, (None, 1.0), "0 and 10 rows can't be taken"),
         (X, (None, None), "needs left_size or right_size"),
+        (X, ("1", None), "split_dataset: left_size must be a number, or None; got '1'"),
         ((X, Y[:3]), (1, None), r"same number of rows, got \[3, 10\]"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -55,7 +55,17 @@ def test_seeds() -> None:
 
 @pytest.mark.parametrize(
     "identifier",
-    ["zeros", "Zeros", "he_normal", "orthogonal", initializers.Ones, initializers.Constant(2.0), lambda s, dtype: 0],
+    [
+        "zeros",
+        "Zeros",
+        "zero",
+        "one",
+        "he_normal",
+        "orthogonal",
+        initializers.Ones,
+        initializers.Constant(2.0),
+        lambda s, dtype: 0,
+    ],
 )
 def test_get_initializer(identifier: Any) -> None:
     assert callable(initializers.get(identifier))
