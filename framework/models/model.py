@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ...engine.common.dtypes import DTypeLike
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...engine.objects.identifiers import RegularizerLike
     from ...layers.quantizers.configs import QuantizationConfig
     from ...layers.quantizers.whole_models import Filters
-    from ..saving.api import PathLike, SaveOptions
+    from ..saving.api import LoadOptions, PathLike, SaveOptions
     from ..structures import Arrays, InputSpecs, LayerOfSomeClass, Masks, ModelData, Rows, Tensors
     from ..training.step_report import ModelExplanation, ModelProfile
 
@@ -420,13 +420,11 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
         save_weights(self, filepath, overwrite=overwrite, max_shard_size=max_shard_size)
 
-    def load_weights(
-        self, filepath: PathLike, skip_mismatch: bool = False, objects_to_skip: Collection[object] | None = None
-    ) -> None:
+    def load_weights(self, filepath: PathLike, skip_mismatch: bool = False, **options: Unpack[LoadOptions]) -> None:
         """Load weights that `save_weights` or `save` wrote; the model must be built. See `saving.load_weights`."""
         from ..saving.api import load_weights
 
-        load_weights(self, filepath, skip_mismatch=skip_mismatch, objects_to_skip=objects_to_skip)
+        load_weights(self, filepath, skip_mismatch, **options)
 
     @overload
     def export(

@@ -58,6 +58,13 @@ PathLike = str | os.PathLike[str]
 LEGACY_SUFFIXES = (".h5", ".hdf5")
 
 
+class LoadOptions(TypedDict, total=False):
+    """Arguments of `load_weights` that models hand on to it."""
+
+    objects_to_skip: Collection[object] | None
+    by_name: bool
+
+
 class SaveOptions(TypedDict, total=False):
     """Arguments of `save_model` that are given by name."""
 
@@ -261,6 +268,7 @@ def load_weights(
     filepath: PathLike,
     skip_mismatch: bool = False,
     objects_to_skip: Collection[object] | None = None,
+    by_name: bool = False,
 ) -> None:
     """Give a model the weights of a file. The optimizer's state comes too if both have one.
 
@@ -269,8 +277,10 @@ def load_weights(
         filepath: a ``.weights.h5``, ``.keras``, ``.safetensors`` or old ``.h5`` file; or a ``.safetensors.index.json``.
         skip_mismatch: load what fits and warn about the rest, where otherwise nothing is loaded.
         objects_to_skip: layers, or an optimizer, that keep their weights; of ``.weights.h5`` files.
+        by_name: load the layers whose names are in the file, and leave others as they are; of old ``.h5`` files.
 
     Raises:
+        ValueError: an argument does not go with the kind of file.
         SavedFileError: (a ValueError) the file is damaged, or does not fit the model; the message lists all
             differences.
         FileNotFoundError: there is no such file.
@@ -286,6 +296,8 @@ def load_weights(
     _check_built(model, "loaded")
     if not path.name.endswith(".weights.h5"):
         _check_skips_none(path, objects_to_skip)
+    if by_name and not is_hdf5(path):
+        raise _not_by_name(path)
     if path.suffix == SUFFIX or path.name.endswith(INDEX_SUFFIX):
         from .named_weights import load_named_weights
 
@@ -301,7 +313,14 @@ def load_weights(
     with open(path, "rb") as stream:
         check_seal(stream, path)
         with WeightsReader(stream, path) as reader:
-            _load_weights(model, reader, skip_mismatch=skip_mismatch, left_out=objects_to_skip or ())
+            _load_weights(model, reader, False, skip_mismatch, objects_to_skip or (), by_name)
+
+
+def _not_by_name(path: Path) -> ValueError:
+    return ValueError(
+        f"load_weights: by_name=True is for files of Keras's old format, which end in .h5; got {str(path)!r}. Leave it "
+        "out. For layers that differ give skip_mismatch=True."
+    )
 
 
 def _check_skips_none(path: Path, objects_to_skip: Collection[object] | None) -> None:
@@ -382,6 +401,7 @@ def _load_weights(
     is_new: bool = False,
     skip_mismatch: bool = False,
     left_out: Collection[object] = (),
+    by_name: bool = False,
 ) -> None:
     """Compare, then assign.
 
@@ -391,11 +411,14 @@ def _load_weights(
         is_new: whether the model was just made as the file says, so that the optimizer's state has to fit, too.
         skip_mismatch: whether to load what fits.
         left_out: what keeps its weights.
+        by_name: whether to match layers by their names.
     """
     from .legacy_h5 import is_legacy, load_legacy_weights
 
     if is_legacy(reader):
-        load_legacy_weights(model, reader)
+        load_legacy_weights(model, reader, skip_mismatch, by_name)
+    elif by_name:
+        raise _not_by_name(Path(reader.path))
     else:
         _apply(model, reader, is_new, skip_mismatch, left_out)
 
@@ -423,7 +446,7 @@ def _apply(
             stacklevel=5,
         )
     elif skipped:
-        warnings.warn(f"{name} in places, which were left as they are:{describe(skipped)}", stacklevel=4)
+        warnings.warn(f"{name} in places, which were left as they are:{describe(skipped)}", stacklevel=5)
 
 
 CustomObjectScope = custom_object_scope

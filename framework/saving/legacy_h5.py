@@ -1,6 +1,6 @@
 """Reading Keras's old format: a whole model, or weights, in one ``.h5`` file.
 
-Layers are matched by order and not by name, and so are the weights of a layer: trainable ones first.
+Layers are matched by order, or by name if that is asked for; the weights of a layer by order, trainable ones first.
 `legacy_h5_writing` writes it.
 """
 
@@ -116,8 +116,16 @@ def _load_optimizer(model: Model, reader: WeightsReader) -> None:
     assign_values(model.optimizer.name, variables, [reader.read_dataset(place) for place in places])
 
 
-def load_legacy_weights(model: Model, reader: WeightsReader) -> None:
+def load_legacy_weights(
+    model: Model, reader: WeightsReader, skip_mismatch: bool = False, by_name: bool = False
+) -> None:
     """Give a model the weights of an old file; nothing is assigned unless all of it fits.
+
+    Args:
+        model: the model.
+        reader: the file.
+        skip_mismatch: leave layers as they are, with a warning, whose weights differ in number or shape.
+        by_name: match layers by their names. What only one of the model and the file has is left out.
 
     Raises:
         SavedFileError: the file does not fit the model.
@@ -126,47 +134,57 @@ def load_legacy_weights(model: Model, reader: WeightsReader) -> None:
     if group is None:
         raise SavedFileError(f"{str(reader.path)!r} holds no weights of Keras's old format.")
     saved = [(name, _weight_places(reader, _join(group, name))) for name in _names(reader, group, "layer_names")]
-    saved = [(name, places) for name, places in saved if places]
-    layers = [layer for layer in model.layers if layer.weights]
-    if len(layers) != len(saved):
-        raise SavedFileError(
-            f"{str(reader.path)!r} does not fit model {model.name!r}, and nothing was loaded: the model has "
-            f"{len(layers)} layers with weights ({_listing(layer.name for layer in layers)}), the file {len(saved)} "
-            f"({_listing(name for name, _ in saved)})."
-        )
+    matched = _matched(model, reader, {name: places for name, places in saved if places}, by_name)
     pairs: list[tuple[Variable, str]] = []
     differences: list[str] = []
-    for layer, (name, places) in zip(layers, saved, strict=True):
-        _pair(reader, layer, name, places, pairs, differences)
-    if differences:
-        raise SavedFileError(
-            f"{str(reader.path)!r} does not fit model {model.name!r}, and nothing was loaded:{describe(differences)}"
-        )
+    for layer, name, places in matched:
+        reasons = _differences(reader, layer, name, places)
+        differences += reasons
+        pairs += [] if reasons else zip(_weights_in_order(layer), places, strict=True)
+    unfit = f"{str(reader.path)!r} does not fit model {model.name!r}"
+    if differences and not skip_mismatch:
+        raise SavedFileError(f"{unfit}, and nothing was loaded:{describe(differences)}")
     arrays: list[Array] = [reader.read_dataset(place) for _, place in pairs]
     assign_values(model.name, [variable for variable, _ in pairs], arrays)
+    if differences:
+        warnings.warn(f"{unfit} in places, which were left as they are:{describe(differences)}", stacklevel=5)
 
 
-def _pair(
-    reader: WeightsReader,
-    layer: Layer,
-    name: str,
-    places: list[str],
-    pairs: list[tuple[Variable, str]],
-    differences: list[str],
-) -> None:
-    """Pair the weights of a layer with datasets, or say why they do not fit."""
-    weights = [*layer.trainable_weights, *layer.non_trainable_weights]
+def _matched(
+    model: Model, reader: WeightsReader, saved: dict[str, list[str]], by_name: bool
+) -> list[tuple[Layer, str, list[str]]]:
+    """Return the layers that take weights, each with its name and the places of its weights in the file."""
+    layers = [layer for layer in model.layers if layer.weights]
+    listed = (
+        f"the model has {len(layers)} layers with weights ({_listing(layer.name for layer in layers)}), the file "
+        f"{len(saved)} ({_listing(saved)})."
+    )
+    unfit = f"{str(reader.path)!r} does not fit model {model.name!r}, and nothing was loaded"
+    if by_name:
+        common = [(layer, layer.name, saved[layer.name]) for layer in layers if layer.name in saved]
+        if not common:
+            raise SavedFileError(f"{unfit}: no layers have the same name; {listed}")
+        return common
+    if len(layers) != len(saved):
+        raise SavedFileError(f"{unfit}: {listed}")
+    return [(layer, name, places) for layer, (name, places) in zip(layers, saved.items(), strict=True)]
+
+
+def _weights_in_order(layer: Layer) -> list[Variable]:
+    return [*layer.trainable_weights, *layer.non_trainable_weights]
+
+
+def _differences(reader: WeightsReader, layer: Layer, name: str, places: list[str]) -> list[str]:
+    """Return why the weights of a layer do not fit those of the file."""
+    weights = _weights_in_order(layer)
     if len(weights) != len(places):
-        differences.append(f"layer {layer.name!r} has {len(weights)} weights, {name!r} in the file {len(places)}")
-        return
-    for weight, place in zip(weights, places, strict=True):
-        stored = reader.datasets[place]
-        if stored.shape != tuple(weight.shape or ()):
-            differences.append(
-                f"layer {layer.name!r}: weight {weight.name!r} has shape {weight.shape} in the model, "
-                f"{stored.shape} in the file"
-            )
-        pairs.append((weight, place))
+        return [f"layer {layer.name!r} has {len(weights)} weights, {name!r} in the file {len(places)}"]
+    shapes = [reader.datasets[place].shape for place in places]
+    return [
+        f"layer {layer.name!r}: weight {weight.name!r} has shape {weight.shape} in the model, {shape} in the file"
+        for weight, shape in zip(weights, shapes, strict=True)
+        if shape != tuple(weight.shape or ())
+    ]
 
 
 def _weight_places(reader: WeightsReader, group: str) -> list[str]:

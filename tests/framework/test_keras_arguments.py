@@ -34,6 +34,52 @@ def test_a_name_without_suffix_is_refused(tmp_path: Path) -> None:
         ab.saving.save_model(model(), tmp_path / "m", save_format="tf")
 
 
+def layers_named(**units: int) -> ab.Sequential:
+    return ab.Sequential([ab.Input((4,)), *[ab.layers.Dense(size, name=name) for name, size in units.items()]])
+
+
+def test_weights_of_a_legacy_file_by_the_names_of_layers(tmp_path: Path) -> None:
+    saved = layers_named(base=3, head=2)
+    saved.save(tmp_path / "m.h5")
+    other = layers_named(base=3, between=3, top=2)
+    before = other.get_weights()
+    other.load_weights(tmp_path / "m.h5", by_name=True)
+    found = other.get_weights()
+    for value, expected in zip(found, [*saved.get_weights()[:2], *before[2:]], strict=True):
+        np.testing.assert_array_equal(value, expected)
+    with pytest.raises(ab.saving.SavedFileError, match=r"the model has 3 layers .* the file 2 \(base, head\)"):
+        other.load_weights(tmp_path / "m.h5")
+    with pytest.raises(ab.saving.SavedFileError, match=r"no layers have the same name; the model has 1 layer"):
+        layers_named(other=3).load_weights(tmp_path / "m.h5", by_name=True)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_layers_of_a_legacy_file_that_fit(tmp_path: Path, by_name: bool) -> None:
+    saved = layers_named(base=3, head=2)
+    saved.save(tmp_path / "m.h5")
+    other = layers_named(base=3, head=5)
+    before = other.get_weights()
+    with pytest.raises(
+        ab.saving.SavedFileError, match=r"nothing was loaded:\s.*layer 'head': weight 'kernel' has shape"
+    ):
+        other.load_weights(tmp_path / "m.h5", by_name=by_name)
+    np.testing.assert_array_equal(other.get_weights()[0], before[0])
+    with pytest.warns(UserWarning, match=r"left as they are:\s.*layer 'head'") as caught:
+        other.load_weights(tmp_path / "m.h5", by_name=by_name, skip_mismatch=True)
+    assert caught[0].filename == __file__
+    for value, expected in zip(other.get_weights(), [*saved.get_weights()[:2], *before[2:]], strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.safetensors"])
+def test_only_legacy_files_are_loaded_by_name(name: str, tmp_path: Path) -> None:
+    built = model()
+    save = built.save if name == "m.keras" else built.save_weights
+    save(tmp_path / name)
+    with pytest.raises(ValueError, match=r"by_name=True is for files of Keras's old format, .* skip_mismatch=True"):
+        built.load_weights(tmp_path / name, by_name=True)
+
+
 def test_a_legacy_file_without_its_optimizer(tmp_path: Path) -> None:
     built = model()
     built.fit(np.ones((4, 4)), np.ones((4, 3)), verbose=0)
