@@ -27,7 +27,7 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        OSError: there is no room for the file.
+        OSError: there is no room for the file, or the folder can't be written; a PermissionError if it may not be.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
@@ -35,7 +35,16 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
     if target.is_dir():
         raise IsADirectoryError(f"Can't write {str(path)!r}: it is a folder. Give the name of a file.")
     _remove_abandoned(target.parent)
-    temporary, descriptor, lock = _create(target)
+    try:
+        temporary, descriptor, lock = _create(target)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _no_space(error, path, target, 0) from error
+        raise OSError(
+            error.errno,
+            f"Can't write {str(path)!r}: {error.strerror or error} in the folder {str(target.parent)!r}. Save to "
+            "another folder, or change its mode or owner",
+        ) from error
     try:
         with os.fdopen(descriptor, "w+b") as stream:
             yield stream

@@ -458,8 +458,8 @@ def _construct(cls: Any, config: dict[str, Any]) -> Any:
         if not is_outermost or ("unexpected keyword" not in str(error) and "required" not in str(error)):
             raise
         raise TypeError(
-            f"{cls.__name__}.from_config could not make the object from config {_short(config['config'])}: {error}. "
-            "Expected get_config() to return what the constructor takes."
+            f"{cls.__name__}.from_config could not make the object from config {_short(config['config'])}: "
+            f"{str(error).removesuffix('.')}. Expected get_config() to return what the constructor takes."
         ) from error
 
 
@@ -549,11 +549,11 @@ def _find_class(config: dict[str, Any]) -> Any:
         candidate = getattr(sys.modules[module], name, None)
         found = candidate if inspect.isclass(candidate) and callable(getattr(candidate, "from_config", None)) else None
     if found is None:
+        trust = " A file that you trust may name any imported class: safe_mode=False." if refuses_code() else ""
         raise UnknownObjectError(
             f"The config names class {registered or name!r} (of module {module!r}), which is not known here. Import "
-            "the module that defines it and decorate the class with @ab.saving.register_keras_serializable(), or "
-            f"pass custom_objects={{{name!r}: {name}}}. A file that you trust may name any imported class: "
-            "safe_mode=False.",
+            "the module that defines it and decorate the class with @ab.saving.register_keras_serializable(), or pass "
+            f"custom_objects={{{name!r}: {name}}}, with its new class where it was renamed.{trust}",
             registered or name,
             module,
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 from ... import __version__
 from ...engine.common.claims import PER_ARRAY, memory_budget
+from ...engine.common.paths import local_path
 from ...engine.objects.identifiers import Config
 from ...engine.objects.registry import (
     custom_object_scope,
@@ -39,6 +40,7 @@ from .archive import (
     check_overwrite,
     check_readable,
     is_hdf5,
+    later_version,
     read_archive,
     read_archive_stream,
     write_archive,
@@ -106,7 +108,7 @@ def save_model(
     >>> bool((again.get_weights()[0] == model.get_weights()[0]).all())
     True
     """
-    path = Path(filepath)
+    path = local_path(filepath, "Model.save")
     is_legacy = path.suffix in LEGACY_SUFFIXES and not path.name.endswith(".weights.h5")
     if path.suffix != ".keras" and not is_legacy:
         unused = f", with save_format={save_format!r}, which Keras 3 does not heed" if save_format else ""
@@ -195,7 +197,7 @@ def save_weights(
     >>> os.path.exists("saved.weights.h5")
     True
     """
-    path = Path(filepath)
+    path = local_path(filepath, "Model.save_weights")
     if path.suffix == SUFFIX:
         from .named_weights import save_named_weights
 
@@ -243,7 +245,7 @@ def load_model(
     >>> ab.models.load_model("whole.keras").output_shape
     (None, 1)
     """
-    path = Path(filepath)
+    path = local_path(filepath, "load_model")
     if path.suffix in LEGACY_SUFFIXES or is_hdf5(path):
         from .legacy_h5 import load_legacy_model
 
@@ -256,9 +258,15 @@ def _load(
 ) -> Model:
     """Return the model of an archive; see `load_model`."""
     config = archive.config if compile else {**archive.config, "compile_config": None}
-    with open_weights(path, archive.weights, safe_mode) as reader:
-        model = rebuild(reader, config, custom_objects, safe_mode, archive.keras_version)
-        _load_weights(model, reader, is_new=True)
+    try:
+        with open_weights(path, archive.weights, safe_mode) as reader:
+            model = rebuild(reader, config, custom_objects, safe_mode, archive.keras_version)
+            _load_weights(model, reader, is_new=True)
+    except SavedFileError as error:
+        remark = later_version(archive)
+        if not remark:
+            raise
+        raise SavedFileError(f"{error}{remark}") from error
     give_assets(model, archive.assets, path)
     return model
 
@@ -292,7 +300,7 @@ def load_weights(
     >>> bool((other.weights[0].numpy() == model.weights[0].numpy()).all())
     True
     """
-    path = Path(filepath)
+    path = local_path(filepath, "Model.load_weights")
     _check_built(model, "loaded")
     if not path.name.endswith(".weights.h5"):
         _check_skips_none(path, objects_to_skip)

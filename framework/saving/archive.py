@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ... import __version__
 from ...engine.common.atomic import atomic_write as atomic_write
 
 METADATA = "metadata.json"
@@ -55,6 +57,7 @@ class Archive:
     weights: BinaryIO
     assets: dict[str, bytes] = field(default_factory=dict)
     keras_version: str = ""  # of the Keras that wrote it, or whose format it is
+    own_version: str = ""  # of the anabranch that wrote it, if one did
 
 
 def check_overwrite(path: Path, overwrite: bool) -> None:
@@ -189,13 +192,34 @@ def read_archive_stream(stream: BinaryIO, path: Path, is_trusted: bool) -> Archi
                 if name.startswith(ASSETS) and not name.endswith("/")
             }
             metadata = _member(path, archive, METADATA) if METADATA in archive.namelist() else b"{}"
-        version = str(json.loads(metadata).get("keras_version", ""))
-        return Archive(_parse(path, config), io.BytesIO(weights), assets, version)
+        found = json.loads(metadata)
+        versions = [str(found.get(key, "")) for key in ("keras_version", "anabranch_version")]
+        return Archive(_parse(path, config), io.BytesIO(weights), assets, *versions)
     except SavedFileError:
         raise
     except Exception as error:
         # On damaged files zipfile raises BadZipFile, struct.error, zlib.error, OSError, RuntimeError and more.
         raise damaged(path, f"{error}") from error
+
+
+def later_version(archive: Archive) -> str:
+    """Return a remark for errors about a file that a later version wrote, which may be why it can't be read.
+
+    Returns:
+        A sentence with a space in front; nothing for other files.
+    """
+    if _numbers(archive.own_version) > _numbers(__version__):
+        return (
+            f" The file was written by anabranch {archive.own_version}, and this is {__version__}: "
+            "`pip install --upgrade anabranch` may mend it."
+        )
+    if _numbers(archive.keras_version)[:2] > _numbers(KERAS_VERSION)[:2]:
+        return f" The file was written by Keras {archive.keras_version}; formats up to {KERAS_VERSION} are known here."
+    return ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d{1,9}", version)[:3]]
 
 
 def damaged(path: Path, what: str) -> SavedFileError:

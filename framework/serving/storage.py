@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...engine.common.memory import machine_bytes
+from ...engine.common.paths import local_path
 from ...engine.graph import Graph, Operation
 from ...engine.graph.state.initial_values import Given
 from ...engine.saving import SavedGraphError
@@ -72,7 +73,15 @@ class ServableError(ValueError):
 
 def versions_in(filepath: str | os.PathLike[str]) -> list[int]:
     """Return the versions that a folder holds, in ascending order."""
-    base = Path(filepath)
+    try:
+        base = local_path(filepath, "A server or ab.serving.load")
+    except ValueError as error:
+        raise ServableError(f"{error}") from None
+    if base.is_file():
+        raise ServableError(
+            f"{str(base)!r} is a file, and a servable is a folder. ab.load_model reads saved models; model.export(), "
+            "or `python -m anabranch export`, writes servables."
+        )
     if not base.is_dir():
         raise ServableError(f"There is no folder {str(base)!r}. Give the path that was given to model.export().")
     return sorted(int(entry.name) for entry in base.iterdir() if _is_version(entry.name) and entry.is_dir())
@@ -86,6 +95,12 @@ def pick_version(filepath: str | os.PathLike[str], version: int | None) -> int:
     """
     known = versions_in(filepath)
     if not known:
+        folder = Path(filepath).resolve()
+        if _is_version(folder.name) and (folder / "manifest.json").is_file():
+            raise ServableError(
+                f"{str(filepath)!r} is version {folder.name} of a servable. Load it with "
+                f"ab.serving.load({str(folder.parent)!r}, version={folder.name})."
+            )
         raise ServableError(f"{str(filepath)!r} holds no version: model.export() writes folders 1, 2, ... there.")
     if version is not None and version not in known:
         raise ServableError(f"{str(filepath)!r} has no version {version}. It holds {', '.join(map(str, known))}.")
@@ -127,29 +142,37 @@ def write_servable(
         FileExistsError: there is this version already.
         ValueError: the name is that of a file of another kind.
     """
-    base = Path(filepath)
+    base = local_path(filepath, "export")
     _check_is_no_file_name(base)
     document, arrays = describe(graph, operations)
+    aside = base / f".{secrets.token_hex(4)}.anabranch.tmp"
     try:
         base.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise FileExistsError(f"{str(base)!r} is a file. Give the folder in which versions are written.") from None
-    if version is not None and (base / str(version)).exists():
-        raise _exists(base, version)
-    aside = base / f".{secrets.token_hex(4)}.anabranch.tmp"
-    aside.mkdir()
+        if version is not None and (base / str(version)).exists():
+            raise _exists(base, version)
+        aside.mkdir()
+    except (FileExistsError, NotADirectoryError) as error:
+        if base.is_dir():
+            raise
+        raise type(error)(f"{error.filename!r} is a file. Give the folder in which versions are written.") from None
+    except OSError as error:
+        raise _unwritten(base, error, "Export to another folder, or change its mode or owner") from error
     try:
         try:
             _write_files(aside, document, arrays, _signature_document(signatures, decoder), warmup)
         except OSError as error:
-            text = f"No version could be written to {str(base)!r}: {error}. Is the disk full?"
-            raise (OSError(text) if error.errno is None else OSError(error.errno, text)) from error
+            raise _unwritten(base, error, "Is the disk full?") from error
         taken = _rename(aside, base, version)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     _sync(base)
     return taken
+
+
+def _unwritten(base: Path, error: OSError, remedy: str) -> OSError:
+    text = f"No version could be written to {str(base)!r}: {error.strerror or error}. {remedy}"
+    return OSError(text) if error.errno is None else OSError(error.errno, text)
 
 
 def _check_is_no_file_name(base: Path) -> None:

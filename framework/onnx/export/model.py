@@ -14,6 +14,7 @@ import numpy as np
 from ....engine import ops
 from ....engine.common.atomic import atomic_write
 from ....engine.common.dtypes import four_bit_dtypes, is_string, name_of
+from ....engine.common.paths import local_path
 from ....engine.common.quick_dataclass import dataclass
 from ....engine.graph import Graph, Operation, Symbol
 from ....engine.graph.graph import Placeholder
@@ -274,7 +275,7 @@ def write_model(filepath: str | os.PathLike[str], built: BuiltModel, external_da
     Raises:
         OnnxError: ONNX's own checker refuses the model, which is a bug of the export.
     """
-    path, model = Path(filepath), built.proto
+    path, model = local_path(filepath, "export"), built.proto
     onnx = load_onnx()
     large = sum(array.nbytes for array in built.weights.values())
     if external_data or large >= _LARGEST_PROTO:

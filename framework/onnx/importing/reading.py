@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ....engine.common.dtypes import DType
+from ....engine.common.paths import local_path
 from ..errors import OnnxError
 from ..protos import load_onnx
 from .values import INT4, UINT4, FourBits, dtype_of
@@ -46,7 +47,7 @@ def read_model(source: Any, given: Iterable[str] = ()) -> tuple[ModelProto, dict
     elif isinstance(source, (bytes, bytearray, memoryview)):
         model, folder = _parsed(bytes(source), "The bytes"), None
     elif isinstance(source, (str, os.PathLike)):
-        path = Path(source)
+        path = local_path(source, "onnx.load")
         if not path.is_file():
             raise FileNotFoundError(f"There is no file {str(path)!r}.")
         if path.stat().st_size > _MOST_BYTES:
