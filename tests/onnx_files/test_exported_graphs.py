@@ -316,9 +316,7 @@ def test_inputs_that_are_missing_or_no_placeholders(tmp_path: Path) -> None:
             ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {})
         with pytest.raises(ValueError, match="'x' names an input and an output"):
             ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {"x": x + 1})
-        with pytest.raises(
-            ab.onnx.OnnxError, match=r"test_exported_graphs.py:\d+, can't be exported to ONNX: complex64"
-        ):
+        with pytest.raises(ab.onnx.OnnxError, match=r"Output 'y' is complex.*ops\.real and ops\.imag"):
             ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {"y": ops.cast(x, "complex64")})
         z = ab.placeholder((2,), "complex64")
         with pytest.raises(ab.onnx.OnnxError, match="Input 'z' can't be exported to ONNX: complex64"):

@@ -111,8 +111,8 @@ def _stirling_rest(order: int, x: Any) -> Any:
 
 # --- the incomplete gamma function ----------------------------------------------------------------------------------
 
-_SMALL = 10.0
-_TERMS = 64  # of the power series, for arguments up to _SMALL
+SMALL = 10.0
+TERMS = 64  # of the power series, for arguments up to SMALL
 _NODES = 64
 _DROP = 40.0  # the exponent at which a tail ends: exp(-40) of its largest value
 
@@ -200,8 +200,8 @@ def gammainc_values(xp: Any, order: int, a: Any, x: Any) -> Any:
         result[known & (xp.isinf(a) | (x == 0))] = 0.0
         result[known & (xp.isinf(x) | (a == 0))] = 0.0 if order else 1.0
         inside = (a > 0) & (x > 0) & xp.isfinite(a) & xp.isfinite(x)
-        above = inside & (x > xp.maximum(a, _SMALL))
-        small = inside & ~above & (a < _SMALL)
+        above = inside & (x > xp.maximum(a, SMALL))
+        small = inside & ~above & (a < SMALL)
         below = inside & ~above & ~small
         if above.any():
             upper = _tail(xp, order, a[above], x[above], 1)
@@ -213,13 +213,13 @@ def gammainc_values(xp: Any, order: int, a: Any, x: Any) -> Any:
         return result
 
 
-def _leading(xp: Any, a: Any, x: Any) -> Any:
+def leading_factor(xp: Any, a: Any, x: Any) -> Any:
     """Return ``x^a exp(-x) / gamma(a)``."""
-    large = xp.maximum(a, _SMALL)  # where logarithms would cancel
+    large = xp.maximum(a, SMALL)  # where logarithms would cancel
     apart = (x - large) / large
     far = xp.sqrt(large / (2 * math.pi)) * xp.exp(large * (xp.log1p(apart) - apart) - _stirling_rest(0, large))
     near = xp.exp(a * xp.log(x) - x - log_gamma_values(xp, 0, a))
-    return xp.where(a >= _SMALL, far, near)
+    return xp.where(a >= SMALL, far, near)
 
 
 def _series(xp: Any, order: int, a: Any, x: Any) -> Any:
@@ -228,8 +228,8 @@ def _series(xp: Any, order: int, a: Any, x: Any) -> Any:
     slopes = [-log_gamma_values(xp, place, above) for place in range(1, order + 1)]
     if order:
         slopes[0] = slopes[0] + logarithm
-    term, total = _leading(xp, a, x) / a, 0.0
-    for _ in range(_TERMS):
+    term, total = leading_factor(xp, a, x) / a, 0.0
+    for _ in range(TERMS):
         total = total + term * _bell(slopes)
         term = term * x / above
         slopes = [slope - _log_derived(xp, place, above) for place, slope in enumerate(slopes, start=1)]
@@ -242,19 +242,19 @@ def _tail(xp: Any, order: int, a: Any, x: Any, sign: int) -> Any:
 
     With ``t = x exp(sign s)`` its exponent falls from s = 0 on, at first by ``|x - a|`` and then ever faster upward.
     """
-    length = _length(xp, a, x, sign)
+    length = tail_length(xp, a, x, sign)
     slopes = [-log_gamma_values(xp, place, a) for place in range(1, order + 1)]
     start = slopes[0] + xp.log(x) if order else 0.0
     total: Any = 0.0
-    for node, weight in zip(*_nodes(), strict=True):
+    for node, weight in zip(*quadrature(), strict=True):
         s = length * node
         if order:
             slopes[0] = start + sign * s
         total = total + weight * xp.exp(sign * a * s - x * xp.expm1(sign * s)) * _bell(slopes)
-    return _leading(xp, a, x) * length * total
+    return leading_factor(xp, a, x) * length * total
 
 
-def _length(xp: Any, a: Any, x: Any, sign: int) -> Any:
+def tail_length(xp: Any, a: Any, x: Any, sign: int) -> Any:
     """Return where the exponent of a tail has fallen by `_DROP`: Newton's method from above, on a convex function."""
     if sign > 0:
         s = xp.sqrt(2 * _DROP / x)
@@ -267,7 +267,7 @@ def _length(xp: Any, a: Any, x: Any, sign: int) -> Any:
 
 
 @functools.cache
-def _nodes() -> tuple[list[float], list[float]]:
+def quadrature() -> tuple[list[float], list[float]]:
     """Return the places and weights of Gauss and Legendre's rule for (0, 1)."""
     places, weights = np.polynomial.legendre.leggauss(_NODES)
     return (0.5 * places + 0.5).tolist(), (0.5 * weights).tolist()

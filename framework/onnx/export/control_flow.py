@@ -22,6 +22,7 @@ from ..protos import element_type
 from .arrays import Dense, Fresh, as_dense, as_sequence, is_static
 from .arrays import Sequence as SequenceArray
 from .composites import Composite, find_composites
+from .mathematics.fourier import COMPLEX_RULES, Complex, constant_parts
 from .records import LoopRecord, Record, asked_of
 from .recurrent import as_operator
 from .refused import reason_for
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 
 Held: TypeAlias = "str | Array | Record"  # what stands for a value: the name of a tensor, an array, or a record
+
+
+_NO_COMPLEX = "it takes complex numbers, of which ONNX has none. Give it ops.real and ops.imag"
 
 
 class GraphExporter(Writer):
@@ -101,13 +105,18 @@ class GraphExporter(Writer):
     def _written(self, operation: Operation) -> Any:
         op = operation.op
         if isinstance(op, Constant):
-            return self.constant(op.value)
+            return constant_parts(self, op.value) if op.value.dtype.kind == "c" else self.constant(op.value)
         if isinstance(op, ReadVariable):
             return self.variable(op.variable, operation.name)
         composite, rule = self._composites.get(operation), RULES.get(operation.type)
         if composite is None and (rule is None or rule.lowest > self.opset):
             raise refusal(operation, reason_for(type(op)) if rule is None else f"it needs opset {rule.lowest}")
         inputs = [self.values[symbol] for symbol in self._inputs(operation)]
+        if any(isinstance(each, Complex) for each in inputs):
+            write = COMPLEX_RULES.get(operation.type)
+            if write is None:
+                raise refusal(operation, _NO_COMPLEX)
+            return write(self, operation, *inputs)
         if composite is not None:
             return composite.write(self, *inputs)
         assert rule is not None
@@ -249,6 +258,8 @@ def _common_kind(values: Sequence[Held | None], spec: object) -> type | None:
     """Return how a value goes through a branch or loop: as a tensor (None), or as an array of one of two kinds."""
     if isinstance(spec, StoreSpec) or not isinstance(spec, (TensorSpec, ArraySpec)):
         raise ValueError("TensorStores and records have no counterpart in ONNX")
+    if any(isinstance(value, Complex) for value in values):
+        raise ValueError("loops and branches give no complex numbers in ONNX. Let them give ops.real and ops.imag")
     if not isinstance(spec, ArraySpec):
         return None
     if any(isinstance(value, SequenceArray) for value in values):

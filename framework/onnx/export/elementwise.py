@@ -8,6 +8,7 @@ import numpy as np
 
 from ....engine.common import dtypes
 from ....engine.graph.graph import Operation
+from .mathematics.fourier import Complex, cast_parts
 from .registry import attribute, exports
 from .writer import BOOL, FLOAT, INT, Writer
 
@@ -94,8 +95,8 @@ def _is_of_integers(w: Writer, name: str) -> bool:
     return product is not None and w.producer_of(product.input[1], "DequantizeLinear") is not None
 
 
-@exports("identity", "stop_gradient", "check_numerics", "not_empty")
-def _identity(w: Writer, node: Operation, x: str) -> str:
+@exports("identity", "stop_gradient", "check_numerics", "not_empty", "of_length", "after")
+def _identity(w: Writer, node: Operation, x: str, *_: object) -> str:
     return x
 
 
@@ -115,7 +116,9 @@ def _absolute(w: Writer, node: Operation, x: str) -> str:
 
 
 @exports("cast")
-def _cast(w: Writer, node: Operation, x: str) -> str:
+def _cast(w: Writer, node: Operation, x: str) -> str | Complex:
+    if node.outputs[0].dtype.kind == "c":
+        return cast_parts(w, node, x)
     return w.cast(x, attribute(node, "dtype", np.dtype))
 
 

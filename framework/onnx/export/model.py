@@ -35,6 +35,8 @@ from . import (  # noqa: F401 - they register rules
 )
 from .control_flow import GraphExporter, refusal
 from .dimensions import name_dimensions
+from .mathematics import fourier, gamma, integers  # noqa: F401 - they register rules
+from .mathematics.fourier import Complex
 from .registry import LOWEST
 
 if TYPE_CHECKING:
@@ -224,6 +226,8 @@ def _model_proto(
     results: list[ValueInfoProto] = []
     for each, symbol in outputs.items():
         value = exporter.values[symbol]
+        if isinstance(value, Complex):
+            raise OnnxError(f"Output {each!r} is complex: ONNX has no such tensors. Give ops.real and ops.imag of it.")
         if not isinstance(value, str):
             raise OnnxError(f"Output {each!r} is a TensorArray. Stack it: array.stack().")
         exporter.nodes.append(helper.make_node("Identity", [value], [each], name=each))

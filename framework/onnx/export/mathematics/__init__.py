@@ -1,0 +1,1 @@
+"""Rules of functions that ONNX has no operator for, and of Fourier transforms."""
