@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 from ...engine.objects.on_demand import no_attribute
 from ..event_file import EventWriter
@@ -42,7 +42,7 @@ _INSTEAD = {
 }
 
 
-def _look_up(name: str) -> Any:
+def _look_up(name: str) -> NoReturn:
     raise no_attribute(__name__, name, _INSTEAD)
 
 

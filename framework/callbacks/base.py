@@ -196,7 +196,7 @@ class CallbackList:
         for callback in self.callbacks:
             callback.set_params(params)
 
-    def set_model(self, model: Any) -> None:
+    def set_model(self, model: object) -> None:
         for callback in self.callbacks:
             callback.set_model(model)
 

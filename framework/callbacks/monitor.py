@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .base import Callback, Logs
+
+if TYPE_CHECKING:
+    from ...optim import Optimizer
+    from ..structures import Array
 
 
 class MonitorCallback(Callback):
@@ -113,7 +117,7 @@ class EarlyStopping(MonitorCallback):
         self.start_from_epoch = start_from_epoch
         self.wait = 0
         self.stopped_epoch = 0
-        self.best_weights: list[Any] | None = None
+        self.best_weights: list[Array] | None = None
         self.best_epoch = 0
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -195,7 +199,7 @@ class LearningRateScheduler(Callback):
             logs.update(_learning_rates(self))
 
 
-def _optimizers(callback: Callback) -> list[Any]:
+def _optimizers(callback: Callback) -> list[Optimizer]:
     """Return the model's optimizer, or those of its `MultiOptimizer`."""
     optimizer = getattr(callback.model, "optimizer", None)
     found = list(getattr(optimizer, "optimizers", [optimizer]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from .base import Callback, Logs
 from .progress import Progress, make_progress, resolve_verbose
 
 if TYPE_CHECKING:
+    from ...engine.graph import Variable
     from ..structures import Array
 
 _TIMEOUT = 10.0  # seconds
@@ -94,7 +95,7 @@ class RemoteMonitor(Callback):
         )
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
@@ -192,7 +193,7 @@ class SwapEMAWeights(Callback):
         self.swap_on_epoch = swap_on_epoch
         self._weights: list[Array] | None = None  # aside, while their averages are in place
 
-    def _pairs(self) -> list[tuple[Any, Any]]:
+    def _pairs(self) -> list[tuple[Variable, Variable]]:
         """Return the weights, each with its average."""
         optimizer = getattr(self.model, "optimizer", None)
         kept = [] if optimizer is None else [each for each in optimizer.makers if each.use_ema]
