@@ -44,12 +44,12 @@ def deadline(seconds: float | None) -> Generator[None]:
     Of nested limits the nearest holds.
 
     Raises:
-        ValueError: `seconds` is negative.
+        ValueError: `seconds` is negative, or not a number.
     """
     if seconds is None:
         yield
         return
-    if seconds < 0:
+    if not seconds >= 0:
         raise ValueError(f"timeout must be a number of seconds that is not negative, or None; got {seconds}.")
     before = _moment.get()
     moment = time.monotonic() + seconds

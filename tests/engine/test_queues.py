@@ -1,6 +1,7 @@
 """Queues as operations and from plain Python: values and structures, order, what does not fit, threads that wait."""
 
 import gc
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -582,8 +583,10 @@ def test_deadlines_nest_and_end():
         assert seconds_left() is None
 
     Waiting(look).result()
-    with pytest.raises(ValueError, match="timeout must be a number of seconds that is not negative, or None; got -1"):
-        Session(Graph()).run([], timeout=-1)
+    for refused in (-1, float("nan")):
+        told = f"timeout must be a number of seconds that is not negative, or None; got {refused}"
+        with pytest.raises(ValueError, match=re.escape(told)):
+            Session(Graph()).run([], timeout=refused)
 
 
 def test_an_interrupt_withdraws_what_waits(monkeypatch: pytest.MonkeyPatch):
