@@ -159,7 +159,7 @@ def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel
         bound |= _bind_all(part)
     kernels = _kernels(bound)
     for kernel, entry in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
-        kernel.entry = entry
+        kernel.entry, kernel.endable = entry, library.endable(entry)
     return bound
 
 

@@ -109,8 +109,11 @@ def check_cancelled() -> None:
         raise CancelledError("The session was closed while the step ran.")
 
 
-def check_stop() -> None:
+def check_stop(did: str = "ran a loop") -> None:
     """Check whether a step that computes was asked to end; it also ends at its deadline.
+
+    Args:
+        did: what the step did meanwhile, for the error.
 
     Raises:
         CancelledError: the session was closed.
@@ -118,10 +121,8 @@ def check_stop() -> None:
     """
     check_cancelled()
     if seconds_left() == 0:
-        raise DeadlineExceededError(
-            "The timeout was over while the step ran a loop. Give a longer timeout, or see whether the loop's "
-            "condition ever becomes false."
-        )
+        of_loops = ", or see whether the loop's condition ever becomes false" if did == "ran a loop" else ""
+        raise DeadlineExceededError(f"The timeout was over while the step {did}. Give a longer timeout{of_loops}.")
 
 
 @contextmanager

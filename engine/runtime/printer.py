@@ -110,6 +110,7 @@ class Printer:
         self.bodies = PrintedBodies()
         self.stored: set[Symbol] = set()  # values that variables hold without a copy
         self.first_write: Operation | None = None  # of several, between which no interrupt is raised
+        self.has_begun_to_write = False  # what is printed comes behind it
         self._functions: list[Function] = []
         # Names in use; those that were wanted again, with the number up to which there are others like them.
         self._used: dict[str, int] = dict.fromkeys(("np", "stats", "step", "copied", *dir(builtins)), 1)
@@ -202,6 +203,7 @@ class Function:
         self.name = name
         self.arguments: list[str] = []
         self.lines: list[tuple[str, Origin | None]] = []
+        self.is_called = False  # whether the step's own function calls it, maybe more than once
         self.is_rare = False  # whether it hardly ever runs: machine code does the same
 
 
@@ -261,7 +263,7 @@ class Block:
             return
         together = [operation, *printer.groups.get(operation, ()), *(native.plan.run if native is not None else ())]
         if printer.first_write in together:
-            printer.first_write = None
+            printer.first_write, printer.has_begun_to_write = None, True
             self.line(f"{printer.bind('hold_interrupts', hold_interrupts)}()")
 
     def _print_run(self, native: NativeRegion) -> None:
@@ -437,10 +439,10 @@ class Block:
         for operand, result in laid_out_first(operation, fresh).items():
             self.line(f"{self.names[result]}[...] = {self.names[operand]}", (operation, arguments))
             arguments = [self.names[result if tensor is operand else tensor] for tensor in operation.inputs]
+        entry = printer.bind("kernel", self._entry(operation, kernel))
         if isinstance(operation.op, HorizontallyFused):
-            self._print_together(operation, operation.op, arguments, outputs)
+            self._print_together(operation, operation.op, entry, arguments, outputs)
             return
-        entry = printer.bind("kernel", kernel.entry)
         table = printer.bind("sizes", kernel.table)
         ids = ", ".join(f"id({name})" for name in [*arguments, *outputs])
         refit = printer.bind("refit", kernel.refit)
@@ -452,8 +454,17 @@ class Block:
         for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
             self.line(f"{name} = {name}[()]")
 
+    def _entry(self, operation: Operation, kernel: Any) -> Any:
+        """Return the entry of a kernel: one that may be ended early, unless that could leave a write half done."""
+        planned = [self.printer.plan.get(tensor) for tensor in operation.outputs]
+        writes = any(buffer is not None and buffer.variable is not None for buffer in planned)
+        may_be_after_writes = self.printer.first_write is not None and self.function.is_called
+        if writes or self.printer.has_begun_to_write or may_be_after_writes:
+            return kernel.entry
+        return kernel.endable
+
     def _print_together(
-        self, operation: Operation, op: HorizontallyFused, arguments: Sequence[str], outputs: Sequence[str]
+        self, operation: Operation, op: HorizontallyFused, entry: str, arguments: Sequence[str], outputs: Sequence[str]
     ) -> None:
         """Print the call of a kernel that gets the operands of all members in one tuple."""
         kernel, origin = self.printer.kernels[operation], (operation, arguments)
@@ -462,7 +473,7 @@ class Block:
         for member in range(op.count):
             listed += own[member * len(op.own) : (member + 1) * len(op.own)]
             listed += outputs[member * made : (member + 1) * made]
-        entry, refit = self.printer.bind("kernel", kernel.entry), self.printer.bind("refit", kernel.refit)
+        refit = self.printer.bind("refit", kernel.refit)
         table, members = self.printer.bind("sizes", kernel.table), self.fresh("members")
         self.line(f"{members} = ({', '.join(listed)},)", origin)
         ids = ", ".join(f"id({name})" for name in (members, *shared))
@@ -532,6 +543,7 @@ class Block:
     def function_block(self, name: str, names: Mapping[Symbol, str]) -> Block:
         """Return the block of a new function called `name`, whose arguments are `names`."""
         function = Function(self.printer, name)
+        function.is_called = True
         function.arguments = list(names.values())
         self.printer.add_function(function)
         return Block(function, dict(names), 1, self.loops)
@@ -539,6 +551,7 @@ class Block:
     def detached(self, name: str, arguments: Sequence[str]) -> Block:
         """Return the block of a function that is not added to the program yet, and has no names."""
         function = Function(self.printer, name)
+        function.is_called = True
         function.arguments = list(arguments)
         return Block(function, {}, 1, self.loops)
 

@@ -118,14 +118,14 @@ def _run_all(work: list[Callable[[], None]]) -> None:
 def test_programs_that_train_at_the_same_time(seed: int) -> None:
     programs = [_Training(10 * seed + k) for k in range(_THREADS)]
     expected = [program.run() for program in programs]
-    before = threads.times_let_go()
+    before = threads.times_released()
 
     def check(number: int) -> None:
         for _ in range(2):
             assert programs[number].run() == expected[number]
 
     _run_all([lambda number=number: check(number) for number in range(_THREADS)])
-    assert threads.times_let_go() > before
+    assert threads.times_released() > before
 
 
 @pytest.mark.parametrize("shape", [(130, 96), (40, 400)])

@@ -21,7 +21,7 @@ from ..host.scratch import addresses_among
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Functions, Operand
-from ..llvm.tasks import Fields, print_let_go, print_parallel, print_share
+from ..llvm.tasks import Fields, print_parallel, print_release, print_share
 from .winograd_functions import TileFunctions, convolution_functions, print_cells
 
 # What the code reads of the tiles: sizes of the input and the result, how they are cut up, what is before the input.
@@ -405,8 +405,9 @@ def _print_task(kernel: PanelFunctions) -> str:
     products = code.at(kind, memory, code.mul(input_place, places))
     unread = code.let(f"ptrtoint ptr {code.at(kind, products, code.mul(product_place, places))} to i64")
     vectors, panels, count = fields["channel_vectors"], fields["panels"], fields["tiles"]
-    with code.claim(print_counter(code), fields["blocks"]) as unit:
-        print_let_go(code)
+    counter = print_counter(code)
+    with code.claim(counter, fields["blocks"]) as unit:
+        print_release(code, "%context", counter)
         first = code.mul(unit, block)
         last = code.least(code.add(first, block), count)
         groups = code.div(code.add(code.sub(last, first), kernel.rows - 1), kernel.rows)

@@ -17,7 +17,7 @@ from ..host.scratch import addresses_among
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
-from ..llvm.tasks import Fields, print_let_go, print_parallel, print_share
+from ..llvm.tasks import Fields, print_parallel, print_release, print_share
 from .winograd import (
     TILES,
     TileReader,
@@ -130,8 +130,9 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
     tables = reader.input_table(), reader.output_table(), *reader.edge_tables()
     channel_block, filter_block = fields["channel_block"], fields["filter_block"]
     channels, filters = code.mul(channel_block, lanes), code.mul(filter_block, lanes)
-    with code.claim(print_counter(code), fields["units"]) as unit:
-        print_let_go(code)
+    counter = print_counter(code)
+    with code.claim(counter, fields["units"]) as unit:
+        print_release(code, "%context", counter)
         rest = code.div(unit, fields["filter_blocks"])
         of_filters = code.mul(code.sub(unit, code.mul(rest, fields["filter_blocks"])), filter_block)
         share = code.div(rest, fields["channel_blocks"])

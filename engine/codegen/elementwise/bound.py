@@ -33,6 +33,7 @@ class BoundKernel:
 
     Attributes:
         entry: the compiled function: ``entry(table, id(a), ..., id(out), ...)``, which returns 0 if it ran.
+        endable: the same for calls that may be ended early (`Library.endable`), in a kernel of a program.
         table: the address of what it compares its operands with, and of the numbers that it reads.
 
     Args:
@@ -57,6 +58,7 @@ class BoundKernel:
         self._head = _table(spec.operands, [*inputs, *outputs], strides)
         self._write(self._head, numbers)
         self.entry: Any = None
+        self.endable: Any = None
 
     def resized(self, shapes: Sequence[Shape], numbers: Sequence[int]) -> BoundKernel:
         """Return the same kernel for operands of other sizes, all of them contiguous.

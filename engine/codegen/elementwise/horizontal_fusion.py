@@ -89,6 +89,7 @@ class BoundTogether(BoundKernel):
         self._table = np.array(_table(spec, self._shared, members), "int64")
         self.table = self._table.ctypes.data
         self.entry: Any = None
+        self.endable: Any = None
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with contiguous operands of the very dtypes; they were refused as they are.

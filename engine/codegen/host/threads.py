@@ -9,7 +9,7 @@ it; so results are the same for any number of threads.
 A thread without work looks for more for 100 microseconds (the gap between two kernels, with some operations of NumPy in
 it), then sleeps. How often it looks in that time is measured as the threads start, for a pause takes 25 nanoseconds on
 some processors, and 55 on others. The threads are Python's, parked in native code without the interpreter's lock. The
-thread that has called a kernel lets go of the lock when it takes long (see `lock`).
+thread that has called a kernel releases the lock when it takes long, and looks whether it is to be ended (see `lock`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ...common.deadlines import requests
+from ...queues.stops import check_stop
 from ..llvm import subnormals
 from ..llvm.compiler import Effort
 from . import lock, scratch
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 SYMBOL = "anabranch_parallel"
 _DECLARED = scratch.DECLARATIONS + lock.DECLARATIONS + subnormals.DECLARATIONS
 DECLARATIONS = f"declare void @{SYMBOL}(ptr, ptr, i64)\n" + _DECLARED
-_OFFERED = scratch.TAKE, scratch.GIVE, lock.LET_GO, subnormals.FLUSH, subnormals.RESTORE  # to kernels, besides
+_OFFERED = scratch.TAKE, scratch.GIVE, *lock.FUNCTIONS, subnormals.FLUSH, subnormals.RESTORE  # to kernels, besides
 _MOST_THREADS = 64
 _LOOKING = 1e-4  # seconds
 _NEEDED = (
@@ -50,7 +52,9 @@ class _Pool:
         self._looks = 0  # how often a thread looks for work before it sleeps
         self._rate = 0.0  # of the clock that kernels read; 0: they hold the lock
         self._patience = lock.PATIENCE
-        self._settle: Any = None
+        self._interval = lock.CHECK
+        self._called = self._look  # by native code, which does not count as a reference
+        self._looking: set[int] = set()  # threads whose kernels have the lock for a look
         self._lock = threading.Lock()
 
     def start(self, library: Library) -> None:
@@ -62,12 +66,30 @@ class _Pool:
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
             for name in (SYMBOL, *_OFFERED):
                 library.offer(name, self.engine.get_function_address(name))
-            if "anabranch_settle" in text:
-                ticks = ctypes.PYFUNCTYPE(ctypes.c_int64)(self.engine.get_function_address("anabranch_ticks"))
-                self._settle = ctypes.PYFUNCTYPE(None)(self.engine.get_function_address("anabranch_settle"))
-                self._rate = lock.ticks_each_second(ticks)
-                self.set_patience(self._patience)
+            if "anabranch_prepare_lock" in text:
+                self._prepare_lock()
             self._spawn()
+
+    def _function(self, name: str, *arguments: Any, result: Any = None) -> Any:
+        """Return a function of the engine that is called with the interpreter's lock."""
+        return ctypes.PYFUNCTYPE(result, *arguments)(self.engine.get_function_address(f"anabranch_{name}"))
+
+    def _prepare_lock(self) -> None:
+        if self._function("prepare_lock", ctypes.py_object, result=ctypes.c_int)(self._called):
+            return  # the system has no more keys for threads
+        self._rate = lock.ticks_each_second(self._function("ticks", result=ctypes.c_int64))
+        self.set_patience(self._patience, self._interval)
+
+    def _look(self) -> None:
+        """Raise what ends the kernel of this thread: what handles a signal, or what a step raises that has to end."""
+        thread = threading.get_ident()
+        self._looking.add(thread)
+        try:
+            ctypes.pythonapi.PyErr_CheckSignals()
+            if requests:
+                check_stop("computed an operation")
+        finally:
+            self._looking.discard(thread)
 
     def prepare(self, library: Library) -> None:
         """Have the functions compiled, if they are not here yet."""
@@ -96,33 +118,39 @@ class _Pool:
         for number in range(1, self.count):
             threading.Thread(target=work, name=f"anabranch kernels {number}", daemon=True).start()
 
-    def set_patience(self, seconds: float) -> None:
-        self._patience = seconds
+    def set_patience(self, seconds: float, interval: float) -> None:
+        self._patience, self._interval = seconds, interval
         if self._rate:
-            put = ctypes.PYFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
-            ticks = int(seconds * self._rate) - 1  # 0 seconds are over at once
-            put(self.engine.get_function_address("anabranch_patience"))(ticks, int(lock.GAP * self._rate))
+            put = self._function("patience", *[ctypes.c_int64] * 3)
+            ticks = [int(each * self._rate) - 1 for each in (seconds, interval)]  # 0 seconds are over at once
+            put(ticks[0], int(lock.GAP * self._rate), ticks[1])
 
     def settle(self) -> None:
-        """Wait until no kernel is without the interpreter's lock."""
-        if self._settle is not None:
-            self._settle()
+        """Wait until no kernel is without the interpreter's lock, and have them keep it until the fork is over."""
+        if self._rate:
+            self._function("settle", ctypes.c_int64)(int(threading.get_ident() in self._looking))
 
-    def times_let_go(self) -> int:
-        if not self._rate:
-            return 0
-        return ctypes.PYFUNCTYPE(ctypes.c_int64)(self.engine.get_function_address("anabranch_times_let_go"))()
+    def forked(self) -> None:
+        """Let kernels release the lock again in a process that was forked."""
+        if self._rate:
+            self._function("forked")()
+
+    def times_released(self) -> int:
+        return self._function("times_released", result=ctypes.c_int64)() if self._rate else 0
 
     def restart(self) -> None:
         """Restart in a child process, which has none of its parent's threads."""
         self._lock = threading.Lock()
+        self._looking &= {threading.get_ident()}
+        if self._rate:
+            self._function("is_child")()
         if self.engine is not None:
             self._spawn()
 
 
 _pool = _Pool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_pool.settle, after_in_child=_pool.restart)
+    os.register_at_fork(before=_pool.settle, after_in_parent=_pool.forked, after_in_child=_pool.restart)
 
 
 def prepare(library: Library) -> None:
@@ -140,19 +168,24 @@ def thread_count() -> int:
     return _pool.count
 
 
-def times_let_go() -> int:
-    """Return how often kernels of this process have let go of the interpreter's lock."""
-    return _pool.times_let_go()
+def times_released() -> int:
+    """Return how often kernels of this process have released the interpreter's lock."""
+    return _pool.times_released()
 
 
 @contextmanager
-def patience(seconds: float) -> Generator[None]:
-    """Set, inside of the block, for how long kernels hold the interpreter's lock."""
-    _pool.set_patience(seconds)
+def patience(seconds: float, interval: float = lock.CHECK) -> Generator[None]:
+    """Set, inside of the block, for how long kernels hold the interpreter's lock.
+
+    Args:
+        seconds: for so long.
+        interval: seconds between two looks of a kernel without the lock whether it is to be ended.
+    """
+    _pool.set_patience(seconds, interval)
     try:
         yield
     finally:
-        _pool.set_patience(lock.PATIENCE)
+        _pool.set_patience(lock.PATIENCE, lock.CHECK)
 
 
 def wanted_threads() -> int:
@@ -191,7 +224,7 @@ def _with_pause(text: str, host: str) -> str:
 _PARALLEL = f"""
 define void @{SYMBOL}(ptr %task, ptr %context, i64 %parts) {{
 entry:
-  %cell = alloca ptr
+  %cell = alloca {lock.JOB}
   %several = icmp sgt i64 %parts, 1
   br i1 %several, label %begin, label %few
 few:
@@ -201,8 +234,12 @@ single:
   call void %task(ptr %context, i64 0)
   br label %done
 begin:
-  %is_outermost = call i1 @lock_begin(ptr %cell)
-  call void @share_parts(ptr %task, ptr %context, i64 %parts)
+  %is_over = call i1 @lock_is_over()
+  br i1 %is_over, label %done, label %share
+share:
+  %is_outermost = call i1 @lock_begin(ptr %cell, ptr %context)
+  %word = call ptr @lock_word(ptr %cell, i1 %is_outermost)
+  call void @share_parts(ptr %task, ptr %context, i64 %parts, ptr %word)
   br i1 %is_outermost, label %end, label %done
 end:
   call void @lock_end(ptr %cell)
@@ -213,15 +250,19 @@ done:
 """
 
 _ALONE = f"""
-define internal void @share_parts(ptr %task, ptr %context, i64 %parts) {{
+define internal void @share_parts(ptr %task, ptr %context, i64 %parts, ptr %word) {{
 entry:
   br label %head
 head:
-  %part = phi i64 [0, %entry], [%next, %body]
+  %part = phi i64 [0, %entry], [%next, %run]
   %more = icmp slt i64 %part, %parts
   br i1 %more, label %body, label %done
 body:
-  call void @{lock.LET_GO}()
+  call void @{lock.RELEASE}()
+  %ended = load i64, ptr %word
+  %goes_on = icmp eq i64 %ended, 0
+  br i1 %goes_on, label %run, label %done
+run:
   call void %task(ptr %context, i64 %part)
   %next = add i64 %part, 1
   br label %head
@@ -298,8 +339,9 @@ init:
   ret void
 }}
 
-; Take parts of the job in a slot until none is left, or so many; returns how many it took.
-define internal i64 @take_parts(i64 %slot, i1 %helps, i64 %most) {{
+; Take parts of the job in a slot until none is left, or so many; returns how many it took. Once a word of the caller's
+; says that the job is ended, it drops those that nobody has begun.
+define internal i64 @take_parts(i64 %slot, i1 %helps, i64 %most, ptr %word) {{
 entry:
   %state = call ptr @field(i64 %slot, i64 {_STATE})
   %task_cell = call ptr @field(i64 %slot, i64 {_TASK})
@@ -307,7 +349,7 @@ entry:
   %finished = call ptr @field(i64 %slot, i64 {_FINISHED})
   br label %look
 look:
-  %taken = phi i64 [0, %entry], [%taken, %try], [%one_more, %run]
+  %taken = phi i64 [0, %entry], [%taken, %try], [%one_more, %run], [%taken, %drop]
   %seen = load atomic i64, ptr %state seq_cst, align 8
   %first = and i64 %seen, {_MASK}
   %shifted = lshr i64 %seen, {_PART_BITS}
@@ -319,8 +361,19 @@ look:
 ask: ; who helps has not called the kernel
   br i1 %helps, label %try, label %own
 own:
-  call void @{lock.LET_GO}()
-  br label %try
+  call void @{lock.RELEASE}()
+  %ended = load i64, ptr %word
+  %goes_on = icmp eq i64 %ended, 0
+  br i1 %goes_on, label %try, label %drop
+drop:
+  %lacking = sub i64 %end, %first
+  %lacking_bits = shl i64 %lacking, {_PART_BITS}
+  %without = sub i64 %seen, %lacking_bits
+  %dropping = cmpxchg ptr %state, i64 %seen, i64 %without seq_cst seq_cst
+  %has_dropped = extractvalue {{i64, i1}} %dropping, 1
+  %dropped = select i1 %has_dropped, i64 %lacking, i64 0
+  %finished_before = atomicrmw add ptr %finished, i64 %dropped seq_cst
+  br label %look
 try:
   %task_word = load atomic i64, ptr %task_cell unordered, align 8
   %context_word = load atomic i64, ptr %context_cell unordered, align 8
@@ -353,7 +406,7 @@ head:
   %more = icmp slt i64 %slot, {_JOBS}
   br i1 %more, label %body, label %done
 body:
-  %taken = call i64 @take_parts(i64 %slot, i1 true, i64 %most)
+  %taken = call i64 @take_parts(i64 %slot, i1 true, i64 %most, ptr @lock_never)
   %total = add i64 %sum, %taken
   %next = add i64 %slot, 1
   br label %head
@@ -381,7 +434,7 @@ done:
   ret i64 %slot
 }}
 
-define internal void @share_parts(ptr %task, ptr %context, i64 %parts) {{
+define internal void @share_parts(ptr %task, ptr %context, i64 %parts, ptr %word) {{
 entry:
   %few = sub i64 %parts, 2
   %several = icmp ult i64 %few, {_MASK - 1}
@@ -393,11 +446,15 @@ try:
 alone:
   br label %head
 head:
-  %part = phi i64 [0, %alone], [%next, %body]
+  %part = phi i64 [0, %alone], [%next, %run]
   %more = icmp slt i64 %part, %parts
   br i1 %more, label %body, label %done
 body:
-  call void @{lock.LET_GO}()
+  call void @{lock.RELEASE}()
+  %ended = load i64, ptr %word
+  %goes_on = icmp eq i64 %ended, 0
+  br i1 %goes_on, label %run, label %done
+run:
   call void %task(ptr %context, i64 %part)
   %next = add i64 %part, 1
   br label %head
@@ -433,7 +490,7 @@ wake:
   %w2 = call i32 @pthread_mutex_unlock(ptr @mutex)
   br label %work
 work:
-  %own = call i64 @take_parts(i64 %slot, i1 false, i64 {1 << 62})
+  %own = call i64 @take_parts(i64 %slot, i1 false, i64 {1 << 62}, ptr %word)
   br label %wait
 wait: ; until others have finished theirs, and meanwhile help with the jobs inside them, part by part
   %spins = phi i64 [0, %work], [%spun, %again], [0, %yield], [0, %assist]
@@ -449,7 +506,7 @@ assist:
   %helped = call i64 @help(i64 %behind, i64 1)
   %some = icmp sgt i64 %helped, 0
   %seen = select i1 %some, i64 %known, i64 %now
-  call void @{lock.LET_GO}()
+  call void @{lock.RELEASE}()
   br label %wait
 pause:
   PAUSE
@@ -459,7 +516,7 @@ pause:
 again:
   br label %wait
 yield:
-  call void @{lock.LET_GO}()
+  call void @{lock.RELEASE}()
   %y = call i32 @sched_yield()
   br label %wait
 release:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ...common.quick_dataclass import dataclass
-from ..host import scratch
+from ..host import lock, scratch
 from .builder import BYTES
 from .compiler import Effort
 
@@ -154,9 +154,27 @@ def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
 
 
 def print_kernel(kernel: Kernel, name: str) -> str:
-    """Print the LLVM IR of a kernel and its entry."""
+    """Print the LLVM IR of a kernel and its entries: the usual one, and one for calls that may be ended (`endable`)."""
     entry = kernel.print_entry(name) if isinstance(kernel, KernelWithEntry) else _print_entry(kernel, name)
-    return kernel.print_run(name) + entry
+    return kernel.print_run(name) + entry + _print_endable(name, entry)
+
+
+def endable(name: str) -> str:
+    """Return the name of a kernel's entry for calls that may be ended early; see `host.lock`.
+
+    Nobody may read afterwards what such a call was to write: neither a variable, nor an array that is used again.
+    """
+    return f"{name}_endable"
+
+
+def _print_endable(name: str, entry: str) -> str:
+    """Print the entry for calls that may be ended, which has the parameters of the usual one."""
+    start = f"define i32 @{name}("
+    line = next(line for line in entry.splitlines() if line.startswith(start))
+    parameters = line.removeprefix(start).partition(")")[0]
+    lines = [f"define i32 @{endable(name)}({parameters}) {{", f"  call void @{lock.BEGIN_ENDABLE}()"]
+    lines.append(f"  %code = call i32 @{name}({parameters}) noinline")
+    return "\n".join([*lines, f"  call void @{lock.END_ENDABLE}()", "  ret i32 %code\n}\n"])
 
 
 def _print_entry(kernel: Kernel, name: str) -> str:

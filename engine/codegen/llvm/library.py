@@ -68,6 +68,7 @@ class Library:
         self.quick = os.environ.get(_SWITCH) == "quick"
         self._files = ObjectFiles(folder)
         self._loaded: dict[bool, dict[Kernel, Any]] = {False: {}, True: {}}  # callable entries, by `quick`
+        self._endable: dict[int, Any] = {}  # entries for calls that may be ended, by the usual ones, which live as long
         self._offered: set[entry.Functions] = set()
         self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
         self._coming: dict[str, Future[bytes]] = {}  # object code that is being compiled
@@ -120,6 +121,13 @@ class Library:
             self._compile(group)
         return [self._functions[spec] for spec in specs]
 
+    def endable(self, function: Any) -> Any:
+        """Return the entry of the same kernel as an entry that `get` gave, for calls that may be ended early.
+
+        What such a call writes is unfinished if it raises: a deadline, a closed session or an interrupt.
+        """
+        return self._endable.get(id(function), function)
+
     def begin(self, specs: Sequence[Kernel]) -> None:
         """Compile those of `specs` that are new in another thread; `get` will be asked for them."""
         begun = {spec for group in self._begun for spec in group}
@@ -132,6 +140,7 @@ class Library:
     def printed(self, entries: Mapping[str, Any]) -> dict[str, str]:
         """Return the LLVM IR of those of `entries`, by name, that are compiled kernels."""
         known = {id(function): spec for spec, function in self._functions.items()}
+        known |= {id(self.endable(function)): spec for spec, function in self._functions.items()}
         found = {name: known.get(id(value)) for name, value in entries.items()}
         return {name: entry.print_kernel(spec, name) for name, spec in found.items() if spec is not None}
 
@@ -254,7 +263,9 @@ class Library:
         engine = self.load(repr(specs), lambda: _print_all(specs), entry.effort_of(specs[0]))
         for number, spec in enumerate(specs):
             signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
-            self._functions[spec] = signature(engine.get_function_address(f"kernel_{number}"))
+            name = f"kernel_{number}"
+            function = self._functions[spec] = signature(engine.get_function_address(name))
+            self._endable[id(function)] = signature(engine.get_function_address(entry.endable(name)))
 
     def _emit(self, name: str, text: str, effort: Effort) -> bytes:
         """Compile a module and keep its object code."""

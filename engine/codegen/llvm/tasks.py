@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..host.lock import LET_GO
+from ..host.lock import IS_ENDED, RELEASE
 from .builder import Builder, FunctionBuilder, Size
+
+_NO_MORE = 1 << 62  # more than there is of anything
 
 
 class Fields:
@@ -37,9 +39,16 @@ def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
     code.line(f"call void @anabranch_parallel(ptr @{task}, ptr {context}, i64 {parts})")
 
 
-def print_let_go(code: Builder) -> None:
-    """Let other threads of Python run, if the kernel takes long: for parts that are long themselves."""
-    code.line(f"call void @{LET_GO}()")
+def print_release(code: Builder, context: str, counter: str) -> None:
+    """Print a release of Python's lock, if the kernel takes long, inside of a part that is long itself.
+
+    Args:
+        context: of the job.
+        counter: the address of the number from which its parts take work; an ended job finds none any more.
+    """
+    code.line(f"call void @{RELEASE}()")
+    with code.when(code.let(f"call i1 @{IS_ENDED}(ptr {context})")):
+        code.line(f"store atomic i64 {_NO_MORE}, ptr {counter} monotonic, align 8")
 
 
 def print_share(code: Builder, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
@@ -62,4 +71,4 @@ def print_entry(name: str, fields: tuple[str, ...], task: str = "task", parts: s
     return code.text()
 
 
-__all__ = ["Fields", "print_entry", "print_let_go", "print_parallel", "print_share", "stored_fields"]
+__all__ = ["Fields", "print_entry", "print_parallel", "print_release", "print_share", "stored_fields"]

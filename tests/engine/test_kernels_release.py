@@ -1,4 +1,4 @@
-"""Kernels that take long let go of the interpreter's lock, and short ones keep it."""
+"""Kernels that take long release the interpreter's lock, and short ones keep it."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def _step(build: Build, shapes: Sequence[tuple[int, ...]]) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("name", _CASES)
-def test_kernels_let_go_of_the_lock_when_they_take_long(name: str) -> None:
+def test_kernels_release_the_lock_when_they_take_long(name: str) -> None:
     step = _step(*_CASES[name])
     with threads.patience(_NEVER):
-        before, expected = threads.times_let_go(), step()
-        assert threads.times_let_go() == before
+        before, expected = threads.times_released(), step()
+        assert threads.times_released() == before
     with threads.patience(0):
         for _ in range(1000):  # other threads may take all parts
             assert step() == expected
-            if threads.times_let_go() > before:
+            if threads.times_released() > before:
                 return
-    pytest.fail("no kernel has let go of the lock")
+    pytest.fail("no kernel has released the lock")
 
 
 # The first part of a job waits until a number in memory is not 0, for some ten seconds at most; the second does
