@@ -45,7 +45,7 @@ class Layout:
     sample_weight: Nest[int] | None
     key: str
 
-    def pack(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def pack(self, leaves: Sequence[object]) -> tuple[Any, Any, Any]:
         """Return x, y and sample_weight with `leaves` in their places."""
         x, y, weight = (map_structure(lambda p: leaves[p], part) for part in (self.x, self.y, self.sample_weight))
         return x, y, weight
@@ -161,7 +161,7 @@ def _is_structure(value: Sequence[Any]) -> bool:
     )
 
 
-def _as_rows(value: Any, name: str) -> Any:
+def _as_rows(value: Any, name: str) -> Array | LazyArray:
     if isinstance(value, LazyArray):
         return value
     if is_sparse_matrix(value):

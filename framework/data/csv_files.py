@@ -8,13 +8,16 @@ import gzip
 import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...engine.common.dtypes import as_dtype, is_string
 from ...engine.ops.base import as_array
 from .element_dataset import ElementDataset
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DType
 
 _INFERRED = ("int32", "int64", "float32", "float64")
 
@@ -144,7 +147,7 @@ class _Columns:
                 f"make_csv_dataset: column_defaults has {len(defaults)} entries for {len(self.names)} columns."
             )
 
-    def read(self, fields: list[str]) -> dict[str, Any]:
+    def read(self, fields: list[str]) -> dict[str, object]:
         """Return the values of a row by name.
 
         Raises:
@@ -163,7 +166,7 @@ class _Columns:
                 raise ValueError(f"make_csv_dataset: column {name!r} has {field!r}, expected {dtype.name}.") from None
         return found
 
-    def _inferred(self, fields: Sequence[str]) -> tuple[Any, Any]:
+    def _inferred(self, fields: Sequence[str]) -> tuple[DType, object]:
         given = [field for field in fields if field not in self._missing]
         for name in _INFERRED:
             if all(_fits(field, name) for field in given):
@@ -179,7 +182,7 @@ def _fits(field: str, name: str) -> bool:
     return bool(np.isfinite(number)) or name == "float64"
 
 
-def _setting(default: object) -> tuple[Any, Any]:
+def _setting(default: object) -> tuple[DType, object]:
     """Return a dtype, and what an empty field stands for; None if no field may be empty."""
     if isinstance(default, (str, type, np.dtype)):
         return as_dtype(default), None

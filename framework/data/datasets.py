@@ -110,7 +110,7 @@ class Dataset(Transformations, PyDataset):
         if self._shuffle:
             self._order = self._random.permutation(self._count)
 
-    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = None) -> Dataset:
+    def map(self, function: Callable[..., object], num_parallel_calls: int | None = None) -> Dataset:
         """Apply `function` to each batch of the dataset; of (x, y) it gets two arguments.
 
         Args:
@@ -155,7 +155,7 @@ class _Derived(Dataset):
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         return self._source[index]
 
     def on_epoch_begin(self) -> None:
@@ -167,7 +167,7 @@ class _Mapped(_Derived):
         super().__init__(source)
         self._function = function
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         batch = self._source[index]
         return self._function(*batch) if isinstance(batch, tuple) else self._function(batch)
 
@@ -181,7 +181,7 @@ class _Part(_Derived):
     def __len__(self) -> int:
         return max(self._last - self._first, 0)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         if not 0 <= index < len(self):
             raise IndexError(f"This dataset has {len(self)} batches; there is no batch {index}.")
         return self._source[self._first + index]
@@ -190,9 +190,9 @@ class _Part(_Derived):
 class _Cached(_Derived):
     def __init__(self, source: Dataset) -> None:
         super().__init__(source)
-        self._batches: dict[int, Any] = {}
+        self._batches: dict[int, object] = {}
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         if index not in self._batches:
             self._batches[index] = map_structure(read_only, self._source[index])
         return self._batches[index]
@@ -429,7 +429,7 @@ def _datasets(
     seed: int | None,
     validation_split: float | None,
     subset: str | None,
-) -> Any:
+) -> Dataset | list[Dataset]:
     """Return the dataset of a listing, or the two of its halves."""
     parts = ("training", "validation") if subset == "both" else (subset,)
     made: list[Dataset] = []

@@ -16,6 +16,7 @@ from ...engine.ops.random.keys import drawn_entropy
 from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on_elements, owned_arrays_of, read_only
 
 if TYPE_CHECKING:
+    from ...engine.common.dtypes import DType, DTypeLike
     from ..structures import Arrays
 
 
@@ -34,7 +35,7 @@ class ElementDataset(Transformations):
     """
 
     def __init__(
-        self, elements: Callable[[], Iterator[Any]], count: int | None = None, draws_order: bool = False
+        self, elements: Callable[[], Iterator[object]], count: int | None = None, draws_order: bool = False
     ) -> None:
         self._elements = elements
         self._count = count
@@ -79,7 +80,7 @@ class ElementDataset(Transformations):
             raise ValueError(f"from_tensor_slices: the arrays must have one number of rows, got {sorted(counts)}.")
         count = counts.pop()
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             for row in range(count):
                 yield map_structure(lambda array: array[row], structure)  # noqa: B023 - called at once
 
@@ -95,10 +96,10 @@ class ElementDataset(Transformations):
     def from_generator(
         cls,
         generator: Callable[..., Iterable[Arrays]],
-        output_types: Any = None,
-        output_shapes: Any = None,
-        args: Sequence[Any] | None = None,
-        output_signature: Any = None,
+        output_types: object = None,
+        output_shapes: object = None,
+        args: Sequence[object] | None = None,
+        output_signature: object = None,
         name: str | None = None,
     ) -> ElementDataset:
         """Take the elements that a generator function yields.
@@ -114,7 +115,7 @@ class ElementDataset(Transformations):
         wanted = output_types if output_signature is None else map_structure(lambda spec: spec.dtype, output_signature)
         dtypes = None if wanted is None else [as_dtype(dtype) for dtype in flatten(wanted)]
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             for item in generator(*(args or ())):
                 arrays = owned_arrays_of(item)  # a generator may use the same ones for its next element
                 yield arrays if dtypes is None else _cast(arrays, dtypes)
@@ -122,13 +123,15 @@ class ElementDataset(Transformations):
         return cls(elements)
 
     @classmethod
-    def range(cls, *args: int, output_type: Any = np.int64, name: str | None = None) -> ElementDataset:
+    def range(cls, *args: int, output_type: DTypeLike = np.int64, name: str | None = None) -> ElementDataset:
         """Count as Python's ``range`` does."""
         numbers = np.arange(*args, dtype=as_dtype(output_type))
         return cls(lambda: iter(numbers), len(numbers))
 
     @classmethod
-    def counter(cls, start: int = 0, step: int = 1, dtype: Any = np.int64, name: str | None = None) -> ElementDataset:
+    def counter(
+        cls, start: int = 0, step: int = 1, dtype: DTypeLike = np.int64, name: str | None = None
+    ) -> ElementDataset:
         """Count without end."""
         scalar = as_dtype(dtype).type
         return cls(lambda: (scalar(number) for number in itertools.count(start, step)))
@@ -162,14 +165,14 @@ class ElementDataset(Transformations):
         return listed if shuffle is False else listed.shuffle(len(found), seed)
 
     @classmethod
-    def zip(cls, *datasets: Any, name: str | None = None) -> ElementDataset:
+    def zip(cls, *datasets: object, name: str | None = None) -> ElementDataset:
         """Make tuples, or the structure that holds the datasets, of their elements, as far as the shortest goes."""
         structure: Any = datasets[0] if len(datasets) == 1 else datasets
         parts: list[Transformations] = flatten(structure)
         counts = [part.cardinality() for part in parts]
         known = None if UNKNOWN_CARDINALITY in counts else min(counts)
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             for row in zip(*[part.as_numpy_iterator() for part in parts], strict=False):
                 items = iter(row)
                 yield map_structure(lambda _, items=items: next(items), structure)
@@ -194,7 +197,7 @@ class ElementDataset(Transformations):
             ValueError: a choice is not a position of a dataset.
         """
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             sources = [dataset.as_numpy_iterator() for dataset in datasets]
             for choice in choice_dataset.as_numpy_iterator():
                 if not 0 <= choice < len(sources):
@@ -237,7 +240,7 @@ class ElementDataset(Transformations):
         entropy = drawn_entropy() if seed is None else seed
         kept = np.random.default_rng(entropy)
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             random = np.random.default_rng(entropy) if rerandomize_each_iteration is False else kept
             sources = [dataset.as_numpy_iterator() for dataset in datasets]
             left = shares.copy()
@@ -256,7 +259,7 @@ class ElementDataset(Transformations):
 
     def map(
         self,
-        map_func: Callable[..., Any],
+        map_func: Callable[..., object],
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
         name: str | None = None,
@@ -283,7 +286,7 @@ class ElementDataset(Transformations):
         """Keep the elements of the first whole pass in memory for the passes that follow."""
         kept: list[list[Any]] = []
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             if kept:
                 yield from kept[0]
                 return
@@ -322,7 +325,7 @@ def text_lines(
         raise ValueError(f'TextLineDataset: compression_type must be None, "" or "GZIP", got {compression_type!r}.')
     paths = [filenames] if isinstance(filenames, (str, os.PathLike)) else list(filenames)
 
-    def elements() -> Iterator[Any]:
+    def elements() -> Iterator[object]:
         import gzip  # no other dataset needs it
 
         opened = gzip.open if compression_type else open
@@ -334,7 +337,7 @@ def text_lines(
     return ElementDataset(elements)
 
 
-def _cast(item: object, dtypes: Sequence[Any]) -> Any:
+def _cast(item: object, dtypes: Sequence[DType]) -> object:
     leaves: list[Any] = flatten(item)
     if len(leaves) != len(dtypes):
         raise ValueError(

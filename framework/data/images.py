@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..config import floatx
 from ..structures import Array
 
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import IO
 
     from numpy.typing import ArrayLike
@@ -29,7 +30,7 @@ _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 _RESAMPLING = ("nearest", "bilinear", "bicubic", "hamming", "box", "lanczos")
 
 
-def _pillow(what: str) -> Any:
+def _pillow(what: str) -> ModuleType:
     """Return Pillow's module of images.
 
     Raises:

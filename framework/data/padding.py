@@ -12,6 +12,8 @@ from ...engine.common.nest import flatten, is_mapping, is_nested, is_sequence, m
 from ..structures import Array
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...engine.common.nest import Nest
     from ...engine.ops.base import TensorLike
     from ..structures import ShapeLike
@@ -35,7 +37,7 @@ def padded_rows(
         ValueError: an array does not fit into its shape, or there are not as many shapes or values as arrays.
         TypeError: an array can't hold the value that it would be padded with.
     """
-    leaves: list[list[Any]] = [flatten(row) for row in rows]
+    leaves: list[list[object]] = [flatten(row) for row in rows]
     count = len(leaves[0])
     wanted = [None] * count if shapes is None else _shapes(shapes, count)
     fillers = _values(values, count)
@@ -57,7 +59,7 @@ def _shapes(shapes: object, count: int) -> list[Any]:
     return found
 
 
-def _each_shape(shapes: object) -> Any:
+def _each_shape(shapes: object) -> Iterator[object]:
     """Yield the shapes of a structure; a list or tuple of sizes is one."""
     if is_mapping(shapes):
         for key in sorted_keys(shapes):  # as `flatten` opens elements
@@ -69,7 +71,7 @@ def _each_shape(shapes: object) -> Any:
         yield shapes
 
 
-def _values(values: object, count: int) -> list[Any]:
+def _values(values: object, count: int) -> list[object]:
     found = list(_each_value(values))
     if not is_nested(values):
         return found * count
@@ -78,7 +80,7 @@ def _values(values: object, count: int) -> list[Any]:
     return found
 
 
-def _each_value(values: object) -> Any:
+def _each_value(values: object) -> Iterator[object]:
     """Yield the values of a structure; None is one."""
     if is_mapping(values):
         for key in sorted_keys(values):
@@ -108,7 +110,7 @@ def _padded(arrays: list[Array], wanted: Any, value: object, longest: int | None
     return result
 
 
-def _filler(value: object, dtype: DType) -> Any:
+def _filler(value: object, dtype: DType) -> object:
     """Return what an array of a dtype is padded with.
 
     Raises:

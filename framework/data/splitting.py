@@ -62,7 +62,7 @@ def split_dataset(
     return first, second
 
 
-def _arrays(dataset: object) -> Any:
+def _arrays(dataset: object) -> Arrays:
     """Return the arrays, which have one number of rows."""
     arrays = owned_arrays_of(tuple(dataset) if isinstance(dataset, list) else dataset)
     if not flatten(arrays) or any(np.ndim(array) == 0 for array in flatten(arrays)):
@@ -90,8 +90,8 @@ def _sizes(left: float | int | None, right: float | int | None, total: int) -> t
     return sizes[0], sizes[1]
 
 
-def _part(rows: Any, order: Sequence[int]) -> ElementDataset:
-    def elements() -> Iterator[Any]:
+def _part(rows: object, order: Sequence[int]) -> ElementDataset:
+    def elements() -> Iterator[object]:
         for row in order:
             yield rows[row] if isinstance(rows, list) else map_structure(lambda array: array[row], rows)  # noqa: B023
 

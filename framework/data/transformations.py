@@ -23,6 +23,7 @@ from .padding import padded_rows
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
+    from ...engine.common.outputs import Result
     from ...engine.ops.base import TensorLike
     from ..structures import Arrays, ShapeLike
     from .element_dataset import ElementDataset
@@ -70,7 +71,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
 
     # Whole datasets ---------------------------------------------------------------------------------------------------
 
-    def apply(self, transformation_func: Callable[[Any], Any]) -> Any:
+    def apply(self, transformation_func: Callable[[Any], Result]) -> Any:
         """Return ``transformation_func(self)``."""
         return transformation_func(self)
 
@@ -87,7 +88,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
             )
         return first[0]
 
-    def reduce(self, initial_state: Arrays, reduce_func: Callable[..., Any], name: str | None = None) -> Any:
+    def reduce(self, initial_state: Arrays, reduce_func: Callable[..., object], name: str | None = None) -> Any:
         """Return the last state: ``reduce_func(state, element)``, of ops, gives the state that follows."""
         step = Function(reduce_func)
         state: Any = arrays_of(initial_state)
@@ -105,7 +106,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         """Append the elements of another dataset."""
         first, second = self._known, dataset._known
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             yield from self.as_numpy_iterator()
             yield from dataset.as_numpy_iterator()
 
@@ -116,7 +117,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         """Repeat the elements `count` times; without end for None and -1."""
         forever = count is None or count < 0
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             done = 0
             while forever or done < cast(int, count):
                 is_empty = True
@@ -132,21 +133,23 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
 
     # Elements one by one ----------------------------------------------------------------------------------------------
 
-    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> ElementDataset:
+    def filter(self, predicate: Callable[..., object], name: str | None = None) -> ElementDataset:
         """Keep the elements for which `predicate`, of ops, is true."""
         test = on_elements(predicate)
         return self._derived(lambda: (item for item in self.as_numpy_iterator() if test(item)))
 
-    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> ElementDataset:
+    def take_while(self, predicate: Callable[..., object], name: str | None = None) -> ElementDataset:
         """Keep the elements before the first for which `predicate`, of ops, is false."""
         test = on_elements(predicate)
         return self._derived(lambda: takewhile(test, self.as_numpy_iterator()))
 
-    def scan(self, initial_state: Arrays, scan_func: Callable[..., Any], name: str | None = None) -> ElementDataset:
+    def scan(
+        self, initial_state: Arrays, scan_func: Callable[..., tuple[object, object]], name: str | None = None
+    ) -> ElementDataset:
         """Map by a function that carries a state: ``scan_func(state, element)``, of ops, gives (state, element)."""
         step = eagerly()(Function(scan_func))
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             state: Any = arrays_of(initial_state)
             for item in self.as_numpy_iterator():
                 state, made = step(state, item)
@@ -171,7 +174,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
     def unique(self, name: str | None = None) -> ElementDataset:
         """Keep the first of equal elements."""
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             seen: set[Hashable] = set()
             for item in self.as_numpy_iterator():
                 key = tuple(map(_content, flatten(item)))
@@ -206,7 +209,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         kept = np.random.default_rng(entropy)
         is_new = reshuffle_each_iteration is None or reshuffle_each_iteration
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             random = kept if is_new else np.random.default_rng(entropy)
             source = self.as_numpy_iterator()
             buffer = list(islice(source, buffer_size))
@@ -253,7 +256,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
                 f"interleave: cycle_length and block_length must be at least 1, got {cycle_length} and {block_length}."
             )
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             source = self.as_numpy_iterator()
             opened = [_pass(map_func, element) for element in islice(source, length)]
             while opened:
@@ -291,10 +294,10 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         if size < 1 or step < 1 or stride < 1:
             raise ValueError(f"window: size, shift and stride must be at least 1, got {size}, {step} and {stride}.")
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             source = self.as_numpy_iterator()
             span = (size - 1) * stride + 1
-            buffer: list[Any] = []
+            buffer: list[object] = []
             while True:
                 buffer.extend(islice(source, span - len(buffer)))
                 rows = buffer[::stride]
@@ -414,8 +417,8 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
             longest = bounds[bucket] - 1 if pad_to_bucket_boundary else None
             return padded_rows(rows, padded_shapes, padding_values, longest)
 
-        def elements() -> Iterator[Any]:
-            buckets: list[list[Any]] = [[] for _ in bucket_batch_sizes]
+        def elements() -> Iterator[object]:
+            buckets: list[list[object]] = [[] for _ in bucket_batch_sizes]
             for item in self.as_numpy_iterator():
                 length = int(_called(element_length_func, item))
                 bucket = int(np.searchsorted(bounds, length, side="right"))
@@ -433,14 +436,14 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         return self.unbatch().batch(batch_size, drop_remainder)
 
     def _batched(
-        self, method: str, batch_size: int, drop_remainder: bool, stack: Callable[[list[Any]], object]
+        self, method: str, batch_size: int, drop_remainder: bool, stack: Callable[[list[object]], object]
     ) -> ElementDataset:
         if batch_size < 1:
             raise ValueError(f"{method}: batch_size must be at least 1, got {batch_size}.")
         known = self._known
         count = None if known is None else known // batch_size if drop_remainder else -(-known // batch_size)
 
-        def elements() -> Iterator[Any]:
+        def elements() -> Iterator[object]:
             source = self.as_numpy_iterator()
             while rows := list(islice(source, batch_size)):
                 if len(rows) < batch_size and drop_remainder:
@@ -487,16 +490,16 @@ def read_only(part: object) -> Any:
     return part
 
 
-def _as_numpy(part: object) -> Any:
+def _as_numpy(part: object) -> object:
     """Return the array of a value; ragged tensors and datasets as they are."""
     return as_array(np.asarray(part)) if isinstance(part, Value) else part
 
 
-def _as_tensor(part: object) -> Any:
+def _as_tensor(part: object) -> object:
     return part if isinstance(part, Transformations) else constant(part)  # a window is a dataset
 
 
-def on_elements(function: Callable[..., object]) -> Callable[[Any], Any]:
+def on_elements(function: Callable[..., object]) -> Callable[[object], object]:
     """Trace `function`, of ops, for elements: of a tuple it gets the parts as arguments. It returns arrays.
 
     A function that takes an element for a number, as in ``if x > 0``, runs at once, element by element. So does any
@@ -505,7 +508,7 @@ def on_elements(function: Callable[..., object]) -> Callable[[Any], Any]:
     traced, can_trace = eagerly()(Function(function)), True
 
     @eagerly()
-    def at_once(item: object) -> Any:
+    def at_once(item: object) -> object:
         return map_structure(_as_array, _called(function, map_structure(_as_tensor, item)))
 
     def apply(item: object) -> Any:
@@ -536,7 +539,7 @@ def _content(part: object) -> Hashable:
     return array.shape, str(array.dtype), tuple(array.ravel().tolist()) if is_text else array.tobytes()
 
 
-def _pass(function: Callable[..., Transformations], item: object) -> Iterator[Any]:
+def _pass(function: Callable[..., Transformations], item: object) -> Iterator[object]:
     return _called(function, item).as_numpy_iterator()
 
 
