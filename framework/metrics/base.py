@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from .replicas import is_taken, updating
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
+    from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
     from ...engine.ops.base import TensorLike
     from ..structures import ShapeLike
@@ -63,7 +64,7 @@ class Metric(ChecksKeywords, TrackedMetric):
     4.0
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         for name in _METHODS:
             if name in cls.__dict__:
@@ -73,7 +74,7 @@ class Metric(ChecksKeywords, TrackedMetric):
         self.name = name or name_for(self)
         self._dtype = layer_dtype(dtype)
         self._variables: list[Variable] = []
-        self._functions: dict[Any, Function] = {}
+        self._functions: dict[object, Function] = {}
 
     @property
     def dtype(self) -> str:
@@ -130,7 +131,9 @@ class Metric(ChecksKeywords, TrackedMetric):
         for variable in self.variables:
             variable.assign(np.zeros(variable.numpy().shape, variable.dtype))
 
-    def stateless_update_state(self, metric_variables: Sequence[TensorLike], *args: Any, **kwargs: Any) -> list[Any]:
+    def stateless_update_state(
+        self, metric_variables: Sequence[TensorLike], *args: object, **kwargs: object
+    ) -> list[Any]:
         """Take a batch into account, starting from given values of `variables`, and change nothing.
 
         Args:
@@ -152,13 +155,13 @@ class Metric(ChecksKeywords, TrackedMetric):
         """Return the value for given values of `variables`."""
         return self._stateless("result", metric_variables, (), {})[0]
 
-    def stateless_reset_state(self) -> list[Any]:
+    def stateless_reset_state(self) -> list[Tensor]:
         """Return the values that `variables` start from."""
         return self._stateless("reset_state", self.variables, (), {})[1]
 
     def _stateless(
-        self, method: str, values: Sequence[TensorLike], args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, list[Any]]:
+        self, method: str, values: Sequence[TensorLike], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[Any, list[Tensor]]:
         if len(values) != len(self.variables):
             raise ValueError(
                 f"Metric {self.name!r} was given {len(values)} values for its variables, expected "
@@ -169,13 +172,13 @@ class Metric(ChecksKeywords, TrackedMetric):
         return self._call_with(method, list(values), args, kwargs)
 
     def _call_with(
-        self, method: str, values: list[TensorLike], args: tuple[object, ...], kwargs: dict[str, Any]
+        self, method: str, values: list[TensorLike], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[Any, list[Any]]:
         with StatelessScope(zip(self.variables, values, strict=True)) as scope:
             result = getattr(self, method)(*args, **kwargs)
             return result, [scope.get_current_value(variable) for variable in self.variables]
 
-    def __call__(self: HasResult[Result], *args: Any, **kwargs: Any) -> Result:
+    def __call__(self: HasResult[Result], *args: Any, **kwargs: object) -> Result:
         """Update with a batch, and return the result."""
         try:
             self.update_state(*args, **kwargs)
@@ -199,11 +202,13 @@ def _zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return np.zeros(shape, dtype)
 
 
-def _as_arguments(args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _as_arguments(
+    args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     return tuple(map(as_argument, args)), {key: as_argument(value) for key, value in kwargs.items()}
 
 
-def _acting_at_once(method: Callable[..., object]) -> Callable[..., Any]:
+def _acting_at_once(method: Callable[..., object]) -> Callable[..., object]:
     """Wrap `method`, so that it is given tensors.
 
     The methods of this package's own metrics run compiled on values, as they are many small ops.
@@ -212,7 +217,7 @@ def _acting_at_once(method: Callable[..., object]) -> Callable[..., Any]:
     is_update = method.__name__ == "update_state"
 
     @functools.wraps(method)
-    def call(self: Metric, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Metric, *args: object, **kwargs: object) -> object:
         if is_update and is_taken(self, args, kwargs):
             return None
         if is_symbolic(args, kwargs):

@@ -56,7 +56,7 @@ def updating(metric: Metric) -> Generator[None]:
         _active.updated = before
 
 
-def is_taken(metric: Metric, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
+def is_taken(metric: Metric, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Offer an update to the block around; return whether that makes it."""
     return _active.take is not None and _active.updated is not metric and _active.take(metric, args, kwargs)
 
