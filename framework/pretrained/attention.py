@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -14,6 +14,7 @@ from ...layers.core.layer import Layer
 if TYPE_CHECKING:
     from ...engine.objects.identifiers import InitializerLike
     from ...engine.ops.base import TensorLike
+    from ...layers.core.options import LayerOptions
 
 
 Cache = tuple[Tensor, Tensor] | None  # keys and values of the steps before
@@ -54,7 +55,7 @@ class SelfAttention(Layer):
         window: int | None = None,
         rotary: dict[str, Any] | None = None,
         kernel_initializer: InitializerLike = "glorot_uniform",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.heads, self.key_heads, self.head_dim = heads, key_heads, head_dim

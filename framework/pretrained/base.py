@@ -14,7 +14,9 @@ from ..models.model import Model
 from .names import Name
 
 if TYPE_CHECKING:
-    from ..structures import Tensors
+    from ...engine.graph import Tensor
+    from ...engine.objects.identifiers import InitializerLike
+    from ..structures import Array, Tensors
 
 Config = dict[str, Any]
 
@@ -55,11 +57,11 @@ class PretrainedModel(Model):
         """Return the table of names."""
         raise NotImplementedError
 
-    def example(self) -> Any:
+    def example(self) -> Array:
         """Return an input of the smallest size, by which the model is built."""
         raise NotImplementedError
 
-    def initializer(self) -> Any:
+    def initializer(self) -> InitializerLike:
         """Return the initialiser of the weights."""
         if self._zeros:
             return "zeros"
@@ -70,7 +72,7 @@ class PretrainedModel(Model):
         return {**base, "config": self.config}
 
 
-def example_image(config: Config, size: int) -> Any:
+def example_image(config: Config, size: int) -> Array:
     """Return an image of zeros, of the channels that a config says.
 
     Raises:
@@ -93,7 +95,7 @@ def tokens_and_mask(inputs: Tensors) -> tuple[Any, Any]:
     return inputs["tokens"], inputs.get("mask")
 
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: ops.gelu(x, approximate=False),
     "gelu_new": lambda x: ops.gelu(x, approximate=True),
     "gelu_pytorch_tanh": lambda x: ops.gelu(x, approximate=True),
@@ -105,7 +107,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def activation(config: Config, key: str, default: str) -> Callable[[Any], Any]:
+def activation(config: Config, key: str, default: str) -> Callable[[Tensor], Tensor]:
     """Return the activation that a config names.
 
     Raises:

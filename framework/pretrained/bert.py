@@ -19,7 +19,7 @@ from .names import Name, linear, normalisation
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
-    from ..structures import Tensors
+    from ..structures import Array, Tensors
 
 
 class _Bert(PretrainedModel):
@@ -66,7 +66,7 @@ class _Bert(PretrainedModel):
         """Return the pooled state of the first place, (batch, features)."""
         return ops.tanh(self.pooler(states[:, 0]))
 
-    def example(self) -> Any:
+    def example(self) -> Array:
         return np.zeros((1, 1), "int32")
 
     def encoder_names(self, prefix: str = "bert.") -> list[Name]:
@@ -105,7 +105,7 @@ class BertModel(_Bert):
     def has_pooler(self) -> bool:
         return self.config.get("add_pooling_layer", True) is not False
 
-    def call(self, inputs: Tensors) -> Any:
+    def call(self, inputs: Tensors) -> dict[str, Tensor]:
         states = self.encode(inputs)
         return {"hidden": states, "pooled": self.pooled(states)} if self.has_pooler else {"hidden": states}
 
@@ -142,7 +142,7 @@ class BertForMaskedLM(_Bert):
     def has_pooler(self) -> bool:
         return False
 
-    def call(self, inputs: Tensors) -> Any:
+    def call(self, inputs: Tensors) -> Tensor:
         x = self.transform_norm(self.transform_activation(self.transform(self.encode(inputs))))
         return self.tokens(x, reverse=True) + self.bias
 
@@ -166,7 +166,7 @@ class BertForSequenceClassification(_Bert):
         super().__init__(config, **kwargs)
         self.classifier = self._dense(class_count(config), "classifier")
 
-    def call(self, inputs: Tensors) -> Any:
+    def call(self, inputs: Tensors) -> Tensor:
         return self.classifier(self.pooled(self.encode(inputs)))
 
     def names(self) -> list[Name]:

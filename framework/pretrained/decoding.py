@@ -48,7 +48,7 @@ def decoder(model: PretrainedModel, *, end_token: int, max_length: int, slots: i
         raise ValueError(f"max_length={max_length} exceeds the {positions} positions that the model has.")
     dtype = model.compute_dtype
 
-    def begin(rows: Tensor) -> Any:
+    def begin(rows: Tensor) -> object:
         caches = []
         for heads, size in causal.cache_sizes():
             caches.append(tuple(ops.zeros((rows, max_length, heads, size), dtype) for _ in range(2)))

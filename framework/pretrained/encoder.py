@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine.objects.registry import register_keras_serializable
 from ...layers.core.dense import Dense
@@ -15,6 +15,7 @@ from .names import Name, linear, normalisation
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
+    from ...layers.core.options import LayerOptions
 
 
 @register_keras_serializable(package="anabranch.pretrained")
@@ -28,7 +29,11 @@ class EncoderBlock(Layer):
     """
 
     def __init__(
-        self, config: Config, normalize_first: bool, initializer: InitializerLike = "zeros", **kwargs: Any
+        self,
+        config: Config,
+        normalize_first: bool,
+        initializer: InitializerLike = "zeros",
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.settings, self.normalize_first = config, normalize_first
@@ -49,7 +54,7 @@ class EncoderBlock(Layer):
         self.projection = Dense(features, kernel_initializer=initializer, name="projection", dtype=policy)
         self.norm_2 = LayerNormalization(epsilon=epsilon, name="norm_2", dtype=policy)
 
-    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Any:
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.normalize_first:
             x = inputs + self.attention(self.norm_1(inputs), mask=mask)
             return x + self.projection(self.activation(self.hidden(self.norm_2(x))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
-    from ..structures import Tensors
+    from ...layers.core.options import LayerOptions
+    from ..structures import Array, Tensors
     from .attention import Cache
 
 
@@ -36,7 +37,9 @@ class GPT2Block(Layer):
         initializer: of the weights.
     """
 
-    def __init__(self, config: Config, number: int, initializer: InitializerLike = "zeros", **kwargs: Any) -> None:
+    def __init__(
+        self, config: Config, number: int, initializer: InitializerLike = "zeros", **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
         self.settings, self.number = config, number
         features, heads = required(config, ("n_embd", "n_head"))
@@ -101,7 +104,7 @@ class GPT2LMHeadModel(PretrainedModel):
         ]
         self.norm = LayerNormalization(epsilon=config.get("layer_norm_epsilon", 1e-5), name="norm", dtype=policy)
 
-    def call(self, inputs: Tensors) -> Any:
+    def call(self, inputs: Tensors) -> Tensor:
         tokens, mask = tokens_and_mask(inputs)
         x = self.embed(tokens)
         for block in self.blocks:
@@ -112,11 +115,11 @@ class GPT2LMHeadModel(PretrainedModel):
         """Return the vectors of tokens and of their places."""
         return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
 
-    def get_quantization_layer_structure(self, mode: str) -> dict[str, Any]:
+    def get_quantization_layer_structure(self, mode: str) -> dict[str, list[Any]]:
         """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.embed], "sequential_blocks": self.blocks}
 
-    def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Any, Any]:
+    def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Tensor, list[Cache]]:
         """Return logits (batch, steps, vocabulary) of tokens that follow those in the caches, and the new caches.
 
         Args:
@@ -136,7 +139,7 @@ class GPT2LMHeadModel(PretrainedModel):
         """Return how many heads each block's keys and values have, and the length of a head."""
         return [(block.attention.key_heads, block.attention.head_dim) for block in self.blocks]
 
-    def example(self) -> Any:
+    def example(self) -> Array:
         return np.zeros((1, 1), "int32")
 
     def names(self) -> list[Name]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
-    from ..structures import Tensors
+    from ...layers.core.options import LayerOptions
+    from ..structures import Array, Tensors
     from .attention import Cache
 
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
-def rotary_settings(config: Config) -> dict[str, Any]:
+def rotary_settings(config: Config) -> dict[str, object]:
     """Return how positions are rotated by a config, in the form of transformers 5 (``rope_parameters``) or of older
     versions.
 
@@ -58,7 +59,11 @@ class LlamaBlock(Layer):
     """
 
     def __init__(
-        self, config: Config, attention: dict[str, Any], initializer: InitializerLike = "zeros", **kwargs: Any
+        self,
+        config: Config,
+        attention: dict[str, Any],
+        initializer: InitializerLike = "zeros",
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.settings, self.attention_settings = config, attention
@@ -136,18 +141,18 @@ class LlamaForCausalLM(PretrainedModel):
         biased = bool(config.get("attention_bias", False))
         return {"use_bias": biased, "output_bias": biased}
 
-    def call(self, inputs: Tensors) -> Any:
+    def call(self, inputs: Tensors) -> Tensor:
         tokens, mask = tokens_and_mask(inputs)
         x = self.tokens(tokens)
         for block in self.blocks:
             x = block(x, mask=mask)
         return self.tokens(self.norm(x), reverse=True)
 
-    def get_quantization_layer_structure(self, mode: str) -> dict[str, Any]:
+    def get_quantization_layer_structure(self, mode: str) -> dict[str, list[Any]]:
         """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.tokens], "sequential_blocks": self.blocks}
 
-    def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Any, Any]:
+    def step(self, tokens: Tensor, caches: Sequence[Cache], start: Tensor) -> tuple[Tensor, list[Cache]]:
         """Return logits of tokens that follow those in the caches, and the new caches; see `GPT2LMHeadModel.step`."""
         x, found = self.tokens(tokens), []
         for block, cache in zip(self.blocks, caches, strict=True):
@@ -159,7 +164,7 @@ class LlamaForCausalLM(PretrainedModel):
         """Return how many heads each block's keys and values have, and the length of a head."""
         return [(block.attention.key_heads, block.attention.head_dim) for block in self.blocks]
 
-    def example(self) -> Any:
+    def example(self) -> Array:
         return np.zeros((1, 1), "int32")
 
     def names(self) -> list[Name]:

@@ -61,7 +61,7 @@ def weight_at(model: Any, place: str) -> Variable:
 def differences(
     names: Iterable[Name],
     shapes: Mapping[str, tuple[int, ...]],
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, Array],
     is_ignored: Callable[[str], bool],
 ) -> list[str]:
     """Describe the arrays that a file lacks, has in addition, or has in another shape.

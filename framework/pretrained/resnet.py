@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -18,8 +18,12 @@ from .bert import class_count
 from .names import CONVOLUTION, Name, linear
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
+    from ...layers.core.options import LayerOptions
+    from ..structures import Array
 
 
 @register_keras_serializable(package="anabranch.pretrained")
@@ -39,7 +43,7 @@ class ConvolutionLayer(Layer):
         stride: int = 1,
         activation: str | None = "relu",
         initializer: InitializerLike = "zeros",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.filters, self.size, self.stride, self.activation_name = filters, size, stride, activation
@@ -57,7 +61,7 @@ class ConvolutionLayer(Layer):
             epsilon=1e-5, momentum=0.9, name="normalization", dtype=self.dtype_policy
         )
 
-    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Tensor:
         x = padded(inputs, self.size // 2)
         x = self.normalization(self.convolution(x), training=training)
         return x if self.activation is None else self.activation(x)
@@ -76,7 +80,7 @@ class ConvolutionLayer(Layer):
         ]
 
 
-def _activation(name: str) -> Any:
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
     return activation({"hidden_act": name}, "hidden_act", name)
 
 
@@ -104,7 +108,7 @@ class ResidualLayer(Layer):
         features: tuple[int, int],
         stride: int,
         initializer: InitializerLike = "zeros",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
         self.settings, self.features, self.stride = config, tuple(features), stride
@@ -126,7 +130,7 @@ class ResidualLayer(Layer):
         if before != behind or stride != 1:
             self.shortcut = ConvolutionLayer(behind, 1, stride, None, initializer, name="shortcut", dtype=policy)
 
-    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Tensor:
         x = inputs
         for step in self.steps:
             x = step(x, training=training)
@@ -177,11 +181,11 @@ class ResNetForImageClassification(PretrainedModel):
             self.stages.append(layers)
         self.classifier = Dense(class_count(config), kernel_initializer=initializer, name="classifier", dtype=policy)
 
-    def initializer(self) -> Any:
+    def initializer(self) -> InitializerLike:
         """Return the initialiser of the weights: He's, which convolutions want."""
         return "zeros" if self._zeros else initializers.HeNormal()
 
-    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | Tensor | None = None) -> Tensor:
         x = padded(self.stem(inputs, training=training), 1, -np.inf)
         x = ops.max_pool(x, 3, 2, padding="valid")
         for layers in self.stages:
@@ -189,7 +193,7 @@ class ResNetForImageClassification(PretrainedModel):
                 x = layer(x, training=training)
         return self.classifier(ops.mean(x, axis=(1, 2)))
 
-    def example(self) -> Any:
+    def example(self) -> Array:
         return example_image(self.config, 32)
 
     def names(self) -> list[Name]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.objects.registry import register_keras_serializable
@@ -18,6 +18,8 @@ from .names import CONVOLUTION, Name, linear, normalisation
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
+    from ...layers.core.options import LayerOptions
+    from ..structures import Array
 
 
 @register_keras_serializable(package="anabranch.pretrained")
@@ -30,7 +32,9 @@ class PatchTokens(Layer):
         initializer: of the weights.
     """
 
-    def __init__(self, patch: int, features: int, initializer: InitializerLike = "zeros", **kwargs: Any) -> None:
+    def __init__(
+        self, patch: int, features: int, initializer: InitializerLike = "zeros", **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
         self.patch, self.features, self.first_values = patch, features, initializer
         self.projection = Conv2D(
@@ -46,7 +50,7 @@ class PatchTokens(Layer):
             shape=(1, count + 1, self.features), initializer=self.first_values, name="positions"
         )
 
-    def call(self, inputs: Tensor) -> Any:
+    def call(self, inputs: Tensor) -> Tensor:
         patches = self.projection(inputs)
         batch = ops.shape(patches)[0]
         patches = ops.reshape(patches, (batch, -1, self.features))
@@ -80,13 +84,13 @@ class ViTForImageClassification(PretrainedModel):
         self.norm = LayerNormalization(epsilon=config.get("layer_norm_eps", 1e-12), name="norm", dtype=policy)
         self.classifier = Dense(class_count(config), kernel_initializer=initializer, name="classifier", dtype=policy)
 
-    def call(self, inputs: Tensor) -> Any:
+    def call(self, inputs: Tensor) -> Tensor:
         x = self.patches(inputs)
         for block in self.blocks:
             x = block(x)
         return self.classifier(self.norm(x)[:, 0])
 
-    def example(self) -> Any:
+    def example(self) -> Array:
         return example_image(self.config, self.image_size)
 
     def names(self) -> list[Name]:
