@@ -22,6 +22,8 @@ from .statistics import BatchObserver
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from ..structures import Array
+
 
 @dataclass(frozen=True)
 class Batching:
@@ -81,11 +83,18 @@ class _Request:
     __slots__ = ("arrays", "future", "had_to_wait", "key", "rows", "signature", "since", "sizes")
 
     def __init__(
-        self, arrays: Sequence[Any], signature: str, rows: int, key: Hashable, sizes: Any, future: Any, waits: bool
+        self,
+        arrays: Sequence[Array],
+        signature: str,
+        rows: int,
+        key: Hashable,
+        sizes: Any,
+        future: asyncio.Future[list[Array]],
+        waits: bool,
     ) -> None:
         self.arrays, self.signature, self.rows, self.key = arrays, signature, rows, key
         self.sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = sizes
-        self.future: asyncio.Future[list[Any]] = future
+        self.future: asyncio.Future[list[Array]] = future
         self.had_to_wait = waits
         self.since = time.perf_counter()
 
@@ -120,7 +129,7 @@ class Batcher:
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._too_long: set[tuple[Any, ...]] = set()  # lengths that a model does not take, such as beyond its positions
+        self._too_long: set[tuple[object, ...]] = set()  # lengths that a model refuses, such as beyond its positions
 
     @property
     def is_busy(self) -> bool:
@@ -148,7 +157,7 @@ class Batcher:
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
 
-    def submit(self, arrays: Sequence[Any], signature: str = "") -> asyncio.Future[list[Any]]:
+    def submit(self, arrays: Sequence[Array], signature: str = "") -> asyncio.Future[list[Array]]:
         """Append a request.
 
         Args:
@@ -180,7 +189,7 @@ class Batcher:
         """Note whether requests come one by one: several in a turn of the loop take less time together."""
         self._comes_alone, self._came = self._came == 1, 0
 
-    def _key(self, arrays: Sequence[Any], signature: str) -> tuple[Any, Any]:
+    def _key(self, arrays: Sequence[Array], signature: str) -> tuple[Hashable, Any]:
         """Return the key and the sizes of a request whose rows can be joined with others."""
         lengths = self._servable.lengths(signature)
         own = None if lengths is None else lengths.of(arrays)
@@ -260,7 +269,7 @@ class Batcher:
             return most
         return self._times.rows(first.key, waiting, self._size(waiting))
 
-    def _kind(self, batch: Sequence[_Request]) -> Any:
+    def _kind(self, batch: Sequence[_Request]) -> Hashable:
         """Return what batches of the same shapes have in common."""
         first = batch[0]
         if first.key is None:
@@ -354,7 +363,7 @@ class Batcher:
             return results
         return [self._compute([request], self._kind([request]))[0] for request in batch]
 
-    def _unpadded(self, request: _Request, error: Exception) -> Any:
+    def _unpadded(self, request: _Request, error: Exception) -> list[Array] | Exception:
         """Return the outputs of a request that failed with its sequences filled up, without that; or what is raised."""
         if request.sizes is None:
             return error
@@ -366,7 +375,7 @@ class Batcher:
         self._too_long.add((request.signature or DEFAULT, *wanted))
         return outputs
 
-    def _together(self, batch: list[_Request]) -> list[list[Any]]:
+    def _together(self, batch: list[_Request]) -> list[list[Array]]:
         first, most = batch[0], self._settings.max_batch_size
         if first.key is None:
             return [self._servable.run(first.arrays, first.signature)]
@@ -390,19 +399,19 @@ class Batcher:
             start += request.rows
         return results
 
-    def _padded(self, request: _Request) -> Sequence[Any]:
+    def _padded(self, request: _Request) -> Sequence[Array]:
         lengths = self._servable.lengths(request.signature)
         if lengths is None or request.sizes is None:
             return request.arrays
         return lengths.pad(request.arrays, request.sizes[0])
 
-    def _cut(self, request: _Request, outputs: list[Any]) -> list[Any]:
+    def _cut(self, request: _Request, outputs: list[Array]) -> list[Array]:
         lengths = self._servable.lengths(request.signature)
         if lengths is None or request.sizes is None:
             return outputs
         return lengths.cut(outputs, request.sizes[1])
 
-    def _run(self, arrays: Sequence[Any], signature: str) -> list[Any]:
+    def _run(self, arrays: Sequence[Array], signature: str) -> list[Array]:
         outputs = self._servable.run(arrays, signature)
         rows = len(arrays[0])
         for output in outputs:
@@ -415,7 +424,7 @@ def _rows(batch: Sequence[_Request]) -> int:
     return batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
 
 
-def _joined(arrays: Sequence[Any], rows: int) -> Any:
+def _joined(arrays: Sequence[Array], rows: int) -> Array:
     """Return the rows of arrays one after the other, filled up with copies of the last one."""
     missing = rows - sum(len(array) for array in arrays)
     if missing:

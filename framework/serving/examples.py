@@ -49,7 +49,7 @@ def example_instances(inputs: tuple[TensorInfo, ...]) -> dict[str, Any] | None:
     return {"instances": [rows[inputs[0].name] if len(inputs) == 1 else rows]}
 
 
-def example_generation(inputs: tuple[TensorInfo, ...]) -> dict[str, Any]:
+def example_generation(inputs: tuple[TensorInfo, ...]) -> dict[str, object]:
     """Return the body of a request for a sequence."""
     body: dict[str, Any] = {"tokens": [1], "parameters": {"max_tokens": 8}}
     if len(inputs) > 1:

@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from .signature import ImageForm, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ...engine.graph import Tensor
+    from ..structures import Array
 
 MAX_PIXELS = 1 << 25  # of an image: a few bytes can ask for many
 MAX_BYTES = 1 << 28  # of the images of a request, as arrays
@@ -55,7 +58,7 @@ def is_encoded(value: object) -> bool:
     return isinstance(value, (bytes, str)) or (isinstance(value, dict) and value.keys() == {"b64"})
 
 
-def decoded(info: TensorInfo, value: object) -> Any:
+def decoded(info: TensorInfo, value: object) -> Array:
     """Return images as an array for an input.
 
     Args:
@@ -70,7 +73,7 @@ def decoded(info: TensorInfo, value: object) -> Any:
     if not isinstance(images, (list, tuple)):
         raise RequestError(400, f"{what}: expected a list of images, one for each row.")
     held = 0
-    arrays: list[Any] = []
+    arrays: list[Array] = []
     for row, given in enumerate(images):
         try:
             array = _one(info, _bytes(given))
@@ -106,7 +109,7 @@ def _bytes(value: object) -> bytes:
         raise _NoImageError(f"expected bytes as base64: {error}.") from None
 
 
-def _one(info: TensorInfo, content: bytes) -> Any:
+def _one(info: TensorInfo, content: bytes) -> Array:
     """Return the array of one image.
 
     Raises:
@@ -149,7 +152,7 @@ def _size(content: bytes) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=32)
-def _resizer(height: int, width: int, form: ImageForm) -> Callable[[Any], Any]:
+def _resizer(height: int, width: int, form: ImageForm) -> Callable[[Array], Tensor]:
     crop, padded = form.crop_to_aspect_ratio, form.pad_to_aspect_ratio
     return resizer((height, width), form.resize or "nearest", crop, padded, "channels_last")
 

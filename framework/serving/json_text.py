@@ -43,7 +43,7 @@ def read_object(body: bytes | memoryview) -> dict[str, Any]:
     return value
 
 
-def write_json(value: object, arrays: tuple[Any, ...] = ()) -> bytes:
+def write_json(value: object, arrays: tuple[Array, ...] = ()) -> bytes:
     """Return `value`, which may hold arrays, as JSON.
 
     Args:
@@ -65,7 +65,7 @@ def as_json_array(array: Array) -> Any:
     return np.ascontiguousarray(array) if array.ndim else array
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} has no JSON form.")

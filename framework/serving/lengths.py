@@ -41,7 +41,7 @@ class Lengths:
         self._outputs = [[(outputs[name], axis) for name, axis in each.outputs] for each in signature.paddings]
         self.places = frozenset(place for group in self._inputs for place, _ in group)
 
-    def of(self, arrays: Sequence[Any]) -> tuple[int, ...] | None:
+    def of(self, arrays: Sequence[Array]) -> tuple[int, ...] | None:
         """Return the length of each group of inputs; None where the inputs of a group differ: none can be padded."""
         found: list[int] = []
         for group in self._inputs:
@@ -51,7 +51,7 @@ class Lengths:
             found.extend(lengths)
         return tuple(found)
 
-    def pad(self, arrays: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
+    def pad(self, arrays: Sequence[Array], lengths: Sequence[int]) -> list[Any]:
         """Return the inputs, filled up to a length for each group."""
         padded = list(arrays)
         for group, length in zip(self._inputs, lengths, strict=True):
@@ -59,7 +59,7 @@ class Lengths:
                 padded[place] = _filled(padded[place], length, value)
         return padded
 
-    def cut(self, outputs: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
+    def cut(self, outputs: Sequence[Array], lengths: Sequence[int]) -> list[Any]:
         """Return the outputs, cut back to a length for each group along the axes that follow it."""
         found = list(outputs)
         for group, length in zip(self._outputs, lengths, strict=True):

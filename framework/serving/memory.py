@@ -6,10 +6,13 @@ import ctypes
 import gc
 import sys
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.common.memory import release_pages
 from .storage import ServableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Memory:
@@ -69,5 +72,5 @@ def leave_out_modules() -> None:
 
 
 @cache
-def _trim() -> Any:
+def _trim() -> Callable[[int], int] | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

@@ -22,6 +22,7 @@ import numpy as np
 from .signature import Signature, TensorInfo
 
 if TYPE_CHECKING:
+    from ..structures import Array
     from .decoding.decoder import Decoder
     from .servable import Servable
 
@@ -112,7 +113,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batch_size: int) -> list[Any]:
+def predict(servable: Servable, columns: Mapping[str, object], signature: str, batch_size: int) -> list[Any]:
     """Compute the outputs for all rows: in batches, if no row depends on another.
 
     Rows of several shapes are computed with those of theirs. Where outputs have several shapes, too, they are arrays of
@@ -139,7 +140,9 @@ def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batc
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def _predict_by_shapes(servable: Servable, columns: Mapping[str, object], signature: str, batch_size: int) -> list[Any]:
+def _predict_by_shapes(
+    servable: Servable, columns: Mapping[str, object], signature: str, batch_size: int
+) -> list[Array]:
     """Predict as `predict` does, but from rows that have several shapes."""
     from ...distribute.inference import RequestError
     from .values import as_input
@@ -167,11 +170,11 @@ def _predict_by_shapes(servable: Servable, columns: Mapping[str, object], signat
     return [_joined(column) for column in zip(*found, strict=True)]
 
 
-def _rows(infos: Sequence[TensorInfo], columns: Mapping[str, object]) -> Iterator[tuple[Any, ...]]:
+def _rows(infos: Sequence[TensorInfo], columns: Mapping[str, object]) -> Iterator[tuple[object, ...]]:
     return zip(*[columns[info.name] for info in infos], strict=True)
 
 
-def _joined(rows: Sequence[Any]) -> Any:
+def _joined(rows: Sequence[Array]) -> Array:
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     found = np.empty(len(rows), object)
@@ -193,12 +196,12 @@ def _written_aside(path: Path) -> Iterator[Path]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _read_npz(path: Path, signature: Signature) -> dict[str, Any]:
+def _read_npz(path: Path, signature: Signature) -> dict[str, Array]:
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
 
-def _read_jsonl(path: Path, signature: Signature) -> dict[str, Any]:
+def _read_jsonl(path: Path, signature: Signature) -> dict[str, list[Any]]:
     names = [info.name for info in signature.inputs]
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
@@ -216,7 +219,7 @@ def _read_jsonl(path: Path, signature: Signature) -> dict[str, Any]:
     return columns
 
 
-def _read_csv(path: Path, signature: Signature) -> dict[str, Any]:
+def _read_csv(path: Path, signature: Signature) -> dict[str, object]:
     with path.open(newline="", encoding="utf-8") as file:
         lines = list(csv.reader(file))
     only = signature.inputs[0] if len(signature.inputs) == 1 else None
@@ -260,20 +263,20 @@ def _write_npz(path: Path, outputs: Mapping[str, Any]) -> None:
     np.savez(path, **{name: array.astype("U") if array.dtype.kind == "T" else array for name, array in outputs.items()})
 
 
-def _write_jsonl(path: Path, outputs: Mapping[str, Any]) -> None:
+def _write_jsonl(path: Path, outputs: Mapping[str, Array]) -> None:
     names, columns = list(outputs), [array.tolist() for array in outputs.values()]
     with path.open("w", encoding="utf-8") as file:
         for row in zip(*columns, strict=True):
             file.write(json.dumps(row[0] if len(names) == 1 else dict(zip(names, row, strict=True))) + "\n")
 
 
-def _check_shapes(outputs: Mapping[str, Any]) -> None:
+def _check_shapes(outputs: Mapping[str, Array]) -> None:
     for name, array in outputs.items():
         if array.dtype == object:
             raise ValueError(f"Output {name!r} has rows of several shapes; write .jsonl.")
 
 
-def _write_csv(path: Path, outputs: Mapping[str, Any]) -> None:
+def _write_csv(path: Path, outputs: Mapping[str, Array]) -> None:
     _check_shapes(outputs)
     header: list[str] = []
     columns: list[Any] = []

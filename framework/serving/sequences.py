@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...distribute.inference import RequestError
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _FLAGS = ("sequence_start", "sequence_end")
 
@@ -68,7 +71,7 @@ class Sequences:
         self._forget_idle()
         return len(self._open)
 
-    async def run(self, step: Step, compute: Callable[[Sequence[Any]], Awaitable[list[Any]]]) -> list[Any]:
+    async def run(self, step: Step, compute: Callable[[Sequence[Any]], Awaitable[list[Any]]]) -> list[Array]:
         """Answer the next request of a sequence.
 
         Args:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...distribute.inference import RequestError
 from ...distribute.inference.large import LARGE
@@ -17,6 +17,9 @@ from .sequences import Sequences, Step
 from .servable import Servable
 from .signature import DEFAULT
 from .statistics import Statistics
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 T = TypeVar("T")
 
@@ -70,8 +73,8 @@ class ServedModel:
         return await asyncio.get_running_loop().run_in_executor(self._reading, read)
 
     def run(
-        self, arrays: Sequence[Any], signature: str = "", step: Step | None = None
-    ) -> Coroutine[Any, Any, list[Any]]:
+        self, arrays: Sequence[Array], signature: str = "", step: Step | None = None
+    ) -> Coroutine[object, None, list[Array]]:
         """Return what gives the outputs, in order, for arrays that fit the inputs.
 
         Args:
@@ -94,7 +97,7 @@ class ServedModel:
             raise RequestError(400, f"A request of a sequence has one row; got {len(arrays[0])}.")
         return self.sequences.run(step, lambda states: self._run([*arrays, *states], signature))
 
-    async def _run(self, arrays: Sequence[Any], signature: str) -> list[Any]:
+    async def _run(self, arrays: Sequence[Array], signature: str) -> list[Array]:
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
         with self._metrics.request(self.name, rows, self.statistics):
             self.servable.check_rows(arrays, signature)

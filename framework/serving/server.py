@@ -79,7 +79,7 @@ class Server:
     def __init__(
         self,
         models: Mapping[str, str | os.PathLike[str]] | None = None,
-        config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        config: str | os.PathLike[str] | Mapping[str, object] | None = None,
         *,
         host: str = "127.0.0.1",
         rest_port: int = 0,
@@ -108,9 +108,10 @@ class Server:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._catalogue: Catalogue | None = None
-        self._stop: Callable[[], Any] = lambda: None
-        self.application: Any = None  # of ASGI
-        self.when_alone: Callable[[], Any] = lambda: None  # called where the supervisor of several processes has gone
+        self._stop: Callable[[], object] = lambda: None
+        self.application: object = None  # of ASGI
+        # Called where the supervisor of several processes has gone.
+        self.when_alone: Callable[[], object] = lambda: None
         self.rest_url = ""
         self.grpc_address = ""
 
@@ -150,7 +151,7 @@ class Server:
             self._thread.join()
         self._thread, self._stop, self._loop, self._catalogue = None, lambda: None, None, None
 
-    def configure(self, config: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+    def configure(self, config: str | os.PathLike[str] | Mapping[str, object]) -> None:
         """Serve what another configuration says; models, versions, labels and batching change, the limits do not.
 
         Raises:
@@ -178,7 +179,7 @@ class Server:
 
         self.on_loop(tell)
 
-    def on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def on_loop(self, work: Callable[[], Coroutine[object, None, T]]) -> T:
         """Run a coroutine on the server's event loop, from another thread, and give its result."""
         if self._loop is None:
             raise RuntimeError("This server does not run.")
@@ -217,7 +218,7 @@ class Server:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *details: Any) -> None:
+    def __exit__(self, *details: object) -> None:
         self.stop()
 
     def _run(self, listening: socket.socket, started: Future[None]) -> None:
@@ -323,7 +324,7 @@ def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mappin
 def handlers_of(catalogue: Catalogue, inference: OpenInferenceBackend) -> dict[str, Handler]:
     """Return the handlers of one process for requests that go to all of several."""
 
-    async def metrics(value: Any) -> Any:
+    async def metrics(value: object) -> Any:
         return catalogue.metrics.text().decode()
 
     async def statistics(value: Any) -> Any:

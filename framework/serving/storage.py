@@ -17,7 +17,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from ...engine.saving.reading import made_resource, made_variable, rebuild
 from ...engine.saving.values import storable
 from ...engine.saving.writing import describe
 from .signature import Signature
+
+if TYPE_CHECKING:
+    from ...engine.graph import ShardedVariable, Variable
+    from ..structures import Array
 
 FORMAT, FORMAT_VERSION = "anabranch servable", 1
 WARMUP = "warmup.jsonl"
@@ -186,9 +190,9 @@ def _check_is_no_file_name(base: Path) -> None:
 
 def _write_files(
     folder: Path,
-    document: dict[str, Any],
-    arrays: list[Any],
-    signature: dict[str, Any],
+    document: Mapping[str, object],
+    arrays: list[Array],
+    signature: Mapping[str, object],
     warmup: Sequence[WarmupRequest],
 ) -> None:
     weights = folder / "weights"
@@ -225,7 +229,7 @@ def _write_files(
     _sync(folder)
 
 
-def _signature_document(signatures: Mapping[str, Signature], decoder: Mapping[str, object] | None) -> dict[str, Any]:
+def _signature_document(signatures: Mapping[str, Signature], decoder: Mapping[str, object] | None) -> dict[str, object]:
     written = {name: signature.to_json() for name, signature in signatures.items()}
     document = {"format": FORMAT, "version": FORMAT_VERSION, "signatures": written}
     return document if decoder is None else {**document, "decoder": dict(decoder)}
@@ -377,7 +381,7 @@ def _check_file(folder: Path, name: str, entry: Mapping[str, object]) -> None:
         raise ServableError(f"{str(path)!r} is not what was written: its SHA-256 is another. Copy it again.")
 
 
-def _array(folder: Path, files: Mapping[str, object], entry: object) -> Any:
+def _array(folder: Path, files: Mapping[str, object], entry: object) -> Array:
     if isinstance(entry, dict) and "zeros" in entry:
         return _zeros(folder, entry)
     if not isinstance(entry, str):
@@ -388,7 +392,7 @@ def _array(folder: Path, files: Mapping[str, object], entry: object) -> Any:
     return np.asarray(np.lib.format.open_memmap(folder / entry, mode="c"))
 
 
-def _made_resource(description: dict[str, Any], array: Callable[[int], Any]) -> Any:
+def _made_resource(description: dict[str, Any], array: Callable[[int], Array]) -> Variable | ShardedVariable:
     """Make a resource as `made_resource` does, but variables keep the memory of large arrays."""
     if description["kind"] != "variable" or "first" in description:
         return made_resource(description, array)
@@ -401,7 +405,7 @@ def _made_resource(description: dict[str, Any], array: Callable[[int], Any]) -> 
     return variable
 
 
-def _zeros(folder: Path, entry: Mapping[str, Any]) -> Any:
+def _zeros(folder: Path, entry: Mapping[str, Any]) -> Array:
     shape, dtype = [int(size) for size in entry["zeros"]], np.dtype(str(entry["dtype"]))
     if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize > machine_bytes():
         raise ServableError(f"{str(folder)!r}: an array of the shape {shape} is larger than this machine's memory.")

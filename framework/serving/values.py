@@ -22,7 +22,7 @@ _MOST_AXES = 64  # of NumPy's arrays
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}  # of the wanted dtype: kinds that may be given
 
 
-def as_input(info: TensorInfo, value: object) -> Any:
+def as_input(info: TensorInfo, value: object) -> Array:
     """Return `value`, an array, nested lists or images, as an array for an input.
 
     Raises:
@@ -42,7 +42,7 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
         raise RequestError(400, f"Input {info.name!r}: expected the shape {wanted}, got {tuple(shape)}.")
 
 
-def as_array_of(what: str, dtype: str, value: object) -> Any:
+def as_array_of(what: str, dtype: str, value: object) -> Array:
     """Return `value` as an array of a dtype; numbers keep their kind: no text as numbers, no fractions as integers."""
     if dtype == "string":
         return _as_strings(what, value)
@@ -72,7 +72,7 @@ def as_array_of(what: str, dtype: str, value: object) -> Any:
         raise RequestError(400, f"{what}: expected values of {dtype}, got an integer that is too large.") from None
 
 
-def _exact(value: object, array: Array) -> Any:
+def _exact(value: object, array: Array) -> Array:
     """Return an array of integers as objects, where NumPy made floats of those that share no dtype; else `array`."""
     exact = np.array(value, object)
     return exact if exact.shape == array.shape and _are_integers(exact) else array
@@ -94,7 +94,7 @@ def _check_range(what: str, array: Array, wanted: DType) -> None:
         raise RequestError(400, f"{what}: expected values of {wanted.name}, got {found}, which is out of its range.")
 
 
-def _as_strings(what: str, value: object) -> Any:
+def _as_strings(what: str, value: object) -> Array:
     try:
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "USTO":

@@ -64,7 +64,7 @@ class ModelVersions:
         self.failed: dict[int, str] = {}
         self.is_unloaded = self.is_replacing = False
         self._labels: dict[str, int] = {}  # the loaded versions of labels: one moves when its next version is loaded
-        self._tried: dict[int, Any] = {}  # what the manifest of a version that failed looked like
+        self._tried: dict[int, object] = {}  # what the manifest of a version that failed looked like
         self._leaving: set[asyncio.Task[None]] = set()
         self._replaced: list[ServedModel] = []  # versions that answer the sequences that they have, and no others
 

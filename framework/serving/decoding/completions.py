@@ -39,7 +39,7 @@ _TAKEN = {
     "user",
     "inputs",
 }
-_TYPES: tuple[tuple[str, type[Any], str], ...] = (
+_TYPES: tuple[tuple[str, type, str], ...] = (
     ("stream", bool, "true or false"),
     ("echo", bool, "true or false"),
     ("stream_options", dict, "an object"),
@@ -138,18 +138,18 @@ class Completions:
         return _Asked(served, choices, head, prompt_tokens, wants_usage)
 
 
-def model_entry(name: str) -> dict[str, Any]:
+def model_entry(name: str) -> dict[str, object]:
     """Return the description of a model as OpenAI's clients read it, from the list or by name."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "anabranch"}
 
 
-def error_form(status: int, message: str) -> dict[str, Any]:
+def error_form(status: int, message: str) -> dict[str, object]:
     """Return an error as OpenAI's clients read it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"message": message, "type": kind, "param": None, "code": status}
 
 
-def _prompts(given: object) -> list[Any]:
+def _prompts(given: object) -> list[object]:
     """Return one prompt or several: texts, or lists of tokens."""
     if isinstance(given, str):
         return [given]
@@ -181,7 +181,7 @@ async def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, i
     return _Choice(index, generation, shown)
 
 
-def _entry(index: int, text: str, reason: str | None) -> dict[str, Any]:
+def _entry(index: int, text: str, reason: str | None) -> dict[str, object]:
     return {"text": text, "index": index, "logprobs": None, "finish_reason": reason}
 
 

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from .generation import Generation, make_generation
 from .plan import Parts, Plan, trace
 from .programs import Programs
 from .slots import Slots
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 
 class Decoder:
@@ -75,10 +78,10 @@ class Decoder:
         end_token: int,
         max_length: int,
         inputs: Mapping[str, InputSpec] | None = None,
-        prefill: Callable[..., Any] | None = None,
+        prefill: Callable[..., object] | None = None,
         slots: int = 32,
-        tokenizer: Callable[..., Any] | None = None,
-        detokenizer: Callable[..., Any] | None = None,
+        tokenizer: Callable[..., object] | None = None,
+        detokenizer: Callable[..., object] | None = None,
         row_wise: bool = False,
     ) -> None:
         check_at_least("Decoder", 0, end_token=end_token)
@@ -139,7 +142,7 @@ class Decoder:
         top_p: float | None = None,
         seed: int | Sequence[int] | None = None,
         inputs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
+    ) -> list[Array]:
         """Generate a sequence for each prompt.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from ....distribute.inference import RequestError
 from ..signature import Signature, check_given
 from ..values import as_input
 from .plan import TOKENS, Plan
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 SETTINGS = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop")
 
@@ -154,7 +157,7 @@ def _prompt(prompt: object, plan: Plan) -> list[int]:
     return tokens
 
 
-def _rows(signature: Signature, inputs: Mapping[str, object]) -> list[Any]:
+def _rows(signature: Signature, inputs: Mapping[str, object]) -> list[Array]:
     infos = [info for info in signature.inputs if info.name != TOKENS]
     check_given([info.name for info in infos], inputs)
     return [as_input(info, [inputs[info.name]]) for info in infos]

@@ -54,7 +54,9 @@ class ServedDecoder:
 
     is_stuck = False  # each step is a program of its own
 
-    async def make_generation(self, prompt: Any, inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> Generation:
+    async def make_generation(
+        self, prompt: Any, inputs: Mapping[str, object], settings: Mapping[str, object]
+    ) -> Generation:
         """Make a generation of what a request says. Texts and long prompts are read in another thread.
 
         Raises:

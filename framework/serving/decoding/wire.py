@@ -56,7 +56,7 @@ async def _generation(decoder: ServedDecoder, request: InferRequest) -> Generati
     return await decoder.make_generation(_prompt(given), rows, settings)
 
 
-def _prompt(given: dict[str, WireTensor]) -> Any:
+def _prompt(given: dict[str, WireTensor]) -> object:
     if TEXT in given:
         text = array_from_wire(TensorInfo(TEXT, "string", (1,), ""), given[TEXT]._replace(shape=[1]))
         return str(text[0])

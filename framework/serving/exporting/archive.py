@@ -70,7 +70,7 @@ class ExportArchive:
     def add_endpoint(
         self,
         name: str,
-        fn: Callable[..., Any],
+        fn: Callable[..., object],
         input_signature: InputSpecs | None = None,
         *,
         row_wise: bool | None = None,

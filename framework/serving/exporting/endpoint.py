@@ -229,7 +229,7 @@ def warmup_of(name: str, endpoint: Endpoint, given: Arrays) -> WarmupRequest:
     return name, {info.name: array for info, array in zip(infos, arrays, strict=True)}
 
 
-def _examples(given: Arrays, endpoint: Endpoint) -> list[Any]:
+def _examples(given: Arrays, endpoint: Endpoint) -> list[object]:
     """Return an example for each input: by names, or in the structure of the arguments.
 
     Raises:

@@ -9,11 +9,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ....distribute.checkpoints import CheckpointManager
 from ....engine.objects.registry import UnknownObjectError
 from ..storage import ServableError
+
+if TYPE_CHECKING:
+    from ...models.model import Model
 
 
 def import_modules(names: Sequence[str]) -> None:
@@ -31,7 +34,7 @@ def import_modules(names: Sequence[str]) -> None:
             raise ValueError(f"--import {name}: {type(error).__name__}: {error}") from error
 
 
-def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> Any:
+def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> Model:
     """Load a model, and other weights into it.
 
     Args:
@@ -86,7 +89,7 @@ class KerasFile:
         self._path = Path(path)
         self._holder = tempfile.TemporaryDirectory(prefix="anabranch-serve-")
         self.folder = self._holder.name
-        self._stamp: Any = None
+        self._stamp: object = None
 
     def refresh(self) -> None:
         """Export the file again if it has changed; the folder has the next version then.

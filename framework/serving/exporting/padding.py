@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..servable import Servable
 from ..signature import DEFAULT, Padding, Signature, TensorInfo
 from ..storage import WarmupRequest
 from ..values import as_array_of
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 _TOLERANCE = 1e-5
 _ROUNDING = {"float16": 2**-9, "bfloat16": 2**-6}  # twice the spacing of numbers next to 1
@@ -62,7 +65,7 @@ def with_padding(
     return padded
 
 
-def _values(caller: str, signature: Signature, pad: Mapping[str, object]) -> dict[str, Any]:
+def _values(caller: str, signature: Signature, pad: Mapping[str, object]) -> dict[str, Array]:
     """Return the values to fill up with, of the inputs' dtypes, by name."""
     if not isinstance(pad, Mapping) or not pad:
         raise TypeError(f'{caller}(pad={pad!r}): expected values by the names of inputs, such as {{"tokens": 0}}.')
@@ -75,7 +78,7 @@ def _values(caller: str, signature: Signature, pad: Mapping[str, object]) -> dic
     return found
 
 
-def _value(caller: str, info: TensorInfo, value: object) -> Any:
+def _value(caller: str, info: TensorInfo, value: object) -> Array:
     if len(info.shape) < 2 or info.shape[0] is not None or info.shape[1] is not None:
         raise ValueError(
             f"{caller}(pad=...): input {info.name!r} has the shape {info.shape}; the sizes of axes 0 (rows) and 1 have "
@@ -93,7 +96,7 @@ def _value(caller: str, info: TensorInfo, value: object) -> Any:
 class _Check:
     """Compares the answers for example inputs with those for the same filled up."""
 
-    def __init__(self, servable: Servable, arrays: Sequence[Any]) -> None:
+    def __init__(self, servable: Servable, arrays: Sequence[Array]) -> None:
         self.servable, self.arrays = servable, arrays
         self.signature = servable.signature()
         self.expected = servable.run(arrays)
@@ -104,7 +107,7 @@ class _Check:
     def _place(self, name: str) -> int:
         return [info.name for info in self.signature.inputs].index(name)
 
-    def group(self, values: Mapping[str, Any]) -> Padding:
+    def group(self, values: Mapping[str, object]) -> Padding:
         """Fill inputs up by one, and find the axes of outputs that grow with them.
 
         Raises:
@@ -137,13 +140,13 @@ class _Check:
             return
         self._compare(lengths.cut(outputs, own))
 
-    def _run(self, arrays: Sequence[Any]) -> list[Any]:
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
         try:
             return self.servable.run(arrays)
         except RequestError as error:
             raise _ChangesError(f"it does not compute them: {error}") from None
 
-    def _compare(self, outputs: Sequence[Any]) -> None:
+    def _compare(self, outputs: Sequence[Array]) -> None:
         for info, before, after in zip(self.signature.outputs, self.expected, outputs, strict=True):
             if before.shape != after.shape:
                 raise _ChangesError(f"output {info.name!r} has the shape {after.shape}; it had {before.shape}")
@@ -158,7 +161,7 @@ class _Check:
                 raise _ChangesError(f"output {info.name!r} at {place} is {after[place]}; it was {before[place]}")
 
 
-def _groups(check: _Check, values: Mapping[str, Any]) -> tuple[Padding, ...]:
+def _groups(check: _Check, values: Mapping[str, object]) -> tuple[Padding, ...]:
     """Group the inputs: by themselves those that can be filled up alone, the others with those of their length."""
     groups: list[Padding] = []
     tied: dict[int, dict[str, Any]] = {}

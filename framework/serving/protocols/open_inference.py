@@ -30,7 +30,7 @@ _SIZED = (MutableSequence, bytes, memoryview, np.ndarray)
 _LENGTH = struct.Struct("<I")
 
 
-def from_wire(signature: Signature, tensors: Sequence[WireTensor], check_size: Callable[[int], None]) -> list[Any]:
+def from_wire(signature: Signature, tensors: Sequence[WireTensor], check_size: Callable[[int], None]) -> list[Array]:
     """Return arrays for the inputs of a signature, in its order.
 
     Args:
@@ -60,7 +60,7 @@ def by_name(tensors: Sequence[WireTensor]) -> dict[str, WireTensor]:
     return given
 
 
-def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[int], None] | None = None) -> Any:
+def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[int], None] | None = None) -> Array:
     """Return the array for one input; as `from_wire`.
 
     Raises:
@@ -85,7 +85,7 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor, check_size: Callable[[
     return array.reshape(shape)
 
 
-def _images(info: TensorInfo, tensor: WireTensor) -> Any:
+def _images(info: TensorInfo, tensor: WireTensor) -> Array:
     """Return the array of images that came as bytes, of the shape [rows] or [rows, 1]."""
     what = f"Input {info.name!r}"
     shape = _shape(what, tensor.shape)
@@ -98,7 +98,7 @@ def _images(info: TensorInfo, tensor: WireTensor) -> Any:
     return decoded(info, items) if items else as_input(info, np.zeros((0, *[each or 0 for each in info.shape[1:]])))
 
 
-def _listed(data: object) -> Any:
+def _listed(data: object) -> object:
     """Return values as they are, those of a repeated field as a list."""
     is_repeated = isinstance(data, MutableSequence) and not isinstance(data, list)
     return list(in_pieces(data)) if is_repeated else data
@@ -117,7 +117,7 @@ def _shape(what: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> Any:
+def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
     count = math.prod(shape)
     if dtype == "string":
         texts = [as_text(what, each) for each in _split(what, data, count)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .... import __version__
 from ....distribute.inference import Answer, InferRequest, RequestError, WireTensor
@@ -17,6 +17,9 @@ from ..signature import OPEN_INFERENCE, Signature, TensorInfo, check_known
 from ..workers.member import Member
 from ..workers.merging import merged_statistics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 
 class OpenInferenceBackend:
@@ -40,10 +43,10 @@ class OpenInferenceBackend:
         is_stuck = self._member is not None and model in self._member.stuck
         return self._catalogue.is_open and found is not None and not found.is_stuck and not is_stuck
 
-    def server_metadata(self) -> dict[str, Any]:
+    def server_metadata(self) -> dict[str, object]:
         return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}
 
-    def model_metadata(self, model: str, version: str) -> dict[str, Any]:
+    def model_metadata(self, model: str, version: str) -> dict[str, object]:
         signature = self._signature(self._catalogue.find_any(model, version))
         return {
             "name": model,
@@ -89,7 +92,7 @@ class OpenInferenceBackend:
         found = merged_statistics(await self._member.ask("statistics", [model, version]))
         return [entry for entry in found if entry["name"] in names]
 
-    def own_statistics(self, model: str, version: str, is_checked: bool = False) -> list[dict[str, Any]]:
+    def own_statistics(self, model: str, version: str, is_checked: bool = False) -> list[dict[str, object]]:
         """Return this process's statistics, of models for which the request bears the token unless `is_checked`."""
         every = list(self._catalogue.models) if is_checked else self._catalogue.open_names()
         names = [model] if model else every
@@ -156,7 +159,7 @@ class OpenInferenceBackend:
             yield answer._replace(parameters={"triton_final_response": True})
 
 
-def _on_wire(outputs: Sequence[tuple[TensorInfo, Any]], raw: bool) -> list[WireTensor]:
+def _on_wire(outputs: Sequence[tuple[TensorInfo, Array]], raw: bool) -> list[WireTensor]:
     return [as_wire(info, array, raw) for info, array in outputs]
 
 
@@ -173,10 +176,10 @@ def _chosen(signature: Signature, wanted: Sequence[str]) -> list[int]:
     return [places[name] for name in wanted]
 
 
-def _described(info: TensorInfo) -> dict[str, Any]:
+def _described(info: TensorInfo) -> dict[str, object]:
     return {"name": info.name, "datatype": OPEN_INFERENCE[info.dtype], "shape": info.open_shape}
 
 
-def _configured(info: TensorInfo, start: int) -> dict[str, Any]:
+def _configured(info: TensorInfo, start: int) -> dict[str, object]:
     datatype = "STRING" if info.dtype == "string" else OPEN_INFERENCE[info.dtype]
     return {"name": info.name, "data_type": f"TYPE_{datatype}", "dims": info.open_shape[start:]}

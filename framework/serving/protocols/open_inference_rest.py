@@ -152,7 +152,7 @@ def _parameters(holder: Mapping[str, object], what: str) -> Mapping[str, Any]:
     return found
 
 
-def _in_json(tensor: WireTensor) -> Any:
+def _in_json(tensor: WireTensor) -> object:
     if tensor.datatype in RAW_ONLY:
         raise RequestError(
             400, f"Output {tensor.name!r}: {tensor.datatype} has no JSON form. Ask for it with binary_data: true."

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ....distribute.inference import ModelSpec, RequestError, SignatureTensors, TypedArray, VersionState
 from ..catalogue import Catalogue
 from ..servable import Servable
 from ..signature import TENSORFLOW, Signature, TensorInfo, check_known
 from ..values import as_input
+
+if TYPE_CHECKING:
+    from ...structures import Array
 
 
 class TensorFlowBackend:
@@ -71,12 +74,12 @@ def version_states(catalogue: Catalogue, spec: ModelSpec) -> list[VersionState]:
     return [states[number] for number in sorted(states, reverse=True)]
 
 
-def _arrays(signature: Signature, given: Mapping[str, TypedArray]) -> list[Any]:
+def _arrays(signature: Signature, given: Mapping[str, TypedArray]) -> list[Array]:
     Servable.check_names(signature, given)  # another version may have come since its rows were checked
     return [_array(info, given[info.name]) for info in signature.inputs]
 
 
-def _array(info: TensorInfo, given: TypedArray) -> Any:
+def _array(info: TensorInfo, given: TypedArray) -> Array:
     if given.dtype != info.dtype and not (info.image is not None and given.dtype == "string"):
         raise RequestError(
             400, f"Input {info.name!r}: expected the dtype {TENSORFLOW[info.dtype]}, got {TENSORFLOW[given.dtype]}."

@@ -115,7 +115,7 @@ def _columns(signature: Signature, instances: object) -> dict[str, Any]:
     return columns
 
 
-def _named(signature: Signature, inputs: Any) -> dict[str, Any]:
+def _named(signature: Signature, inputs: Any) -> dict[str, object]:
     """Return columns by name; with one input they may be its value."""
     if _is_object(inputs):
         return inputs
@@ -130,7 +130,7 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict) and value.keys() != {"b64"}
 
 
-def _state(found: VersionState) -> dict[str, Any]:
+def _state(found: VersionState) -> dict[str, object]:
     status = {"error_code": "UNKNOWN" if found.failure else "OK", "error_message": found.failure}
     return {"version": str(found.version), "state": found.state, "status": status}
 
@@ -138,7 +138,7 @@ def _state(found: VersionState) -> dict[str, Any]:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-def _written(asked: _Asked, outputs: Sequence[Any]) -> bytes:
+def _written(asked: _Asked, outputs: Sequence[Array]) -> bytes:
     """Return the body of an answer, in the form of its request."""
     signature = asked.signature
     shown = [_shown(info, array) for info, array in zip(signature.outputs, outputs, strict=True)]
@@ -153,13 +153,13 @@ def _shown(info: TensorInfo, array: Array) -> Any:
     return _in_base64(found) if info.dtype == "string" and info.name.endswith("_bytes") else found
 
 
-def _in_base64(value: Any) -> Any:
+def _in_base64(value: Any) -> object:
     if isinstance(value, list):
         return [_in_base64(item) for item in value]
     return {"b64": base64.b64encode(value.encode("utf-8")).decode("ascii")}
 
 
-def _rows(signature: Signature, outputs: Sequence[Any], shown: Sequence[Any], count: int) -> Any:
+def _rows(signature: Signature, outputs: Sequence[Array], shown: Sequence[Any], count: int) -> object:
     for info, array in zip(signature.outputs, outputs, strict=True):
         if not array.ndim or len(array) != count:
             raise RequestError(
@@ -172,7 +172,7 @@ def _rows(signature: Signature, outputs: Sequence[Any], shown: Sequence[Any], co
     return [dict(zip(names, row, strict=True)) for row in zip(*shown, strict=True)]
 
 
-def _signature_def(signature: Signature) -> dict[str, Any]:
+def _signature_def(signature: Signature) -> dict[str, object]:
     return {
         "inputs": {info.name: _tensor_info(info) for info in signature.inputs},
         "outputs": {info.name: _tensor_info(info) for info in signature.outputs},
@@ -180,6 +180,6 @@ def _signature_def(signature: Signature) -> dict[str, Any]:
     }
 
 
-def _tensor_info(info: TensorInfo) -> dict[str, Any]:
+def _tensor_info(info: TensorInfo) -> dict[str, object]:
     sizes = [{"size": str(size), "name": ""} for size in info.open_shape]
     return {"dtype": TENSORFLOW[info.dtype], "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": info.tensor}

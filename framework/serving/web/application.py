@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
 from contextvars import Context, copy_context
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ....distribute.inference import RequestError, authorization
 from ..json_text import write_json
@@ -29,6 +29,15 @@ _HEADERS = {  # of errors
     429: {"retry-after": "1"},
     503: {"retry-after": "1"},
 }
+
+Message: TypeAlias = MutableMapping[str, Any]
+"""An event of ASGI, such as a part of a body, or the scope of a connection."""
+
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+"""A function that waits for the next event of the client, by ASGI."""
+
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+"""A function that sends an event to the client, by ASGI."""
 
 
 class Request(NamedTuple):
@@ -72,7 +81,7 @@ class Route(NamedTuple):
     method: str
     path: re.Pattern[str]
     handle: Callable[[Request], Awaitable[Response]]
-    error_form: Callable[[int, str], Any] = lambda status, message: message
+    error_form: Callable[[int, str], object] = lambda status, message: message
     begins_at_once: bool = False
 
 
@@ -85,8 +94,8 @@ class Begun(NamedTuple):
         context: the context in which it runs.
     """
 
-    handling: Coroutine[Any, Any, Response]
-    waits_for: Any
+    handling: Coroutine[object, None, Response]
+    waits_for: object
     context: Context
 
 
@@ -292,7 +301,7 @@ def fields_of(response: Response) -> list[tuple[str, str]]:
     return fields
 
 
-def _headers_of(scope: Any) -> dict[str, str]:
+def _headers_of(scope: Message) -> dict[str, str]:
     return texts_of(scope["headers"])
 
 
@@ -305,7 +314,7 @@ async def _unwatched() -> None:
     raise RuntimeError("a handler that begins at once does not watch whether its client has gone")
 
 
-async def _gone(receive: Any) -> None:
+async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -321,7 +330,7 @@ async def _linger(receive: Any) -> None:
                 pass
 
 
-async def _send_pieces(stream: AsyncGenerator[bytes], send: Any) -> None:
+async def _send_pieces(stream: AsyncGenerator[bytes], send: Send) -> None:
     """Send the pieces of a body until it ends or the client has gone."""
     await send({"type": "http.response.body", "body": b"", "more_body": True})  # the head does not wait for the first
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 import uvicorn
@@ -19,6 +19,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..json_text import write_json
 from .application import Application, Begun, Response, fields_of, texts_of
+
+if TYPE_CHECKING:
+    import socket
 
 _MOST_HEAD_BYTES = 1 << 16  # of a request: its line and headers
 _NOT_PLAIN = frozenset(b"%?#")  # with one of them, an address is more than a path, or a path is to be decoded
@@ -66,6 +69,16 @@ class Tls:
             ) from None
 
 
+class Transport(Protocol):
+    """The part of a connection's transport that an answer is written to."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 class Joining:
     """The transport of one answer: its head goes with the beginning of its body, in one packet instead of two.
 
@@ -75,7 +88,7 @@ class Joining:
         transport: of the connection.
     """
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport, self._head, self._has_begun = transport, b"", False
         self.is_closing = transport.is_closing
 
@@ -164,7 +177,7 @@ class _Connection(HttpToolsProtocol):
     _path, _texts = "", dict[str, str]()  # what that head holds: clients send the same one again and again
     _offers_upgrade = False  # whether the request that is read offers to go on by another protocol
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._set_timer()
 
@@ -457,11 +470,11 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         yield
 
-    async def startup(self, sockets: Any = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listens.set()
 
-    async def shutdown(self, sockets: Any = None) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         ending = asyncio.create_task(self._end_requests())
         try:
             await super().shutdown(sockets)

@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.2  # how often a process looks whether it is still ready
 Handler = Callable[[Any], Awaitable[Any]]
 
 
-def start_among(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]) -> None:
+def start_among(tasks: set[asyncio.Task[object]], work: Coroutine[object, None, object]) -> None:
     """Start work in the running event loop; its task is among `tasks`, which keep it, until it ends."""
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
@@ -50,11 +50,11 @@ class Member:
         self.stuck: frozenset[str] = frozenset()
         self._asked: dict[int, asyncio.Future[list[Any]]] = {}
         self._numbers = itertools.count()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._writer: asyncio.StreamWriter | None = None
 
     async def join(
-        self, handlers: dict[str, Handler], look: Callable[[], tuple[bool, list[str]]], alone: Callable[[], Any]
+        self, handlers: dict[str, Handler], look: Callable[[], tuple[bool, list[str]]], alone: Callable[[], object]
     ) -> None:
         """Take part.
 
@@ -120,7 +120,7 @@ class Member:
 
     async def _do(self, message: Any, handlers: dict[str, Handler]) -> None:
         try:
-            answer: dict[str, Any] = {"value": await handlers[message["kind"]](message["value"])}
+            answer: dict[str, object] = {"value": await handlers[message["kind"]](message["value"])}
         except RequestError as error:
             answer = {"error": str(error), "status": error.status}
         except Exception as error:

@@ -71,7 +71,7 @@ class Supervisor:
         self._numbers = itertools.count()
         self._unloaded: set[str] = set()
         self._is_ending = self._all_started = False
-        self._said: Any = None
+        self._said: object = None
 
     def run(self) -> int:
         """Serve until SIGTERM or an interrupt; return the exit status."""
@@ -80,7 +80,7 @@ class Supervisor:
 
     async def _run(self) -> int:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
         def end() -> None:
             for number in (signal.SIGTERM, signal.SIGINT):  # a second one ends at once
