@@ -103,7 +103,7 @@ class Lambda(Layer):
         function: Callable[..., object],
         output_shape: object = None,
         mask: Callable[..., Any] | TensorLike | None = None,
-        arguments: dict[str, Any] | None = None,
+        arguments: Mapping[str, object] | None = None,
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)

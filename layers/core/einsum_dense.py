@@ -7,7 +7,7 @@ import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -140,7 +140,7 @@ class EinsumDense(QuantizableKernel):
     def _scales_along_kernel(self, scale: Tensor | Variable) -> Tensor | Variable:
         return self._subscripts.scales_along_kernel(scale)
 
-    def _scales_as_saved(self, scale: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _scales_as_saved(self, scale: np.ndarray) -> np.ndarray:
         names = self._subscripts
         others = [axis for axis in range(scale.ndim) if axis not in names.scale_order()]
         return scale.transpose(*others, *names.scale_order()).reshape(self._scale_shape())
@@ -253,7 +253,7 @@ class _WeightShapes:
             return initializer
         order = (*self.input_axes, *self.output_axes)
 
-        def draw(shape: Sequence[int], dtype: DTypeLike = None) -> np.ndarray[Any, Any]:
+        def draw(shape: Sequence[int], dtype: DTypeLike = None) -> np.ndarray:
             sizes = [math.prod(shape[axis] for axis in axes) for axes in (self.input_axes, self.output_axes)]
             matrix = np.asarray(initializer(tuple(sizes), dtype=dtype))
             return matrix.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -83,7 +83,7 @@ class Embedding(QuantizableTable):
         self.build_weights(self.weight_specs(input_shape))
         self._enable_given_lora()
 
-    def _given_value(self, shape: Sequence[int], dtype: DTypeLike = None) -> Any:
+    def _given_value(self, shape: Sequence[int], dtype: DTypeLike = None) -> Tensor:
         table = initializers.Constant(self._first_value).value
         if isinstance(table, (list, tuple)) and len(table) == 1 and shape[0] != 1:
             table = table[0]

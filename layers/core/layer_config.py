@@ -173,7 +173,7 @@ class LayerConfig(LayerState):
 
         return policy_map(self, policy)
 
-    def _constructor_config(self) -> dict[str, Any]:
+    def _constructor_config(self) -> dict[str, object]:
         """Return the constructor's arguments, serialised."""
         args, kwargs = self._constructor_call
         signature = inspect.signature(type(self).__init__)
@@ -198,7 +198,7 @@ class LayerConfig(LayerState):
         )
 
     @classmethod
-    def around_parts(cls, config: dict[str, Any]) -> AbstractContextManager[None]:
+    def around_parts(cls, config: Mapping[str, object]) -> AbstractContextManager[None]:
         """Return the context in which a layer's parts are made from its config, with the names of its own calls."""
         if cls._parts_have_own_paths:
             return paths_below("")
@@ -233,7 +233,7 @@ class LayerConfig(LayerState):
         return f"<{type(self).__name__} name={self.name}, built={self.built}>"
 
 
-def _config_entry(argument: str, value: object) -> Any:
+def _config_entry(argument: str, value: object) -> object:
     """Return an argument as a config holds it: numbers, strings, tensors and structures of them as they are."""
     if argument.endswith("activation"):
         return activations.serialize(value)

@@ -346,7 +346,7 @@ class LayerState:
         for layer in self._flatten_layers():
             layer._trainable = bool(value)
 
-    def get_weights(self) -> list[np.ndarray[Any, Any]]:
+    def get_weights(self) -> list[np.ndarray]:
         """Return the values of `weights`, as arrays; those of a weight in shards are joined."""
         return [variable.numpy() for variable in grouped(self.weights)]
 

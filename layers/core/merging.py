@@ -57,7 +57,7 @@ class Merge(Layer):
             )
         return list(input_shape)
 
-    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, Any], bool | None]:
+    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, object], bool | None]:
         if len(args) > 1:
             raise TypeError(
                 f"Layer {self.name!r} ({type(self).__name__}) takes its inputs as one list, and was called with "
@@ -319,7 +319,9 @@ class Dot(Merge):
         output = ops.einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", x, y)
         return ops.expand_dims(output, 1) if len(kept) == 1 else output
 
-    def compute_mask(self, inputs: Sequence[Any], mask: Sequence[Any] | None = None) -> Tensor | None:
+    def compute_mask(
+        self, inputs: Sequence[TensorLike], mask: Sequence[TensorLike | None] | None = None
+    ) -> Tensor | None:
         """Return None: the masked axis is summed over or mixed."""
         return None
 

@@ -63,7 +63,7 @@ class RematScope:
     ) -> None:
         _scopes.stack.remove(self)
 
-    def call(self, name: str, has_activation: bool, call: Callable[[], Any], tensors: Sequence[Tensor]) -> Any:
+    def call(self, name: str, has_activation: bool, call: Callable[[], object], tensors: Sequence[Tensor]) -> Any:
         """Return what the call of a layer gives, with inner values that are computed again where the scope says so."""
         if self.mode == "larger_than":
             return run_again(call, tensors, self._is_large)

@@ -19,7 +19,7 @@ from ...engine.session.staged import Recording, TraceGraph, is_recording
 
 Program = Callable[..., tuple[Any, ...]]
 Specs = list[TensorSpec]
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 _Key = tuple[tuple[tuple[int, ...], DType], ...]  # shapes and dtypes of arrays
 Compile = Callable[[], Callable[..., Any]]  # gives a function of arrays
 Trace = Callable[[Specs], Compile]  # traces for given specs, and returns what compiles the trace
@@ -65,7 +65,7 @@ class ShapePrograms:
             told = changes_of(names, self._seen[-1], specs)
             log("trace", INFO, "%s is traced again (trace %d): %s", self._name, len(self._seen) + 1, told)
 
-    def _relax(self, specs: Specs, exact: Compile) -> Callable[..., Any]:
+    def _relax(self, specs: Specs, exact: Compile) -> Callable[..., object]:
         joined = specs
         for other in self._seen:
             joined = [_join(spec, like) for spec, like in zip(joined, other, strict=True)]
@@ -128,7 +128,7 @@ class ArrayFunction:
             program = self._found[key] = family.find(specs)
         return program(*values)
 
-    def _recorded_call(self, key: _Key, given: Sequence[TensorLike], arrays: Sequence[Array]) -> Any:
+    def _recorded_call(self, key: _Key, given: Sequence[TensorLike], arrays: Sequence[Array]) -> object:
         known = self._recorded.get(key)
         if known is None:
             graph, feeds, result, fetches, effects = self._traced([TensorSpec(shape, dtype) for shape, dtype in key])
@@ -144,7 +144,7 @@ class ArrayFunction:
         """Return the number of programs that were compiled."""
         return len({id(program) for program in self._found.values()})
 
-    def _traced(self, specs: Specs) -> tuple[TraceGraph, list[Symbol], Any, list[Any], list[Operation]]:
+    def _traced(self, specs: Specs) -> tuple[TraceGraph, list[Symbol], object, list[Symbol | None], list[Operation]]:
         """Return the graph for arrays of these specs: it, its feeds, the result, what is fetched for it, effects."""
         graph = TraceGraph()
         with graph.as_default():

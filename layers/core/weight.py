@@ -78,21 +78,21 @@ class Weight(Variable):
         with without_autocast():
             return super().assign(value)
 
-    def _update(self, operator: str, delta: TensorLike) -> Any:
+    def _update(self, operator: str, delta: TensorLike) -> Tensor:
         with without_autocast():
             return super()._update(operator, delta)
 
-    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
+    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
         """Set rows; see `Variable`."""
         with without_autocast():
             return super().scatter_update(sparse_delta, name)
 
-    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
+    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
         """Add to rows; see `Variable`."""
         with without_autocast():
             return super().scatter_add(sparse_delta, name)
 
-    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
+    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Tensor:
         """Subtract from rows; see `Variable`."""
         with without_autocast():
             return super().scatter_sub(sparse_delta, name)

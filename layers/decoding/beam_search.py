@@ -190,7 +190,7 @@ class _Search:
         found: _Best,
         history: _History,
         totals: Sequence[Tensor],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         logits, new_states, totals = self.step.of_some_rows(
             ops.reshape(beams.latest, (-1,)), states, totals, self._places(beams.rows)
         )

@@ -109,7 +109,7 @@ class CheckedStep:
 
     def __call__(
         self, tokens: Tensor, states: Nest[Tensor | None], totals: Sequence[Tensor], rows: Tensor | None = None
-    ) -> tuple[Tensor, Any, list[Tensor]]:
+    ) -> tuple[Tensor, Nest[Tensor | None], list[Tensor]]:
         """Return logits, in a dtype fit to add up probabilities, the new states, and the new totals of `sums`.
 
         Args:
@@ -123,7 +123,7 @@ class CheckedStep:
 
     def of_some_rows(
         self, tokens: Tensor, states: Nest[Tensor | None], totals: Sequence[Tensor], rows: Tensor
-    ) -> tuple[Tensor, Any, list[Tensor]]:
+    ) -> tuple[Tensor, Nest[Tensor | None], list[Tensor]]:
         """Return the same in a search that leaves out the rows that are done.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -239,7 +239,7 @@ class BatchNormalization(Layer):
 
     # --- renormalisation ------------------------------------------------------------------------------------
 
-    def _first_stddev(self, shape: Sequence[int], dtype: PolicyLike = None) -> np.ndarray[Any, Any]:
+    def _first_stddev(self, shape: Sequence[int], dtype: PolicyLike = None) -> np.ndarray:
         return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
 
     def _renormed(self, mean: Tensor, variance: Tensor, counts: Tensor | bool | None) -> tuple[Tensor, Tensor]:

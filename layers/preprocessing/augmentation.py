@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import numpy as np
 
@@ -346,7 +346,7 @@ class RandomErasing(RandomImageLayer):
         filling = ops.clip(ops.cast(self._filling(images), images.dtype), low, high)
         return ops.where(transformation["erased"], filling, images)
 
-    def _filling(self, images: Tensor) -> Any:
+    def _filling(self, images: Tensor) -> Tensor | np.ndarray:
         if self.fill_value is None:
             noise = random.normal(ops.shape(images), seed=self.generator)
             return noise * self.value_range[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -81,8 +81,8 @@ class MixUp(_Mixing):
         return _mixed(images, transformation)
 
     def _on_batch_of_boxes(
-        self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size
-    ) -> dict[str, Any]:
+        self, given: dict[str, Tensor], transformation: Transformation, old: Size, new: Size
+    ) -> dict[str, Tensor]:
         own = {name: ops.convert_to_tensor(part) for name, part in given.items()}
         partners = transformation["partners"]
         return {name: ops.concatenate([part, ops.take(part, partners, axis=0)], axis=1) for name, part in own.items()}

@@ -24,6 +24,8 @@ from .box_formats import Size, moved_boxes, seen_sides, sides_of
 from .images import ImageLayer, RandomImageLayer, Transformation, factor_pair, value_pair
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..core.options import ImageOptions, UnnamedOptions
 
 
@@ -74,7 +76,7 @@ class _Policy(RandomImageLayer):
         self._check_keys(data)
         return self._augmented(data, training)
 
-    def _augmented(self, data: dict[str, Any], training: bool | None) -> dict[str, Any]:
+    def _augmented(self, data: dict[str, Any], training: bool | None) -> dict[str, object]:
         """Return the images, and the masks with them, of a dict of data."""
         names = [name for name in ("images", "segmentation_masks") if name in data]
         given = {name: self._cast(ops.convert_to_tensor(data[name])) for name in names}
@@ -112,7 +114,7 @@ class _Policy(RandomImageLayer):
         return switch(number, branches, batch)
 
 
-def _applying(layer: ImageLayer, size: Size) -> Any:
+def _applying(layer: ImageLayer, size: Size) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     def apply(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         drawn: Transformation = layer.draw(batch["images"])
         made = {"images": _like(layer.transform(batch["images"], drawn), batch["images"])}
@@ -295,9 +297,8 @@ class Pipeline(Layer):
             inputs = layer(inputs, **given)
         return inputs
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> None:
         """Return None, so that masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
-        return None
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "layers": [serialize_keras_object(layer) for layer in self._pipeline_layers]}

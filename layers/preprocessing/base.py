@@ -22,7 +22,7 @@ ENCODED_MODES = ("one_hot", "multi_hot", "count")
 class PreprocessingLayer(Layer):
     """A layer whose inputs are data as users have them: lists of strings and numbers as well as arrays."""
 
-    def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result:
+    def __call__(self: HasCall[Result], *args: Any, **kwargs: object) -> Result:
         return super().__call__(*[_as_data(value) for value in args[:1]], *args[1:], **kwargs)
 
 
@@ -48,7 +48,7 @@ class Unlearnt(Later):
         raise self._error(self._message)
 
 
-def _as_data(value: object) -> Any:
+def _as_data(value: object) -> object:
     """Return strings, numbers and nested lists of them as arrays; lists of arrays or tensors stay lists."""
     if isinstance(value, (str, bytes, bool, int, float)):
         return as_array(value)
@@ -66,7 +66,7 @@ def _holds_arrays(values: Sequence[object]) -> bool:
     )
 
 
-def batches_of(data: object, steps: int | None, layer: Layer) -> Iterator[np.ndarray[Any, Any]]:
+def batches_of(data: object, steps: int | None, layer: Layer) -> Iterator[np.ndarray]:
     """Yield the arrays that `adapt` was given: one, or one a batch, without labels.
 
     Args:
@@ -92,7 +92,7 @@ def batches_of(data: object, steps: int | None, layer: Layer) -> Iterator[np.nda
         )
 
 
-def _iterated(data: Any, layer: Layer) -> Iterable[Any]:
+def _iterated(data: Any, layer: Layer) -> Iterable[object]:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple, dict)):
         return (data[index] for index in range(len(data)))
     if not isinstance(data, Iterable) or isinstance(data, (str, dict)):
@@ -170,7 +170,7 @@ def encoded_shape(input_shape: Sequence[int | None], output_mode: str, depth: in
     return (*shape[:-1], depth)
 
 
-def strings_of(values: object) -> np.ndarray[Any, Any]:
+def strings_of(values: object) -> np.ndarray:
     """Return texts of any kind as an array of dtype string."""
     array = np.asarray(as_array(values))
     return array if array.dtype == string else array.astype(string)

@@ -53,7 +53,7 @@ def from_sides(sides: Tensor, form: str) -> Tensor:
     return ops.concatenate([top, left, bottom, right] if swapped else [left, top, right, bottom], axis=-1)
 
 
-def sides_of(boxes: Any, form: tuple[bool, str], size: Size) -> Tensor:
+def sides_of(boxes: Tensor, form: tuple[bool, str], size: Size) -> Tensor:
     """Return left, top, right and bottom in pixels.
 
     Args:
@@ -66,7 +66,7 @@ def sides_of(boxes: Any, form: tuple[bool, str], size: Size) -> Tensor:
     return sides * _far_sides(size) if is_relative else sides
 
 
-def moved_boxes(given: dict[str, Any], sides: Tensor, form: tuple[bool, str], size: Size) -> dict[str, Any]:
+def moved_boxes(given: dict[str, Tensor], sides: Tensor, form: tuple[bool, str], size: Size) -> dict[str, Tensor]:
     """Replace boxes by those of other sides, cut off at the image's edges.
 
     Args:

@@ -10,6 +10,7 @@ from ..core.layer_config import config_from_signature
 from .images import ImageLayer
 
 if TYPE_CHECKING:
+    from ...engine.graph import Tensor
     from ..core.options import LayerOptions
 
 
@@ -51,7 +52,7 @@ class MaxNumBoundingBoxes(ImageLayer):
         check_numbers(f"Layer {self.name!r}", fill_value=fill_value)
         self.fill_value = fill_value
 
-    def call(self, data: object, training: bool | None = True) -> Any:
+    def call(self, data: object, training: bool | None = True) -> dict[str, Any]:
         boxes = data.get("bounding_boxes") if isinstance(data, dict) else None
         if not isinstance(boxes, dict) or not {"boxes", "labels"} <= boxes.keys():
             got = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
@@ -63,7 +64,7 @@ class MaxNumBoundingBoxes(ImageLayer):
         axis = (ops.convert_to_tensor(boxes["labels"]).ndim or 1) - 1
         return {**data, "bounding_boxes": {name: self._of_max_number(each, axis) for name, each in boxes.items()}}
 
-    def _of_max_number(self, values: Any, axis: int) -> Any:
+    def _of_max_number(self, values: Any, axis: int) -> Tensor:
         values = ops.convert_to_tensor(values)
         widths = [(0, self.max_number if k == axis else 0) for k in range(values.ndim)]
         filled = ops.pad(values, widths, constant_values=self.fill_value)

@@ -96,12 +96,12 @@ class ImageLayer(Layer):
     if TYPE_CHECKING:
 
         @overload
-        def __call__(self, data: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]: ...
+        def __call__(self, data: dict[str, Any], *args: object, **kwargs: object) -> dict[str, Any]: ...
 
         @overload
-        def __call__(self, data: TensorLike, *args: Any, **kwargs: Any) -> Tensor: ...
+        def __call__(self, data: TensorLike, *args: object, **kwargs: object) -> Tensor: ...
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        def __call__(self, *args: object, **kwargs: object) -> Any: ...
 
     def call(self, data: TensorLike | dict[str, TensorLike], training: bool | None = True) -> Any:
         if not isinstance(data, dict):
@@ -127,15 +127,15 @@ class ImageLayer(Layer):
         return ops.cast(masks, given.dtype) if given.dtype.kind in "iu" and not blended else masks
 
     def _on_boxes(
-        self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size, is_single: bool
-    ) -> dict[str, Any]:
+        self, given: dict[str, Tensor], transformation: Transformation, old: Size, new: Size, is_single: bool
+    ) -> dict[str, Tensor]:
         boxes = {name: ops.expand_dims(part, 0) for name, part in given.items()} if is_single else given
         moved = self._on_batch_of_boxes(boxes, transformation, old, new)
         return {name: ops.squeeze(part, 0) for name, part in moved.items()} if is_single else moved
 
     def _on_batch_of_boxes(
-        self, given: dict[str, Any], transformation: Transformation, old: Size, new: Size
-    ) -> dict[str, Any]:
+        self, given: dict[str, Tensor], transformation: Transformation, old: Size, new: Size
+    ) -> dict[str, Tensor]:
         sides = self.transform_boxes(sides_of(given["boxes"], self._box_form, old), transformation, old)
         return moved_boxes(given, sides, self._box_form, new)
 
@@ -364,7 +364,7 @@ class Resizing(ImageLayer):
         moved = sides * ops.stack([across, down, across, down])
         return moved + ops.tile(start, 2) if self.pad_to_aspect_ratio else moved - ops.tile(start, 2)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return self._resized_shape(input_shape, self.height, self.width)
 
 
@@ -415,7 +415,7 @@ class CenterCrop(ImageLayer):
         scale = ops.convert_to_tensor([self.width / wide, self.height / high] * 2, "float32")
         return (sides - ops.convert_to_tensor([left, top, left, top], "float32")) * scale
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return self._resized_shape(input_shape, self.height, self.width)
 
 
@@ -563,7 +563,7 @@ class RandomCrop(RandomImageLayer):
         )
         return (sides - start) * ops.convert_to_tensor([across, down, across, down], "float32")
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return self._resized_shape(input_shape, self.height, self.width)
 
 

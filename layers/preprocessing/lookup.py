@@ -42,9 +42,11 @@ from .hash import as_text, hash_buckets, salt_pair
 if TYPE_CHECKING:
     from os import PathLike
 
+    from ...engine.common.dtypes import DType
+
 
 _FILE = "vocabulary.txt"
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Token = str | int
 VocabularyLike: TypeAlias = "str | PathLike[str] | Sequence[Token] | Array | None"
 """Tokens, or a text file with one in each line; None for none."""
@@ -183,7 +185,7 @@ class IndexLookup(PreprocessingLayer):
     # --- the vocabulary -------------------------------------------------------------------------------------
 
     @property
-    def _key_type(self) -> Any:
+    def _key_type(self) -> DType:
         return string if self.vocabulary_dtype == "string" else np.dtype("int64")
 
     @property
@@ -237,7 +239,7 @@ class IndexLookup(PreprocessingLayer):
         self._table.assign(tokens, self._token_start())
 
     @property
-    def _nothing(self) -> Any:
+    def _nothing(self) -> str | int:
         return "" if self._key_type == string else -1
 
     def set_vocabulary(self, vocabulary: object, idf_weights: TensorLike | None = None) -> None:
@@ -332,7 +334,7 @@ class IndexLookup(PreprocessingLayer):
     def reset_state(self) -> None:
         """Forget what `update_state` counted."""
         self._counts: collections.Counter[Any] = collections.Counter()
-        self._documents: collections.Counter[Any] = collections.Counter()
+        self._documents: collections.Counter[str | int] = collections.Counter()
         self._document_count = 0
 
     def update_state(self, data: object) -> None:
@@ -427,14 +429,14 @@ class IndexLookup(PreprocessingLayer):
 
     # --- saving ---------------------------------------------------------------------------------------------
 
-    def get_build_config(self) -> dict[str, Any] | None:
+    def get_build_config(self) -> None:
         return None
 
-    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         if self.output_mode == "tf_idf" and len(self._learnt):
             store["idf_weights"] = self.idf_weights.numpy()
 
-    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
+    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         if self.output_mode == "tf_idf" and "idf_weights" in store:
             self.idf_weights.write_value(np.asarray(store["idf_weights"], floatx()))
 

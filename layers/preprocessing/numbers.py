@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _EPSILON = 1e-7  # the least standard deviation
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 class Normalization(PreprocessingLayer):
@@ -302,7 +302,7 @@ class Discretization(PreprocessingLayer):
             input_shape, self.output_mode, self.num_bins if boundaries is None else len(boundaries) + 1
         )
 
-    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+    def load_own_variables(self, store: Mapping[str, np.ndarray]) -> None:
         """Take over what Keras 2 wrote; today the boundaries are in the config."""
         if len(store) == 1:
             self.summary = np.asarray(store["0"])

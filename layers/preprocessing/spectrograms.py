@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.common.dtypes import is_floating
@@ -274,7 +273,7 @@ class MelSpectrogram(Layer):
         lower_edge_hertz: float = 125.0,
         upper_edge_hertz: float = 3800.0,
         dtype: DTypeLike = "float32",
-    ) -> NDArray[Any]:
+    ) -> np.ndarray:
         """Return the matrix by which a spectrogram is multiplied to give mel bands: a triangle of height 1 for each
         band.
 
@@ -296,5 +295,5 @@ class MelSpectrogram(Layer):
         return np.pad(np.maximum(0.0, np.minimum(rising, falling)), [[1, 0], [0, 0]]).astype(dtype)
 
 
-def _mel_of(hertz: float | NDArray[Any]) -> Any:
+def _mel_of(hertz: float | np.ndarray) -> Any:
     return 1127.0 * np.log1p(hertz / 700.0)

@@ -70,8 +70,8 @@ class TextVectorization(PreprocessingLayer):
     def __init__(
         self,
         max_tokens: int | None = None,
-        standardize: str | Callable[..., Any] | None = "lower_and_strip_punctuation",
-        split: str | Callable[..., Any] | None = "whitespace",
+        standardize: str | Callable[[Tensor], Tensor] | None = "lower_and_strip_punctuation",
+        split: str | Callable[[Tensor], Tensor | tuple[Tensor, ...]] | None = "whitespace",
         ngrams: int | tuple[int, ...] | None = None,
         output_mode: str = "int",
         output_sequence_length: int | None = None,
@@ -285,10 +285,10 @@ class TextVectorization(PreprocessingLayer):
             made["ngrams"] = tuple(made["ngrams"])
         return super().from_config(made)
 
-    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         self._lookup_layer.save_own_variables(store)
 
-    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
+    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         self._lookup_layer.load_own_variables(store)
 
     def save_assets(self, dir_path: str | os.PathLike[str]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..core.options import LayerOptions
 
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 
 
 @config_from_signature(lora_rank="", lora_alpha="")

@@ -22,7 +22,7 @@ from .packing import packed_array
 from .quantizable import Array
 
 if TYPE_CHECKING:
-    from ...engine.graph import Value
+    from ...engine.graph import Tensor, Value
 
 
 _BLOCK = 128  # columns whose errors are passed on at once
@@ -49,9 +49,9 @@ def quantize_by_data(model: Layer, config: GPTQConfig | AWQConfig, chosen: list[
             "`config.quantization_layer_structure` or by overriding `model.get_quantization_layer_structure(mode)`. "
             "The structure should be a dictionary with keys 'pre_block_layers' and 'sequential_blocks'."
         )
-    states: list[Any] = []
+    states: list[Tensor] = []
     for tokens in windows(config):
-        state: Any = tokens[None]
+        state: Tensor = tokens[None]
         for layer in structure.get("pre_block_layers", []):
             state = layer(state)
         states.append(state)

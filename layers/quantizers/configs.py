@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from ...engine.objects.quantized_policies import QUANTIZATION_MODES
@@ -250,7 +251,7 @@ def serialize(initializer: object) -> Any:
     return serialize_keras_object(initializer)
 
 
-def deserialize(config: object, custom_objects: dict[str, Any] | None = None) -> Any:
+def deserialize(config: object, custom_objects: Mapping[str, object] | None = None) -> Any:
     """Return the quantizer that a config describes.
 
     >>> import anabranch as ab
@@ -261,7 +262,7 @@ def deserialize(config: object, custom_objects: dict[str, Any] | None = None) ->
     return deserialize_keras_object(config, custom_objects)
 
 
-def get(identifier: object, **kwargs: Any) -> Any:
+def get(identifier: object, **kwargs: object) -> Any:
     """Return the quantizer that a name, a class or a config stands for; None and quantizers stand for themselves.
 
     Args:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .configs import QuantizationConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SETTINGS = tuple[str, ...]
 _OF_THE_SEARCH = ("calibration_batch_size", "apply_clip")  # what is found is in the weights
@@ -24,7 +27,7 @@ class _DataConfig(QuantizationConfig):
         sequence_length: int,
         weight_bits: int,
         group_size: int,
-        quantization_layer_structure: Mapping[str, Any] | None,
+        quantization_layer_structure: Mapping[str, Sequence[Any]] | None,
     ) -> None:
         super().__init__()
         for name, value in (("num_samples", num_samples), ("sequence_length", sequence_length)):
@@ -118,7 +121,7 @@ class GPTQConfig(_DataConfig):
         group_size: int = 128,
         symmetric: bool = False,
         activation_order: bool = False,
-        quantization_layer_structure: Mapping[str, Any] | None = None,
+        quantization_layer_structure: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         if weight_bits not in (2, 3, 4, 8):
             raise ValueError(f"Unsupported weight_bits {weight_bits}. Supported values are 2, 3, 4, and 8.")

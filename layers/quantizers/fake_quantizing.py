@@ -9,6 +9,8 @@ from ...engine.autodiff import custom_gradient
 from ...engine.graph import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...engine.ops.base import TensorLike
 
 
@@ -44,7 +46,7 @@ def fake_quant_with_min_max_vars(
     at = None if axis is None else axis % rank
 
     @custom_gradient
-    def rounded(x: Tensor, low: Tensor, high: Tensor) -> Any:
+    def rounded(x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Callable[..., object]]:
         shape = [1] * rank if at is None else [-1 if i == at else 1 for i in range(rank)]
         smallest, largest = ops.reshape(low, shape), ops.reshape(high, shape)
         first, last = int(narrow_range), (1 << int(num_bits)) - 1

@@ -33,7 +33,7 @@ def policy_map(layer: LayerState, own: policies.DTypePolicy) -> policies.DTypePo
     return policies.DTypePolicyMap(own.name, {inner.path: inner._own_policy for inner in found})
 
 
-def describe(layer: LayerState) -> dict[str, Any] | None:
+def describe(layer: LayerState) -> dict[str, dict[str, Any]] | None:
     """Return what `follow` needs, by the place of each quantised layer among those inside; None if there is none."""
     inner = layer._flatten_layers(include_self=False)
     return {
@@ -48,7 +48,7 @@ def describe(layer: LayerState) -> dict[str, Any] | None:
     } or None
 
 
-def follow(layer: LayerState, described: Mapping[str, Any]) -> None:
+def follow(layer: LayerState, described: Mapping[str, Mapping[str, Any]]) -> None:
     """Give the layers inside of one that was just built the weights that a file has for them.
 
     Raises:
@@ -72,7 +72,7 @@ def follow(layer: LayerState, described: Mapping[str, Any]) -> None:
         inner.inputs_scale = entry.get("inputs_scale")
 
 
-def describe_rounded(layer: LayerState) -> dict[str, Any] | None:
+def describe_rounded(layer: LayerState) -> dict[str, dict[str, Any]] | None:
     """Return what `hold_as_described` needs, by the place of each layer with rounded weights; None if there is none."""
     return {
         str(place): {
@@ -84,7 +84,7 @@ def describe_rounded(layer: LayerState) -> dict[str, Any] | None:
     } or None
 
 
-def hold_as_described(layer: LayerState, described: Mapping[str, Any]) -> None:
+def hold_as_described(layer: LayerState, described: Mapping[str, Mapping[str, Any]]) -> None:
     """Put rounded weights in the place of those of a layer that was just built, and of layers inside of it.
 
     Raises:

@@ -36,7 +36,7 @@ def observed(layer: Layer, note: Callable[[Any, Any], None]) -> Generator[None]:
     target: Any = layer
     original = target.call
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         outputs = original(*args, **kwargs)
         first = args[0] if args else next(iter(kwargs.values()))
         if any(isinstance(leaf, Value) for leaf in flatten(first)):
@@ -50,7 +50,7 @@ def observed(layer: Layer, note: Callable[[Any, Any], None]) -> Generator[None]:
         del vars(layer)["call"]
 
 
-def batches_of(data: Any, most: int | None) -> Iterator[Any]:
+def batches_of(data: Any, most: int | None) -> Iterator[object]:
     """Yield inputs of a model, batch by batch: an array (or a dict or list of arrays) is cut; others are iterated.
 
     Args:
@@ -62,7 +62,7 @@ def batches_of(data: Any, most: int | None) -> Iterator[Any]:
     return itertools.islice(found, most)
 
 
-def _cut(data: Any) -> Iterator[Any]:
+def _cut(data: Any) -> Iterator[object]:
     leaves = list(data.values()) if isinstance(data, dict) else [data]
     for start in range(0, len(leaves[0]), _BATCH):
         part = slice(start, start + _BATCH)

@@ -46,7 +46,7 @@ def pack_int4(arr: TensorLike, axis: int = 0, dtype: str = "int8") -> tuple[Tens
     return ops.convert_to_tensor(packed), packed.shape, array.shape[axis]
 
 
-def packed_array(array: np.ndarray[Any, Any], axis: int = -1) -> np.ndarray[Any, Any]:
+def packed_array(array: np.ndarray, axis: int = -1) -> np.ndarray:
     """Return `pack_int4` of an array."""
     numbers = np.moveaxis(array, axis, 0)
     if len(numbers) % 2:
@@ -92,7 +92,7 @@ def unpack_int4(packed: TensorLike, orig_len: int, axis: int = 0, dtype: str = "
     return ops.cast(found, dtype)
 
 
-def unpacked_array(packed: np.ndarray[Any, Any], orig_len: int, axis: int = -1) -> np.ndarray[Any, Any]:
+def unpacked_array(packed: np.ndarray, orig_len: int, axis: int = -1) -> np.ndarray:
     """Return `unpack_int4` of an array, in its dtype."""
     halves = np.moveaxis(packed.view(np.uint8), axis, 0)
     found = np.empty((2 * len(halves), *halves.shape[1:]), np.uint8)

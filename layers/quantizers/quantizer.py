@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .rounding import EPSILON, abs_max_quantize
 
@@ -38,7 +38,7 @@ class Quantizer:
         raise NotImplementedError(f"{self} does not implement get_config()")
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Make a quantizer from what `get_config` gave."""
         return cls(**config)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -13,6 +13,8 @@ from .quantizer import AbsMaxQuantizer
 from .rounding import abs_max_arrays, grouped_arrays
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ...engine.ops.base import TensorLike
     from ..attention.positions import ReversibleEmbedding
     from .configs import QuantizationConfig
@@ -33,12 +35,12 @@ def build_reverse(layer: ReversibleEmbedding, mode: str) -> None:
         layer.reverse_embeddings_zero = layer._frozen_weight("reverse_embeddings_zero", scales)
 
 
-def reverse_values(layer: ReversibleEmbedding, mode: str, config: QuantizationConfig) -> dict[str, Any]:
+def reverse_values(layer: ReversibleEmbedding, mode: str, config: QuantizationConfig) -> dict[str, np.ndarray]:
     """Return the values of these weights, from the float table."""
     if layer.tie_weights:
         return {}
     weight, quantizer = layer.reverse_embeddings.numpy(), getattr(config, "weight_quantizer", None)
-    found: dict[str, Any] = {}
+    found: dict[str, np.ndarray] = {}
     if mode == "int4" and layer._int4_block_size is not None:
         table, scale, zero = grouped_arrays(weight, layer._int4_block_size)
         found["reverse_embeddings_zero"] = zero

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike
 
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 EPSILON = 1e-7
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -17,6 +17,7 @@ from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 
 if TYPE_CHECKING:
+    from ...engine.graph import Variable
     from ...engine.ops.base import TensorLike
     from ..core.options import TableOptions
 
@@ -108,7 +109,7 @@ class ShardedEmbedding(Layer):
         )
 
     @property
-    def tables(self) -> list[Any]:
+    def tables(self) -> list[Variable]:
         """The shards of the table."""
         return self.embeddings.shards
 
@@ -117,6 +118,6 @@ class ShardedEmbedding(Layer):
             inputs = ops.cast(inputs, "int32")
         return ops.cast(ops.embedding_lookup(self.embeddings, inputs), self.compute_dtype)
 
-    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Any:
+    def compute_mask(self, inputs: TensorLike, mask: TensorLike | None = None) -> Tensor | None:
         """Return a mask, True where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None

@@ -8,7 +8,7 @@ section 4.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -152,7 +152,7 @@ def _sizes(tables: list[Tensor | Variable]) -> list[int]:
     return [known_shape(table.shape)[0] or 0 for table in tables]
 
 
-def _numbers(sizes: list[int], partition_strategy: str, name: str) -> tuple[Any, Any]:
+def _numbers(sizes: list[int], partition_strategy: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each class, its shard and its place there, as arrays."""
     if partition_strategy not in ("mod", "div"):
         raise ValueError(f"{name}: partition_strategy must be 'mod' or 'div', got {partition_strategy!r}.")
