@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from ..layers.preprocessing.box_formats import from_sides, known_format, parts_o
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .structures import Array
 
 _EPSILON = 1e-7
 
@@ -62,7 +65,7 @@ def convert_format(
 
 
 def clip_to_image_size(
-    bounding_boxes: dict[str, Any],
+    bounding_boxes: Mapping[str, object],
     height: int | None = None,
     width: int | None = None,
     bounding_box_format: str = "xyxy",
@@ -141,7 +144,7 @@ def compute_iou(
 
 def compute_ciou(
     boxes1: TensorLike, boxes2: TensorLike, bounding_box_format: str, image_shape: tuple[int, ...] | None = None
-) -> Any:
+) -> Tensor | Array:
     """Return the complete IoU of each box of one set and the box at the same place in another one.
 
     It is the intersection over union, less the squared distance of the centres by the squared diagonal of the smallest
@@ -203,7 +206,7 @@ def encode_box_to_deltas(
     encoding_format: str = "center_yxhw",
     variance: Sequence[float] | None = None,
     image_shape: tuple[int, ...] | None = None,
-) -> Any:
+) -> Tensor | Array:
     """Return how boxes differ from anchors: what the box head of a detector learns.
 
     These are the distances of the centres by the size of the anchor, and the logarithms of the ratios of the sizes.
@@ -336,7 +339,7 @@ def crop(boxes: TensorLike, top: int, left: int, height: int, width: int, boundi
     return convert_format(found, "xyxy", bounding_box_format)
 
 
-def _in_pixels(owner: str, boxes: TensorLike, form: str) -> Any:
+def _in_pixels(owner: str, boxes: TensorLike, form: str) -> object:
     relative, _ = known_format(form, "bounding_box_format")
     if relative:
         raise ValueError(
@@ -404,7 +407,7 @@ def affine_transform(
     return convert_format(found, "xyxy", bounding_box_format, height, width)
 
 
-def _numbers(given: list[TensorLike], sides: Any) -> list[Any]:
+def _numbers(given: list[TensorLike], sides: Any) -> list[Tensor]:
     """Return the numbers of transformations in a shape in which they go with boxes."""
     batched = len(sides.shape) == 3
     found: list[Any] = []

@@ -34,7 +34,7 @@ def on_tensors(function: F) -> F:
     """Let ``function(y_true, y_pred, **options)``, written over tensors, take arrays and lists as well."""
 
     @functools.wraps(function)
-    def call(y_true: TensorLike, y_pred: TensorLike, *args: Any, **kwargs: Any) -> Tensor:
+    def call(y_true: TensorLike, y_pred: TensorLike, *args: object, **kwargs: object) -> Tensor:
         if is_symbolic(y_true, y_pred):
             return function(y_true, y_pred, *args, **kwargs)
         return function(as_argument(y_true), as_argument(y_pred), *args, **kwargs)

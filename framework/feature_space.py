@@ -19,7 +19,7 @@ from ..layers.core.layer import Layer
 
 if TYPE_CHECKING:
     from ..engine.objects.identifiers import Config
-    from .structures import Tensors
+    from .structures import Array, Tensors
 
 
 class Feature:
@@ -296,13 +296,13 @@ class FeatureSpace(Layer):
         """Return what the preprocessing layers make of `get_inputs`, before anything is encoded."""
         return self._preprocessed(self.get_inputs())
 
-    def get_encoded_features(self) -> Any:
+    def get_encoded_features(self) -> Tensors:
         """Return the features for `get_inputs`: one vector, or a dict of them."""
         if self._encoded is None:
             self._encoded = self._merged(self._preprocessed(self.get_inputs()))
         return self._encoded
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         self._check_adapted()
         if not args or not isinstance(args[0], dict):
             raise ValueError(
@@ -385,7 +385,7 @@ class FeatureSpace(Layer):
     def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**config)
 
-    def get_build_config(self) -> dict[str, Any] | None:
+    def get_build_config(self) -> dict[str, Any]:
         return {key: layer.get_build_config() for key, layer in self.preprocessors.items()}
 
     def build_from_config(self, config: dict[str, Any]) -> None:
@@ -429,7 +429,7 @@ def _size_of(layer: Layer) -> int | None:
     return layer.num_bins if isinstance(layer, (layers.Hashing, layers.HashedCrossing)) else None
 
 
-def _column(dataset: object, key: str) -> Any:
+def _column(dataset: object, key: str) -> Array | list[Array]:
     """Return a column of a table, ``(rows, 1)``, or a list of such parts."""
     if isinstance(dataset, dict):
         return _upright(dataset, key)
@@ -440,7 +440,7 @@ def _column(dataset: object, key: str) -> Any:
     return [_upright(batch[0] if isinstance(batch, tuple) else batch, key) for batch in dataset]
 
 
-def _upright(table: object, key: str) -> Any:
+def _upright(table: object, key: str) -> Array:
     if not isinstance(table, dict) or key not in table:
         raise ValueError(f"FeatureSpace.adapt(): the table has no column {key!r}; expected a dict that has it.")
     values = np.asarray(as_array(table[key]))

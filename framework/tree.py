@@ -90,7 +90,7 @@ def map_structure_up_to(shallow_structure: object, func: Callable[..., object], 
     return _map_up_to(shallow_structure, func, structures)
 
 
-def _map_up_to(shallow: object, func: Callable[..., object], structures: tuple[object, ...]) -> Any:
+def _map_up_to(shallow: object, func: Callable[..., object], structures: tuple[object, ...]) -> object:
     if not is_nested(shallow):
         return func(*structures)
     return _like(shallow, {key: _map_up_to(item, func, _parts(structures, key)) for key, item in _items(shallow)})
@@ -180,7 +180,7 @@ def traverse(func: Callable[[Any], object], structure: object, top_down: bool = 
     return _found(func(structure), structure)
 
 
-def _found(found: object, otherwise: object) -> Any:
+def _found(found: object, otherwise: object) -> object:
     if found is MAP_TO_NONE or isinstance(found, MAP_TO_NONE):
         return None
     return otherwise if found is None else found
@@ -231,7 +231,7 @@ def _items(structure: object) -> Iterator[tuple[Any, Any]]:
         yield key, mapping[key]
 
 
-def _like(container: object, parts: Mapping[object, object]) -> Any:
+def _like(container: object, parts: Mapping[object, object]) -> object:
     """Return a container of the kind of `container`, with other parts."""
     if isinstance(container, dict):
         made: dict[Any, Any] = {key: parts[key] for key in cast("dict[Any, Any]", container)}
@@ -244,7 +244,7 @@ def _like(container: object, parts: Mapping[object, object]) -> Any:
     return tuple(items) if isinstance(container, tuple) else items
 
 
-def _kind(structure: object) -> Any:
+def _kind(structure: object) -> object:
     """Return the key that two containers share if they count as equal; None for a leaf."""
     return None if not is_nested(structure) else dict if isinstance(structure, dict) else type(structure)
 

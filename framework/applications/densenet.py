@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -26,6 +26,9 @@ from .building import (
     normalized,
 )
 from .imagenet_utils import decode_predictions
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _GROWTH = 32  # features that each convolution adds
 # Convolutions of the four blocks, and the hashes of the files with and without a top.
@@ -97,7 +100,7 @@ def DenseNet201(
     )
 
 
-def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> Tensor | Array:
     """Return images as these models expect them: 0 to 1, less the means of ImageNet, over its standard deviations.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,7 +35,7 @@ TORCH_MEAN = (0.485, 0.456, 0.406)
 TORCH_DEVIATION = (0.229, 0.224, 0.225)
 
 
-def preprocess_input(x: TensorLike, data_format: str | None = None, mode: str = "caffe") -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None, mode: str = "caffe") -> Tensor | Array:
     """Return images as a model of ImageNet expects them.
 
     Args:
@@ -71,7 +71,7 @@ def preprocess_input(x: TensorLike, data_format: str | None = None, mode: str = 
     return floats if deviation is None else floats / _along(deviation, axis, floats)
 
 
-def _as_floats(x: TensorLike) -> Any:
+def _as_floats(x: TensorLike) -> Tensor | Array:
     """Return the images as floats, of their own dtype if it is one."""
     if isinstance(x, Tensor):
         return x if "float" in str(x.dtype) else ops.cast(x, floatx())
@@ -90,7 +90,7 @@ def _channel_axis(shape: Sequence[int | None] | None, data_format: str) -> int:
     return axis
 
 
-def _reversed(x: Tensor | Array, axis: int) -> Any:
+def _reversed(x: Tensor | Array, axis: int) -> Tensor | Array:
     return ops.flip(x, axis=axis) if isinstance(x, Tensor) else np.flip(x, axis)
 
 
@@ -99,7 +99,7 @@ def _along(numbers: tuple[float, ...], axis: int, x: Tensor | Array) -> Array:
     return np.asarray(numbers, str(x.dtype)).reshape((-1,) + (1,) * (-1 - axis))
 
 
-def decode_predictions(preds: ArrayLike, top: int = 5) -> list[list[tuple[str, str, Any]]]:
+def decode_predictions(preds: ArrayLike, top: int = 5) -> list[list[tuple[str, str, float]]]:
     """Return the likeliest classes of ImageNet, with their names.
 
     The names are a file of Keras's, which `utils.get_file` fetches once into the cache.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -148,7 +148,7 @@ def _fitting(before: Tensor, x: Tensor, filters: int, name: str) -> Tensor:
     # Every other place, and the places one further down and to the right.
     active = Activation("relu", name=f"adjust_relu_1_{name}")(before)
     moved = Cropping2D(((1, 0), (1, 0)))(ZeroPadding2D(((0, 1), (0, 1)))(active))
-    halves: list[Any] = []
+    halves: list[Tensor] = []
     for number, places in enumerate((active, moved), 1):
         half = AveragePooling2D(1, strides=2, name=f"adjust_avg_pool_{number}_{name}")(places)
         halves.append(convolved(half, filters // 2, 1, f"adjust_conv_{number}_{name}", padding="same", use_bias=False))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.graph import Tensor
 from ...engine.objects.identifiers import ActivationLike
@@ -20,6 +20,9 @@ from ..models.functional import Functional
 from . import imagenet_utils
 from .building import KERAS_FILE, Options, activated, convolved, normalized
 from .imagenet_utils import decode_predictions
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 # Blocks of the four stages, and the hashes of the files with and without a top.
 _MODELS: dict[str, tuple[tuple[int, int, int, int], str, str]] = {
@@ -107,7 +110,7 @@ def ResNet152(
     )
 
 
-def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> Tensor | Array:
     """Return images as these models expect them: blue, green, red, less the means of ImageNet.
 
     Args:

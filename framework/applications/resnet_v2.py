@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
@@ -16,6 +16,10 @@ from . import imagenet_utils
 from .building import Options
 from .imagenet_utils import decode_predictions
 from .resnet import resnet_v2
+
+if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ..structures import Array
 
 
 def ResNet50V2(
@@ -75,7 +79,7 @@ def ResNet152V2(
     )
 
 
-def preprocess_input(x: TensorLike, data_format: str | None = None) -> Any:
+def preprocess_input(x: TensorLike, data_format: str | None = None) -> Tensor | Array:
     """Return images as these models expect them: numbers from -1 to 1.
 
     Args:

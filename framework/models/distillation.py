@@ -156,7 +156,7 @@ class Distiller(Model):
             terms.append(weight * loss.compute_loss(taught, learnt))
         return sum(terms[1:], terms[0])
 
-    def _run(self, who: str, inputs: Tensors | None, training: bool | None) -> tuple[Any, list[Any]]:
+    def _run(self, who: str, inputs: Tensors | None, training: bool | None) -> tuple[Any, list[Tensor]]:
         """Return the outputs of a model, and the features that losses ask for, in the order of the losses."""
         extractor = self._extractors[who]
         if extractor is None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine.graph import Tensor
 from ...engine.objects.initializers import Constant
 from ...engine.objects.registry import register_builtins
 from ...layers.core.layer import Layer
+
+if TYPE_CHECKING:
+    from ...layers.core.options import LayerOptions
 
 
 class LayerScale(Layer):
@@ -21,14 +24,14 @@ class LayerScale(Layer):
         projection_dim: how many features there are.
     """
 
-    def __init__(self, init_values: float, projection_dim: int, **kwargs: Any) -> None:
+    def __init__(self, init_values: float, projection_dim: int, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.init_values, self.projection_dim = init_values, projection_dim
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Sequence[int | None] | None = None) -> None:
         self.gamma = self.add_weight(shape=(self.projection_dim,), initializer=Constant(self.init_values), name="gamma")
 
-    def call(self, x: Any) -> Any:
+    def call(self, x: Tensor) -> Tensor:
         return x * self.gamma
 
     def get_config(self) -> dict[str, Any]:
@@ -42,7 +45,7 @@ class CustomScaleLayer(Layer):
         scale: the number. The layer takes two tensors of a shape, of which the second one is scaled.
     """
 
-    def __init__(self, scale: float, **kwargs: Any) -> None:
+    def __init__(self, scale: float, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.scale = scale
 

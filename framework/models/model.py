@@ -20,8 +20,9 @@ from ..training.trainer import Trainer
 from .layer_graph import LayerGraph, layer_graph_between
 
 if TYPE_CHECKING:
-    from ...engine.graph import Tensor
+    from ...engine.graph import ShardedVariable, Tensor, Variable
     from ...engine.objects.identifiers import RegularizerLike
+    from ...engine.ops.random.keys import SeedGenerator
     from ...layers.quantizers.configs import QuantizationConfig
     from ...layers.quantizers.whole_models import Filters
     from ..saving.api import LoadOptions, PathLike, SaveOptions
@@ -406,7 +407,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
         save_model(self, filepath, overwrite=overwrite, zipped=zipped, **options)
 
-    def checkpoint_items(self) -> dict[str, Any]:
+    def checkpoint_items(self) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
         """Return all state by name, as `CheckpointManager` saves it: of weights, optimizers, metrics and generators."""
         if self.built and self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
@@ -541,7 +542,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             return model_from_config(cls, config)
         return super().from_config(config)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., Model], tuple[object, ...]]:
         """Pickle and copy the model as `save` writes it, with the user's classes and functions by reference."""
         from ..saving.api import reduce_model
 
@@ -585,7 +586,7 @@ def has_own_constructor(cls: type) -> bool:
     return cls.__init__ not in (Model.__init__, Functional.__init__, Sequential.__init__)
 
 
-def _any_batch(shapes: Any) -> Any:
+def _any_batch(shapes: Any) -> object:
     """Return shapes, in their structure, with the size of the batch unknown."""
     if isinstance(shapes, dict):
         return {name: _any_batch(shape) for name, shape in shapes.items()}

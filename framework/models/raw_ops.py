@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +80,7 @@ class RawOp:
             return None
         return [slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item for item in items]
 
-    def serialize(self) -> dict[str, Any]:
+    def serialize(self) -> dict[str, object]:
         """Return the op in a model's config.
 
         Raises:
@@ -115,13 +115,13 @@ class RawOp:
         return f"<RawOp {self.name} ({type(self.op).__name__})>"
 
 
-def op_entry(keras_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
+def op_entry(keras_name: str, name: str, config: Mapping[str, object]) -> dict[str, object]:
     """Return the entry of an operation of Keras among a model's layers."""
     module, _, class_name = keras_name.partition(".")
     return _entry(f"{PACKAGE}.{module}", class_name, name, config)
 
 
-def _entry(module: str, class_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
+def _entry(module: str, class_name: str, name: str, config: Mapping[str, object]) -> dict[str, object]:
     config = {"name": name, **config}
     return {"module": module, "class_name": class_name, "config": config, "registered_name": class_name}
 
@@ -144,7 +144,7 @@ def _read(value: object) -> Any:
     return Place[value[_PLACE]] if isinstance(value, dict) and _PLACE in value else deserialize_keras_object(value)
 
 
-def _with_dtypes(cls: type[Op], arguments: dict[str, Any]) -> dict[str, Any]:
+def _with_dtypes(cls: type[Op], arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return the attributes of an op, with names of dtypes (as Keras writes them) read as dtypes."""
     annotations = (
         {field.name: str(field.type) for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
@@ -155,7 +155,7 @@ def _with_dtypes(cls: type[Op], arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fields(op: Op) -> tuple[Any, ...]:
+def _fields(op: Op) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
 
 
@@ -185,7 +185,7 @@ class SavedOp:
         given = {name: value for name, value in config["config"].items() if name != "name"}
         self.arguments = {n: _read(v) if self.ours else deserialize_keras_object(v) for n, v in given.items()}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Apply the op.
 
         Raises:
@@ -283,7 +283,7 @@ def is_literal(tensor: Symbol) -> bool:
     return isinstance(tensor.operation.op, (Constant, ReadVariable)) or constant_value(tensor) is not None
 
 
-def literal_of(tensor: object) -> Any:
+def literal_of(tensor: object) -> object:
     """Return the argument of an op's call: the tensor itself, or the constant or variable that it stands for."""
     if not isinstance(tensor, Symbol) or not is_literal(tensor):
         return tensor

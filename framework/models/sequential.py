@@ -248,7 +248,7 @@ class Sequential(Model):
     @classmethod
     def from_config(
         cls, config: dict[str, Any] | list[dict[str, Any]], custom_objects: Mapping[str, object] | None = None
-    ) -> Any:
+    ) -> Model:
         """Make a model from what `get_config` gave; `custom_objects` are classes and functions by name."""
         if custom_objects:
             with custom_object_scope(custom_objects):

@@ -131,7 +131,7 @@ def _output_shape(layer: Layer) -> str:
         return "?"  # the layer needs more than shapes to be called
 
 
-def _open_batch(shape: Any) -> Any:
+def _open_batch(shape: Any) -> object:
     """Return a shape that a layer was built for, with the size of that batch left open."""
     if isinstance(shape, dict):
         return {name: _open_batch(item) for name, item in shape.items()}

@@ -58,7 +58,7 @@ class Prepared:
         except NotImplementedError as error:
             raise _not_supposed(str(error)) from error
 
-    def _named(self, inputs: Arrays) -> dict[str, Any]:
+    def _named(self, inputs: Arrays) -> dict[str, object]:
         listed = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         names = self._names if len(listed) == len(self._names) else self._required
         if len(listed) != len(names):

@@ -103,7 +103,7 @@ def _array_of(value: Any) -> Array:
     return np.array(bits, "uint16").view(as_dtype("bfloat16")).reshape(shape)
 
 
-def _feeds(model: Model, names: list[str], inputs: object) -> dict[str, Any]:
+def _feeds(model: Model, names: list[str], inputs: object) -> dict[str, Array]:
     states = {variable.path.replace("/", "_"): variable for variable in model.variables}
     wanted = [name for name in names if name not in states]
     if isinstance(inputs, Mapping):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...engine.common.dtypes import DType, is_string, name_of
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from onnx import TensorProto
 
     from ..structures import Array
 
 
-def load_onnx() -> Any:
+def load_onnx() -> ModuleType:
     """Return the `onnx` package.
 
     Raises:

@@ -112,7 +112,7 @@ def _places(strategy: Pipeline) -> list[str]:
 # --- stages that are given ------------------------------------------------------------------------------------------
 
 
-def _check_all(model: Model, stages: Sequence[Sequence[Any]]) -> None:
+def _check_all(model: Model, stages: Sequence[Sequence[Layer]]) -> None:
     """Check that each layer with weights is in a stage, itself or by a layer around it.
 
     Raises:
@@ -165,7 +165,7 @@ def _add_ops(graph: LayerGraph, stages: list[list[Any]]) -> None:
 # --- cutting by cost ------------------------------------------------------------------------------------------------
 
 
-def _cut(model: Model, count: int) -> list[list[Any]]:
+def _cut(model: Model, count: int) -> list[list[object]]:
     """Return the layers in the order of their calls, in stages of about equal cost."""
     if model._layer_graph is None:
         raise ValueError(

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import pickletools
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _VALUES = {
     *("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"),
@@ -37,7 +40,7 @@ def read_objects(stream: BinaryIO) -> Any:
     """
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, Any] = {}
+    memo: dict[int, object] = {}
     for code, argument, _ in pickletools.genops(stream):
         name, value = code.name, cast(Any, argument)
         if name in _VALUES:
@@ -112,7 +115,7 @@ def _give_state(stack: list[Any]) -> None:
         stack[-1] = _array(*state[1:5])
 
 
-def _array(shape: tuple[int, ...], dtype: _Made, is_fortran: bool, content: Any) -> Any:
+def _array(shape: tuple[int, ...], dtype: _Made, is_fortran: bool, content: Any) -> Array:
     code = _as_text(dtype.arguments[0])
     if code.startswith("O"):
         found = np.empty(len(content), object)

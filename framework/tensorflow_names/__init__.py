@@ -199,7 +199,7 @@ uint8, uint16, uint32, uint64 = "uint8", "uint16", "uint32", "uint64"
 bool, string, complex64, complex128 = "bool", "string", "complex64", "complex128"
 
 
-def function(func: Callable[..., Any] | None = None, **options: object) -> Any:
+def function(func: Callable[..., object] | None = None, **options: object) -> Any:
     """Compile a function by `anabranch.function`, with or without TensorFlow's options, which do nothing here."""
     return trace_function if func is None else trace_function(func)
 
@@ -254,7 +254,7 @@ _INSTEAD = {
 }
 
 
-def _look_up(name: str) -> Any:
+def _look_up(name: str) -> object:
     if name == "keras":
         return import_module("...", __name__)
     if name in _MODULES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from .image import decode_image, decode_jpeg, decode_png
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 
 def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
@@ -22,7 +25,7 @@ def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
     return ops.numpy_function(_bytes_of, filename, "uint8", shape=(None,), name=name)
 
 
-def _bytes_of(path: object) -> Any:
+def _bytes_of(path: object) -> Array:
     return np.frombuffer(Path(str(path)).read_bytes(), np.uint8)
 
 

@@ -71,13 +71,13 @@ class Sizes(tuple[Any, ...]):
     def __mod__(self, other: object, /) -> Any:
         return self._with(operator.mod, other)
 
-    def __truediv__(self, other: object, /) -> Any:
+    def __truediv__(self, other: object, /) -> Tensor:
         return self._tensor() / other
 
     def _tensor(self) -> Tensor:
         return ops.convert_to_tensor(list(self), self.dtype)
 
-    def _with(self, compute: Callable[[Any, Any], Any], other: Any) -> Any:
+    def _with(self, compute: Callable[[Any, Any], Any], other: Any) -> Sizes | Tensor:
         if isinstance(other, np.ndarray):
             other = other.tolist()
         if isinstance(other, (int, np.integer)) or (isinstance(other, Tensor) and other.shape == ()):

@@ -7,7 +7,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from ..callbacks.base import Callback
 from ..models.api import Sequential
 from ..utils import set_random_seed
 from .findings import Findings
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 HOOKS = {
     **{f"on_{mode}_{end}": ("logs",) for mode in ("train", "test", "predict") for end in ("begin", "end")},
@@ -101,7 +104,7 @@ def _other_calls(callback: Callback) -> int:
     return 2
 
 
-def _fitted(callbacks: list[Any], times: int) -> tuple[list[Any], list[Any]]:
+def _fitted(callbacks: list[Callback], times: int) -> tuple[list[Array], list[dict[str, list[float]]]]:
     model, x, y = _model()
     histories = [
         model.fit(x, y, batch_size=8, epochs=3, validation_split=0.25, callbacks=callbacks, verbose=0).history
@@ -110,7 +113,7 @@ def _fitted(callbacks: list[Any], times: int) -> tuple[list[Any], list[Any]]:
     return model.get_weights(), [dict(history) for history in histories]
 
 
-def _model() -> tuple[Sequential, Any, Any]:
+def _model() -> tuple[Sequential, Array, Array]:
     set_random_seed(0)
     draw = np.random.default_rng(0)
     x = draw.normal(size=(32, 4)).astype("float32")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def draw_bounding_boxes(
     labels = np.asarray(bounding_boxes["labels"]).astype(int)
     confidences = bounding_boxes.get("confidences")
     font = ImageFont.load_default(12 * font_scale)
-    drawn: list[Any] = []
+    drawn: list[Array] = []
     for number, pixels in enumerate(_as_bytes(batch)):
         image = Image.fromarray(pixels)
         pen = ImageDraw.Draw(image)

@@ -3,7 +3,7 @@
 The module can be imported without scikit-learn, as editors and `help` do; its classes need it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .estimators import SKLearnClassifier, SKLearnRegressor, SKLearnTransformer
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["SKLearnClassifier", "SKLearnRegressor", "SKLearnTransformer"]
 
 
-def _look_up(name: str) -> Any:
+def _look_up(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -169,7 +169,7 @@ def _acts(operation: Operation) -> bool:
     )
 
 
-def _info_of(w: Writer, name: str, spec: Any, leading: Sequence[int | None] = ()) -> ValueInfoProto:
+def _info_of(w: Writer, name: str, spec: Spec, leading: Sequence[int | None] = ()) -> ValueInfoProto:
     """Return a ValueInfoProto; of an array's elements in `leading` axes more."""
     shape = None if spec.shape is None else [*leading, *spec.shape]
     return w.info(name, shape)

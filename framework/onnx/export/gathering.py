@@ -114,7 +114,7 @@ def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
     return _taken(w, x, rank_of(node), attribute(node, "items", tuple), node.inputs[1:], given)
 
 
-def _taken(w: Writer, x: str, rank: int, key: Sequence[Any], symbols: Sequence[Symbol], given: Sequence[str]) -> str:
+def _taken(w: Writer, x: str, rank: int, key: Sequence[object], symbols: Sequence[Symbol], given: Sequence[str]) -> str:
     """Take slices first, then positions: of several arrays, all axes that they index are brought to the front."""
     items = _expanded(key, symbols, rank)
     inputs = list(zip(symbols, given, strict=True))
@@ -163,7 +163,7 @@ def added_at_places(w: Writer, base: str, values: str, take: Callable[[str], str
     return w.reshape(done, shape)
 
 
-def _expanded(key: Sequence[Any], symbols: Sequence[Symbol], rank: int) -> list[Any]:
+def _expanded(key: Sequence[object], symbols: Sequence[Symbol], rank: int) -> list[object]:
     """Return the items with the ellipsis written out, and whole slices at the end."""
     items: list[Any] = list(key)
     remaining = iter(symbols)
@@ -190,7 +190,7 @@ def _sliced(w: Writer, x: str, items: list[Any], inputs: list[Any]) -> tuple[str
     An entry is "axis", "new" or "pick".
     """
     slices: list[Any] = []
-    picks: list[Any] = []
+    picks: list[object] = []
     entries: list[str] = []
     axis = 0
     for item in items:

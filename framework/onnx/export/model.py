@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
+    from ....engine.graph import Spec
     from ....engine.ops.base import TensorLike
     from ...structures import Array
 
@@ -131,7 +132,7 @@ def export_graph(
     write_model(filepath, build_model(named, found, dims, opset, "graph"), external_data)
 
 
-def open_dimensions(name: str, spec: Any, batch: str | None = None) -> list[int | str] | None:
+def open_dimensions(name: str, spec: Spec, batch: str | None = None) -> list[int | str] | None:
     """Return a shape in which each open size has a name: ``batch`` for the first, else of the input and the axis."""
     if spec.shape is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def _match_all(symbols: Any, patterns: Any, found: Bindings | None) -> Bindings 
     return found
 
 
-def match_any(symbol: Symbol, patterns: dict[str, Any], found: Bindings) -> tuple[str, Bindings] | None:
+def match_any(symbol: Symbol, patterns: Mapping[str, object], found: Bindings) -> tuple[str, Bindings] | None:
     """Return the name of the first pattern that fits, and what its variables stand for."""
     for name, pattern in patterns.items():
         bound = match(symbol, pattern, found)

@@ -35,7 +35,7 @@ _SIMPLE = {
 }
 
 
-def _lstm(inner: Any) -> tuple[Any, Any]:
+def _lstm(inner: object) -> tuple[object, object]:
     """Return the output, and the cell's state."""
     kept = ("multiply", ("apply", "?f", ("part", 1, inner)), "?c")
     new = ("multiply", ("apply", "?f", ("part", 0, inner)), ("apply", "?g", ("part", 2, inner)))
@@ -47,7 +47,7 @@ _X = ("matmul", "?x", "?kernel")
 _H = ("matmul", "?h", "?recurrent")
 
 
-def _gru(x: Any, h: Any) -> Any:
+def _gru(x: object, h: object) -> object:
     """Return the pattern of a GRU with the reset gate behind the product; parts z, r, h."""
     z = ("apply", "?f", ("add", ("part", 0, x), ("part", 0, h)))
     r = ("apply", "?f", ("add", ("part", 1, x), ("part", 1, h)))
@@ -55,7 +55,7 @@ def _gru(x: Any, h: Any) -> Any:
     return ("add", ("multiply", z, "?h"), ("multiply", ("subtract", 1, z), candidate))
 
 
-def _gru_before(x: Any) -> Any:
+def _gru_before(x: object) -> object:
     """Return the pattern of a GRU with the reset gate before the product, which takes part of the recurrent kernel."""
     h = ("matmul", "?h", ("columns", "first", "?recurrent"))
     z = ("apply", "?f", ("add", ("part", 0, x), ("part", 0, h)))
@@ -197,7 +197,7 @@ class _Operator:
         bound: Bindings,
         order: list[int],
         rows: tuple[str, bool],
-        names: Mapping[str, Any],
+        names: Mapping[str, object],
         arrays: Mapping[str, Array],
     ) -> None:
         self.loop, self.w, self.op_type = loop, loop.w, op_type

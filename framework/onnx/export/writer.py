@@ -131,7 +131,7 @@ class Writer:
         self,
         op_type: str,
         *inputs: str,
-        dtypes: Sequence[Any],
+        dtypes: Sequence[object],
         name: str | None = None,
         **attributes: object,
     ) -> list[str]:

@@ -103,7 +103,7 @@ def _conv_integer(
     return ops.cast(ops.round(convolved(node, *_centred(x, w, x_zero, w_zero))), "int32")
 
 
-def _centred(x: Tensor, w: TensorLike, x_zero: TensorLike | None, w_zero: TensorLike | None) -> tuple[Any, Any]:
+def _centred(x: Tensor, w: TensorLike, x_zero: TensorLike | None, w_zero: TensorLike | None) -> tuple[Tensor, Tensor]:
     """Return numbers without their zero points, in float64, in which sums of products are exact."""
     left, right = ops.cast(x, "float64"), ops.cast(w, "float64")
     if x_zero is not None:

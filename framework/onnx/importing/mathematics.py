@@ -187,7 +187,7 @@ def _descending(x: Tensor) -> Tensor:
 # --- normalisation --------------------------------------------------------------------------------------------------
 
 
-def _channels(x: TensorLike, value: TensorLike) -> Any:
+def _channels(x: TensorLike, value: TensorLike) -> TensorLike:
     """Return a vector of channels shaped to be used with (batch, channels, ...)."""
     rank = rank_of(x)
     return ops.reshape(value, (1, -1, *[1] * (rank - 2))) if rank > 1 else value
@@ -259,7 +259,7 @@ def _lrn(node: Node, x: Tensor) -> NodeValue:
 # --- quantised numbers ----------------------------------------------------------------------------------------------
 
 
-def _along(node: Node, x: TensorLike, value: TensorLike, block: int = 0) -> Any:
+def _along(node: Node, x: TensorLike, value: TensorLike, block: int = 0) -> TensorLike:
     """Return a scale or zero point spread over an axis, or over blocks of it."""
     axis = node.get("axis", 1)
     if block:

@@ -115,7 +115,7 @@ def _one_way(
     return (_turned(y, lengths) if backward else y), list(final[1:-1])
 
 
-def _of_sizes(state: Tensor, batch: Any, units: int) -> Tensor:
+def _of_sizes(state: Tensor, batch: object, units: int) -> Tensor:
     """Return a first state whose open sizes are those of the sequences and the weights, which ONNX requires.
 
     They are set one by one: a state of other sizes and as many values then fails, as it does without.

@@ -199,7 +199,7 @@ def as_array(value: object) -> Any:
     return array.astype(object) if is_string(array.dtype) else array
 
 
-def dtype_of(element_type: int, four_bits: bool = False) -> Any:
+def dtype_of(element_type: int, four_bits: bool = False) -> DType:
     """Return the dtype of ONNX's number of a type.
 
     Args:
