@@ -37,7 +37,7 @@ class MachineProfile:
         swap_byte_seconds: a byte to the memory of another device and back.
         dispatch_seconds: to hand out one operation of a step that runs on several devices.
         thread_seconds: of a piece of work from which it pays to wake another thread of Python.
-        lock_seconds: of a region from which it lets go of the interpreter's lock.
+        lock_seconds: of a region from which it releases the interpreter's lock.
         long_seconds: of an operation from which it leaves the loop that hands out work.
         long_measured_seconds: the same, of operations that were timed.
 

@@ -1,6 +1,6 @@
 """Runs independent pieces of a step at the same time: this thread takes one, and helpers take others.
 
-Pieces are native loops and long NumPy operations, which use one core each and let go of the interpreter's lock while
+Pieces are native loops and long NumPy operations, which use one core each and release the interpreter's lock while
 they compute. They have no effects, and a piece that fails gives None: the step then runs it again by itself, in its
 turn, so that errors are those of a step that runs one thing after the other. Products of matrices, which use all
 threads already, are pieces of another kind: several of them are one call of native code (`parallel_products`).

@@ -81,7 +81,7 @@ class _Caller:
         made = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
         self._made = [(_shape(spec), np.dtype(spec.dtype.name)) for spec in made]
         count = 1 + len(specs) + len(made)
-        function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * count)  # it lets go of the lock
+        function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * count)  # it releases the lock
         self._entry, self._table = function(kernel.address), kernel.table
 
     def call(self) -> list[bytes]:

@@ -386,7 +386,7 @@ def fed(number: float) -> list[Any]:
 
 
 def test_rows_are_whole_to_readers_in_other_threads():
-    """Each row holds one number, in every write; NumPy lets go of the interpreter while it writes and reads them."""
+    """Each row holds one number, in every write; NumPy releases the lock while it writes and reads them."""
     shape, rows = (64, 4096), 32
     with ab.device("/cpu:0"):
         v = ab.Variable(np.zeros(shape, "float32"), name="table")

@@ -1,6 +1,6 @@
 """Scratch memory: where kernels keep what they need while they run.
 
-Kernels let go of the interpreter's lock when they take long (see `threads`), so several may run at a time, each with
+Kernels release the interpreter's lock when they take long (see `lock`), so several may run at a time, each with
 memory of its own. What a kernel has used is kept for the next one: a few pieces, of which the first that is free is
 taken. So a thread that runs one kernel after the other finds the same piece, which is in its caches still.
 

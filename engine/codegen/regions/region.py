@@ -322,7 +322,7 @@ _ENTRY = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
 
 
 def free_text(name: str) -> str:
-    """Return the entry of region `name` that lets go of Python's lock while it runs."""
+    """Return the entry of region `name` that releases Python's lock while it runs."""
     return f"""
 define i32 @{name}_free(i64 %table, i64 %operands) {{
   %thread = call ptr @PyEval_SaveThread()
