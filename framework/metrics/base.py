@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine.common.claims import claim
 from ...engine.common.keywords import ChecksKeywords
+from ...engine.common.nest import flatten
 from ...engine.common.outputs import HasResult, Result
 from ...engine.graph import StatelessScope, Variable, as_shape, in_stateless_scope
 from ...engine.graph.context import without_tapes
@@ -20,7 +21,7 @@ from ...engine.objects.floats import layer_dtype
 from ...engine.objects.names import name_for
 from ...engine.session import Function
 from ...layers.core.tracking import TrackedMetric, held_by_attributes
-from ..calling import as_argument, is_symbolic
+from ..calling import as_argument, is_symbolic, mask_of
 from ..structures import Array
 from .replicas import is_taken, updating
 
@@ -226,6 +227,9 @@ def _acting_at_once(method: Callable[..., object]) -> Callable[..., object]:
         args, kwargs = _as_arguments(args, kwargs)
         if in_stateless_scope() or not is_own:
             with updating(self):
+                return method(self, *args, **kwargs)
+        if any(mask_of(leaf) is not None for leaf in flatten((args, kwargs))):  # which functions do not take
+            with without_tapes(), updating(self):
                 return method(self, *args, **kwargs)
         compiled = self._functions.get(method)
         if compiled is None:

@@ -369,3 +369,16 @@ def test_a_metric_of_code_without_a_module():
         names,
     )
     assert names["found"] == 1.0
+
+
+def test_masks_of_predictions_hold_for_values_as_in_fit() -> None:
+    words, y = np.array([[1, 2, 0], [3, 0, 0]]), np.array([[1, 0, 1], [1, 1, 0]])
+    model = ab.Sequential([ab.layers.Embedding(4, 2, mask_zero=True), ab.layers.Dense(2)])
+    top = ab.metrics.SparseTopKCategoricalAccuracy(1, name="top")
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[top])
+    expected = model.evaluate(words, y, verbose=0, return_dict=True)["top"]
+    metric = ab.metrics.SparseTopKCategoricalAccuracy(1)
+    outputs = model(words)
+    metric.update_state(y, outputs)
+    hits = np.argmax(np.asarray(outputs), -1) == y
+    assert float(metric.result()) == pytest.approx(expected) == pytest.approx(hits[words > 0].mean())

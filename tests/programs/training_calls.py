@@ -273,7 +273,8 @@ def _batches(size: int, *data: Any) -> Iterator[Any]:
 
 
 def _named(name: str, value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, dict) else {name: value}
+    found = value if isinstance(value, dict) else {name: value}
+    return {key: np.array(each) for key, each in found.items()}  # a result may be the metric's variable
 
 
 __all__ = ["CallsByHand", "RandomCalls"]
