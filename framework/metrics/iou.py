@@ -110,7 +110,7 @@ class IoU(Metric):
         given = weight.shape
         if weight.ndim is None or weight.ndim > 1:
             weight = ops.reshape(weight, (-1,))
-        count, positions = (tensor.shape[0] if tensor.ndim else None for tensor in (weight, label))
+        count, positions = (tensor.shape[0] if tensor.shape else None for tensor in (weight, label))
         if None not in (count, positions) and count not in (1, positions):
             raise ValueError(
                 f"{type(self).__name__}: sample_weight must have a weight for each of the {positions} positions of "

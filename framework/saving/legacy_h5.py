@@ -161,7 +161,9 @@ def _matched(
     )
     unfit = f"{str(reader.path)!r} does not fit model {model.name!r}, and nothing was loaded"
     if by_name:
-        common = [(layer, layer.name, saved[layer.name]) for layer in layers if layer.name in saved]
+        common: list[tuple[Layer, str, list[str]]] = [
+            (layer, layer.name, saved[layer.name]) for layer in layers if layer.name in saved
+        ]
         if not common:
             raise SavedFileError(f"{unfit}: no layers have the same name; {listed}")
         return common

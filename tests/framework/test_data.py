@@ -391,7 +391,7 @@ def test_split_dataset() -> None:
         ((X, Y[:3]), (1, None), r"same number of rows, got \[3, 10\]"),
     ):
         with pytest.raises(ValueError, match=message):
-            ab.utils.split_dataset(arrays, *sizes)
+            ab.utils.split_dataset(arrays, *cast("Any", sizes))
     with pytest.raises(TypeError, match=r"takes an array.*; got int"):
         ab.utils.split_dataset(cast("Any", 3), left_size=1)
 

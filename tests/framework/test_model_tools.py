@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -147,7 +147,7 @@ def test_input_tensors_are_symbolic(kind: str) -> None:
     x = ab.Input((4,))
     model = ab.Sequential([layers.Dense(2)]) if kind == "sequential" else ab.Model(x, layers.Dense(2)(x))
     with pytest.raises(TypeError, match=r"input_tensors must be symbolic, from ab\.Input .* of type ndarray"):
-        ab.models.clone_model(model, input_tensors=X)
+        ab.models.clone_model(model, input_tensors=cast("Any", X))
 
 
 # --- plot_model -----------------------------------------------------------------------------------------------------
