@@ -15,6 +15,7 @@ thread that has called a kernel releases the lock when it takes long, and looks 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 import threading
 import time
@@ -53,8 +54,7 @@ class _Pool:
         self._rate = 0.0  # of the clock that kernels read; 0: they hold the lock
         self._patience = lock.PATIENCE
         self._interval = lock.CHECK
-        self._called = self._look  # by native code, which does not count as a reference
-        self._looking: set[int] = set()  # threads whose kernels have the lock for a look
+        self._called = self.look  # by native code, which does not count as a reference
         self._lock = threading.Lock()
 
     def start(self, library: Library) -> None:
@@ -80,16 +80,11 @@ class _Pool:
         self._rate = lock.ticks_each_second(self._function("ticks", result=ctypes.c_int64))
         self.set_patience(self._patience, self._interval)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Raise what ends the kernel of this thread: what handles a signal, or what a step raises that has to end."""
-        thread = threading.get_ident()
-        self._looking.add(thread)
-        try:
-            ctypes.pythonapi.PyErr_CheckSignals()
-            if requests:
-                check_stop("computed an operation")
-        finally:
-            self._looking.discard(thread)
+        ctypes.pythonapi.PyErr_CheckSignals()
+        if requests:
+            check_stop("computed an operation")
 
     def prepare(self, library: Library) -> None:
         """Have the functions compiled, if they are not here yet."""
@@ -128,7 +123,7 @@ class _Pool:
     def settle(self) -> None:
         """Wait until no kernel is without the interpreter's lock, and have them keep it until the fork is over."""
         if self._rate:
-            self._function("settle", ctypes.c_int64)(int(threading.get_ident() in self._looking))
+            self._function("settle", ctypes.c_int64)(_looks_here())
 
     def forked(self) -> None:
         """Let kernels release the lock again in a process that was forked."""
@@ -141,11 +136,20 @@ class _Pool:
     def restart(self) -> None:
         """Restart in a child process, which has none of its parent's threads."""
         self._lock = threading.Lock()
-        self._looking &= {threading.get_ident()}
         if self._rate:
             self._function("is_child")()
         if self.engine is not None:
             self._spawn()
+
+
+def _looks_here() -> int:
+    """Return how many kernels of this thread look at present: one that handles a signal there is inside of them."""
+    frame, count = inspect.currentframe(), 0
+    look = _pool.look.__func__.__code__
+    while frame is not None:
+        count += frame.f_code is look
+        frame = frame.f_back
+    return count
 
 
 _pool = _Pool()
