@@ -35,9 +35,9 @@ def main() -> None:
         assert np.array_equal(model.predict(x, verbose=0), again.predict(x, verbose=0))
     _, power = ab.while_loop(lambda i, p: i < 5, lambda i, p: (i + 1, p * 2.0), (0, 1.0))
     assert float(power) == 32.0
-    told = subprocess.run([sys.executable, "-m", "anabranch", "--version"], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["anabranch", ab.__version__]
-    print(f"{told.stdout.strip()} works from {Path(ab.__file__ or '').parent}")
+    shown = subprocess.run([sys.executable, "-m", "anabranch", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["anabranch", ab.__version__]
+    print(f"{shown.stdout.strip()} works from {Path(ab.__file__ or '').parent}")
 
 
 if __name__ == "__main__":

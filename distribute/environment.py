@@ -50,7 +50,7 @@ def restarts_allowed(environment: Mapping[str, str] | None = None) -> int:
         raise ValueError(f"ANABRANCH_MAX_RESTARTS={text!r} has to be a number.") from None
 
 
-def tell_launcher(chief: int) -> None:
+def notify_launcher(chief: int) -> None:
     """Notify the launcher, by the file ``ANABRANCH_CHIEF_FILE`` that it names, which worker is the chief now."""
     path = os.environ.get("ANABRANCH_CHIEF_FILE", "")
     if path:

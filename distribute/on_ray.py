@@ -122,7 +122,7 @@ def _with_restarts(
                     if not why or not restarts.take():
                         return result
                 except ray.exceptions.RayError as error:
-                    why = _told(ray, error)
+                    why = _reason(ray, error)
                     if not restarts.take():
                         if give_up is None:
                             raise
@@ -141,7 +141,7 @@ def _say_again(what: str, restarts: Restarts) -> None:
     _logger.warning("%s; all tasks are started again (restart %d of %d).", what, restarts.count, restarts.limit)
 
 
-def _told(ray: Any, error: Any) -> str:
+def _reason(ray: Any, error: Any) -> str:
     """Say in a line what an error of Ray says: what a task has raised, or how it was lost."""
     if isinstance(error, ray.exceptions.RayTaskError):
         return f"a task has failed with {type(error.cause).__name__}: {error.cause}"

@@ -133,7 +133,7 @@ class ProcessGroup(Group):
         _reduced([other[first:last] for other in flat], reduce, running)
         if running is not total:
             total[:] = running
-        self._told(b"\x01")
+        self._exchange(b"\x01")
         found = np.empty(array.size, array.dtype)
         for place, view in enumerate(flat):
             first, last = _share(array.size, place, self.size)
@@ -164,7 +164,7 @@ class ProcessGroup(Group):
     def _shared_times(self, own: list[float]) -> list[Sequence[float]]:
         """Return the times that all members have measured."""
         form = struct.Struct(f"<{len(own)}d")
-        found = self._told(form.pack(*own))
+        found = self._exchange(form.pack(*own))
         return [own, *[form.unpack(found[rank]) for rank in self._others]]
 
     def _reduced_directly(self, flat: Any, reduce: Any) -> Any:
@@ -185,14 +185,14 @@ class ProcessGroup(Group):
         before = self.ranks[self.rank - 1] if self.rank else None
         behind = self.ranks[self.rank + 1] if self.rank + 1 < self.size else None
         reduce_lane(self.links, [flat], found, reduce, before, behind, self.ranks)
-        self._told(b"\x01")  # nobody leaves before all are done, so that who leaves before is lost
+        self._exchange(b"\x01")  # nobody leaves before all are done, so that who leaves before is lost
         return found
 
     def _reduced_by_hosts(self, flat: Any, reduce: Any, slot: int, headers: dict[int, Header]) -> Any:
         """Reduce by hosts: members of a host reduce in shared memory, and sums go from host to host."""
         segment, here = self._segments[slot], self._here
         segment.memory[: flat.nbytes] = np.frombuffer(_bytes(flat), "uint8")
-        self._told(b"\x01", [rank for rank in here if rank != self._own])
+        self._exchange(b"\x01", [rank for rank in here if rank != self._own])
         arrays = {
             rank: (segment.memory if rank == self._own else self._map(rank, slot, headers[rank]))[: flat.nbytes].view(
                 flat.dtype
@@ -208,7 +208,7 @@ class ProcessGroup(Group):
             mine = [array[own] for array in arrays.values()]
             reduce_lane(self.links, mine, found[own], reduce, before, behind, self.ranks)
             arrays[self._own][own] = found[own]
-        self._told(b"\x01")
+        self._exchange(b"\x01")
         for place, rank in enumerate(here[:lanes]):
             if rank != self._own:
                 theirs = slice(*_share(flat.size, place, lanes))
@@ -430,9 +430,9 @@ class ProcessGroup(Group):
         """Return the same bytes for each other member."""
         return {rank: buffers for rank in self._others}  # noqa: C420 - nobody changes them
 
-    def _told(self, data: bytes, ranks: Sequence[int] | None = None) -> dict[int, bytearray]:
+    def _exchange(self, data: bytes, ranks: Sequence[int] | None = None) -> dict[int, bytearray]:
         """Exchange as many bytes with each other member, or with some."""
-        return self.links.told(data, self._others if ranks is None else ranks)
+        return self.links.swap_bytes(data, self._others if ranks is None else ranks)
 
 
 def _reduced(parts: Sequence[Any], reduce: Any, out: Any) -> Any:

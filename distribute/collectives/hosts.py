@@ -44,17 +44,17 @@ class Hosts:
                 segment.grow(len(secret))
                 segment.memory[: len(secret)] = np.frombuffer(secret, "uint8")
             said = _INTRODUCTION.pack(os.getpid(), host, segment.descriptor, segment.size, secret)
-            found = {rank: _INTRODUCTION.unpack(data) for rank, data in links.told(said, others).items()}
+            found = {rank: _INTRODUCTION.unpack(data) for rank, data in links.swap_bytes(said, others).items()}
             readable = [
                 rank
                 for rank, (process, theirs, descriptor, size, expected) in found.items()
                 if shares_memory and IS_AVAILABLE and theirs == host and _reads(process, descriptor, size, expected)
             ]
-            told = links.told(group_bits((*readable, own), count), others)
+            theirs = links.swap_bytes(group_bits((*readable, own), count), others)
         finally:
             segment.close()
         self.processes = [os.getpid() if rank == own else found[rank][0] for rank in range(count)]
-        reads = [[*readable, own] if rank == own else ranks_of(bytes(told[rank])) for rank in range(count)]
+        reads = [[*readable, own] if rank == own else ranks_of(bytes(theirs[rank])) for rank in range(count)]
         self.numbers = _numbers([{*each} for each in reads])
 
     def parts(self, ranks: Sequence[int]) -> list[list[int]]:

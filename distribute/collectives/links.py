@@ -222,7 +222,7 @@ class Links:
         finally:
             self._error = lost
 
-    def told(self, data: bytes, ranks: Sequence[int]) -> dict[int, bytearray]:
+    def swap_bytes(self, data: bytes, ranks: Sequence[int]) -> dict[int, bytearray]:
         """Exchange as many bytes with each of some members."""
         into = {rank: bytearray(len(data)) for rank in ranks}
         self.exchange({rank: [data] for rank in ranks}, into)

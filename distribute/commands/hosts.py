@@ -116,14 +116,14 @@ class Rendezvous:
             except queue.Empty:
                 rounds.look()
             else:
-                _tell(rounds, host, message)
+                _take(rounds, host, message)
             while rounds.sent:
                 host, message = rounds.sent.pop(0)
                 with contextlib.suppress(OSError):  # who is gone is heard of by its reader
                     _say(self._sockets[host], message)
 
 
-def _tell(rounds: Rounds, host: int, message: Message | None) -> None:
+def _take(rounds: Rounds, host: int, message: Message | None) -> None:
     if message is None:
         rounds.left(host)
     elif "ready" in message:

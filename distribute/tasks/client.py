@@ -157,8 +157,8 @@ class Client:
                     merge(recorder, parts, Alignment(before, self._read_clock(channel)), time.perf_counter())
             return self._checked(found)
         finally:
-            told = {"master": self.master.name, "tasks": ", ".join(part.task for part in parts)}
-            recorder.span((_PROCESS, here("steps").stream), "step", began, time.perf_counter(), told)
+            details = {"master": self.master.name, "tasks": ", ".join(part.task for part in parts)}
+            recorder.span((_PROCESS, here("steps").stream), "step", began, time.perf_counter(), details)
 
     def _read_clock(self, channel: Channel) -> Reading | None:
         """Read the clock of the master."""
@@ -219,8 +219,8 @@ class Client:
             given_up[request] = document["program"]
             raise
         if active.recorder is not None:
-            told = {"targets": ", ".join([target.name for target in targets]), "tasks": self.tasks_of_latest}
-            active.recorder.span((_PROCESS, here("prepare").stream), "prepare", began, time.perf_counter(), told)
+            details = {"targets": ", ".join([target.name for target in targets]), "tasks": self.tasks_of_latest}
+            active.recorder.span((_PROCESS, here("prepare").stream), "prepare", began, time.perf_counter(), details)
         fetched = [target.spec for target in targets if not isinstance(target, Operation)]
         return RemoteProgram(self, graph, document, described, fetched)
 

@@ -106,20 +106,20 @@ class Peers:
         try:
             sock, plane = self._dial(address)
         except OSError as error:
-            self._tell(identity, task_failed(address.name, f"it can't be reached ({error.strerror or error})"))
+            self._answer(identity, task_failed(address.name, f"it can't be reached ({error.strerror or error})"))
             return
 
         def on_open(connection: Connection) -> None:
-            self._tell(identity, connection)
+            self._answer(identity, connection)
 
         def on_close(connection: Connection, reason: str) -> None:
             self._known.pop(identity, None)
-            self._tell(identity, task_failed(address.name, reason))
+            self._answer(identity, task_failed(address.name, reason))
             self._on_lost(identity, reason)
 
         self.watch(address)
         self._known[identity] = self._connect(sock, identity, plane, self._on_frame, on_open, on_close)
 
-    def _tell(self, identity: Identity, way: Any) -> None:
+    def _answer(self, identity: Identity, way: Any) -> None:
         for address, opened in self._waiting.pop(identity, ()):
             opened(address, way)

@@ -111,12 +111,12 @@ def flame_graph(stacks: Iterable[tuple[Sequence[str], float]], unit: float = 1e-
             level = box.inside
     total = sum(box.amount for box in root.values()) or 1.0
     boxes, depth = _boxes(root, 0.0, 0, total)
-    told: list[str] = []
+    pieces: list[str] = []
     for name, left, width, level, amount in boxes:
         text = f"{name}: {amount / unit:.3f}{suffix}, {amount / total:.1%}"
         place = f"left:{left:.3%};width:{width:.3%};top:{level * 18}px;background:{_COLOURS[hash_of(name)]}"
-        told.append(f'<div style="{place}" title="{escape(text)}">{escape(name)}</div>')
-    return f'<div class="flame" style="height:{depth * 18}px">{"".join(told)}</div>'
+        pieces.append(f'<div style="{place}" title="{escape(text)}">{escape(name)}</div>')
+    return f'<div class="flame" style="height:{depth * 18}px">{"".join(pieces)}</div>'
 
 
 def hash_of(name: str) -> int:

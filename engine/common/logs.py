@@ -47,5 +47,5 @@ def changes_of(names: Sequence[str], before: Sequence[object], now: Sequence[obj
     'x: float32[2,3] before, float32[4,3] now'
     """
     pairs = zip(names, before, now, strict=True)
-    told = [f"{name}: {old} before, {new} now" for name, old, new in pairs if old != new]
-    return "; ".join(told) or "the structure of the arguments"
+    changes = [f"{name}: {old} before, {new} now" for name, old, new in pairs if old != new]
+    return "; ".join(changes) or "the structure of the arguments"

@@ -57,7 +57,7 @@ def _key(batch: Batch, key: Items, nodes: Sequence[Tensor], indices: Sequence[Va
     if any(pick.shape is None or pick.dtype == dtypes.bool_ for pick in picks):
         return None
     joined = max([pick.ndim or 0 for pick in picks], default=0)
-    apart = _lie_apart(key)
+    apart = _are_apart(key)
     if not spread and not any(index.batched for index in indices):
         moves = ((joined,), (0,)) if joined and apart else ((), ())
         return _Key((WHOLE, *key), [index.tensor for index in indices], moves, bool(joined))
@@ -110,7 +110,7 @@ def _is_pick(item: Any) -> bool:
     return item is PLACE or isinstance(item, int)
 
 
-def _lie_apart(key: Items) -> bool:
+def _are_apart(key: Items) -> bool:
     """Test whether something else stands between the picks."""
     places = [position for position, item in enumerate(key) if _is_pick(item)]
     return bool(places) and places != list(range(places[0], places[-1] + 1))

@@ -114,11 +114,11 @@ class LoopVariables:
         for path, spec, declared in common:
             tensors.append(as_component(found[path], spec))
             differences.append(_difference(self._named(path), spec, tensors[-1].spec, declared))
-        told = [difference for difference in differences if difference]
-        if told:
+        listed = [difference for difference in differences if difference]
+        if listed:
             raise TypeError(
                 "while_loop: the body must return its loop variables in the same structure, dtypes and declared "
-                "shapes.\n" + "\n".join(told)
+                "shapes.\n" + "\n".join(listed)
             )
         return tensors
 

@@ -27,7 +27,7 @@ def holder_of(region: Region) -> Operation | None:
     return None
 
 
-def lies_inside(graph: Graph, tensor: Symbol) -> bool:
+def is_within(graph: Graph, tensor: Symbol) -> bool:
     """Test whether `tensor` is in something finished, a loop, a branch or a function, whose results `graph` can use.
 
     A trace that was thrown away, because the body was traced again for other shapes, is none.
@@ -41,7 +41,7 @@ def lies_inside(graph: Graph, tensor: Symbol) -> bool:
 
 
 def total_outside(graph: Graph, tensor: Symbol) -> Symbol | None:
-    """Return a scalar from inside loops and branches (see `lies_inside`), summed over how often it was computed.
+    """Return a scalar from inside loops and branches (see `is_within`), summed over how often it was computed.
 
     Returns:
         A scalar that `graph` can use; 0 for no iteration, and for a branch not taken. None if it is in something of

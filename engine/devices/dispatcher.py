@@ -38,7 +38,7 @@ class Client(Protocol):
     releases: int
     has_failed: bool
 
-    def tell(self, what: str, work: Work, given: Any = None) -> None:
+    def notify(self, what: str, work: Work, given: Any = None) -> None:
         """Handle a dispatcher's message: "filled", "ended", "failed" (with the error), "short" (with a `Shortage`)."""
         ...
 
@@ -296,7 +296,7 @@ class Dispatcher:
         try:
             self._dispatch(item)
         except Exception as error:
-            item.client.tell("failed", item, error)
+            item.client.notify("failed", item, error)
         finally:
             self._work = before
 
@@ -321,7 +321,7 @@ class Dispatcher:
         for buffer, value in zip(work.outputs, results, strict=True):
             buffer.contents = value
         work.function, work.inputs = None, ()
-        work.client.tell("filled", work)
+        work.client.notify("filled", work)
         flight = self._begin_batch()  # another one, if it waited for memory
         flight.works.append(work)
         if len(flight.works) >= _BATCH:
@@ -397,7 +397,7 @@ class Dispatcher:
             self._streams[COMPUTE].wait_event(flight.end)
         work.outputs[0].contents = parts.rebuilt(flight.arrays)
         work.inputs = ()
-        work.client.tell("filled", work)
+        work.client.notify("filled", work)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class Dispatcher:
 
     def _lose(self, flight: _Flight, error: Exception) -> None:
         for work in flight.works:
-            work.client.tell("failed", work, error)
+            work.client.notify("failed", work, error)
         self._give_back(flight)
 
     def _land(self, flight: _Flight, number: int) -> None:
@@ -435,7 +435,7 @@ class Dispatcher:
         if number != TO_HOST:
             self._give_back(flight)
             for work in flight.works:
-                work.client.tell("ended", work)
+                work.client.notify("ended", work)
             return
         assert flight.parts is not None
         copies = [_copied(piece, array) for piece, array in zip(flight.pieces, flight.arrays, strict=True)]
@@ -444,7 +444,7 @@ class Dispatcher:
         (work,) = flight.works
         if work.then is not None:
             work.then(value)
-        work.client.tell("ended", work, value)
+        work.client.notify("ended", work, value)
 
     def _give_back(self, flight: _Flight) -> None:
         for piece in flight.pieces:
@@ -479,7 +479,7 @@ class Dispatcher:
     def _wait_for_room(self, shortage: Shortage) -> None:
         """Copy to the host what its client chooses, until that says that memory was released, or that none will be."""
         work = shortage.work
-        work.client.tell("short", work, shortage)
+        work.client.notify("short", work, shortage)
         self._mark()
         while not shortage.answered and not work.is_dropped():
             if not any(self._flights):

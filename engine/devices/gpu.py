@@ -26,7 +26,7 @@ class Arrivals(Clock):
     """Real time. A wait ends before its time when the GPU's dispatcher has something to report."""
 
     def __init__(self) -> None:
-        self._told = threading.Event()
+        self._is_notified = threading.Event()
 
     def now(self) -> float:
         return perf_counter()
@@ -34,12 +34,12 @@ class Arrivals(Clock):
     def wait_until(self, time: float) -> None:
         left = time - perf_counter()
         if left > 0:
-            self._told.wait(left)
-        self._told.clear()
+            self._is_notified.wait(left)
+        self._is_notified.clear()
 
     def wake(self) -> None:
         """End a wait, now or the next one."""
-        self._told.set()
+        self._is_notified.set()
 
 
 class GpuMemory(Memory):
@@ -127,7 +127,7 @@ class GpuDevice(StreamDevice):
         self.has_failed = False
         self._streams = tuple(Stream(device.name, number) for number in range(len(STREAMS)))
         self._listeners: list[MemoryListener] = []
-        self._told: deque[tuple[str, Work, int, Any]] = deque()
+        self._notices: deque[tuple[str, Work, int, Any]] = deque()
         self._under_way: dict[Work, None] = {}
         self._failure: Exception | None = None
         self._failed_in: TracebackType | None = None
@@ -203,9 +203,9 @@ class GpuDevice(StreamDevice):
 
     # --- what the dispatcher reports --------------------------------------------------------------------------------
 
-    def tell(self, what: str, work: Work, given: Any = None) -> None:
+    def notify(self, what: str, work: Work, given: Any = None) -> None:
         """Note a message of the dispatcher's thread; `poll` reads it."""
-        self._told.append((what, work, work.generation, given))
+        self._notices.append((what, work, work.generation, given))
         self.has_failed = self.has_failed or what == "failed"
         self._arrivals.wake()
 
@@ -213,8 +213,8 @@ class GpuDevice(StreamDevice):
         if self._failure is not None:
             raise self._failure
         progressed = False
-        while self._told:
-            what, work, generation, given = self._told.popleft()
+        while self._notices:
+            what, work, generation, given = self._notices.popleft()
             if generation == self.generation:
                 progressed = True
                 self._hear(what, work, given)
@@ -271,7 +271,7 @@ class GpuDevice(StreamDevice):
         if self.releases > shortage.releases:
             self._shortage = None
             shortage.answer()
-        elif not progressed and shortage.quiet_after == self.dispatcher.given and not self._told:
+        elif not progressed and shortage.quiet_after == self.dispatcher.given and not self._notices:
             self._shortage = None
             shortage.answer(DeviceMemoryError(self.memory, shortage.work.label, shortage.wanted))
 
@@ -285,7 +285,7 @@ class GpuDevice(StreamDevice):
         self.generation += 1
         self._shortage = None
         self.dispatcher.settle()
-        self._told.clear()
+        self._notices.clear()
         under_way, self._under_way = self._under_way, {}
         for work in under_way:
             for buffer in work.outputs:
@@ -303,7 +303,7 @@ class GpuDevice(StreamDevice):
 
     @property
     def is_idle(self) -> bool:
-        return not self._under_way and not self._told
+        return not self._under_way and not self._notices
 
     def statistics(self) -> DeviceStatistics:
         """Return what it has done until now. Times are those of the whole GPU, by its own clock."""

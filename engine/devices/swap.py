@@ -178,7 +178,7 @@ class SwapPolicy:
             self._copy_out(entry)
             return
         self._bytes_dropped += entry.nbytes
-        self._let_go(entry)
+        self._release(entry)
 
     def _copy_out(self, entry: _Entry) -> None:
         assert entry.buffer is not None
@@ -195,12 +195,12 @@ class SwapPolicy:
         self._bytes_leaving -= entry.nbytes
         entry.nbytes = (entry.buffer.nbytes if entry.buffer is not None else None) or entry.nbytes
         self._bytes_out += entry.nbytes
-        self._let_go(entry)
+        self._release(entry)
         readers, entry.host_readers = entry.host_readers, []
         for done in readers:
             done(value)
 
-    def _let_go(self, entry: _Entry) -> None:
+    def _release(self, entry: _Entry) -> None:
         """Release the value on the device, as far as records hold it."""
         if entry.buffer is not None:
             self._by_buffer.pop(id(entry.buffer), None)
@@ -287,7 +287,7 @@ class SwapPolicy:
         entry.uses -= 1
         if not entry.uses:
             self._untrack(entry)
-            self._let_go(entry)
+            self._release(entry)
 
     def aborted(self) -> None:
         """Note that no copy under way will end. See `MemoryListener`."""

@@ -153,7 +153,7 @@ class TimedDevice(StreamDevice):
         for buffer in updates:
             buffer.ready_at = end
         if self.observer is not None:
-            self._tell(COMPUTE, label, end - seconds, end)
+            self._notify(COMPUTE, label, end - seconds, end)
         if outputs == 1 and is_simple(result):
             buffer = Buffer(self, label)
             buffer.contents = result
@@ -170,7 +170,7 @@ class TimedDevice(StreamDevice):
         buffer.allocations = self.memory.hold(value, label)
         return buffer
 
-    def _tell(self, stream: int, label: str, start: float, end: float) -> None:
+    def _notify(self, stream: int, label: str, start: float, end: float) -> None:
         if self.observer is not None:
             self.observer.ran(STREAMS[stream], label, start, end)
             self.observer.ended(end)
@@ -187,7 +187,7 @@ class TimedDevice(StreamDevice):
         start = _latest(self._now(), self._free_at[stream], ready_at)
         self._book(stream, seconds, start + seconds)
         if self.observer is not None:
-            self._tell(stream, label, start, start + seconds)
+            self._notify(stream, label, start, start + seconds)
         return start + seconds
 
     def to_host(self, buffer: Buffer, done: Done) -> None:

@@ -81,14 +81,14 @@ def _gates(arrivals: list[_Arrival], running: list[Node], ordered: _Order) -> di
         latest = min(latest, ends[first] - running[first].seconds) - seconds
         begins = latest - seconds  # one copy earlier, as nothing takes just as long as expected
         position = first - 1
-        while position >= 0 and not (ends[position] <= begins and _can_tell(running[position], ordered)):
+        while position >= 0 and not (ends[position] <= begins and _ends_for_certain(running[position], ordered)):
             position -= 1
         if position >= 0:
             found[receive] = running[position].output
     return found
 
 
-def _can_tell(node: Node, ordered: _Order) -> bool:
+def _ends_for_certain(node: Node, ordered: _Order) -> bool:
     """Test whether an operation always runs, and has a result that is there when it has ended."""
     return ordered.is_certain[node] and bool(node.specs) and isinstance(node.specs[0], TensorSpec)
 

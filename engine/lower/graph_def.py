@@ -246,7 +246,7 @@ def full_device_name(device: str) -> str:
 def _attributes(node: Node, names: Mapping[Node, str]) -> dict[str, bytes]:
     """Return the AttrValues of a node, by name."""
     found: dict[str, bytes] = {}
-    spec = _spec_that_tells(node)
+    spec = _spec_with_type(node)
     if node.kind == "op":
         found.update(_attributes_of_operations(node))
     elif node.kind in ("const", "feed"):
@@ -275,7 +275,7 @@ def _attributes(node: Node, names: Mapping[Node, str]) -> dict[str, bytes]:
     return found
 
 
-def _spec_that_tells(node: Node) -> Spec | None:
+def _spec_with_type(node: Node) -> Spec | None:
     """Return the spec that gives the type of a node: of its output, or of an input."""
     if node.specs:
         return node.specs[0]

@@ -51,8 +51,8 @@ class TracedPartStep(TracedStep, PartStep):
 
     def abort(self, error: BaseException | None = None) -> None:
         if self._idle_since is not None:
-            told = {"what": waiting_report(self)}
-            self.recorder.span(self._row("waits"), "wait for other tasks", self._idle_since, self.now(), told)
+            details = {"what": waiting_report(self)}
+            self.recorder.span(self._row("waits"), "wait for other tasks", self._idle_since, self.now(), details)
             self._idle_since = None
         self.hold(())
         self._close(error)
@@ -75,8 +75,8 @@ class TracedPartStep(TracedStep, PartStep):
         super().receive(number, tag, value, is_dead)
         if self._idle_since is not None and self.ready:
             node = self._receives[number][0]
-            told = {"operation": node.name, "from": task_of(self._send_device(number))}
-            self.recorder.span(self._row("waits"), f"wait for {node.name}", self._idle_since, self.now(), told)
+            details = {"operation": node.name, "from": task_of(self._send_device(number))}
+            self.recorder.span(self._row("waits"), f"wait for {node.name}", self._idle_since, self.now(), details)
             self._idle_since = None
 
     def hold(self, others: Collection[str]) -> None:
@@ -85,8 +85,8 @@ class TracedPartStep(TracedStep, PartStep):
             self._held_since, self._held_by = self.now(), others
         elif not others and self._held_since is not None:
             names = ", ".join(sorted(self._held_by))
-            told = {"what": f"more than bytes_in_flight waited to be sent to {names}"}
-            self.recorder.span(self._row("waits"), f"wait to send to {names}", self._held_since, self.now(), told)
+            details = {"what": f"more than bytes_in_flight waited to be sent to {names}"}
+            self.recorder.span(self._row("waits"), f"wait to send to {names}", self._held_since, self.now(), details)
             self._held_since = None
 
     # --- what crosses -----------------------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ class TracedPartStep(TracedStep, PartStep):
         super()._post(number, tag, value)
         receive = self._leaving[number]
         lane = self._lane(_sender(receive), "send")
-        told = {"operation": receive.name, "to": task_of(str(receive.device))}
-        self.recorder.kernel(*lane, "send", began, self.now(), told)
+        details = {"operation": receive.name, "to": task_of(str(receive.device))}
+        self.recorder.kernel(*lane, "send", began, self.now(), details)
         self._crossings.append(Crossing(_key(receive, number, tag), True, (lane.device, lane.stream, began)))
 
     def _arrow(self, number: int, tag: Tag, source: End | None, target: End) -> None:

@@ -157,11 +157,11 @@ class MachinePrinter:
         """Print the function that takes a value from outside the iteration, alive and dead."""
         for purpose, arguments in (("deliver", ["it", "x"]), ("kill", ["it"])):
             writer = self._function((purpose, node), f"{purpose}_{_short(node)}", arguments)
-            told = node.kind == "recv" and purpose == "deliver" and self.clocks is not None
-            if told:
+            is_traced = node.kind == "recv" and purpose == "deliver" and self.clocks is not None
+            if is_traced:
                 writer.line("began = now()")
             writer.hand_on([(node.output, "x")], purpose == "deliver")
-            if told:
+            if is_traced:
                 writer.line(f"received({self.blueprint.edges[node]}, it.tag, began)")
             if node.kind == "recv":
                 writer.leave()

@@ -564,8 +564,8 @@ def place_by_cost(
     placement = placement.together()
     if is_logged("placement"):
         counts = Counter(device.name for device in placement.values())
-        told = ", ".join(f"{count} on {name}" for name, count in counts.items())
-        log("placement", DEBUG, "%d operations were placed: %s\n%s", len(placement), told, placement)
+        listed = ", ".join(f"{count} on {name}" for name, count in counts.items())
+        log("placement", DEBUG, "%d operations were placed: %s\n%s", len(placement), listed, placement)
     return {operation: device.name for operation, device in placement.items()}
 
 

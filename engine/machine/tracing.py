@@ -138,8 +138,8 @@ class TracedStep(Step):
 
     def _note_step(self, began: float) -> None:
         """Record a run, which is over."""
-        told = {"devices": ", ".join(self.machine.devices)}
-        self.recorder.span(self._row("scheduler"), "step", began, self.now(), told)
+        shown = {"devices": ", ".join(self.machine.devices)}
+        self.recorder.span(self._row("scheduler"), "step", began, self.now(), shown)
         for held in (self.begun, self._sent, self._landed, self._waiting):
             held.clear()
 
@@ -160,8 +160,8 @@ class TracedStep(Step):
                 kernel = self._kernel(node)
                 lane = self._lane(str(node.device), "compute")
                 self.recorder.span(lane, f"{kernel.name} (failed)", began, ended, kernel.details)
-        told = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-        self.recorder.instant(self._row("scheduler"), how, ended, {"error": told})
+        shown = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+        self.recorder.instant(self._row("scheduler"), how, ended, {"error": shown})
 
     # --- kernels ----------------------------------------------------------------------------------------------------
 
@@ -247,8 +247,8 @@ class TracedStep(Step):
         if target is None:
             lane = self._lane(str(receive.device), "recv")
             target = (lane.device, lane.stream, began)
-            told = {"operation": receive.name, "from": self._send_device(number)}
-            self.recorder.kernel(*lane, "recv", began, self.now(), told)
+            shown = {"operation": receive.name, "from": self._send_device(number)}
+            self.recorder.kernel(*lane, "recv", began, self.now(), shown)
         self._arrow(number, tag, source, target)
 
     def _arrow(self, number: int, tag: Tag, source: End | None, target: End) -> None:
@@ -390,14 +390,14 @@ class _Kernel:
         """Return the details, given the forms of the outputs that their specs leave open."""
         node, first = self._node, self._node.operations[0]
         forms = iter(seen)
-        told = {"operation": node.name, "type": first.type, "line": str(first.location), "device": node.device}
+        shown = {"operation": node.name, "type": first.type, "line": str(first.location), "device": node.device}
         if len(node.operations) > 1:
-            told["operations"] = ", ".join([operation.name for operation in node.operations])
-        told["inputs"] = ", ".join([_spec_text(tensor.spec) for tensor in node.taken])
-        told["outputs"] = ", ".join(
+            shown["operations"] = ", ".join([operation.name for operation in node.operations])
+        shown["inputs"] = ", ".join([_spec_text(tensor.spec) for tensor in node.taken])
+        shown["outputs"] = ", ".join(
             [_spec_text(spec) if _is_static(spec) else next(forms, _spec_text(spec)) for spec in node.specs]
         )
-        return told
+        return shown
 
 
 def _type_name(operation: Operation) -> str:

@@ -20,7 +20,7 @@ from .printed import Origin
 _MOST_SHOWN = 8  # integers of an index
 
 
-def _tell_in_users_words(error: BaseException, operation: Operation, values: Sequence[Any]) -> None:
+def _explain_in_users_words(error: BaseException, operation: Operation, values: Sequence[Any]) -> None:
     """Give NumPy's errors the text of the same misfit while a graph is built, and the names of what is indexed."""
     op = operation.op
     if isinstance(error, IndexError) and isinstance(op, (GetItem, GetItems, Take)):
@@ -65,11 +65,11 @@ def annotate(
     """
     if getattr(error, "_anabranch_operation", None) is not None:
         return
-    _tell_in_users_words(error, operation, values)
-    op, told = operation.op, (operation.name, operation.type, operation.location)
+    _explain_in_users_words(error, operation, values)
+    op, described = operation.op, (operation.name, operation.type, operation.location)
     if isinstance(op, ProductThen) and not op.is_product_possible(values):
-        told, values = (op.origin[0], op.product.type_name, op.origin[1]), values[: op.taken]
-    name, kind, location = told
+        described, values = (op.origin[0], op.product.type_name, op.origin[1]), values[: op.taken]
+    name, kind, location = described
     inputs = ", ".join(describe_value(value) for value in values) or "none"
     around = list(operation.iterations)
     for loop, count in iterations:

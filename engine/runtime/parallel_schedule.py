@@ -216,8 +216,8 @@ class _Job:
         self.results: list[Result] = [None] * len(pieces)
         self._pieces = deque(enumerate(pieces))
         self._lock = threading.Lock()
-        self._met = threading.Lock()
-        self._met.acquire()
+        self._are_done = threading.Lock()
+        self._are_done.acquire()
         self._helping = 0
         self._is_waited_for = False
 
@@ -243,7 +243,7 @@ class _Job:
             self._helping -= 1
             is_last = self._is_waited_for and not self._helping
         if is_last:
-            self._met.release()
+            self._are_done.release()
 
     def wait(self) -> None:
         """Wait for the helpers that have begun; no piece is left for others."""
@@ -251,7 +251,7 @@ class _Job:
             if not self._helping:
                 return
             self._is_waited_for = True
-        self._met.acquire()
+        self._are_done.acquire()
 
     def drop(self) -> None:
         """Hold nothing any more, though a helper that comes late may still hold the job."""

@@ -319,8 +319,8 @@ class Block:
     def _print_end(self, operation: Operation, began: str | None) -> None:
         if began is None:
             return
-        told = [began, *[self.names[tensor] for tensor in varying(operation)]]
-        self.line(f"{began} = {self.printer.bind('timed', operation_callback(operation))}({', '.join(told)})")
+        words = [began, *[self.names[tensor] for tensor in varying(operation)]]
+        self.line(f"{began} = {self.printer.bind('timed', operation_callback(operation))}({', '.join(words)})")
 
     def _print_guard(self, operation: Operation, guard: Callable[..., None]) -> None:
         if isinstance(operation.op, (Constant, RegionOp, History, Saved, Call, Recorded)):
@@ -449,8 +449,8 @@ class Block:
         passed = f"({', '.join(arguments)}{',' if arguments else ''}), ({', '.join(outputs)},)"
         op = operation.op
         is_fused = isinstance(op, (Fused, ProductThen))
-        told = ", ".join(step.type_name for step, _ in op.steps) if is_fused else op.emit(arguments)
-        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {told or operation.type}", (operation, arguments))
+        words = ", ".join(step.type_name for step, _ in op.steps) if is_fused else op.emit(arguments)
+        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {words or operation.type}", (operation, arguments))
         for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
             self.line(f"{name} = {name}[()]")
 
@@ -477,9 +477,9 @@ class Block:
         table, members = self.printer.bind("sizes", kernel.table), self.fresh("members")
         self.line(f"{members} = ({', '.join(listed)},)", origin)
         ids = ", ".join(f"id({name})" for name in (members, *shared))
-        told = f"{op.count} times: {', '.join(step.type_name for step, _ in op.op.steps)}"
+        words = f"{op.count} times: {', '.join(step.type_name for step, _ in op.op.steps)}"
         passed = f"{members}, ({', '.join(shared)}{',' if shared else ''})"
-        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {told}", origin)
+        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {words}", origin)
         self.line(f"del {members}")
 
     def _buffer(self, tensor: Symbol) -> str:

@@ -34,7 +34,7 @@ from ..passes.framework.prune import all_blocks, all_operations
 from ..passes.framework.switches import changes, is_on, turned_off
 from ..passes.fusion.fuse import FusionRule
 from ..passes.memory.memory_budget import memory_budget, within_memory_budget
-from ..passes.memory.storage import is_fresh, plan_buffers, tell_buffers
+from ..passes.memory.storage import is_fresh, note_buffers, plan_buffers
 from ..passes.memory.updates import updates_in_place
 from ..place.constraints import check_step
 from ..queues.writing import Writing, locks_of
@@ -210,10 +210,10 @@ class Program:
         fed = ", ".join(
             f"{feed.operation.name} {spec}" for feed, spec in zip(feeds, specs or [f.spec for f in feeds], strict=True)
         )
-        told = graph.traced or "a step of a session"
+        title = graph.traced or "a step of a session"
         kind = " with clocks" if self._timing is not None else " with the NaN guard" if self._guards else ""
         text = "%s%s was compiled in %.1f ms: %d operations, %d lines, fed %s"
-        log("compile", DEBUG, text, told, kind, seconds * 1e3, count, self.source.count("\n"), fed or "nothing")
+        log("compile", DEBUG, text, title, kind, seconds * 1e3, count, self.source.count("\n"), fed or "nothing")
 
     def _prepare(self) -> Step:
         graph, targets, feeds, specs = self._origin
@@ -461,7 +461,7 @@ def _printer(
     updates = updates_in_place(operations, fetches, in_slots, beside) if has_updates else None
     if is_recording():
         apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
-        tell_buffers(plan, in_slots, in_rows, apart)
+        note_buffers(plan, in_slots, in_rows, apart)
     printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups, updates)
     printer.first_write = first_write(operations, plan)
     return printer, operations

@@ -71,7 +71,7 @@ class Timing:
         for began, started in sorted(found, key=lambda pair: -pair[0]):
             name = f"{started.operation.name}: iteration" if started.is_iteration else started.operation.name
             recorder.span(here(_COMPUTE), f"{name} (failed)", began, ended, _static(started.operation))
-        recorder.instant(here(_COMPUTE), "failed", ended, {"error": _told(error)})
+        recorder.instant(here(_COMPUTE), "failed", ended, {"error": _format_error(error)})
 
 
 def is_timed(operation: Operation) -> bool:
@@ -124,8 +124,8 @@ def _note_varying(name: str, details: Callable[..., Mapping[str, Any]], began: f
     ended = now()
     recorder = active.recorder
     if recorder is not None:
-        told = functools.partial(details, *[_form(value) for value in values])
-        recorder.events.append(Slice(here(_COMPUTE), name, began, ended, told, True))
+        described = functools.partial(details, *[_form(value) for value in values])
+        recorder.events.append(Slice(here(_COMPUTE), name, began, ended, described, True))
 
 
 def _note_span(name: str, details: Callable[[], Mapping[str, Any]], began: float) -> None:
@@ -222,7 +222,7 @@ def _details(operation: Operation, *seen: _Form | str) -> dict[str, Any]:
     return {**_static(operation), "inputs": inputs, "outputs": _formatted(operation.outputs, forms)}
 
 
-def _told(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Return the error and its notes."""
     notes: Sequence[str] = getattr(error, "__notes__", ())
     return "\n".join([f"{type(error).__name__}: {error}", *notes])

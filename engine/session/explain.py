@@ -61,9 +61,9 @@ def explain(
     with recording() as log:
         program = compiled(fetches, feeds)
     listing = program.listing() if isinstance(program, Program) else program.listing(lines)
-    told, summary = format_pass_log(log), summary_of(program, log)
+    report, summary = format_pass_log(log), summary_of(program, log)
     text = f"{summary}\n{listing}" if lines else (program.source if isinstance(program, Program) else listing)
-    return Explanation(told if passes else text, program, summary, told, lambda: llvm_of(program))
+    return Explanation(report if passes else text, program, summary, report, lambda: llvm_of(program))
 
 
 def _traced(function: Function, feeds: Sequence[Any] | Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:

@@ -101,28 +101,28 @@ def summary_of(program: Any, log: PassLog, rows: Sequence[str] | None = None) ->
     Args:
         program: compiled, while `log` was recorded.
         log: what passes did.
-        rows: the line on its rows, if there is one; by default that of `told_of_rows`.
+        rows: the line on its rows, if there is one; by default that of `describe_rows`.
     """
     around: dict[Operation, tuple[Operation, ...]] = {}
     for origin in program.origins.values():
         around.setdefault(origin.operation, tuple([loop for loop, _ in origin.loops]))
     loops = [operation for operation in around if isinstance(operation.op, While)]
     kernels = [operation for operation in around if operation.type.startswith("fused")]
-    told = [
+    report = [
         _counts(program, around, loops, kernels),
-        *(told_of_rows(*program.step_asked_for[:3]) if rows is None else rows),
+        *(describe_rows(*program.step_asked_for[:3]) if rows is None else rows),
     ]
-    told += _shortened([_told_of_loop(loop, around) for loop in loops], _MOST_LOOPS, "further loops")
+    report += _shortened([_describe_loop(loop, around) for loop in loops], _MOST_LOOPS, "further loops")
     moved = [note for note in log.changes if note.pass_name in _MOVING]
-    told += _shortened(
+    report += _shortened(
         [f"moved: {line}" for line in grouped(moved)], _MOST_MOVED, "further places where work was moved"
     )
-    told += _told_of_kernels(kernels)
-    told += _told_of_products(around, log)
+    report += _describe_kernels(kernels)
+    report += _describe_products(around, log)
     stayed = [note for note in log.kept if note.pass_name in _STAYING]
     stayed.sort(key=lambda note: _STAYING.index(note.pass_name))
-    told += _shortened([f"stayed: {line}" for line in grouped(stayed)], _MOST_STAYED, "further things that stayed")
-    return "\n".join(shortened(line, _WIDTH) for line in told[:_MOST_LINES]) + "\n"
+    report += _shortened([f"stayed: {line}" for line in grouped(stayed)], _MOST_STAYED, "further things that stayed")
+    return "\n".join(shortened(line, _WIDTH) for line in report[:_MOST_LINES]) + "\n"
 
 
 def _counts(
@@ -142,7 +142,7 @@ def _counts(
     return f"a step of {', '.join(parts)}, in {len(program.source.splitlines())} lines of the program"
 
 
-def told_of_rows(graph: Graph, targets: Sequence[Any], feeds: Sequence[Symbol]) -> list[str]:
+def describe_rows(graph: Graph, targets: Sequence[Any], feeds: Sequence[Symbol]) -> list[str]:
     """Say whether rows of batches can be computed together, of a step that takes batches of any size; else nothing.
 
     The model server joins requests only where they can.
@@ -158,7 +158,7 @@ def _number(count: int, one: str, several: str = "") -> str:
     return f"{count} {one if count == 1 else several or one + 's'}"
 
 
-def _told_of_loop(loop: Operation, around: Mapping[Operation, tuple[Operation, ...]]) -> str:
+def _describe_loop(loop: Operation, around: Mapping[Operation, tuple[Operation, ...]]) -> str:
     inside = [operation for operation, loops in around.items() if loop in loops]
     products = sum(operation.type in _PRODUCTS for operation in inside)
     each = f"{_number(len(inside), 'operation')} an iteration, {_number(products, 'product')} among them"
@@ -166,7 +166,7 @@ def _told_of_loop(loop: Operation, around: Mapping[Operation, tuple[Operation, .
     return f"loop {loop.name}{_where(loop.location)}: {each if inside else 'runs as a whole'}{depth}"
 
 
-def _told_of_kernels(kernels: Sequence[Operation]) -> list[str]:
+def _describe_kernels(kernels: Sequence[Operation]) -> list[str]:
     if not kernels:
         return []
     sizes = [(_steps_of(operation), operation) for operation in kernels]
@@ -182,16 +182,16 @@ def _steps_of(operation: Operation) -> int:
     return max(1, len(getattr(operation.op, "steps", ())))
 
 
-def _told_of_products(around: Mapping[Operation, tuple[Operation, ...]], log: PassLog) -> list[str]:
+def _describe_products(around: Mapping[Operation, tuple[Operation, ...]], log: PassLog) -> list[str]:
     products = [operation for operation in around if operation.type in _PRODUCTS]
     if not products:
         return []
     inside = sum(bool(around[operation]) for operation in products)
     merged = sum(note.pass_name == "merge_products" for note in log.changes)
     with_more = sum(operation.type in _WITH_MORE for operation in products)
-    told = f"products: {inside} in loops, {len(products) - inside} outside"
-    told += f", {with_more} with what follows in the same kernel" if with_more else ""
-    return [told + (f"; {merged} merged with others" if merged else "")]
+    report = f"products: {inside} in loops, {len(products) - inside} outside"
+    report += f", {with_more} with what follows in the same kernel" if with_more else ""
+    return [report + (f"; {merged} merged with others" if merged else "")]
 
 
 def _shortened(lines: Sequence[str], most: int, rest: str) -> list[str]:

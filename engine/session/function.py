@@ -120,13 +120,13 @@ class Function(Generic[Outputs]):
         """Note that the function is traced again, and what differs from the trace that is most like this one."""
         if not self._traces or not is_logged("trace", INFO):
             return
-        forms = [_told_of_key(other, len(other[0])) for other in self._traces]
-        now = _told_of_key(key, len(leaves))
+        forms = [_describe_key(other, len(other[0])) for other in self._traces]
+        now = _describe_key(key, len(leaves))
         alike = [form for form, other in zip(forms, self._traces, strict=True) if other[0] == key[0]]
         before = max(alike, key=lambda form: sum(map(eq, form, now)), default=None)
         names = [_argument_name(self.python_function, path) for path in key[0]]
-        told = "other arguments" if before is None else changes_of(names, before, now)
-        log("trace", INFO, "function %r is traced again (trace %d): %s", self._name, len(forms) + 1, told)
+        changes = "other arguments" if before is None else changes_of(names, before, now)
+        log("trace", INFO, "function %r is traced again (trace %d): %s", self._name, len(forms) + 1, changes)
 
     def _count_alike(self, key: Any) -> int:
         """Return the number of traces that differ from `key` in their array arguments alone."""
@@ -270,7 +270,7 @@ def _argument_name(function: Callable[..., Any], path: str) -> str:
     return (names[number] if number < len(names) else f"argument {number}") + path[place.end() :]
 
 
-def _told_of_key(key: Any, count: int) -> list[str]:
+def _describe_key(key: Any, count: int) -> list[str]:
     """Return the spec or the fixed value of each argument of a trace."""
     _, statics, specs = key
     fixed, fed = iter(statics), dict(specs)

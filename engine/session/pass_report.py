@@ -32,11 +32,11 @@ def _of_pass(known: Switch, log: PassLog) -> list[str]:
     if not changes and not kept:
         return [title, f"    no changes, {took}" if took else "    no changes"]
     counted = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
-    told = [title, f"    {counted}, {took}" if took else f"    {counted}"]
-    told += [f"    {line}" for line in grouped(changes)]
+    lines = [title, f"    {counted}, {took}" if took else f"    {counted}"]
+    lines += [f"    {line}" for line in grouped(changes)]
     if kept:
-        told += ["  not moved:", *[f"    {line}" for line in grouped(kept)]]
-    return told
+        lines += ["  not moved:", *[f"    {line}" for line in grouped(kept)]]
+    return lines
 
 
 def _passes_of(switch: str) -> list[str]:

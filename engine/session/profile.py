@@ -201,13 +201,13 @@ class Profile:
 
     def _headline(self) -> str:
         warning = f'<p class="warn">{escape(self.warning)}</p>' if self.warning else ""
-        return f"<p>{escape(self._told())}<br>{escape(self.told_of_memory())}</p>{warning}"
+        return f"<p>{escape(self._describe_run())}<br>{escape(self.describe_memory())}</p>{warning}"
 
-    def _told(self) -> str:
+    def _describe_run(self) -> str:
         clocks = f" and {_time(self.clocks)} of the clocks themselves, about" if self.clocks else ""
         return f"{_time(self.seconds)} a run (median of {self.runs}); with clocks {_time(self.clocked)}{clocks}"
 
-    def told_of_memory(self) -> str:
+    def describe_memory(self) -> str:
         """Return a line on what a run holds."""
         kept = f", {_size(self.saved_bytes)} kept by loops for the backward pass" if self.saved_bytes else ""
         return f"memory: at most {_size(self.peak_bytes)} at once{kept}"
@@ -218,22 +218,22 @@ class Profile:
 
     def __str__(self) -> str:
         total = self.seconds or 1.0
-        told = [f"{self._told()}:"]
-        told += [self.warning] if self.warning else []
-        told.append(f"{'time':>10} {'share':>6} {'calls':>7} {'bytes':>9}  line")
+        report = [f"{self._describe_run()}:"]
+        report += [self.warning] if self.warning else []
+        report.append(f"{'time':>10} {'share':>6} {'calls':>7} {'bytes':>9}  line")
         for line in sorted(self.lines, key=lambda line: -line.seconds):
             where = f"  # {line.operation}" + (f", {os.path.basename(line.location)}" if line.location else "")
             text = f"{line.number}: {line.text}" if line.number else "-"
-            told.append(_row(line, total) + f"  {shortened(text, _WIDTH):<{_WIDTH}}{where}")
-        told.append(f"{_time(self.between):>10} {self.between / total:>6.1%} {'':>17}  -: between operations")
+            report.append(_row(line, total) + f"  {shortened(text, _WIDTH):<{_WIDTH}}{where}")
+        report.append(f"{_time(self.between):>10} {self.between / total:>6.1%} {'':>17}  -: between operations")
         if self.refits:
-            told.append(f"operands of kernels were copied to another layout {self.refits:g} times a run")
-        told.append("by your lines:")
-        told += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
-        told.append("by kernel:")
-        told += [_row(line, total) + f"  {shortened(line.kernel, 2 * _WIDTH)}" for line in self.by_kernel()]
-        told.append(self.told_of_memory())
-        return "\n".join(told) + "\n"
+            report.append(f"operands of kernels were copied to another layout {self.refits:g} times a run")
+        report.append("by your lines:")
+        report += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
+        report.append("by kernel:")
+        report += [_row(line, total) + f"  {shortened(line.kernel, 2 * _WIDTH)}" for line in self.by_kernel()]
+        report.append(self.describe_memory())
+        return "\n".join(report) + "\n"
 
 
 def _summed(lines: Iterable[ProfiledLine], key: Callable[[ProfiledLine], str]) -> list[tuple[str, int, float, int]]:
@@ -464,10 +464,10 @@ def _own_times(slices: Iterable[Slice], clock: float = 0.0) -> list[tuple[Slice,
 
 
 @functools.lru_cache(maxsize=4096)
-def _bytes_of(told: str) -> int:
+def _bytes_of(report: str) -> int:
     """Return the bytes of values that are described as ``float32[2,3]``."""
     total = 0
-    for name, dims in _VALUE.findall(told):
+    for name, dims in _VALUE.findall(report):
         size = math.prod(int(dim) for dim in dims.split(",") if dim)
         total += 0 if name == "string" else size * as_dtype(name).itemsize
     return total
@@ -484,8 +484,8 @@ def _lines(program: Any, traced: Sequence[_Run]) -> list[ProfiledLine]:
         seconds = statistics.median([own.seconds for own in runs])
         text = texts[number - 1].strip() if number else ""
         parts = _parts(last.operations, named)
-        told = (number, text, last.name, last.location, last.calls, seconds, last.bytes, parts, last.kernel)
-        found.append(ProfiledLine(*told))
+        report = (number, text, last.name, last.location, last.calls, seconds, last.bytes, parts, last.kernel)
+        found.append(ProfiledLine(*report))
     return sorted(found, key=lambda line: line.number or len(texts) + 1)
 
 

@@ -87,7 +87,7 @@ class _Entry:
     def name(self) -> str:
         return _name(self.function)
 
-    def is_met_by(self, function: TracedFunction, arguments: Arguments, graph: Graph) -> bool:
+    def matches(self, function: TracedFunction, arguments: Arguments, graph: Graph) -> bool:
         """Test whether a call of `function` in `graph` is one of this entry again, with other values of the tensors.
 
         Raises:
@@ -163,10 +163,10 @@ def call_on_tensors(function: TracedFunction, args: tuple[Any, ...], kwargs: dic
         return function.python_function(*args, **kwargs)  # raises Python's usual error
     graph = get_default_graph()
     entries = [entry for entry in reversed(_traced.stack) if entry.function is function]
-    met = next((entry for entry in entries if entry.is_met_by(function, arguments, graph)), None)
-    if met is not None and met.body is not None:
-        return met.call(arguments)
-    may_recurse = met is not None or (function.may_recurse() and not entries)
+    running = next((entry for entry in entries if entry.matches(function, arguments, graph)), None)
+    if running is not None and running.body is not None:
+        return running.call(arguments)
+    may_recurse = running is not None or (function.may_recurse() and not entries)
     try:
         result = _as_recursion(function, arguments) if may_recurse else None
         return _inlined(function, arguments) if result is None else result.value
@@ -187,7 +187,7 @@ def meets_itself(function: TracedFunction, args: tuple[Any, ...], kwargs: dict[s
     if not entries:
         return False
     arguments, graph = Arguments(function.python_function, args, kwargs), get_default_graph()
-    return any(entry.is_met_by(function, arguments, graph) for entry in entries)
+    return any(entry.matches(function, arguments, graph) for entry in entries)
 
 
 class _Result:

@@ -168,8 +168,8 @@ class EventFile:
         self, name: str, texts: list[str], plugin: str, content: bytes, step: int, is_vector: bool = False
     ) -> None:
         """Write a summary that a plugin of TensorBoard reads from a tensor of strings."""
-        told = bytes_field(1, plugin) + (bytes_field(2, content) if content else b"")
-        metadata = bytes_field(1, told) + integer_field(4, _TENSOR_CLASS)
+        content_fields = bytes_field(1, plugin) + (bytes_field(2, content) if content else b"")
+        metadata = bytes_field(1, content_fields) + integer_field(4, _TENSOR_CLASS)
         shape = bytes_field(2, bytes_field(2, integer_field(1, len(texts)))) if is_vector else bytes_field(2, b"")
         tensor = integer_field(1, _STRING) + shape + b"".join(bytes_field(8, text) for text in texts)
         self._summary(name, bytes_field(9, metadata) + bytes_field(8, tensor), step)

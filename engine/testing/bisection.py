@@ -57,9 +57,9 @@ class Blame:
     test: str
 
     def __str__(self) -> str:
-        told = "\n".join(f"    {note}" for note in self.notes) or "    none: what prints or runs the step is to blame"
+        listed = "\n".join(f"    {note}" for note in self.notes) or "    none: what prints or runs the step is to blame"
         shown = textwrap.indent(self.operations, "    ")
-        return f"Rewrite {self.number} of {self.rewrites} changes the results:\n{told}\nIt shows in:\n{shown}"
+        return f"Rewrite {self.number} of {self.rewrites} changes the results:\n{listed}\nIt shows in:\n{shown}"
 
 
 def bisect(

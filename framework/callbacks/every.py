@@ -131,10 +131,10 @@ class Every(Callback):
 
     def _act(self, logs: Logs) -> None:
         found = {f"val_{name}": value for name, value in self._validated().items()}
-        told = {**dict(sorted({**logs, **found}.items())), "step": self.step}
+        noted = {**dict(sorted({**logs, **found}.items())), "step": self.step}
         if self.model.history is not None:
-            self.model.history.by_step.append(dict(told))
-        self._inner.on_epoch_end(self._epoch, told)
+            self.model.history.by_step.append(dict(noted))
+        self._inner.on_epoch_end(self._epoch, noted)
         self._inner.on_epoch_begin(self._epoch)
 
     def _validated(self) -> Logs:

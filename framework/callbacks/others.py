@@ -70,8 +70,8 @@ class RemoteMonitor(Callback):
         import urllib.parse
         import urllib.request  # these are slow to import
 
-        told = {"epoch": epoch, **{name: _plain(value) for name, value in (logs or {}).items()}}
-        text = json.dumps(told)
+        written = {"epoch": epoch, **{name: _plain(value) for name, value in (logs or {}).items()}}
+        text = json.dumps(written)
         kind = "application/json" if self.send_as_json else "application/x-www-form-urlencoded"
         body = text if self.send_as_json else urllib.parse.urlencode({self.field: text})
         headers = {"Content-Type": kind, **(self.headers or {})}

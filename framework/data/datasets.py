@@ -87,9 +87,9 @@ class Dataset(Transformations, PyDataset):
 
     def __repr__(self) -> str:
         classes = "" if self.class_names is None else f", classes {', '.join(self.class_names)}"
-        return f"<Dataset: {self._told()}{classes}>"
+        return f"<Dataset: {self._describe()}{classes}>"
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         size = self._batch_size
         return f"{len(self)} samples" if size is None else f"{len(self)} batches of {size}, {self._count} samples"
 
@@ -149,7 +149,7 @@ class _Derived(Dataset):
         self._source = source
         self.draws_order = source.draws_order
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return f"{len(self)} batches"
 
     def __len__(self) -> int:

@@ -122,13 +122,13 @@ class LayerGraph:
             depths[node] = operation_depths[node.layer] = depth
             for parent in walk.parents(node):
                 depths[parent] = max(depth + 1, depths.get(parent, 0))
-        first_met = dict(walk.first_met)
+        first_seen = dict(walk.first_seen)
         for tensor in self.inputs:
             layer = history(tensor).layer
             if layer not in operation_depths:  # an input that no output needs
                 operation_depths[layer] = 0
-                first_met[layer] = -1
-        return sorted(operation_depths, key=lambda operation: (-operation_depths[operation], first_met[operation]))
+                first_seen[layer] = -1
+        return sorted(operation_depths, key=lambda operation: (-operation_depths[operation], first_seen[operation]))
 
     # --- running --------------------------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ class _Walk:
     def __init__(self, inputs: list[Symbol]) -> None:
         self.inputs = set(inputs)
         self.nodes: list[Node] = []
-        self.first_met: dict[AnyLayer, int] = {}
+        self.first_seen: dict[AnyLayer, int] = {}
         self._finished: set[Node] = set()
 
     def visit(self, output: Tensor) -> None:
@@ -406,7 +406,7 @@ class _Walk:
         node = _node_of(tensor)
         if node in self._finished or any(node is entered for entered, _ in pending):
             return
-        self.first_met.setdefault(node.layer, len(self.first_met))
+        self.first_seen.setdefault(node.layer, len(self.first_seen))
         pending.append((node, [] if self._is_start(node) else node.input_tensors))
 
     def _is_start(self, node: Node) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 
 from ...engine.queues.errors import StateLostError, TaskFailedError
-from .cluster_fit import told
+from .cluster_fit import reason_of
 from .programs import ReplicaPrograms
 
 
@@ -44,7 +44,7 @@ class Applier:
 
     def _give_up(self, error: Exception) -> None:
         """Have all workers hear that a step could not be applied; else the chief would wait for it for ever."""
-        reason = f"a step could not be applied: {told(error)}"
+        reason = f"a step could not be applied: {reason_of(error)}"
         try:
             _give_up(self._programs, error, reason)
         except Exception:  # such as that the connection of this thread alone is lost

@@ -157,7 +157,7 @@ def ends_group(step: int, together: int, steps: int | None) -> bool:
     return (step + 1) % together == 0 or step + 1 == steps
 
 
-def told(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Say what an error says; its type where it says nothing."""
     return str(error) or type(error).__name__
 
@@ -188,4 +188,4 @@ def same(value: object, known: object) -> bool:
     return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()
 
 
-__all__ = ["ClusterFit", "Logs", "ends_group", "plain", "same", "seed_now", "told"]
+__all__ = ["ClusterFit", "Logs", "ends_group", "plain", "reason_of", "same", "seed_now"]

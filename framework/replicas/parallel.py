@@ -31,7 +31,7 @@ from ..saving.checkpointing import TrainingRun
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
 from .buckets import summed
-from .cluster_fit import ClusterFit, Logs, ends_group, plain, same, seed_now, told
+from .cluster_fit import ClusterFit, Logs, ends_group, plain, reason_of, same, seed_now
 from .cut_steps import CutSteps, totals_of_batch
 from .handed_out import HandedOut
 from .optimizer_shards import OptimizerShards
@@ -63,7 +63,7 @@ class ParallelFit(ClusterFit):
         try:
             self._train(epochs)
         except BaseException as error:
-            self._group.abort(told(error))
+            self._group.abort(reason_of(error))
             raise
         finally:
             self.passes.close()
@@ -93,7 +93,7 @@ class ParallelFit(ClusterFit):
         """Trace the step and agree on what all workers need for it, with this worker's `data`."""
         facts: dict[str, Any] = {"data are read by the chief": self._hands_out}
         self._compare(facts if self._hands_out else facts | facts_of_data(self.data))
-        self._seed = self._tell(seed_now())
+        self._seed = self._broadcast(seed_now())
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
         first = self._first_part() if self._shares is None else self._shares.batch(0)
@@ -104,7 +104,7 @@ class ParallelFit(ClusterFit):
             # Replicas of stages draw for microbatches, each by itself.
             self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
         self._compare(facts_of_model(self.model, self.plan.variables))
-        self._order = self._tell(self.plan.order)  # shares of other sizes might make them in another order
+        self._order = self._broadcast(self.plan.order)  # shares of other sizes might make them in another order
         spread = self.strategy.shard == "optimizer"
         self._shards_of_optimizers = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
         slots = {id(slot) for each in self._shards_of_optimizers for slot in each.slots}
@@ -148,7 +148,7 @@ class ParallelFit(ClusterFit):
         logs: Logs = {}
         for epoch in epochs:
             logs = self._epoch(epoch, epochs.stop)
-            if model.stop_training or self._tell(self.passes.exhausted):
+            if model.stop_training or self._broadcast(self.passes.exhausted):
                 break
         for each in self._shards_of_optimizers:
             each.gather(self.strategy.is_chief or model.optimizer.use_ema)
@@ -171,7 +171,7 @@ class ParallelFit(ClusterFit):
         passes = self.passes.position["passes"]
         self._all_validate = all(each == b"1" for each in self._group.gather_bytes(b"1" if self._validate else b"0"))
         message = {"epochs": [epochs.start, epochs.stop], "passes": passes, "history": history.get_state()}
-        begun = self._tell({**message, "seed": seed, "first": first})
+        begun = self._broadcast({**message, "seed": seed, "first": first})
         self._seed_within, self._first = begun["seed"], begun["first"]
         if not self.strategy.is_chief:
             self.data.skip_passes(begun["passes"])
@@ -230,7 +230,7 @@ class ParallelFit(ClusterFit):
             names: of the methods that are called.
         """
         shards = self._shards_of_optimizers
-        if not shards or not self._tell(self.hooks.uses_optimizer(*names)):
+        if not shards or not self._broadcast(self.hooks.uses_optimizer(*names)):
             yield
             return
         for each in shards:
@@ -241,11 +241,11 @@ class ParallelFit(ClusterFit):
 
     def _agreed_logs(self, logs: Logs) -> Logs:
         """Give all workers the chief's logs; before that they join validation, if the chief has begun to share it."""
-        told = self._tell({"logs": logs})
-        if "logs" not in told:
+        shared = self._broadcast({"logs": logs})
+        if "logs" not in shared:
             self.validation(self._epoch_of_validation, GroupWay(self._group))
-            told = self._tell(None)
-        return told["logs"]
+            shared = self._broadcast(None)
+        return shared["logs"]
 
     def _shared_weights(self) -> list[Any]:
         values = {id(v): value for v, value in zip(self._shared, self._before, strict=True)}
@@ -254,7 +254,7 @@ class ParallelFit(ClusterFit):
     def _begin_validation(self, batches: int) -> GroupWay | None:
         if not self._all_validate:
             return None
-        self._tell({"batches": batches})
+        self._broadcast({"batches": batches})
         return GroupWay(self._group)
 
     def _next_shares(self, epoch: int) -> Shares | HandedOut:
@@ -271,10 +271,10 @@ class ParallelFit(ClusterFit):
             return shares
         if self.strategy.is_chief:
             shares = self._shares_of_epoch()
-            self._tell(self._seed)
+            self._broadcast(self._seed)
             self._share_states()
             return shares
-        shares, self._shares, seed = self._shares, None, self._tell(None)
+        shares, self._shares, seed = self._shares, None, self._broadcast(None)
         if not self._share_states():
             self.plan.begin_epoch(epoch)
         return Shares(self.data, self.strategy.shares, seed) if shares is None else shares
@@ -282,7 +282,7 @@ class ParallelFit(ClusterFit):
     def _share_states(self) -> bool:
         """Have all workers draw with the keys that the chief has; return whether they draw by row."""
         if self._axes:
-            *states, own = self._tell([*self.plan.states(), seed_now()])
+            *states, own = self._broadcast([*self.plan.states(), seed_now()])
             self.plan.set_states(states)
             global_generator().state = np.array(own, "int64")
         return bool(self._axes)
@@ -290,9 +290,9 @@ class ParallelFit(ClusterFit):
     def _run_epoch(self, shares: Shares | HandedOut, progress: Progress, first: int) -> int:
         """Make the steps of an epoch, of which some may have been done before; return how many it has."""
         hooks, model = self.hooks, self.model
-        watches = self._tell(hooks.wants_batches("train"))
+        watches = self._broadcast(hooks.wants_batches("train"))
         reads_logs = watches and hooks.reads_batch_logs("train")
-        done, together, steps = first, model.steps_per_execution, self._tell(self.passes.steps)
+        done, together, steps = first, model.steps_per_execution, self._broadcast(self.passes.steps)
 
         def end_group() -> None:
             before, self._done = self._values(), done
@@ -349,7 +349,7 @@ class ParallelFit(ClusterFit):
 
     # --- what the chief sends ---------------------------------------------------------------------------------------
 
-    def _tell(self, message: object) -> Any:
+    def _broadcast(self, message: object) -> Any:
         """Give all workers a value of JSON that the chief has; what others pass does not count."""
         text = json.dumps(message) if self.strategy.is_chief else ""
         return json.loads(self._group.gather_bytes(text.encode())[0])
@@ -368,7 +368,7 @@ class ParallelFit(ClusterFit):
         model, variables = self.model, self._shared
         pairs = zip(variables, before, strict=False)
         changed = [number for number, (v, value) in enumerate(pairs) if not same(v.numpy(), value)]
-        found = self._tell({"changed": changed, "stop": bool(model.stop_training), "logs": logs or {}})
+        found = self._broadcast({"changed": changed, "stop": bool(model.stop_training), "logs": logs or {}})
         model.stop_training = found["stop"]
         self._send(found["changed"])
         return found["logs"]
@@ -378,7 +378,7 @@ class ParallelFit(ClusterFit):
             variable = self._shared[number]
             value = np.asarray(variable.numpy())
             # A vocabulary is text, which has no fixed size.
-            value = self._tell(value.tolist()) if value.dtype.kind == "T" else self._group.broadcast(value, 0)
+            value = self._broadcast(value.tolist()) if value.dtype.kind == "T" else self._group.broadcast(value, 0)
             if not self.strategy.is_chief:
                 variable.assign(value)
 

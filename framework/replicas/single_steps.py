@@ -10,7 +10,7 @@ from ...distribute.strategies.strategy import Strategy
 from ..callbacks.base import CallbackList
 from ..data.adapters import ArrayData, Batch
 from ..training.epochs import Epochs
-from .cluster_fit import Logs, told
+from .cluster_fit import Logs, reason_of
 from .parallel import ParallelFit
 
 
@@ -52,7 +52,7 @@ def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
             model._steps_on_cluster = made
         return made.step_on(BatchData(batch))
     except BaseException as error:
-        strategy.group.abort(told(error))
+        strategy.group.abort(reason_of(error))
         raise
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...distribute.environment import chief_of_launcher, note_end, tell_launcher
+from ...distribute.environment import chief_of_launcher, note_end, notify_launcher
 from ...distribute.restarts import Restarts
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
@@ -32,7 +32,7 @@ from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
 from .alike import check_alike, facts_of_data, facts_of_model
 from .applier import Applier
-from .cluster_fit import Logs, ends_group, plain, seed_now, told
+from .cluster_fit import Logs, ends_group, plain, reason_of, seed_now
 from .handed_out import SuppliedRows, place_of
 from .member import RESTART_SECONDS, ReplicaMember
 from .plan import ReplicaPlan
@@ -151,7 +151,7 @@ class ReplicaFit(ReplicaMember):
         if not self._restarts.take():
             error.add_note(f"Training was restored {self.strategy.max_restarts} times within an hour: max_restarts.")
             return False
-        _logger.warning("Training goes on from its last backup: %s", told(error))
+        _logger.warning("Training goes on from its last backup: %s", reason_of(error))
         return True
 
     def _check_leads(self) -> None:
@@ -169,7 +169,7 @@ class ReplicaFit(ReplicaMember):
             if not isinstance(error, TaskFailedError):
                 note_end()  # before others learn of it
             chief = self.strategy.workers[self.strategy.task_index]
-            self.programs.end_all(f"{chief}, which leads the training, has ended it: {told(error)}")
+            self.programs.end_all(f"{chief}, which leads the training, has ended it: {reason_of(error)}")
         else:
             self.programs.leave()
 
@@ -254,7 +254,7 @@ class ReplicaFit(ReplicaMember):
         """Have this worker call the callbacks, and show the progress."""
         strategy, hooks = self.strategy, self.hooks
         strategy.chief_index = strategy.task_index
-        tell_launcher(strategy.task_index)
+        notify_launcher(strategy.task_index)
         _logger.warning("%s leads the training from now on.", strategy.workers[strategy.task_index])
         self._own = [*hooks.callbacks]
         new = [each for each in self.given if each not in hooks.callbacks and not isinstance(each, History)]

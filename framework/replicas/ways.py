@@ -17,7 +17,7 @@ from ...engine.graph import Graph, Placeholder, TensorSpec
 from ...engine.graph.scopes import device
 from ...engine.queues.errors import CancelledError
 from ...engine.queues.shared_work import ALONE, DONE, HAND_IN, NONE, SharedWork
-from .cluster_fit import told
+from .cluster_fit import reason_of
 
 if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike
@@ -58,7 +58,7 @@ class GroupWay:
         try:
             data = b"+" + packed(compute(self._group.rank) if self._group.rank < parts else [])
         except Exception as found:  # the others wait for this member's part
-            error, data = found, b"-" + told(found).encode()
+            error, data = found, b"-" + reason_of(found).encode()
         gathered = self._group.gather_bytes(data)
         if error is not None:
             raise error

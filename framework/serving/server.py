@@ -173,11 +173,11 @@ class Server:
     def announce(self, lines: Sequence[str]) -> None:
         """Notify the supervisor of several processes that this one answers, with what it has to print."""
 
-        async def tell() -> None:
+        async def send() -> None:
             if self._member is not None:
                 self._member.announce(lines=list(lines))
 
-        self.on_loop(tell)
+        self.on_loop(send)
 
     def on_loop(self, work: Callable[[], Coroutine[object, None, T]]) -> T:
         """Run a coroutine on the server's event loop, from another thread, and give its result."""

@@ -97,7 +97,7 @@ class ModelVersions:
         if self.is_unloaded:
             self.failed.clear()
             for number in list(self.loaded):
-                self._let_go(number)
+                self._retire(number)
             return
         loop = asyncio.get_running_loop()
         try:
@@ -118,7 +118,7 @@ class ModelVersions:
         self.failed = {number: why for number, why in self.failed.items() if number in wanted}
         if any(number in self.loaded for number in wanted):
             for number in [each for each in self.loaded if each not in wanted]:
-                self._let_go(number, is_replaced=True)
+                self._retire(number, is_replaced=True)
 
     async def _load_or_replace(self, number: int, wanted: Sequence[int], thread: Executor) -> None:
         old = [each for each in self.loaded if each not in wanted] if self.config.replace else []
@@ -176,7 +176,7 @@ class ModelVersions:
         self._metrics.note_loaded(self.name, number, size)
         _log.info("model %r: version %d is served", self.name, number)
 
-    def _let_go(self, number: int, is_replaced: bool = False) -> None:
+    def _retire(self, number: int, is_replaced: bool = False) -> None:
         """Take no more requests for a version; it ends after its last, if it is replaced after its last sequence."""
         served = self.loaded.pop(number)
         if is_replaced and isinstance(served, ServedModel) and served.sequences:
@@ -202,7 +202,7 @@ class ModelVersions:
     async def end(self) -> None:
         """Let all versions go, and wait until their last requests are answered."""
         for number in list(self.loaded):
-            self._let_go(number)
+            self._retire(number)
         for served in self._replaced:
             if served.sequences is not None:
                 served.sequences.forget()

@@ -180,7 +180,7 @@ class ModelProfile:
             f'<td><span class="bar" style="width:{200 * seconds / whole:.0f}px"></span></td></tr>'
             for name, seconds in self.phases().items()
         )
-        return [f"<p>{escape(self._told())}<br>{escape(self._memory())}</p>{warning}", f"<table>{phases}</table>"]
+        return [f"<p>{escape(self._describe())}<br>{escape(self._memory())}</p>{warning}", f"<table>{phases}</table>"]
 
     def _layer_table(self) -> str:
         return table(_TITLES, _rows(self.layers, self.total or 1.0, 0), numbers=4)
@@ -188,7 +188,7 @@ class ModelProfile:
     def _repr_html_(self) -> str:
         return view(*self._html(), self._layer_table())
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         return (
             f"One {self.kind} step of {self.model!r}: {_ms(self.seconds)} ms (median of {self.steps.runs}); "
             f"with clocks {_ms(self.steps.clocked + self.steps.clocks)} ms"
@@ -196,7 +196,7 @@ class ModelProfile:
 
     def _memory(self) -> str:
         held = f"weights {self.weights_bytes:,} bytes, optimizer {self.optimizer_bytes:,} bytes"
-        return f"{self.steps.told_of_memory()}; {held}"
+        return f"{self.steps.describe_memory()}; {held}"
 
     def __str__(self) -> str:
         total = self.total or 1.0
@@ -208,7 +208,7 @@ class ModelProfile:
         phases = ", ".join(f"{name} {_ms(seconds)}" for name, seconds in self.phases().items())
         warning = [self.warning] if self.warning else []
         ends = [f"in ms: {phases}", self._memory()]
-        return "\n".join([f"{self._told()}:", *warning, title, *lines, *ends]) + "\n"
+        return "\n".join([f"{self._describe()}:", *warning, title, *lines, *ends]) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +359,9 @@ def explain_step(
         with recording() as log:
             program: Any = model._steps[kind].build_anew(batch)
     lines = tuple(_explained(model, program))
-    rows = model._steps[kind].told_of_rows(batch) if kind == "predict" else []
-    told, summary = format_pass_log(log), summary_of(program, log, rows)
-    return ModelExplanation(model.name, kind, program.source, lines, told, summary, program, passes)
+    rows = model._steps[kind].describe_rows(batch) if kind == "predict" else []
+    report, summary = format_pass_log(log), summary_of(program, log, rows)
+    return ModelExplanation(model.name, kind, program.source, lines, report, summary, program, passes)
 
 
 def _check(model: Model, kind: str, what: str) -> None:
@@ -432,8 +432,8 @@ class _Sum:
     bytes: float = 0.0
     inside: dict[str, _Sum] = field(default_factory=dict)
 
-    def told(self, name: str, classes: Mapping[str, str]) -> LayerTime:
-        inner = tuple([own.told(each, classes) for each, own in _in_order(self.inside, classes)])
+    def layer_time(self, name: str, classes: Mapping[str, str]) -> LayerTime:
+        inner = tuple([own.layer_time(each, classes) for each, own in _in_order(self.inside, classes)])
         forward = self.forward + sum(each.forward for each in inner)
         backward = self.backward + sum(each.backward for each in inner)
         size = round(self.bytes) + sum(each.bytes for each in inner)
@@ -451,19 +451,19 @@ def layer_times(model: Model, lines: Iterable[ProfiledLine]) -> tuple[LayerTime,
         The layers that have operations, in their order in the step; then loss, optimizer, metrics, and the rest.
     """
     layers, others = _Sum(), {name: _Sum() for name in (*_OTHERS, _ELSEWHERE)}
-    met: set[str] = set()
+    kinds: set[str] = set()
     for line in lines:
         parts = line.parts or (Part(""),)
         for part in parts:
             own = _layer(layers, model, part.path) if part.kind == "layer" else others[part.kind or _ELSEWHERE]
-            met.add(part.kind or _ELSEWHERE)
+            kinds.add(part.kind or _ELSEWHERE)
             share = line.seconds / len(parts)
             own.backward += share if part.is_backward else 0.0
             own.forward += 0.0 if part.is_backward else share
             own.bytes += line.bytes / len(parts)
     classes = _classes(model)
-    found = [own.told(name, classes) for name, own in _in_order(layers.inside, classes)]
-    return (*found, *[own.told(name, {}) for name, own in others.items() if name in met])
+    found = [own.layer_time(name, classes) for name, own in _in_order(layers.inside, classes)]
+    return (*found, *[own.layer_time(name, {}) for name, own in others.items() if name in kinds])
 
 
 def _layer(layers: _Sum, model: Model, path: str) -> _Sum:
@@ -503,11 +503,11 @@ def _explained(model: Model, program: Any) -> Generator[ExplainedLine]:
         operation = origin.operation
         location = operation.location
         parts = () if location is None else location.parts
-        whose = tuple(dict.fromkeys(told for told in (_told(model, part) for part in parts) if told))
+        whose = tuple(dict.fromkeys(name for name in (_describe(model, part) for part in parts) if name))
         yield ExplainedLine(number, text, operation.name, whose, "" if location is None else str(location))
 
 
-def _told(model: Model, part: Part) -> str:
+def _describe(model: Model, part: Part) -> str:
     name = "/".join(_names(model, part.path)) if part.kind == "layer" else part.kind
     return f"{name}, backward" if name and part.is_backward else name
 

@@ -114,9 +114,9 @@ class StepPrograms:
         specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
         return compile_step(self._build, batch.layout, specs, self._remote())
 
-    def told_of_rows(self, batch: Batch | None = None) -> list[str]:
+    def describe_rows(self, batch: Batch | None = None) -> list[str]:
         """Say whether rows of batches can be computed together: of a step for a batch, or like the latest one's."""
-        from ...engine.session.explanation import told_of_rows
+        from ...engine.session.explanation import describe_rows
 
         if batch is not None:
             kind = (batch.layout, [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves])
@@ -133,7 +133,7 @@ class StepPrograms:
             )
         except Exception as error:
             return [f"rows: the step can't be built for batches of any size: {type(error).__name__}: {error}"]
-        return told_of_rows(graph, fetches, feeds)
+        return describe_rows(graph, fetches, feeds)
 
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...engine import ops
-from ...engine.control_flow.outside import lies_inside, total_outside
+from ...engine.control_flow.outside import is_within, total_outside
 from ...engine.graph import Graph, Region, Symbol
 from ...engine.graph.graph import get_default_graph
 from ...engine.graph.provenance import Location
@@ -85,7 +85,7 @@ def losses_within(graph: Graph, layers: Iterable[Layer]) -> list[TensorLike | Lo
         for loss in layer._added_losses:
             if not isinstance(loss, Symbol) or graph.sees(loss):
                 found.append(loss)
-            elif lies_inside(graph, loss):
+            elif is_within(graph, loss):
                 total = total_outside(graph, loss)
                 found.append(LostLoss(layer.name, loss.operation.location) if total is None else total)
     return found

@@ -62,8 +62,8 @@ class ShapePrograms:
     def _log_miss(self, specs: Specs) -> None:
         if self._seen and is_logged("trace", INFO):
             names = [f"array {number}" for number in range(len(specs))]
-            told = changes_of(names, self._seen[-1], specs)
-            log("trace", INFO, "%s is traced again (trace %d): %s", self._name, len(self._seen) + 1, told)
+            changes = changes_of(names, self._seen[-1], specs)
+            log("trace", INFO, "%s is traced again (trace %d): %s", self._name, len(self._seen) + 1, changes)
 
     def _relax(self, specs: Specs, exact: Compile) -> Callable[..., object]:
         joined = specs

@@ -20,7 +20,7 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ParameterServer, Server, cluster_from_environment
-from anabranch.distribute.environment import tell_launcher
+from anabranch.distribute.environment import notify_launcher
 from anabranch.engine.checkpoint.folders import Folder
 from anabranch.framework.saving.checkpointing import read_backup
 
@@ -405,9 +405,9 @@ def test_who_is_started_again_asks_the_launcher_which_worker_leads(
             return made.is_chief
 
     assert is_chief(), "nobody has taken over"
-    tell_launcher(1)
+    notify_launcher(1)
     assert not is_chief()
-    tell_launcher(0)
+    notify_launcher(0)
     assert is_chief()
 
 

@@ -35,13 +35,13 @@ class Halves(Later):
         return value
 
 
-def store(variable: ab.Variable, meanwhile: Any = lambda: None, is_let_go: bool = True) -> Later | None:
+def store(variable: ab.Variable, meanwhile: Any = lambda: None, is_taken_out: bool = True) -> Later | None:
     """Keep the value as its halves, and call a function while these are made."""
 
     def make(array: Any, known: Later | None) -> tuple[Later, bool]:
         form = Halves(array)
         meanwhile()
-        return form, is_let_go
+        return form, is_taken_out
 
     with variable.lock:
         return variable.store_as(make)

@@ -296,12 +296,12 @@ def test_a_function_for_later_is_compiled_by_another_thread_and_loaded_by_its_fi
 def test_what_is_known_is_on_the_disk_or_being_compiled(tmp_path: Path) -> None:
     library = Library(tmp_path)
     assert library.usable
-    assert not library.knows("squares")
+    assert not library.contains("squares")
     library.prepare("squares", text)
-    assert library.knows("squares")
+    assert library.contains("squares")
     library.load("squares", text)
-    assert library.knows("squares")
-    assert not library.knows("other squares")
+    assert library.contains("squares")
+    assert not library.contains("other squares")
 
 
 def _sum_kernel(terms: int) -> KernelSpec:

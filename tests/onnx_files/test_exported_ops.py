@@ -50,12 +50,12 @@ def arrays_of(sample: Sample) -> list[Any]:
 
 
 def parts_of(array: Any) -> list[Any]:
-    """What a file takes or gives for an array: of complex numbers the two parts."""
+    """Return what a file takes or gives for an array: of complex numbers the two parts."""
     return [array] if array.dtype.kind != "c" else [np.real(array), np.imag(array)]
 
 
 def fed_tensors(graph: Graph, arrays: list[Any], opened: bool) -> tuple[list[Any], list[Any]]:
-    """A tensor for each array, and the placeholders of their parts, in order."""
+    """Return a tensor for each array, and the placeholders of their parts, in order."""
     tensors: list[Any] = []
     placeholders: list[Any] = []
     for array in arrays:

@@ -1,4 +1,4 @@
-"""Docstrings open with a verb or a name; docstrings, comments and messages use the terms of docs/glossary.md.
+"""Docstrings open with a verb or a name; names, docstrings, comments and messages use docs/glossary.md's terms.
 
 In the package, a docstring of a function or method opens with one of `VERBS`; a verb that is missing there is added.
 That of a class, property or module may open with a name.
@@ -49,6 +49,8 @@ FUNCTION = re.compile(
     re.MULTILINE | re.VERBOSE,
 )
 RETIRED = re.compile(r"\b(tells?|told|met|meets?|knows?|anew|lies?|had rather)\b", re.IGNORECASE)
+
+RETIRED_IN_NAMES = re.compile(r"(?<![a-z])(?:told|tells?|met|knows|lies?|let_go)(?![a-z])", re.IGNORECASE)
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
@@ -109,6 +111,19 @@ def retired_in_messages(source: str) -> list[str]:
     return [f"{line}: {word}" for line, text in messages(source) for word in RETIRED.findall(text)]
 
 
+def retired_in_names(source: str) -> list[str]:
+    """Return the names of variables, functions and attributes with retired words, each with its line."""
+    if not RETIRED_IN_NAMES.search(source):  # so that few files have to be read token by token
+        return []
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    return [
+        f"{token.start[0]}: {token.string}"
+        for before, token in zip([tokens[0], *tokens], tokens, strict=False)
+        if token.type == tokenize.NAME and RETIRED_IN_NAMES.search(token.string)
+        if not (before.string == "." and token.string == "tell")  # the place in a file
+    ]
+
+
 def sources(folder: str) -> dict[str, str]:
     paths = ROOT.glob("*.py") if folder == "." else (ROOT / folder).rglob("*.py")
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted(paths)}
@@ -136,12 +151,19 @@ def test_messages_use_the_words_of_the_field(folder: str):
     assert {name: found for name, source in sources(folder).items() if (found := retired_in_messages(source))} == {}
 
 
+@pytest.mark.parametrize("folder", [".", *[folder for folder in FOLDERS if folder != "tests"]])
+def test_names_use_the_words_of_the_field(folder: str):
+    assert {name: found for name, source in sources(folder).items() if (found := retired_in_names(source))} == {}
+
+
 def test_what_is_looked_for_is_found():
     source = 'def f():\n    """Whether it is."""\n    # nobody knows\n\n\ndef g():\n    """Return what it is."""\n'
     assert headless(source) == ["1: Whether it is."]
     assert retired(source) == ["3: knows"]
     source = 'def f(x):\n    """It lies."""\n    told = {"lies": x}\n    raise ValueError(f"x={x} lies outside.")\n'
     assert retired_in_messages(source) == ["4: lies"]
+    assert retired_in_names(source) == ["3: told"]
+    assert retired_in_names("file.tell()\nclient.tell(is_told_of)\n") == ["2: is_told_of"]
 
 
 def test_functions_without_a_verb_are_found():

@@ -33,7 +33,7 @@ class KernelOfAnySizes(KernelWithEntry):
 
     def first_size(self, position: int) -> int:
         """Return the position of an operand's first dimension among the sizes."""
-        return sum((operand.rank or 0) * (2 if operand.lies_apart else 1) for operand in self.operands[:position])
+        return sum((operand.rank or 0) * (2 if operand.is_strided else 1) for operand in self.operands[:position])
 
     @property
     def failed(self) -> int:

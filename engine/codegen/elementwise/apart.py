@@ -47,7 +47,7 @@ class KernelsApart:
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
         outputs = [TensorSpec(shape, dtype) for dtype in self._results]
         apart = tuple(
-            k for k, (spec, steps) in enumerate(zip(inputs, strides, strict=True)) if _lies_apart(spec, steps, shape)
+            k for k, (spec, steps) in enumerate(zip(inputs, strides, strict=True)) if _is_strided(spec, steps, shape)
         )
         if not apart or 1 in shape:
             return None
@@ -88,7 +88,7 @@ def copied_by_rows(value: Any, dtype: Any) -> Any:
     return made if _copies(dtype).run((rows.shape,), (rows,), (made.reshape(rows.shape),)) else None
 
 
-def _lies_apart(spec: TensorSpec, strides: Shape, shape: Shape) -> bool:
+def _is_strided(spec: TensorSpec, strides: Shape, shape: Shape) -> bool:
     """Test whether an operand is a matrix of the shape of the result, with gaps between its rows."""
     size = int(spec.dtype.itemsize)
     if spec.shape != shape or len(shape) != 2:

@@ -101,8 +101,8 @@ class BoundKernel:
         """
         refits.note()
         if is_logged("fallback"):
-            told = ", ".join(map(describe_value, operands))
-            log("fallback", DEBUG, "operands of a kernel are copied to another layout before it runs: %s", told)
+            described = ", ".join(map(describe_value, operands))
+            log("fallback", DEBUG, "operands of a kernel are copied to another layout before it runs: %s", described)
         count = len(operands)
         found = [
             dtype.type(value) if operand.rank is None else fitted(value, dtype)

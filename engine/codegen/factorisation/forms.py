@@ -146,7 +146,7 @@ def _slogdet(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     for value in (pivots, *made):
         function.release(value)
     for value in found:
-        function.let_go(value)
+        function.disown(value)
     return found
 
 
@@ -346,7 +346,7 @@ def _by_matrices(context: Context, value: Value, target: Array, each: Callable[[
         a = _Matrix(function, source.kind, copy.pointer, (size, size))
         each(a, _Matrix(function, target.kind, into, (size, columns)))
     function.release(copy)
-    function.let_go(target)
+    function.disown(target)
     return target
 
 

@@ -55,7 +55,7 @@ class WindowKernel(KernelOfAnySizes):
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        updates = Operand(self.word, self.rank, lies_apart=True)
+        updates = Operand(self.word, self.rank, is_strided=True)
         return updates, Operand(self.index, 1), Operand(self.word, self.rank, (), True)
 
     def print_run(self, name: str) -> str:

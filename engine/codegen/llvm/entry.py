@@ -40,7 +40,7 @@ class Operand:
         rank: the rank of the array, or None for a NumPy scalar.
         steps: for each loop, whether the operand advances (True) or is broadcast (False).
         is_written: whether it is an output.
-        lies_apart: its rows may be anywhere: instead of contiguity, its strides have to be those in the table.
+        is_strided: its rows may be anywhere: instead of contiguity, its strides have to be those in the table.
         has_step: it is a matrix whose rows are contiguous, and any distance apart, such as columns of a wider one. The
             run function gets that distance, in elements: ``i64 %r{k}`` for operand k, behind all pointers.
     """
@@ -49,7 +49,7 @@ class Operand:
     rank: int | None
     steps: tuple[bool, ...] = ()
     is_written: bool = False
-    lies_apart: bool = False
+    is_strided: bool = False
     has_step: bool = False
 
     @property
@@ -142,13 +142,13 @@ def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
     """Return the start of a kernel's table, in order: (kind, operand, axis). The numbers follow.
 
     Kinds: "array" (address of NumPy's array type), "type" (address of the dtype or scalar type) of an operand, "dim" of
-    an operand, and "step" (bytes) of one that `lies_apart`.
+    an operand, and "step" (bytes) of one that `is_strided`.
     """
     layout = [("array", 0, 0)]
     for position, operand in enumerate(operands):
         layout.append(("type", position, 0))
         layout.extend(("dim", position, axis) for axis in range(operand.rank or 0))
-        if operand.lies_apart:
+        if operand.is_strided:
             layout.extend(("step", position, axis) for axis in range(operand.rank or 0))
     return layout
 
@@ -230,7 +230,7 @@ def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
 
     The table is laid out by `open_table_layout`. The run function is ``void @{name}_run(ptr %d0, ..., ptr
     %sizes)``, where the dimensions of all operands stand one after the other; behind those of an operand that
-    `lies_apart` are its strides, in bytes. Behind all it puts another number than 0 if it could not do its work: the
+    `is_strided` are its strides, in bytes. Behind all it puts another number than 0 if it could not do its work: the
     entry returns that.
     """
     lines = [f"define i32 @{name}(i64 %table, {', '.join(f'i64 %o{k}' for k in range(len(operands)))}) {{"]
@@ -246,7 +246,7 @@ def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
     places = [
         (k, kind, axis)
         for k, operand in enumerate(operands)
-        for kind in (kinds if operand.lies_apart else ("dims",))
+        for kind in (kinds if operand.is_strided else ("dims",))
         for axis in range(operand.rank or 0)
     ]
     count = len(places)
@@ -311,7 +311,7 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
     dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
     rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
     flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
-    needed = ALIGNED if operand.lies_apart or operand.has_step else C_CONTIGUOUS_ALIGNED
+    needed = ALIGNED if operand.is_strided or operand.has_step else C_CONTIGUOUS_ALIGNED
     needed |= WRITEABLE if operand.is_written else 0
     lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
     return [
@@ -328,7 +328,7 @@ def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
     checks = _print_sizes(lines, k, operand.rank, "dim", DIMENSIONS_OFFSET)
     if operand.has_step:
         return [*checks, _print_step(lines, k, operand)]
-    return checks + (_print_sizes(lines, k, operand.rank, "step", STRIDES_OFFSET) if operand.lies_apart else [])
+    return checks + (_print_sizes(lines, k, operand.rank, "step", STRIDES_OFFSET) if operand.is_strided else [])
 
 
 def _print_step(lines: list[str], k: int, operand: Operand) -> str:

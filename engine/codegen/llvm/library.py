@@ -179,7 +179,7 @@ class Library:
             machine_code = self._emit(name, text(), self._at_most(effort))
         return self._load(machine_code)
 
-    def knows(self, key: str) -> bool:
+    def contains(self, key: str) -> bool:
         """Test whether the object code of a module is on the disk, or is being compiled."""
         name = self._named(key)
         return name in self._coming or self._files.has(name)
@@ -275,8 +275,8 @@ class Library:
             sys.stderr.write(f"; {name} ({effort.name})\n{text}\n")
         began = time.perf_counter()
         machine_code = self._compiler.emit(declarations() + threading + text, effort)
-        told = "kernels were not among the object files that are kept: compiled in %.0f ms, %s bytes of code, as %s"
-        log("cache", DEBUG, told, (time.perf_counter() - began) * 1e3, f"{len(machine_code):,}", name)
+        words = "kernels were not among the object files that are kept: compiled in %.0f ms, %s bytes of code, as %s"
+        log("cache", DEBUG, words, (time.perf_counter() - began) * 1e3, f"{len(machine_code):,}", name)
         self._files.write(name, machine_code)
         return machine_code
 

@@ -87,7 +87,7 @@ def prepare(dtype: str) -> None:
 
 def is_compiled(dtype: str) -> bool:
     """Test whether the functions for a dtype are compiled, or will be soon."""
-    return library.knows(_key(tiles(dtype)))
+    return library.contains(_key(tiles(dtype)))
 
 
 def _key(known: Tiles) -> str:

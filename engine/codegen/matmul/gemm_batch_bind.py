@@ -86,11 +86,11 @@ class _Plan:
     numbers: list[int]
     is_swapped: bool
 
-    def kernel(self, specs: Sequence[TensorSpec], lies_apart: bool) -> PrintedKernel:
+    def kernel(self, specs: Sequence[TensorSpec], is_strided: bool) -> PrintedKernel:
         """Return the kernel for operands and a result of some specs, whose operands may have strides of their own."""
         ranks = [len(spec.shape or ()) for spec in specs]
         element = gemm.ELEMENTS[name_of(specs[0].dtype)]
-        return _kernel(element, (ranks[0], ranks[1], ranks[2]), self.is_swapped, len(self.numbers), lies_apart)
+        return _kernel(element, (ranks[0], ranks[1], ranks[2]), self.is_swapped, len(self.numbers), is_strided)
 
 
 def bind_batch(operation: Operation) -> BoundKernel | None:
@@ -204,7 +204,7 @@ def _address(form: BatchForm) -> int:
 
 
 def _kernel(
-    element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers: int, lies_apart: bool
+    element: str, ranks: tuple[int, int, int], is_swapped: bool, numbers: int, is_strided: bool
 ) -> PrintedKernel:
     """Return a kernel that calls the function whose address is its first number."""
     first, second = ("%d1", "%d0") if is_swapped else ("%d0", "%d1")
@@ -217,7 +217,7 @@ def _kernel(
         "  ret void\n}\n"
     )
     *taken, made = ranks
-    operands = (*[Operand(element, rank, lies_apart=lies_apart) for rank in taken], Operand(element, made, (), True))
+    operands = (*[Operand(element, rank, is_strided=is_strided) for rank in taken], Operand(element, made, (), True))
     return PrintedKernel(operands, numbers, text)
 
 

@@ -271,7 +271,7 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     for variable, value in zip(variables, results.values(), strict=True):
         variable.close(value)
     for value in results.values():
-        function.let_go(value)
+        function.disown(value)
     return results
 
 
@@ -447,7 +447,7 @@ class _Joined:
         for inside in self._insides:
             inside.close()
         for value in found.values():
-            function.let_go(value)
+            function.disown(value)
         return found
 
 

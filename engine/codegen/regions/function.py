@@ -324,7 +324,7 @@ class Function(Builder):
             if buffer.users == 0:
                 self._give_back(buffer)
 
-    def let_go(self, value: Value) -> None:
+    def disown(self, value: Value) -> None:
         """Remove one user, but give nothing back: whoever takes the value holds it in turn."""
         for buffer in buffers_of(value):
             buffer.users -= 1

@@ -85,7 +85,7 @@ class _Steps:
         for k in self.made:
             self.function.release(self.values[k])
         for value in results:
-            self.function.let_go(value)
+            self.function.disown(value)
         return results
 
     def _value_of(self, number: int) -> int:

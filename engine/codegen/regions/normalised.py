@@ -57,7 +57,7 @@ class _Normalised:
         for value in self._made:
             if value is not result:
                 self.function.release(value)
-        self.function.let_go(result)
+        self.function.disown(result)
         return [result]
 
     def _keep(self, value: Value) -> _Plain:

@@ -112,7 +112,7 @@ def native_regions(
         is_free = operation in outermost and seconds >= machine_profile().lock_seconds and not plan.variables
         regions[operation] = NativeRegion(plan, seconds, is_free)
     _compile(list(regions.values()))
-    _tell(regions)
+    _note_regions(regions)
     return regions
 
 
@@ -394,7 +394,7 @@ def _reason(error: UnsupportedError | TooLargeError) -> str:
     return f"{name!r}{place} has no native form{what}"
 
 
-def _tell(regions: Mapping[Operation, NativeRegion]) -> None:
+def _note_regions(regions: Mapping[Operation, NativeRegion]) -> None:
     """Say what is machine code as a whole."""
     for operation, region in regions.items():
         plan = region.plan

@@ -35,7 +35,7 @@ class Later:
         """
         raise NotImplementedError(f"{type(self).__name__} must define compute().")
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let go what only `compute` needs: the variable has the array."""
 
 
@@ -57,7 +57,7 @@ class Given(Later):
     def compute(self) -> Any:
         return self._array
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._array = None
 
 

@@ -34,7 +34,7 @@ from .keras_options import KerasOptions, checked_aggregation, checked_name
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
-from .writing_rows import Held, give_back, hold_if_free, lending, let_go
+from .writing_rows import Held, give_back, hold_if_free, lending, take_out
 
 
 def _references(holder: Any) -> int:
@@ -234,8 +234,8 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
             return None
         try:
             array = self._lent()
-            form, is_let_go = make(array, self._first)
-            if not is_let_go or let_go(self, array):
+            form, is_taken_out = make(array, self._first)
+            if not is_taken_out or take_out(self, array):
                 self._first = form
         finally:
             give_back(self, held)
@@ -272,7 +272,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
                         self._is_lent = True
                         lending.count += 1
                     array = self.__dict__.setdefault("_value", array)  # unless somebody has assigned one meanwhile
-                    first.let_go()
+                    first.release()
                     return array
             return self._value  # which another thread has computed, or has taken to write in it
 

@@ -128,7 +128,7 @@ def hold_if_free(variable: Variable) -> Held | None:
     return own if vars(variable).setdefault("_held", own) is own else None
 
 
-def let_go(variable: Variable, array: Any) -> bool:
+def take_out(variable: Variable, array: Any) -> bool:
     """Take its array out of a variable that this thread holds; False if another one was assigned meanwhile."""
     fields = vars(variable)
     found = fields.pop("_value", None)
@@ -163,4 +163,4 @@ def _is_plain(array: Any) -> bool:
 
 _, _ALONE = _taken({"_value": np.zeros(1)}, Held())  # Python versions count differently
 
-__all__ = ["Held", "give_back", "hold_if_free", "lending", "let_go", "memory_of", "row_writes", "write_in_memory"]
+__all__ = ["Held", "give_back", "hold_if_free", "lending", "memory_of", "row_writes", "take_out", "write_in_memory"]

@@ -161,10 +161,10 @@ class ReadLaidOut(Op):
         """Return the layout of a matrix, which may be one that is there already, and whether the matrix is let go."""
         if not isinstance(known, LaidOut) or known.array is not array or known.panels != self.panels:
             return LaidOut(self.panels, array), True
-        is_let_go = known.is_rarely_computed
-        if is_let_go:
+        is_taken_out = known.is_rarely_computed
+        if is_taken_out:
             known.array = None
-        return known, is_let_go
+        return known, is_taken_out
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return ()

@@ -111,7 +111,7 @@ def recording() -> Generator[PassLog]:
 
 
 def _note(pass_name: str, operation: Operation | None, text: Text) -> Note:
-    told = text if isinstance(text, str) else text()
+    words = text if isinstance(text, str) else text()
     if operation is None:
-        return Note(pass_name, "", None, told)
-    return Note(pass_name, operation.name, operation.location, told)
+        return Note(pass_name, "", None, words)
+    return Note(pass_name, operation.name, operation.location, words)

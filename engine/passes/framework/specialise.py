@@ -528,8 +528,8 @@ def _with_elements(initial: Symbol, spec: Spec, into: Graph) -> Symbol:
         return initial
     if not op.open_shape or not isinstance(spec.element, TensorSpec):
         return initial
-    told = ArrayNew(spec.element, op.size, open_shape=False)
-    return into.adopt(told, source.inputs, (told.infer(),), source).outputs[0]
+    closed = ArrayNew(spec.element, op.size, open_shape=False)
+    return into.adopt(closed, source.inputs, (closed.infer(),), source).outputs[0]
 
 
 def keeps_by_masks(body: Region) -> bool:

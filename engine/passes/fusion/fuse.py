@@ -81,7 +81,7 @@ def _fuse_block(
         rewrites = [each.in_block(graph, operations) for each in found]
     replaced: dict[Operation, Operation] = {}
     for rewrite in rewrites:
-        rewrite.tell()
+        rewrite.note_groups()
         replaced.update(rewrite.apply())
     if replaced:
         reorder(graph, replaced)
@@ -248,7 +248,7 @@ class _Rewrite:
         self.fused = Operation(graph, op, inputs, specs, last.name, last.device, (), location)
         self.fused.index = last.index
 
-    def tell(self) -> None:
+    def note_groups(self) -> None:
         """Note what became one kernel, and what of it are reductions."""
         if not is_recording():
             return

@@ -40,7 +40,7 @@ _LARGE = 1 << 26  # bytes: products of all iterations that take more stay where 
 def compute_before(loop: LoopView) -> bool:
     """Batch, before the loop, what needs no recurrence."""
     if loop.trips is None:
-        _tell(loop, "the number of iterations is not known before the loop starts")
+        _note_reason(loop, "the number of iterations is not known before the loop starts")
         return False
     if loop.known_trips in (0, 1):
         return False
@@ -49,7 +49,7 @@ def compute_before(loop: LoopView) -> bool:
     return (not rising.is_all and _Group(loop, -1).move()) or is_moved
 
 
-def _tell(loop: LoopView, why: str) -> None:
+def _note_reason(loop: LoopView, why: str) -> None:
     if not is_recording():
         return
     for operation in loop.needed:

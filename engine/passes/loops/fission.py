@@ -142,7 +142,7 @@ def _rewrite(loop: LoopView, reassociate: bool) -> None:
                 loop.finish()
             count_rewrite()
     if is_recording():
-        _tell_kept(loop)
+        _note_kept(loop)
 
 
 @lru_cache(maxsize=256)
@@ -151,7 +151,7 @@ def _with_work(kinds: frozenset[type[Op]]) -> frozenset[int]:
     return frozenset([number for number, rewrite in enumerate(REWRITES) if is_kind_among(kinds, *rewrite.of)])
 
 
-def _tell_kept(loop: LoopView) -> None:
+def _note_kept(loop: LoopView) -> None:
     """Say of the products that stay which value keeps them inside."""
     for operation in loop.needed:
         if is_heavy(operation) and operation.graph is loop.body:

@@ -100,13 +100,13 @@ def _loop(op: While, node: Operation, given: Sequence[State]) -> list[State]:
         if held is not None:  # rows, or their number, decide how often the loop runs
             return [held if isinstance(held, Mixed) else mixed(node)] * len(node.outputs)
         body = _within(op.body, carried, captured[tested:])
-        after = [_met(node, old, body[result]) for old, result in zip(carried, op.body.results, strict=True)]
+        after = [_joined(node, old, body[result]) for old, result in zip(carried, op.body.results, strict=True)]
         if after == carried:
             return [*carried, None]
         carried = after
 
 
-def _met(node: Operation, before: State, after: State) -> State:
+def _joined(node: Operation, before: State, after: State) -> State:
     """Return the state of a loop variable that has the one at first and the other later on."""
     if before == after or isinstance(before, Mixed):
         return before

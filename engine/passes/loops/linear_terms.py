@@ -164,8 +164,8 @@ class _Accumulation:
         if len(differing) != 1 or differing[0] not in operation.op.linear_in:
             return None
         step = _Step(operation, differing[0])
-        lies_together = on_one_device([operation, self.parameter.operation, step.source.operation])
-        return step if lies_together and _is_plain(operation.op, step.source, tensor) else None
+        are_together = on_one_device([operation, self.parameter.operation, step.source.operation])
+        return step if are_together and _is_plain(operation.op, step.source, tensor) else None
 
     def _cost(self, tensor: Symbol, steps: Sequence[_Step]) -> float:
         """Estimate how long an iteration takes that applies `steps` and adds up `tensor`, in elements that go by.

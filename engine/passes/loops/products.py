@@ -87,8 +87,8 @@ def _merge_shared(loop: LoopView) -> bool:
     changed = False
     for group in groups.values():
         products = [match["product"] for match in group]
-        lies_together = on_one_device([o for each in products for o in (each, each.inputs[1].operation)])
-        if len(group) > 1 and lies_together:
+        are_together = on_one_device([o for each in products for o in (each, each.inputs[1].operation)])
+        if len(group) > 1 and are_together:
             _merge_group(loop, group, products)
             changed = True
     return changed

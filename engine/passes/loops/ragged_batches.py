@@ -95,11 +95,11 @@ def _rewrite_all(place: Place) -> bool:
     if is_recording():
         for loop in loops:
             if loop not in kept:
-                _tell_arithmetic(loop)
+                _note_arithmetic(loop)
     return any(changed)
 
 
-def _tell_arithmetic(node: Operation) -> None:
+def _note_arithmetic(node: Operation) -> None:
     """Log why all rows are computed of a loop that keeps states by numbers, and by no choice."""
     assert isinstance(node.op, While)
     body = node.op.body

@@ -161,7 +161,7 @@ class _Sum:
             return False
         term = _added_to(parameter, update)
         is_one = loop.uses.get(term) == 1 and term.operation.graph is loop.body and term.spec == parameter.spec
-        if not is_one or not self._lies_together(update, term):
+        if not is_one or not self._are_on_one_device(update, term):
             return False
         total = self._total(term)
         if total is None:
@@ -177,7 +177,7 @@ class _Sum:
         loop.is_stale = True
         return True
 
-    def _lies_together(self, update: Operation, term: Symbol) -> bool:
+    def _are_on_one_device(self, update: Operation, term: Symbol) -> bool:
         # A shape may come from anywhere.
         summed: list[Symbol] = []
         for operation in _pieces(term.operation):

@@ -309,22 +309,22 @@ class _Rewriting:
             if copy is not None:
                 copy.name = _name_again(copy.name)
         if is_recording():
-            self._tell(wanted, operations)
+            self._note(wanted, operations)
         self._take_places({tensor: copied.tensors[tensor] for tensor in wanted}, reads, region, set(new))
         for around in built:
             _close(around)
         _note_recomputed(region, wanted)
 
-    def _tell(self, wanted: Sequence[Symbol], operations: Sequence[Operation]) -> None:
+    def _note(self, wanted: Sequence[Symbol], operations: Sequence[Operation]) -> None:
         size, count = sum([static_bytes(tensor.spec) for tensor in wanted]), len(operations)
         by = f"by {count} {'operation' if count == 1 else 'operations'}"
         for tensor in wanted:
             kept = static_bytes(tensor.spec)
-            told = f"{kept:,} bytes an iteration" if kept else "its bytes depend on what is fed"
-            note_change("recompute", tensor.operation, f"is computed again in the backward loop, not kept: {told}")
+            words = f"{kept:,} bytes an iteration" if kept else "its bytes depend on what is fed"
+            note_change("recompute", tensor.operation, f"is computed again in the backward loop, not kept: {words}")
         if len(wanted) > 1:
-            told = f"{len(wanted)} values are computed again {by}, so that {size:,} bytes an iteration are not kept"
-            note_change("recompute", self.node, told)
+            words = f"{len(wanted)} values are computed again {by}, so that {size:,} bytes an iteration are not kept"
+            note_change("recompute", self.node, words)
 
     def _needed(self, wanted: Iterable[Symbol]) -> list[Operation]:
         """Return the operations that must run again for `wanted`, in program order."""

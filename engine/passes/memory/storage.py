@@ -61,7 +61,7 @@ def plan_buffers(
     return plan
 
 
-def tell_buffers(
+def note_buffers(
     plan: Mapping[Symbol, Buffer],
     in_slots: Mapping[Symbol, Operation],
     in_rows: Iterable[Symbol],
@@ -79,14 +79,14 @@ def tell_buffers(
         buffer = plan[result]
         into = [] if buffer.operand is None else [f"over {buffer.operand.operation.name!r}"]
         into += [] if buffer.variable is None else [f"into variable {buffer.variable.name!r}"]
-        _tell_place(result, f"is written {', '.join(into)}")
+        _note_place(result, f"is written {', '.join(into)}")
     for result in [tensor for tensor in in_slots if tensor.operation not in apart]:
-        _tell_place(result, f"is computed in its element of the TensorArray that {in_slots[result].name!r} writes")
+        _note_place(result, f"is computed in its element of the TensorArray that {in_slots[result].name!r} writes")
     for result in [tensor for tensor in in_rows if tensor.operation not in apart]:
-        _tell_place(result, "is recorded in the rows of one array, not as arrays to be stacked")
+        _note_place(result, "is recorded in the rows of one array, not as arrays to be stacked")
 
 
-def _tell_place(tensor: Symbol, text: str) -> None:
+def _note_place(tensor: Symbol, text: str) -> None:
     note_change("memory", tensor.operation, f"{text}: {_bytes_text(tensor)}")
 
 
