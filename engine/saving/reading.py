@@ -125,7 +125,7 @@ class _GraphReader:
         try:
             make: Any = cls
             return make(**{name: self._values.read(value, cls) for name, value in found.items()})
-        except (TypeError, ValueError) as error:
+        except (TypeError, SavedGraphError) as error:
             raise SavedGraphError(f"{what}, which can't be made again from its attributes: {error}.") from error
 
     def _check(self, op: Op, description: Any, inputs: list[Symbol], specs: tuple[Spec, ...]) -> None:
