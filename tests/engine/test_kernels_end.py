@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.long_kernels import LONG_KERNELS, step_of
 from shared.symbols import symbol_of
+from shared.waiting import PATIENCE
 
 import anabranch as ab
 from anabranch.engine.codegen.host import threads
@@ -23,31 +26,6 @@ from anabranch.engine.queues.errors import CancelledError, DeadlineExceededError
 from anabranch.engine.queues.stops import Stop
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
-
-Build = Callable[..., Any]
-_CASES: dict[str, tuple[Build, tuple[tuple[int, ...], ...]]] = {
-    "product": (lambda a, b: a @ b, ((700, 500), (500, 700))),
-    "large product": (lambda a, b: a @ b, ((600, 1000), (1000, 600))),
-    "products of a stack": (lambda a, b: a @ b, ((40, 60, 64), (40, 64, 60))),
-    "elementwise": (lambda x: ab.ops.tanh(x) * ab.ops.exp(x), ((400, 500),)),
-    "rows": (lambda x: ab.ops.softmax(x, axis=-1) ** 2, ((2000, 900),)),
-    "convolution": (lambda x, k: ab.ops.conv(x, k), ((4, 30, 30, 8), (5, 5, 8, 24))),
-    "winograd": (lambda x, k: ab.ops.conv(x, k), ((4, 30, 30, 32), (3, 3, 32, 32))),
-    "depthwise": (lambda x, k: ab.ops.depthwise_conv(x, k), ((4, 40, 40, 64), (3, 3, 64, 1))),
-    "pooling": (lambda x: ab.ops.max_pool(x, 3), ((8, 120, 120, 64),)),
-    "top": (lambda x: ab.ops.top_k(x, 5)[0], ((4000, 300),)),
-}
-
-
-def _step(build: Build, shapes: Sequence[tuple[int, ...]]) -> Callable[[], Any]:
-    generator = np.random.default_rng(5)
-    values = [generator.normal(size=shape).astype("float32") for shape in shapes]
-    with ab.Graph().as_default() as graph:
-        inputs = [ab.placeholder(shape, "float32") for shape in shapes]
-        result = build(*map(symbol_of, inputs))
-    call = ab.Session(graph).make_callable(result, inputs)
-    call(*values)
-    return lambda: call(*values)
 
 
 @contextmanager
@@ -67,9 +45,9 @@ def _raised_by(step: Callable[[], Any], *kinds: type[BaseException]) -> BaseExce
     return None
 
 
-@pytest.mark.parametrize("name", _CASES)
+@pytest.mark.parametrize("name", LONG_KERNELS)
 def test_kernels_end_when_their_step_has_to(name: str) -> None:
-    step, stop = _step(*_CASES[name]), Stop()
+    step, stop = step_of(name), Stop()
     expected = step()
     with _looking_often():
         np.testing.assert_array_equal(step(), expected)
@@ -95,13 +73,15 @@ define void @ask(ptr %counter) {{
   call void @anabranch_end_endable()
   ret void
 }}
-declare i32 @raise(i32)
+declare i32 @getpid()
+declare i32 @kill(i32, i32)
 define void @count_after_signal(ptr %counter, i64 %part) {{
 entry:
   %is_first = icmp eq i64 %part, 0
   br i1 %is_first, label %send, label %done
 send:
-  %failed = call i32 @raise(i32 {int(signal.SIGINT)})
+  %process = call i32 @getpid()
+  %failed = call i32 @kill(i32 %process, i32 {int(signal.SIGINT)})
   br label %done
 done:
   %before = atomicrmw add ptr %counter, i64 1 seq_cst
@@ -153,13 +133,18 @@ def test_calls_that_may_not_be_ended_are_complete() -> None:
 def test_an_interrupt_ends_a_kernel_and_is_raised() -> None:
     """The first part sends the signal to its own process."""
     call, counter = _counting("interrupted")
+
+    def call_and_wait() -> None:
+        call()
+        threading.Event().wait(PATIENCE)  # the signal may arrive behind the last part
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with _looking_often():
             for _ in range(1000):
                 counter[0] = 0
                 with pytest.raises(KeyboardInterrupt):
-                    call()
+                    call_and_wait()
                 if counter[0] < 2 * _PARTS:  # else other threads took all parts before the kernel looked
                     return
     finally:
@@ -170,7 +155,7 @@ def test_an_interrupt_ends_a_kernel_and_is_raised() -> None:
 def test_a_handler_of_signals_may_run_kernels_while_one_looks() -> None:
     """It takes the lock and releases it for kernels of its own, and the one below goes on."""
     call, counter = _counting("ask")
-    step = _step(*_CASES["product"])
+    step = step_of("product")
     expected, found = step(), list[Any]()
     before = signal.getsignal(signal.SIGALRM)
     signal.signal(signal.SIGALRM, lambda *_: found.append(step()))

@@ -7,54 +7,28 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
-from shared.symbols import symbol_of
+from shared.long_kernels import LONG_KERNELS, step_of
 
-import anabranch as ab
 from anabranch.engine.codegen.host import threads
 from anabranch.engine.codegen.llvm.library import library
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 
-Build = Callable[..., Any]
 _NEVER = 1e6  # seconds
-_CASES: dict[str, tuple[Build, tuple[tuple[int, ...], ...]]] = {
-    "product": (lambda a, b: ab.ops.sum(a @ b), ((700, 500), (500, 700))),
-    "large product": (lambda a, b: ab.ops.sum(a @ b), ((600, 1000), (1000, 600))),
-    "products of a stack": (lambda a, b: ab.ops.sum(a @ b), ((40, 60, 64), (40, 64, 60))),
-    "elementwise": (lambda x: ab.ops.sum(ab.ops.tanh(x) * ab.ops.exp(x)), ((400, 500),)),
-    "rows": (lambda x: ab.ops.sum(ab.ops.softmax(x, axis=-1) ** 2), ((2000, 900),)),
-    "convolution": (lambda x, k: ab.ops.sum(ab.ops.conv(x, k)), ((4, 30, 30, 8), (5, 5, 8, 24))),
-    "winograd": (lambda x, k: ab.ops.sum(ab.ops.conv(x, k)), ((4, 30, 30, 32), (3, 3, 32, 32))),
-    "depthwise": (lambda x, k: ab.ops.sum(ab.ops.depthwise_conv(x, k)), ((4, 40, 40, 64), (3, 3, 64, 1))),
-    "pooling": (lambda x: ab.ops.sum(ab.ops.max_pool(x, 3)), ((8, 120, 120, 64),)),
-}
 
 
-def _step(build: Build, shapes: Sequence[tuple[int, ...]]) -> Callable[[], Any]:
-    generator = np.random.default_rng(5)
-    values = [generator.normal(size=shape).astype("float32") for shape in shapes]
-    with ab.Graph().as_default() as graph:
-        inputs = [ab.placeholder(shape, "float32") for shape in shapes]
-        result = build(*map(symbol_of, inputs))
-    call = ab.Session(graph).make_callable(result, inputs)
-    call(*values)
-    return lambda: call(*values)
-
-
-@pytest.mark.parametrize("name", _CASES)
+@pytest.mark.parametrize("name", LONG_KERNELS)
 def test_kernels_release_the_lock_when_they_take_long(name: str) -> None:
-    step = _step(*_CASES[name])
+    step = step_of(name)
     with threads.patience(_NEVER):
         before, expected = threads.times_released(), step()
         assert threads.times_released() == before
     with threads.patience(0):
         for _ in range(1000):  # other threads may take all parts
-            assert step() == expected
+            np.testing.assert_array_equal(step(), expected)
             if threads.times_released() > before:
                 return
     pytest.fail("no kernel has released the lock")
