@@ -124,7 +124,7 @@ class Library:
     def endable(self, function: Any) -> Any:
         """Return the entry of the same kernel as an entry that `get` gave, for calls that may be ended early.
 
-        What such a call writes is unfinished if it raises: a deadline, a closed session or an interrupt.
+        A deadline, a closed session or an interrupt makes such a call raise. Its results are then unfinished.
         """
         return self._endable.get(id(function), function)
 

@@ -36,7 +36,7 @@ class Later:
         raise NotImplementedError(f"{type(self).__name__} must define compute().")
 
     def release(self) -> None:
-        """Let go what only `compute` needs: the variable has the array."""
+        """Release what only `compute` needs: the variable has the array."""
 
 
 class Given(Later):
