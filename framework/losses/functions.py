@@ -20,10 +20,6 @@ from ..calling import on_tensors
 from .base import aligned, as_predictions
 
 EPSILON = 1e-7
-# Clipping a probability to [EPSILON, 1 - EPSILON], in float32, clips -log(p) and logit(p) to these.
-_ONE_MINUS = float(np.float32(1) - np.float32(EPSILON))
-_LEAST_LOSS, _MOST_LOSS = -math.log(_ONE_MINUS), -math.log(EPSILON)
-_LEAST_LOGIT, _MOST_LOGIT = -math.log(1 / EPSILON - 1), math.log(_ONE_MINUS / (1 - _ONE_MINUS))
 
 # --- regression -----------------------------------------------------------------------------------------------------
 
@@ -162,7 +158,8 @@ def binary_crossentropy(
     if logits is None:
         values = ops.binary_crossentropy(target, prediction, from_logits=from_logits)
     else:  # the same function of what the sigmoid was taken of, but it rounds less
-        clipped = ops.clip(logits, _LEAST_LOGIT, _MOST_LOGIT)
+        most = _most_probable(logits)
+        clipped = ops.clip(logits, -math.log(1 / EPSILON - 1), math.log(most / (1 - most)))
         values = ops.softplus(clipped) - target * clipped
     return ops.mean(values, axis=axis)
 
@@ -221,8 +218,18 @@ def categorical_crossentropy(
     if logits is None:
         return ops.categorical_crossentropy(target, prediction, from_logits=from_logits, axis=axis)
     # The same function of what the softmax was taken of: no further sum and division, and it rounds less.
-    losses = ops.clip(-ops.log_softmax(logits, axis=axis), _LEAST_LOSS, _MOST_LOSS)
+    losses = _clipped(-ops.log_softmax(logits, axis=axis))
     return ops.sum(target * losses, axis=axis)
+
+
+def _most_probable(like: Tensor) -> float:
+    """Return ``1 - EPSILON`` as it is in the dtype of a tensor, in float32 at least."""
+    return 1.0 - EPSILON if like.dtype == np.float64 else float(np.float32(1) - np.float32(EPSILON))
+
+
+def _clipped(losses: Tensor) -> Tensor:
+    """Clip ``-log(p)`` to what it is for probabilities of [EPSILON, 1 - EPSILON]."""
+    return ops.clip(losses, -math.log(_most_probable(losses)), -math.log(EPSILON))
 
 
 def _smoothed(target: Tensor, label_smoothing: float, axis: int) -> Tensor:
@@ -339,7 +346,7 @@ def _sparse_losses(label: Tensor, prediction: Tensor, from_logits: bool, axis: i
     if logits is None:
         return ops.sparse_categorical_crossentropy(label, prediction, from_logits=from_logits, axis=axis)
     losses = ops.sparse_categorical_crossentropy(label, logits, from_logits=True, axis=axis)
-    return ops.clip(losses, _LEAST_LOSS, _MOST_LOSS)
+    return _clipped(losses)
 
 
 def _class_numbers(

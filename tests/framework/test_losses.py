@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -281,6 +282,22 @@ def test_sigmoid_and_its_logits_give_the_same():
     (direct, gradient), (hidden, hidden_gradient) = results
     np.testing.assert_allclose(direct, hidden, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, hidden_gradient, rtol=1e-2, atol=1e-6)  # 1 - p rounds for p near 1
+
+
+@pytest.mark.parametrize(
+    ("function", "target", "activation"),
+    [
+        (losses.binary_crossentropy, [[0.0, 1.0, 1.0]], ab.ops.sigmoid),
+        (losses.categorical_crossentropy, [[0.0, 0.0, 1.0]], ab.ops.softmax),
+        (losses.sparse_categorical_crossentropy, [2], ab.ops.softmax),
+    ],
+)
+def test_float64_losses_of_graphs_are_clipped_as_those_of_values(function: Any, target: Any, activation: Any) -> None:
+    """A graph computes with what an activation was taken of; the bound is that of float64, not of float32."""
+    scores = np.array([[17.0, 16.0, 40.0]])
+    x = ab.placeholder((1, 3), "float64")
+    found = ab.Session().run(function(target, activation(x)), {x: scores})
+    np.testing.assert_allclose(found, function(target, activation(scores)), 1e-9)
 
 
 def test_softmax_over_another_axis_is_left_alone():
