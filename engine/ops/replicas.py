@@ -124,7 +124,7 @@ def part_of_sum(total: Tensor) -> Tensor:
         return total
     if _is_outermost() and not _depends_on(total, Placeholder):
         return total
-    return total / _weight(replica, total)
+    return divide_no_nan(total, _weight(replica, total))  # without rows it is 0
 
 
 def part_of_mean(total: Tensor, count: Tensor) -> Tensor:

@@ -95,11 +95,10 @@ def _weighted(entry: Entry, given: Sequence[Any], weight: float | Tensor) -> lis
     if not entry.part.has_rows:
         value = ops.cast(value, wide(as_dtype(entry.part.dtype)))
     if entry.part.reduction == "mean":
-        if isinstance(weight, float):
-            return [*indices, value * weight]
-        # A replica without rows has a mean of nothing, which is NaN: it does not count.
-        scaled = value * ops.cast(weight, value.dtype)
-        value = ops.where(ops.greater(weight, 0), scaled, ops.zeros_like(scaled))
+        value = value * (weight if isinstance(weight, float) else ops.cast(weight, value.dtype))
+    if not isinstance(weight, float) and entry.part.reduction != "first":
+        # A replica without rows adds nothing: the mean of nothing is NaN, also where it is multiplied by 0 rows.
+        value = ops.where(ops.greater(weight, 0), value, ops.zeros_like(value))
     return [*indices, value]
 
 

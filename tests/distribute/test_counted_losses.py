@@ -200,6 +200,32 @@ def test_losses_in_metrics_are_those_of_the_replicas_rows() -> None:
         np.testing.assert_allclose(found[1][key], value, 1e-10, err_msg=key)
 
 
+class AddsMean(layers.Layer):
+    """Adds the mean square of what passes to the losses: NaN where there are no rows."""
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(ops.mean(ops.square(x)))
+        return x
+
+
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "mean_with_sample_weight"])
+def test_replicas_without_rows_add_nothing(reduction: str) -> None:
+    """Three numbers of rows make a step for any number of them, in which replicas may have none."""
+    ab.config.set_floatx("float64")
+    data = np.random.default_rng(3).normal(size=(11, 3))
+    found: list[list[Any]] = []
+    for strategy in (None, DataParallel(devices=["cpu:0", "cpu:1", "cpu:2"])):
+        ab.config.set_devices(cpu=3)
+        ab.utils.set_random_seed(1)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            model = ab.Sequential([ab.Input((3,)), AddsMean(), layers.Dense(2, kernel_regularizer="l1")])
+            model.compile("sgd", ab.losses.MeanSquaredError(reduction=reduction), metrics=["mae"])
+        rows = (3, 2, 11, 1, 2)
+        found.append([model.train_on_batch(data[:count], data[:count, :2]) for count in rows])
+        found[-1] += [model.test_on_batch(data[:count], data[:count, :2]) for count in rows]
+    np.testing.assert_allclose(found[1], found[0], 1e-10)
+
+
 def test_masks_that_random_numbers_make_are_those_of_each_replica() -> None:
     """The replicas of a process draw their rows alone, and a mask of the whole batch is not computed twice."""
     ab.config.set_devices(cpu=2)
