@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ...engine.objects.registry import serialize_keras_object
 from ..data.adapters import ArrayData, Data
 from ..structures import Array
 
+if TYPE_CHECKING:
+    from ..models.model import Model
+
 _logger = logging.getLogger(__name__)
 _WHOLE = 1 << 20  # bytes of an array that are read whole for a digest; of others some rows are
 _ROWS = 64
@@ -23,9 +26,9 @@ _SHOWN = 3  # differences that a message lists
 _CONTENT = "values of the data"
 
 
-def facts_of_data(data: Data) -> dict[str, Any]:
+def facts_of_data(data: Data) -> dict[str, object]:
     """Describe data that each worker reads by itself: facts for `check_alike`, by name."""
-    found: dict[str, Any] = {"number of batches": data.batches}
+    found: dict[str, object] = {"number of batches": data.batches}
     if not isinstance(data, ArrayData):
         return found
     digest = hashlib.blake2b(digest_size=16)
@@ -36,7 +39,7 @@ def facts_of_data(data: Data) -> dict[str, Any]:
     return found | {_CONTENT: digest.hexdigest()}
 
 
-def facts_of_model(model: Any, variables: Sequence[Variable]) -> dict[str, Any]:
+def facts_of_model(model: Model, variables: Sequence[Variable]) -> dict[str, str]:
     """Describe a compiled model: facts for `check_alike`, by name.
 
     The learning rate is left out where it is a number: all workers have the chief's. Numbers of names are, too: they

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
@@ -19,6 +19,10 @@ from ...engine.graph.graph import get_default_graph
 from ...engine.ops.begun_collectives import begin_all_reduce, end_all_reduce
 from ...engine.ops.collectives import all_reduce
 from ...engine.passes.framework.order import hoist
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.graph import Graph
 
 
 def buckets_of(sizes: Sequence[int], dtypes: Sequence[object], order: Sequence[int], most: int) -> list[list[int]]:
@@ -37,7 +41,7 @@ def buckets_of(sizes: Sequence[int], dtypes: Sequence[object], order: Sequence[i
     [[2], [1, 0], [3]]
     """
     full: list[list[int]] = []
-    open_buckets: dict[Any, list[int]] = {}
+    open_buckets: dict[object, list[int]] = {}
     for number in order:
         bucket = open_buckets.setdefault(dtypes[number], [])
         if bucket and sum(sizes[each] for each in bucket) + sizes[number] > most:
@@ -50,7 +54,11 @@ def buckets_of(sizes: Sequence[int], dtypes: Sequence[object], order: Sequence[i
 
 
 def summed(
-    tensors: Sequence[Tensor], order: Sequence[int], most: int | None, wire: Sequence[Any], since: int | None = None
+    tensors: Sequence[Tensor],
+    order: Sequence[int],
+    most: int | None,
+    wire: Sequence[DTypeLike],
+    since: int | None = None,
 ) -> list[Tensor]:
     """Build the sums of tensors over all workers, of which each gives tensors of the same shapes and dtypes.
 
@@ -87,7 +95,7 @@ def summed(
     return sums
 
 
-def _behind(graph: Any, wanted: Sequence[Any], since: int) -> list[Operation]:
+def _behind(graph: Graph, wanted: Sequence[Any], since: int) -> list[Operation]:
     """Return the operations that make some tensors, of those that a graph got later."""
     later = set(graph.operations[since:])
     found: dict[Operation, None] = {}

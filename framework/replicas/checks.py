@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...distribute.strategies.strategy import ParameterServer, Strategy
 from ...engine.common.nest import flatten
 from .optimizer_shards import check_optimizer
+
+if TYPE_CHECKING:
+    from ..models.model import Model
 
 
 def check_compiled(model: Any, strategy: Strategy) -> None:
@@ -58,7 +61,7 @@ def check_not_synchronized(model: Any) -> None:
         )
 
 
-def losses_of_rows(model: Any) -> Iterator[tuple[Any, Any]]:
+def losses_of_rows(model: Model) -> Iterator[tuple[object, object]]:
     """Yield the compiled losses that are no scalars: the name of each, or itself, and its reduction."""
     for loss in flatten(model._given_loss):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")

@@ -22,6 +22,10 @@ from .shares import Shares, are_handed_out
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..structures import Array
+    from ..training.steps import Program
+    from .ways import Way
+
 Logs = dict[str, Any]
 
 
@@ -57,17 +61,17 @@ class ClusterFit:
         self._hands_out = are_handed_out(data, strategy.may_repeat)
         self._validate = validate
         self.is_validating = False
-        self.way: Any = None
+        self.way: Way | None = None
         self.hooks = hooks
         self.verbosity = verbosity
         self.given: list[Callback] = []  # the callbacks that `fit` was given, those of the chief too
         self._applied = 0  # how many steps were applied in epochs that are over
-        self._known: dict[Variable, Any] = {}  # values of variables on the ps tasks that the chief has seen
+        self._known: dict[Variable, Array] = {}  # values of variables on the ps tasks that the chief has seen
 
         self._seed: list[int] = []  # of the order of rows
         self._shares: Shares | None = None  # of the next epoch, where they have been drawn
         self.plan: Any = None
-        self._read_logs: Any = None  # the program that computes what `train_step` logs
+        self._read_logs: Program | None = None  # the program that computes what `train_step` logs
 
     def run(self, epochs: range) -> None:
         """Train; see the strategies' own."""
@@ -75,7 +79,7 @@ class ClusterFit:
 
     # --- validation -------------------------------------------------------------------------------------------------
 
-    def validation(self, epoch: int, way: Any = None) -> Logs:
+    def validation(self, epoch: int, way: Way | None = None) -> Logs:
         """Validate after an epoch, if that is due; the chief decides whether workers share it.
 
         Args:
@@ -90,7 +94,7 @@ class ClusterFit:
         finally:
             self.is_validating, self.way = False, None
 
-    def share_validation(self, batches: int) -> Any:
+    def share_validation(self, batches: int) -> Way | None:
         """Begin, in the chief, to share validation; None where its weights are no longer those that all have."""
         self.is_validating = False  # what callbacks call from now on is none
         if any(not same(v.numpy(), value) for v, value in zip(self._weights(), self._shared_weights(), strict=True)):
@@ -102,11 +106,11 @@ class ClusterFit:
         own = {id(variable) for variable in self.model.variables}
         return [variable for variable in self.plan.variables if id(variable) in own]
 
-    def _shared_weights(self) -> list[Any]:
+    def _shared_weights(self) -> list[Array]:
         """Return the values that all workers have of `_weights`, or can read."""
         raise NotImplementedError
 
-    def _begin_validation(self, batches: int) -> Any:
+    def _begin_validation(self, batches: int) -> Way | None:
         """Have other workers join validation; return the way to share it."""
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from ..data.adapters import Batch, Layout
 from .checks import losses_of_rows
 from .running_logs import build_again
 from .traced import Entry, StepTracer, placeholders
+
+if TYPE_CHECKING:
+    from ...engine.common.dtypes import DTypeLike
+    from ...engine.session.targets import Remote
+    from ...optim.clipping import Gradient
 
 
 class CutSteps:
@@ -51,14 +56,14 @@ class CutSteps:
         raise NotImplementedError
 
     @property
-    def remote(self) -> Any:
+    def remote(self) -> Remote | None:
         """The object that runs the steps, where the strategy has devices of other tasks; else None."""
         tasks = getattr(self.strategy, "tasks", None)
         return None if tasks is None else tasks.client
 
     def build_sums(
         self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor = 1.0
-    ) -> list[Any]:
+    ) -> list[Gradient]:
         """Build all parts of a batch; return what each of the tracer's entries comes to: a tensor, or some rows.
 
         Args:
@@ -70,7 +75,7 @@ class CutSteps:
 
     def entries(
         self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor
-    ) -> list[tuple[Entry, list[Any]]]:
+    ) -> list[tuple[Entry, list[Tensor]]]:
         """Build all parts of a worker's batch in the scope of `placed`; return what `StepTracer` gives.
 
         Args:
@@ -212,7 +217,7 @@ def like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
     return Batch(layout, leaves, 0)
 
 
-def wide(dtype: DType) -> Any:
+def wide(dtype: DType) -> DTypeLike:
     """Return a dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
     if dtype.kind == "b":
         return "int32"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ..data.adapters import Layout
 from .cut_steps import CutSteps, like_batch, totals_of_batch, wide
 from .traced import Entry, StepTracer
 
+if TYPE_CHECKING:
+    from ...optim.clipping import Gradient
+
 
 class LocalSteps(CutSteps):
     """Builds the steps of one model that was compiled under `DataParallel` in a process with several devices."""
@@ -37,25 +40,25 @@ class LocalSteps(CutSteps):
     def placed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def replicas(self) -> Sequence[Callable[[], AbstractContextManager[Any]]]:
+    def replicas(self) -> Sequence[Callable[[], AbstractContextManager[object]]]:
         """Return a function for each replica that makes the scope in which it is built."""
         return [partial(device, name) for name in self.strategy.devices]
 
     def build_sums(
         self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor = 1.0
-    ) -> list[Any]:
+    ) -> list[Gradient]:
         replicas = self.replicas()
         rows = tensors[0].shape[0] if tensors[0].shape else None
         if rows is not None:
             replicas = replicas[: max(rows, 1)]  # where there are fewer rows than replicas some have none
-        count: Any = ops.shape(tensors[0])[0] if rows is None else rows
+        count: int | Tensor = ops.shape(tensors[0])[0] if rows is None else rows
         axes = self._axes_of(tracer, layout, tensors)
         totals = totals_of_batch(tracer, layout, tensors)
         generators: list[Any] = [{}]  # the first replica takes the step's own
         for replica in replicas[1:]:
             with replica():
                 generators.append(like(tracer.generators) if axes else {})
-        parts: list[list[list[Any]]] = []
+        parts: list[list[list[Tensor]]] = []
         for number, replica in enumerate(replicas):
             first, last = _bounds(count, number, len(replicas))
             window = Window(*[ops.cast(each, "int64") for each in (first, last - first, count)])
@@ -89,7 +92,7 @@ def _share(rows: int | Tensor, whole: int | Tensor) -> float | Tensor:
     return ops.cast(rows, "float64") / ops.cast(whole, "float64")
 
 
-def _weighted(entry: Entry, given: Sequence[Any], weight: float | Tensor) -> list[Any]:
+def _weighted(entry: Entry, given: Sequence[Tensor], weight: float | Tensor) -> list[Tensor]:
     """Return what a replica adds to the sum; for rows of a table, the indices before."""
     *indices, value = given
     if not entry.part.has_rows:
@@ -102,7 +105,7 @@ def _weighted(entry: Entry, given: Sequence[Any], weight: float | Tensor) -> lis
     return [*indices, value]
 
 
-def _sum(entry: Entry, given: Sequence[list[Any]]) -> IndexedSlices | Tensor:
+def _sum(entry: Entry, given: Sequence[list[Tensor]]) -> Gradient:
     """Return the sum of the replicas' values."""
     if entry.part.has_rows:
         whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...distribute.strategies.strategy import ParameterServer
 from ...engine.graph import Variable
@@ -20,6 +20,11 @@ from .handed_out import SuppliedRows
 from .plan import ReplicaPlan
 from .programs import ReplicaPrograms
 from .shares import Shares
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from ..structures import Array
 
 RESTART_SECONDS = 60.0  # how long ps tasks that were lost are waited for
 _logger = logging.getLogger(__name__)
@@ -34,7 +39,7 @@ class ReplicaMember(ClusterFit):
     programs: ReplicaPrograms
     _is_leaving: bool
     _is_computing: bool
-    _done: Any
+    _done: Array | None
 
     # --- leaving ----------------------------------------------------------------------------------------------------
 
@@ -46,7 +51,7 @@ class ReplicaMember(ClusterFit):
             yield
             return
 
-        def asked(number: int, frame: Any) -> None:
+        def asked(number: int, frame: object) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._is_leaving = True
             threading.Thread(target=self._retire, name="anabranch leaves", daemon=True).start()
@@ -143,7 +148,7 @@ class ReplicaMember(ClusterFit):
         """Bring what a callback has changed to the ps tasks."""
         self._push([variable for variable in self.plan.variables if not same(variable.numpy(), self._known[variable])])
 
-    def _between_steps(self) -> Any:
+    def _between_steps(self) -> AbstractContextManager[object]:
         applier = getattr(self, "_applier", None)
         return contextlib.nullcontext() if applier is None else applier.between_steps
 

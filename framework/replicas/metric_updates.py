@@ -23,6 +23,7 @@ from ..calling import mask_of
 from ..metrics.replicas import handing_updates
 
 if TYPE_CHECKING:
+    from ...engine.graph import Tensor
     from ..metrics.base import Metric
 
 
@@ -38,11 +39,11 @@ class MetricUpdate:
     """
 
     metric: Metric
-    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: tuple[tuple[object, ...], dict[str, object]]
     masks: dict[int, int]
     tensors: list[Symbol]
 
-    def parts(self) -> Iterator[tuple[Part, list[Any]]]:
+    def parts(self) -> Iterator[tuple[Part, list[Tensor]]]:
         """Yield what a replica puts: rows in their order, and of scalars the mean by rows, as of logs.
 
         Raises:
@@ -58,13 +59,13 @@ class MetricUpdate:
                 indices = ops.zeros((ops.shape(tensor)[0],), "int64")
                 yield Part(kind, (1, *tensor.shape[1:]), "sum", has_rows=True), [indices, ops.cast(tensor, kind)]
 
-    def make(self, values: Sequence[Any]) -> None:
+    def make(self, values: Sequence[Tensor | IndexedSlices]) -> None:
         """Build the update in the current graph.
 
         Args:
             values: for each of `tensors` what replicas have given, joined.
         """
-        found: list[Any] = []
+        found: list[Tensor] = []
         for tensor, value in zip(self.tensors, values, strict=True):
             rows = value.values if isinstance(value, IndexedSlices) else value
             found.append(ops.cast(rows, tensor.dtype))
@@ -91,9 +92,9 @@ class MetricUpdates:
     def __init__(self) -> None:
         self.taken: list[MetricUpdate] = []
         # By the `id` of a metric, which is kept so that it stays the same, and the kinds of what it is updated with.
-        self._adds: dict[tuple[Any, ...], tuple[Any, bool]] = {}
+        self._adds: dict[tuple[object, ...], tuple[Metric, bool]] = {}
 
-    def take(self, metric: Metric, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take(self, metric: Metric, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         """Keep an update for later, if its metric's state is not a sum; return whether it is.
 
         Raises:
@@ -131,7 +132,7 @@ def _kind(leaf: object) -> object:
     return (leaf.shape, leaf.dtype) if isinstance(leaf, Symbol | Variable) else type(leaf)
 
 
-def _place_in(tensors: list[Symbol], leaf: object) -> Any:
+def _place_in(tensors: list[Symbol], leaf: object) -> object:
     if isinstance(leaf, Variable):
         leaf = ops.convert_to_tensor(leaf)
     if not isinstance(leaf, Symbol):
@@ -140,7 +141,7 @@ def _place_in(tensors: list[Symbol], leaf: object) -> Any:
     return _Place(len(tensors) - 1)
 
 
-def can_be_summed(metric: Metric, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
+def can_be_summed(metric: Metric, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Test whether what replicas' updates add to a metric can be summed.
 
     They have to add numbers to the metric's variables that do not depend on these, and no more. What is updated with

@@ -31,6 +31,7 @@ from .local import LocalSteps
 
 if TYPE_CHECKING:
     from ...layers.core.layer import Layer
+    from ..models.model import Model
 
 
 _SHOWN = 8  # paths that a message lists
@@ -97,7 +98,7 @@ class PartSteps(LocalSteps):
                 found |= {id(shard): str(DeviceName.parse(str(cut.devices[index]))) for index, shard in shards}
         return found
 
-    def replicas(self) -> Sequence[Callable[[], AbstractContextManager[Any]]]:
+    def replicas(self) -> Sequence[Callable[[], AbstractContextManager[object]]]:
         return [partial(self._replica, number) for number in range(self.strategy.replicas)]
 
     def build(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
@@ -117,7 +118,7 @@ class PartSteps(LocalSteps):
     def _first_device(self, replica: int) -> str:
         return str(self.strategy.devices_of(replica).reshape(-1)[0])
 
-    def _replica(self, number: int) -> AbstractContextManager[Any]:
+    def _replica(self, number: int) -> AbstractContextManager[object]:
         stack = ExitStack()
         stack.enter_context(device(self._first_device(number)))
         stack.enter_context(cut_weights(partial(self._cut, number)))
@@ -129,15 +130,15 @@ class PartSteps(LocalSteps):
         return None if found is None else Cut(*found)
 
 
-def check_layouts(model: Any, strategy: ModelParallel) -> None:
+def check_layouts(model: Model, strategy: ModelParallel) -> None:
     """Check that all weights of a model that layouts cut can be; note which they are in the strategy.
 
     Raises:
         ValueError: one can't be; the message says why.
     """
     cut: dict[str, list[str]] = {}
-    owners: dict[int, Any] = {}
-    followers: dict[int, tuple[Any, list[str | None]]] = {}
+    owners: dict[int, Layer] = {}
+    followers: dict[int, tuple[Variable | ShardedVariable, list[str | None]]] = {}
     for layer in model._flatten_layers():
         for variable in grouped(layer._weights):
             owners.setdefault(id(variable), layer)
@@ -161,7 +162,7 @@ def check_layouts(model: Any, strategy: ModelParallel) -> None:
     strategy.parts = cut
 
 
-def _warn_of_idle_layouts(model: Any, strategy: ModelParallel) -> None:
+def _warn_of_idle_layouts(model: Model, strategy: ModelParallel) -> None:
     """Warn of layouts that cut nothing: no weight has such a path, or the axis of the mesh is that of the rows."""
     layouts = {key: strategy.layout_map[key] for key in strategy.layout_map if key not in strategy.seen_keys}
     strategy.seen_keys.update(layouts)
@@ -187,7 +188,7 @@ def _warn_of_idle_layouts(model: Any, strategy: ModelParallel) -> None:
             )
 
 
-def _parts_of_layer(layer: Layer, strategy: ModelParallel) -> list[tuple[Any, list[str | None]]]:
+def _parts_of_layer(layer: Layer, strategy: ModelParallel) -> list[tuple[Variable | ShardedVariable, list[str | None]]]:
     """Return the weights of a layer that may be cut; for a bias also the axes of the mesh that its own follow."""
     if not layer.built or getattr(layer, "quantization_mode", None) is not None:
         return []
@@ -211,7 +212,7 @@ def _parts_of_layer(layer: Layer, strategy: ModelParallel) -> list[tuple[Any, li
     return []
 
 
-def _refuse(variable: Variable, layer: Any, strategy: ModelParallel) -> None:
+def _refuse(variable: Variable | ShardedVariable, layer: Layer | None, strategy: ModelParallel) -> None:
     what = "no layer" if layer is None else f"layer {layer.name!r} ({type(layer).__name__})"
     mode = getattr(layer, "quantization_mode", None)
     if mode is not None:

@@ -27,6 +27,7 @@ from ...optim.updates import constrain
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
     from ...optim import Optimizer
+    from ...optim.clipping import Gradient
 
 # Those that treat each number by itself: a part of a variable is updated as it would be in the whole.
 _BY_NUMBER = {
@@ -92,7 +93,7 @@ class OptimizerShards:
         """Return how many numbers each worker has; the last one's part may be filled up."""
         return -(-sum(map(_size, variables)) // self._group.size)
 
-    def _like(self, optimizer: Optimizer) -> Any:
+    def _like(self, optimizer: Optimizer) -> Optimizer:
         """Return an optimizer like another one, for the own parts; it shares what is not state of variables."""
         made = type(optimizer).from_config(optimizer.get_config())
         made.name = optimizer.name
@@ -127,14 +128,14 @@ class OptimizerShards:
 
     # --- in the graph -----------------------------------------------------------------------------------------------
 
-    def apply(self, gradients: Sequence[Any]) -> None:
+    def apply(self, gradients: Sequence[Gradient | None]) -> None:
         """Build the update.
 
         Args:
             gradients: for each variable what this worker adds to the sum over all; None where there is none.
         """
         given = {id(part.whole): gradient for part, gradient in zip(self._parts, gradients, strict=True)}
-        reduced: list[Any] = []
+        reduced: list[Tensor] = []
         parts: list[_Part] = []
         for vector in self._vectors:
             share = self._share([part.whole for part in vector])
@@ -151,7 +152,7 @@ class OptimizerShards:
         for vector in self._vectors:
             self._gather(vector)
 
-    def _update(self, parts: list[_Part], reduced: list[Any]) -> None:
+    def _update(self, parts: list[_Part], reduced: list[Tensor]) -> None:
         if not parts:  # a worker at the end of few numbers
             self.optimizer._iterations.assign_add(1)
             return
@@ -170,7 +171,7 @@ class OptimizerShards:
             constrain(part.whole)
             at += size
 
-    def _clipped(self, parts: list[_Part], reduced: list[Any], present: list[bool]) -> list[Any]:
+    def _clipped(self, parts: list[_Part], reduced: list[Tensor], present: list[bool]) -> list[Tensor]:
         """Return gradients without loss scale, clipped by the norms of the whole gradients."""
         scale, clipping = self.optimizer.loss_scale_factor, self.optimizer.clipping
         if scale is not None:
@@ -178,7 +179,7 @@ class OptimizerShards:
         if not (clipping.clipnorm or clipping.global_clipnorm):
             return reduced
         numbers = {id(part.whole): number for number, part in enumerate(self._parts)}
-        own: list[Any] = [ops.zeros((), "float32")] * len(self._parts)
+        own: list[Tensor] = [ops.zeros((), "float32")] * len(self._parts)
         for part, gradient in zip(parts, reduced, strict=True):
             wide = gradient if gradient.dtype.itemsize > 4 else ops.cast(gradient, "float32")
             own[numbers[id(part.whole)]] = ops.sum(ops.square(wide))
@@ -231,7 +232,7 @@ def _size(variable: Variable) -> int:
     return math.prod(int(size or 0) for size in variable.shape or ())
 
 
-def _flat(gradient: Tensor | IndexedSlices, variable: Variable) -> Tensor:
+def _flat(gradient: Gradient | None, variable: Variable) -> Tensor:
     """Return a gradient as a vector, in a dtype whose sums lose nothing."""
     wide = variable.spec.dtype if variable.spec.dtype.itemsize >= 4 else "float32"
     if gradient is None:
@@ -240,7 +241,7 @@ def _flat(gradient: Tensor | IndexedSlices, variable: Variable) -> Tensor:
     return ops.reshape(ops.cast(dense, wide), (_size(variable),))
 
 
-def _padded(parts: list[Any], size: int) -> Any:
+def _padded(parts: list[Any], size: int) -> Tensor:
     """Join vectors, and fill them up with zeros."""
     missing = size - sum(int(part.shape[0]) for part in parts)
     if missing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,11 @@ from .traced import Entry, StepTracer, placeholders
 from .ways import GroupWay
 
 if TYPE_CHECKING:
+    from ...engine.graph import Tensor
+    from ...optim.clipping import Gradient
     from ..callbacks.progress import Progress
     from ..data.adapters import Layout
+    from ..structures import Array
 
 
 class ParallelFit(ClusterFit):
@@ -91,7 +94,7 @@ class ParallelFit(ClusterFit):
 
     def begin_steps(self) -> None:
         """Trace the step and agree on what all workers need for it, with this worker's `data`."""
-        facts: dict[str, Any] = {"data are read by the chief": self._hands_out}
+        facts: dict[str, object] = {"data are read by the chief": self._hands_out}
         self._compare(facts if self._hands_out else facts | facts_of_data(self.data))
         self._seed = self._broadcast(seed_now())
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
@@ -111,9 +114,9 @@ class ParallelFit(ClusterFit):
         self._shared = [variable for variable in self.plan.variables if id(variable) not in slots]
         self.strategy.optimizer_bytes = sum(each.nbytes for each in self._shards_of_optimizers)
         self._programs = StepPrograms(self._build_step)
-        self._idle: Any = None
+        self._idle: Callable[..., object] | None = None
 
-    def _compare(self, facts: dict[str, Any]) -> None:
+    def _compare(self, facts: Mapping[str, object]) -> None:
         """Check that all workers have the same facts about what they train.
 
         Raises:
@@ -247,7 +250,7 @@ class ParallelFit(ClusterFit):
             shared = self._broadcast(None)
         return shared["logs"]
 
-    def _shared_weights(self) -> list[Any]:
+    def _shared_weights(self) -> list[Array]:
         values = {id(v): value for v, value in zip(self._shared, self._before, strict=True)}
         return [values[id(variable)] for variable in self._weights()]
 
@@ -354,11 +357,11 @@ class ParallelFit(ClusterFit):
         text = json.dumps(message) if self.strategy.is_chief else ""
         return json.loads(self._group.gather_bytes(text.encode())[0])
 
-    def _values(self) -> list[Any]:
+    def _values(self) -> list[Array]:
         """Return the values of all variables now, in the chief."""
         return [np.array(variable.numpy()) for variable in self._shared] if self.strategy.is_chief else []
 
-    def _share_changes(self, before: Sequence[Any], logs: Logs | None = None) -> Logs:
+    def _share_changes(self, before: Sequence[Array], logs: Logs | None = None) -> Logs:
         """Have what the chief's callbacks have changed hold everywhere; return what they have added to the logs.
 
         Args:
@@ -384,7 +387,7 @@ class ParallelFit(ClusterFit):
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def _build_step(self, layout: Layout, tensors: list[Any]) -> list[Any]:
+    def _build_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         *feeds, weight, first, count, total = tensors
         parts: CutSteps | None = None if self.strategy.of is None else self.model._cut_steps
         with nullcontext() if parts is None else parts.placed():
@@ -398,7 +401,7 @@ class ParallelFit(ClusterFit):
             self._build_updates(given, self.plan.gradients_at if parts is None else None)
         return []
 
-    def _build_idle(self) -> Any:
+    def _build_idle(self) -> Callable[..., object]:
         """Build the program of a worker that has no row of a batch: it takes part in the sums, and makes the update."""
         with Graph().as_default() as graph:
             for total in self._summed_totals():  # of losses, of which it has nothing
@@ -415,7 +418,7 @@ class ParallelFit(ClusterFit):
             found = totals_of_batch(self.plan, self._first_specs.layout, placeholders(self._first_specs))
         return [TensorSpec(total.shape, total.dtype) for total in found if total is not None]
 
-    def _build_updates(self, given: list[list[Any]], gradients_at: int | None = None) -> None:
+    def _build_updates(self, given: list[list[Tensor]], gradients_at: int | None = None) -> None:
         """Build the sums over all workers of what each gives, and the updates by them.
 
         Args:
@@ -428,7 +431,7 @@ class ParallelFit(ClusterFit):
         wire = [self.strategy.gradient_dtype if entries[number].is_gradient else None for number in dense]
         most = self.strategy.bucket_bytes if self.strategy.of is None else None
         sums = iter(summed([given[number][0] for number in dense], order, most, wire, gradients_at))
-        values: list[Any] = []
+        values: list[Gradient] = []
         for entry, tensors in zip(entries, given, strict=True):
             if shards and entry.is_gradient:
                 values.append(_whole(entry, tensors))
@@ -444,7 +447,7 @@ class ParallelFit(ClusterFit):
         self.plan.build_updates(values, shards)
 
 
-def _whole(entry: Entry, tensors: list[Any]) -> Any:
+def _whole(entry: Entry, tensors: list[Tensor]) -> Tensor:
     """Return a gradient of this worker, dense."""
     if not entry.part.has_rows:
         return tensors[0]
@@ -452,7 +455,7 @@ def _whole(entry: Entry, tensors: list[Any]) -> Any:
     return ops.convert_to_tensor(IndexedSlices(tensors[1], tensors[0], whole))
 
 
-def _weighted(entry: Entry, tensors: list[Any], weight: Any, is_first: bool) -> list[Any]:
+def _weighted(entry: Entry, tensors: list[Tensor], weight: Tensor, is_first: bool) -> list[Tensor]:
     """Return what a worker adds to a sum over all of them; for rows of a table, the indices before."""
     *indices, value = tensors
     reduction = entry.part.reduction
@@ -466,7 +469,7 @@ def _weighted(entry: Entry, tensors: list[Any], weight: Any, is_first: bool) -> 
     return [*indices, value]
 
 
-def _nothing(entry: Entry) -> list[Any]:
+def _nothing(entry: Entry) -> list[Tensor]:
     """Return what a worker without rows adds."""
     dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()
     if entry.part.has_rows:
@@ -474,7 +477,7 @@ def _nothing(entry: Entry) -> list[Any]:
     return [_summable(ops.zeros(shape, dtype))]
 
 
-def _summable(value: Any) -> Any:
+def _summable(value: Tensor) -> Tensor:
     """Return a tensor of a dtype in which sums over workers lose nothing: of half precision they are float32."""
     kind, size = value.dtype.kind, value.dtype.itemsize
     if kind == "b":

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,14 @@ from .additive import can_be_split
 from .alike import add_to_digest
 from .shares import bounds
 from .ways import PARTS_OF_A_WORKER, GroupWay, TaskWay, Way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...engine.graph import Variable
+    from ..models.model import Model
+    from ..structures import Array, Tensors
+    from .ways import Compute
 
 _logger = logging.getLogger(__name__)
 
@@ -56,7 +64,7 @@ def shared_pass(model: Any, strategy: Strategy, mode: str, data: Epochs, hooks: 
     return None if way is None else SharedPass(model, data.data, batches, way, running is None)
 
 
-def _first_batch(model: Any, strategy: Strategy, data: Epochs) -> Batch | None:
+def _first_batch(model: Model, strategy: Strategy, data: Epochs) -> Batch | None:
     """Return the first batch of data of which batches can be read by number, if there are several; else None."""
     whole = data.data.batches
     steps = data.steps
@@ -68,7 +76,7 @@ def _first_batch(model: Any, strategy: Strategy, data: Epochs) -> Batch | None:
     return None if running is None else next(running, None)
 
 
-def _can_be_split(model: Any, mode: str, batch: Batch) -> bool:
+def _can_be_split(model: Model, mode: str, batch: Batch) -> bool:
     batch = without_targets(batch) if mode == "predict" else batch
     key = mode, batch.layout.key
     if key not in model._splits:
@@ -102,7 +110,7 @@ class SharedPass:
         goes_on: whether this worker computes all if others, or ps task 0, are lost.
     """
 
-    def __init__(self, model: Any, data: Data, batches: int, way: Way, goes_on: bool) -> None:
+    def __init__(self, model: Model, data: Data, batches: int, way: Way, goes_on: bool) -> None:
         self._goes_on = goes_on
         self._model = model
         self._data = data
@@ -113,7 +121,7 @@ class SharedPass:
         """Leave the metrics as a pass of this process alone would; return the number of batches."""
         model = self._model
 
-        def compute(part: int) -> list[Any]:
+        def compute(part: int) -> list[Array]:
             model.reset_metrics()
             model._run_steps("test", Epochs(self._part(part)), hooks, progress)
             return [np.array(variable.numpy()) for variable in _state(model)]
@@ -128,7 +136,7 @@ class SharedPass:
             variable.assign(total)
         return self._batches
 
-    def predict(self, joined: Any, progress: Progress) -> list[Any]:
+    def predict(self, joined: Callable[[Sequence[Array]], Array], progress: Progress) -> list[Array]:
         """Return the outputs of all batches, joined.
 
         Args:
@@ -137,7 +145,7 @@ class SharedPass:
         """
         model = self._model
 
-        def compute(part: int) -> list[Any]:
+        def compute(part: int) -> list[Array]:
             found = []
             for batch in progress.timed(self._part(part).epoch()):
                 found.append(model._steps["predict"].run(without_targets(batch)))
@@ -146,7 +154,7 @@ class SharedPass:
 
         return [joined(column) for column in zip(*self._results(compute), strict=True)]
 
-    def structure(self) -> Any:
+    def structure(self) -> Tensors:
         """Return the structure of the model's outputs."""
         batch = next(self._data.part(0, 1) or iter(()))
         return self._model._output_structure[without_targets(batch).layout.key]
@@ -154,7 +162,7 @@ class SharedPass:
     def _part(self, part: int) -> _Part:
         return _Part(self._data, *bounds(self._batches, part, min(self._batches, self._way.most)))
 
-    def _results(self, compute: Any) -> list[list[Any]]:
+    def _results(self, compute: Compute) -> list[list[Array]]:
         parts = min(self._batches, self._way.most)
         self._data.begin_pass()
         try:
@@ -180,14 +188,14 @@ class _Part(Data):
         return self._data.part(self._first, self._stop) or iter(())
 
 
-def _state(model: Any) -> list[Any]:
+def _state(model: Model) -> list[Variable]:
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
 # --- digests --------------------------------------------------------------------------------------------------------
 
 
-def _digest(model: Any, mode: str, data: Epochs, first: Batch) -> bytes:
+def _digest(model: Model, mode: str, data: Epochs, first: Batch) -> bytes:
     """Describe a call by 16 bytes: which model with which weights does what with which data."""
     found = hashlib.blake2b(digest_size=16)
     iterations = 0 if model.optimizer is None else int(model.optimizer.iterations)

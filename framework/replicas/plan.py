@@ -23,6 +23,11 @@ from .shares import Shares, Totals
 from .traced import StepTracer, placeholders
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...engine.graph import Operation, Symbol, Tensor
+    from ..models.model import Model
+    from ..structures import Array
     from .handed_out import SuppliedRows
 
 
@@ -44,7 +49,7 @@ class ReplicaPlan(StepTracer):
         in_order: whether gradients are added in the order of workers.
     """
 
-    def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
+    def __init__(self, model: Model, strategy: ParameterServer, batch: Batch) -> None:
         self.strategy = strategy
         check_not_synchronized(model)
         self.container = f"fit {strategy.begin_fit()}: {unnumbered(model.name)}"
@@ -71,7 +76,7 @@ class ReplicaPlan(StepTracer):
         self.axes = self.find_axes(batch)
         self.draws_by_row = bool(self.axes and self.keys)
         self.begin_states: list[list[int]] = []
-        self._totals_programs: dict[Any, tuple[Any, list[bool]]] = {}
+        self._totals_programs: dict[object, tuple[Callable[..., Sequence[Array]], list[bool]]] = {}
 
     # --- random numbers ---------------------------------------------------------------------------------------------
 
@@ -124,7 +129,7 @@ class ReplicaPlan(StepTracer):
     def place_of(self, variable: Variable) -> int:
         return self._ps_of[variable]
 
-    def places(self, resource: Any) -> dict[str, Any]:
+    def places(self, resource: object) -> dict[str, Any]:
         """Return what tasks need about state; see `Client.places`."""
         if isinstance(resource, Variable) and resource in self._numbers:
             path = f"{self._numbers[resource]}: {unnumbered(resource.path)}"
@@ -168,12 +173,12 @@ class ReplicaPlan(StepTracer):
     def trace_puts(
         self,
         batch: Batch,
-        ticket: Any,
-        part: Any,
+        ticket: Symbol,
+        part: Symbol,
         window: Window,
-        feeds: list[Any],
-        totals: Sequence[Any],
-    ) -> list[Any]:
+        feeds: list[Tensor],
+        totals: Sequence[Tensor | None],
+    ) -> list[Operation]:
         """Build a step of a worker in the current graph; return the operations that put its values.
 
         Args:
@@ -189,7 +194,7 @@ class ReplicaPlan(StepTracer):
         """
         with drawing_rows(self.axes if self.draws_by_row else [], window), replicated(part, totals):
             entries = self.traced_entries(batch.layout, feeds, part)
-        puts: list[Any] = []
+        puts: list[Operation] = []
         for number, gradients in enumerate(self.gradients):
             values = [tensor for entry, tensors in entries if entry.place == number for tensor in tensors]
             if values:

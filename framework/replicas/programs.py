@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,13 @@ from ..data.adapters import Batch
 from .plan import ReplicaPlan
 from .shares import Totals
 from .traced import placeholders
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from ...engine.graph import Operation, Symbol
+    from ...optim.clipping import Gradient
+    from ..structures import Array
 
 _logger = logging.getLogger(__name__)
 SAYS_SECONDS = 30.0  # after how long a worker logs which workers steps wait for, and from then on
@@ -66,7 +73,7 @@ class ReplicaPrograms:
         self._incarnation = plan.strategy.incarnation
         self.token = token
         self._heard = 0  # how many announcements
-        self._known: dict[Any, Run] = {}
+        self._known: dict[object, Run] = {}
 
     def close(self) -> None:
         """Give up the connections."""
@@ -93,7 +100,7 @@ class ReplicaPrograms:
         if not self.plan.in_order:
             self._lead_on("forget", lambda token: self._fences(token, FORGET))
 
-    def _fences(self, token: object, mark: object = -1) -> list[Any]:
+    def _fences(self, token: object, mark: object = -1) -> list[Operation]:
         return [each.fence(token, mark) for each in self.plan.gradients]
 
     def accept(self) -> int:
@@ -284,7 +291,7 @@ class ReplicaPrograms:
 
     # --- what the chief does ----------------------------------------------------------------------------------------
 
-    def begin_epoch(self, batches: int, shares: int, done: Any = _NOTHING) -> int:
+    def begin_epoch(self, batches: int, shares: int, done: Array = _NOTHING) -> int:
         """Begin an epoch of so many global batches in shares, of which some are done; return its number."""
         self._forget()
         given = [(_NUMBER, batches), (_NUMBER, shares), (_NUMBERS, done)]
@@ -292,7 +299,7 @@ class ReplicaPrograms:
 
     def supply(self, number: int, shares: Sequence[bytes], note: str) -> None:
         """Have ps task 0 keep the shares of the epoch's batch of a number, and a note on it."""
-        given: list[Any] = [(_NUMBER, number), (_NUMBERS, [len(share) for share in shares])]
+        given: list[tuple[TensorSpec, object]] = [(_NUMBER, number), (_NUMBERS, [len(share) for share in shares])]
         given += [(_BYTES, np.frombuffer(b"".join(shares), "uint8")), (_TEXT, np.asarray(note, dtypes.string))]
         self._lead_on("supply", self.plan.steps.supply, *given)
 
@@ -320,7 +327,7 @@ class ReplicaPrograms:
         """Have all workers that wait, or ask later, fail with this reason."""
         self._lead_on("close", self.plan.steps.close, (_TEXT, np.asarray(reason, dtypes.string)))
 
-    def choose(self) -> tuple[Any, ...]:
+    def choose(self) -> tuple[Array, ...]:
         """Wait for the set of the next step."""
         return self._lead_on("choose", self.plan.steps.choose)
 
@@ -328,21 +335,21 @@ class ReplicaPrograms:
         """Have whoever waits for a set fail with `CancelledError`."""
         self._lead_on("end choosing", self.plan.steps.end_choosing)
 
-    def apply(self, chosen: Sequence[Any]) -> None:
+    def apply(self, chosen: Sequence[Array]) -> None:
         """Apply the set of a step everywhere; then the next one may begin."""
         specs = [_NUMBER, _NUMBERS, _NUMBERS, _NUMBER]
         self._lead_on("apply", self._build_apply, *zip(specs, chosen, strict=True))
 
-    def _build_apply(self, token: object, step: object, tickets: Any, rows: object, horizon: object) -> Any:
+    def _build_apply(self, token: object, step: Symbol, tickets: Symbol, rows: object, horizon: object) -> Operation:
         with control_dependencies(self._fences(token, tickets[0])):
             return self._build_update(token, step, tickets, rows, horizon)
 
-    def _build_update(self, token: object, step: Any, tickets: Any, rows: object, horizon: object) -> Any:
+    def _build_update(self, token: object, step: Symbol, tickets: Symbol, rows: object, horizon: object) -> Operation:
         plan, graph = self.plan, step.graph
         taken = [iter(each.take(tickets, rows, horizon) if each.parts else ()) for each in plan.gradients]
-        values: list[Any] = []
+        values: list[Gradient] = []
         for entry in plan.entries:
-            value: Any = next(taken[entry.place])
+            value: Gradient = next(taken[entry.place])
             if entry.part.has_rows:
                 whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
                 value = IndexedSlices(next(taken[entry.place]), value, whole)
@@ -359,14 +366,14 @@ class ReplicaPrograms:
 
     # --- values and messages ----------------------------------------------------------------------------------------
 
-    def pull(self, variables: Sequence[Variable]) -> list[Any]:
+    def pull(self, variables: Sequence[Variable]) -> list[Array]:
         """Return the values that variables have on the ps tasks."""
         if not variables:
             return []
         key = ("pull", *map(id, variables))
         return list(self._run(key, lambda: [variable.value for variable in variables]))
 
-    def pull_with_account(self, variables: Sequence[Variable]) -> tuple[list[Any], Any]:
+    def pull_with_account(self, variables: Sequence[Variable]) -> tuple[list[Array], Array]:
         """Return the values that variables have on the ps tasks, and which shares of the epoch are in them."""
         key = ("pull with account", *map(id, variables))
         *values, done = self._lead_on(
@@ -374,19 +381,19 @@ class ReplicaPrograms:
         )
         return values, done
 
-    def push(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
+    def push(self, variables: Sequence[Variable], values: Sequence[ArrayLike]) -> None:
         """Assign values to variables on the ps tasks."""
         if not variables:
             return
         pairs = [(TensorSpec(np.shape(value), v.dtype), value) for v, value in zip(variables, values, strict=True)]
 
-        def build(token: Any, *given: Any) -> Any:
+        def build(token: Symbol, *given: Symbol) -> list[Operation]:
             with control_dependencies(self._fences(token)):
                 return [variable.assign(value).operation for variable, value in zip(variables, given, strict=True)]
 
         self._lead_on(("push", *map(id, variables)), build, *pairs)
 
-    def announce(self, message: Any) -> None:
+    def announce(self, message: object) -> None:
         """Announce a value of JSON to all workers; those that come later get it, too."""
         text = np.asarray(json.dumps(message), dtypes.string)
         self._lead_on("announce", self.plan.steps.announce, (_TEXT, text))
@@ -411,11 +418,13 @@ class ReplicaPrograms:
 
     # --- building ---------------------------------------------------------------------------------------------------
 
-    def _lead_on(self, key: object, build: Callable[..., object], *given: tuple[TensorSpec, object]) -> tuple[Any, ...]:
+    def _lead_on(
+        self, key: object, build: Callable[..., object], *given: tuple[TensorSpec, object]
+    ) -> tuple[Array, ...]:
         """Run a step that only the leader may run; its token is the first placeholder."""
         return self._run(key, build, (_NUMBER, self.token), *given)
 
-    def _run(self, key: object, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
+    def _run(self, key: object, build: Callable[..., Any], *given: tuple[TensorSpec, object]) -> tuple[Array, ...]:
         """Run a step on the ps tasks; it is built when it is first run.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.graph import Operation, Symbol, Tensor, Variable
@@ -17,6 +17,9 @@ from ...engine.graph.graph import ReadVariable, get_default_graph
 from ...engine.ops.base import Constant, ConstantArray
 from ...engine.passes.framework.again import copied
 from ...engine.passes.framework.prune import needed_operations
+
+if TYPE_CHECKING:
+    from ...engine.ops.base import TensorLike
 
 _CONSTANTS = (Constant, ConstantArray)
 LogKey = tuple[str, int]  # the name of a log; and -1, or the number of a value that it is computed of
@@ -39,7 +42,7 @@ class RunningLog:
     state: dict[Symbol, Variable]
     given: list[Symbol]
 
-    def build(self, values: Mapping[Any, Any], variables: Iterable[Variable]) -> Tensor:
+    def build(self, values: Mapping[Variable, TensorLike], variables: Iterable[Variable]) -> Tensor:
         """Build the log in the current graph.
 
         Args:

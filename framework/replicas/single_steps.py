@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.strategy import Strategy
@@ -12,6 +12,9 @@ from ..data.adapters import ArrayData, Batch
 from ..training.epochs import Epochs
 from .cluster_fit import Logs, reason_of
 from .parallel import ParallelFit
+
+if TYPE_CHECKING:
+    from ..models.model import Model
 
 
 class BatchData(ArrayData):
@@ -75,7 +78,7 @@ def _refuse(strategy: Strategy) -> None:
         )
 
 
-def _check_alike(model: Any, strategy: DataParallel, batch: Batch) -> None:
+def _check_alike(model: Model, strategy: DataParallel, batch: Batch) -> None:
     """Check that all workers pass batches of the same form at the same step.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -32,6 +32,16 @@ from .checks import check_model
 from .metric_updates import MetricUpdate, MetricUpdates
 from .running_logs import LogKey, RunningLog, find_running
 
+if TYPE_CHECKING:
+    from ...engine.graph import Operation, Tensor
+    from ...engine.ops.base import TensorLike
+    from ...optim import Optimizer
+    from ...optim.clipping import Gradient
+    from ..data.adapters import Layout
+    from ..models.model import Model
+    from ..structures import Array
+    from .optimizer_shards import OptimizerShards
+
 
 @dataclass(eq=False)
 class TracedStep:
@@ -47,8 +57,8 @@ class TracedStep:
         updates: those of metrics that are made of the rows of all replicas.
     """
 
-    applications: list[tuple[Any, list[Any], list[Variable]]]
-    state: dict[Variable, Any]
+    applications: list[tuple[Optimizer, list[Gradient | None], list[Variable]]]
+    state: dict[Variable, Tensor]
     names: list[str]
     logs: dict[LogKey, Any]
     running: dict[str, RunningLog]
@@ -84,7 +94,7 @@ class Entry:
 class _StepScope(StatelessScope):
     """Keeps what a step assigns. As in one process no gradient goes through that to what it was computed of."""
 
-    def assign(self, variable: Variable, value: Any) -> None:
+    def assign(self, variable: Variable, value: TensorLike) -> None:
         super().assign(variable, ops.stop_gradient(value))
 
 
@@ -121,13 +131,13 @@ class StepTracer:
         log_variables: the variables that get the means of what replicas log.
     """
 
-    def __init__(self, model: Any, replica: Replica, batch: Batch) -> None:
+    def __init__(self, model: Model, replica: Replica, batch: Batch) -> None:
         self.model = model
         self._replica = replica
         self.gradients_at = 0
         self.keys: list[int] = []
         check_model(model)
-        self._resets: dict[Variable, Any] = {}
+        self._resets: dict[Variable, Array] = {}
         self.log_variables: dict[LogKey, Variable] = {}
         self._metric_updates: MetricUpdates | None = None
         with Graph().as_default() as graph:
@@ -212,7 +222,7 @@ class StepTracer:
             return seed
         return _mixed(seed, self._replica.task_index, *more)
 
-    def trace(self, layout: Any, feeds: list[Any], share: Any = 1.0) -> TracedStep:
+    def trace(self, layout: Layout, feeds: list[Tensor], share: float | Tensor = 1.0) -> TracedStep:
         """Build the training step in the current graph.
 
         Args:
@@ -223,16 +233,18 @@ class StepTracer:
         Raises:
             ValueError: it uses variables after an optimizer was to change them.
         """
-        applications: list[tuple[Any, list[Any], list[Variable]]] = []
-        changed: dict[Variable, Any] = {}
-        assigned: dict[Variable, Any] = {}  # values that variables of optimizers had before that
-        counted: dict[Variable, Any] = {}  # counts of optimizers that were applied, as they are behind that
+        applications: list[tuple[Optimizer, list[Gradient | None], list[Variable]]] = []
+        changed: dict[Variable, Tensor] = {}
+        assigned: dict[Variable, Tensor] = {}  # values that variables of optimizers had before that
+        counted: dict[Variable, Tensor] = {}  # counts of optimizers that were applied, as they are behind that
         made: list[list[int]] = []
         # Each metric's first values are a tensor of their own, by which logs are found that depend on them.
         scope = _StepScope((variable, ops.stop_gradient(value)) for variable, value in self._resets.items())
         given = {variable: scope.get_current_value(variable) for variable in scope.variables}
 
-        def take(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Variable]) -> Any:
+        def take(
+            optimizer: Optimizer, gradients: Sequence[Gradient | None], variables: Sequence[Variable]
+        ) -> Operation | None:
             twice = [variable.path for variable in variables if variable in changed]
             if twice:
                 raise ValueError(f"train_step of model {self.model.name!r} updates {twice} twice. {_ONE_UPDATE}")
@@ -275,7 +287,7 @@ class StepTracer:
 
     def _found_logs(
         self,
-        values: Mapping[str, Any],
+        values: Mapping[str, Tensor],
         scope: StatelessScope,
         first: Mapping[Variable, object],
         counted: Iterable[Variable],
@@ -301,13 +313,13 @@ class StepTracer:
         found = [variable for log in self._running.values() for variable in log.state.values()]
         return [*found, *self.log_variables.values()]
 
-    def build_logs(self, values: Mapping[Any, Any]) -> list[Any]:
+    def build_logs(self, values: Mapping[Any, TensorLike]) -> list[Tensor]:
         """Build what the step logs of all replicas' rows in the current graph, behind its updates; see `log_names`.
 
         Args:
             values: of variables that are not to be read.
         """
-        found: list[Any] = []
+        found: list[Tensor] = []
         for name in self.log_names:
             log, variables = self._running.get(name), self.log_variables
             if log is not None:
@@ -317,9 +329,9 @@ class StepTracer:
                 found.append(ops.convert_to_tensor(values.get(variable, variable)))
         return found
 
-    def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Any]]]:
+    def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Tensor]]]:
         """Return what is put, with its tensors."""
-        found: list[tuple[Entry, list[Any]]] = []
+        found: list[tuple[Entry, list[Tensor]]] = []
         for number, (_, gradients, variables) in enumerate(traced.applications):
             for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
                 if gradient is None:
@@ -345,7 +357,9 @@ class StepTracer:
                 found.append((Entry(place, part, position=position, update=number), tensors))
         return found
 
-    def traced_entries(self, layout: Any, feeds: list[Any], share: Any = 1.0) -> list[tuple[Entry, list[Any]]]:
+    def traced_entries(
+        self, layout: Layout, feeds: list[Tensor], share: float | Tensor = 1.0
+    ) -> list[tuple[Entry, list[Tensor]]]:
         """Build a step in the current graph; return what the replica gives, with its tensors. See `trace`.
 
         Raises:
@@ -365,15 +379,15 @@ class StepTracer:
         """Return the variables of an application of an optimizer."""
         return self.applications[application][1]
 
-    def build_updates(self, values: Sequence[Any], shards: Sequence[Any] = ()) -> None:
+    def build_updates(self, values: Sequence[Gradient], shards: Sequence[OptimizerShards] = ()) -> None:
         """Build the updates by reduced values: of state and metrics, then by the optimizers.
 
         Args:
             values: for each of `entries` a tensor, or `IndexedSlices`.
             shards: for each application of an optimizer what makes the update of gradients that are not reduced yet.
         """
-        gradients: list[list[Any]] = [[None] * len(variables) for _, variables in self.applications]
-        given: list[list[Any]] = [[] for _ in self._updates]
+        gradients: list[list[Gradient | None]] = [[None] * len(variables) for _, variables in self.applications]
+        given: list[list[Gradient]] = [[] for _ in self._updates]
         for entry, value in zip(self.entries, values, strict=True):
             if entry.update >= 0:
                 given[entry.update].append(value)
@@ -425,7 +439,7 @@ def placeholders(batch: Batch, **rows: None) -> list[Any]:
     return [graph.add(Placeholder(spec), (), f"leaf_{n}").outputs[0] for n, spec in enumerate(specs)]
 
 
-def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variable, Any]) -> None:
+def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variable, Tensor]) -> None:
     stand_ins = {id(tensor): variable for variable, tensor in changed.items()}
     used = {id(tensor) for operation in get_default_graph().operations for tensor in operation.inputs}
     late = [variable.path for key, variable in stand_ins.items() if key in used]
@@ -437,13 +451,13 @@ def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variab
         )
 
 
-def _counts_of(optimizer: Any) -> list[Variable]:
+def _counts_of(optimizer: Optimizer) -> list[Variable]:
     """Return the numbers that an optimizer changes with each step, such as how many it has made."""
     rates = [each._learning_rate for each in (optimizer, *optimizer.makers)]
     return [v for v in optimizer.variables if v.shape == () and not any(v is rate for rate in rates)]
 
 
-def _refuse_late_counts(name: str, counted: Mapping[Variable, Any], values: Iterable[Any]) -> None:
+def _refuse_late_counts(name: str, counted: Mapping[Variable, Tensor], values: Iterable[Tensor]) -> None:
     found = [find_running(value, counted, {}) for value in values]
     late = {variable.path for each in found if each is not None for variable in each.state.values()}
     if late:
@@ -468,7 +482,7 @@ def _log_variable(key: LogKey, value: Any) -> Variable:
     return Variable(np.zeros(shape), dtype=dtype, name=f"logs/{name}", trainable=False)
 
 
-def _depends_on_rows(name: str, value: Any) -> ValueError:
+def _depends_on_rows(name: str, value: Tensor) -> ValueError:
     """Return the error for a log that is computed of metrics' results and of values for the rows of one replica."""
     return ValueError(
         f"train_step logs {name!r}, which is computed of results of metrics and of {value.name!r}, {value.spec}, whose "
@@ -483,14 +497,14 @@ def _place_of(gradient: object) -> int:
     return values.operation.index if isinstance(values, Symbol) else 0
 
 
-def _as_variable(gradient: Any, variable: Variable) -> Any:
+def _as_variable(gradient: Gradient | None, variable: Variable) -> Gradient | None:
     """Return a gradient in the dtype of its variable; None stays."""
     if gradient is None or isinstance(gradient, IndexedSlices):
         return gradient
     return ops.convert_to_tensor(gradient, variable.dtype)
 
 
-def _of_whole(gradient: Any, share: Any) -> Any:
+def _of_whole(gradient: Gradient, share: float | Tensor) -> Gradient:
     """Return the gradient of a loss by that of a share of it; in float32 where that was in half precision."""
     wide = _cast(gradient, "float32") if gradient.dtype.itemsize < 4 else gradient
     if isinstance(share, float) and share in (0.0, 1.0):  # without rows there is nothing that counts
@@ -498,11 +512,11 @@ def _of_whole(gradient: Any, share: Any) -> Any:
     return on_values(wide, lambda values: values / ops.cast(share, values.dtype))
 
 
-def _cast(gradient: Any, dtype: DTypeLike) -> Any:
+def _cast(gradient: Gradient, dtype: DTypeLike) -> Gradient:
     return on_values(gradient, lambda values: ops.cast(values, dtype))
 
 
-def _name_of(value: Any) -> str:
+def _name_of(value: Tensor | IndexedSlices | Variable) -> str:
     return TensorSpec((), value.dtype).dtype.name
 
 

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,11 @@ from .plan import ReplicaPlan
 from .programs import LeavingError, ReplicaPrograms
 from .shares import Current, Shares, part_of
 from .ways import PARTS_OF_A_WORKER, TaskWay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..structures import Array
 
 _logger = logging.getLogger(__name__)
 END = 1 << 40  # in place of the number of a step: the end of an epoch
@@ -75,7 +80,7 @@ class ReplicaFit(ReplicaMember):
         self._has_made_epochs = False
         self._place: Any = None  # in data that the chief reads
         self._absent: list[str] = []  # workers that did not take part when the latest epoch began
-        self._done: Any = None  # the shares that are in the values that the chief has pulled
+        self._done: Array | None = None  # the shares that are in the values that the chief has pulled
         self.programs = ReplicaPrograms(self.plan)
         # A ps task that was started again, too, has no chief noted: then the launcher has.
         is_known = chief_of_launcher() in (None, self.strategy.task_index)
@@ -370,7 +375,7 @@ class ReplicaFit(ReplicaMember):
         self.programs.announce({**message, "place": place_of(self.passes)})
         self._is_announced = True
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> Mapping[str, object]:
         facts = {"data are read by the chief": self._hands_out}
         facts |= {} if self._hands_out else facts_of_data(self.data)
         return facts | facts_of_model(self.model, self.plan.variables)
@@ -575,7 +580,7 @@ class ReplicaFit(ReplicaMember):
 
     # --- validation -------------------------------------------------------------------------------------------------
 
-    def _shared_weights(self) -> list[Any]:
+    def _shared_weights(self) -> list[Array]:
         return [self._known[variable] for variable in self._weights()]
 
     def _begin_validation(self, batches: int) -> TaskWay | None:

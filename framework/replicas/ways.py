@@ -20,7 +20,9 @@ from ...engine.queues.shared_work import ALONE, DONE, HAND_IN, NONE, SharedWork
 from .cluster_fit import reason_of
 
 if TYPE_CHECKING:
+    from ...distribute.tasks.client import RemoteProgram
     from ...engine.ops.base import TensorLike
+    from ..structures import Array
 
 Compute = Callable[[int], list[Any]]  # of a part: its arrays
 PARTS_OF_A_WORKER = 4  # so that workers that are quicker do more
@@ -35,7 +37,7 @@ class Way(Protocol):
 
     most: int
 
-    def results(self, parts: int, compute: Compute) -> list[list[Any]]:
+    def results(self, parts: int, compute: Compute) -> list[list[Array]]:
         """Compute parts together; return the arrays of each, in order.
 
         Args:
@@ -52,7 +54,7 @@ class GroupWay:
         self._group = group
         self.most = group.size
 
-    def results(self, parts: int, compute: Compute) -> list[list[Any]]:
+    def results(self, parts: int, compute: Compute) -> list[list[Array]]:
         error: Exception | None = None
         data = b""
         try:
@@ -100,15 +102,15 @@ class TaskWay:
             raise
         return None if number == NONE else cls(work, int(number))
 
-    def results(self, parts: int, compute: Compute) -> list[list[Any]]:
+    def results(self, parts: int, compute: Compute) -> list[list[Array]]:
         try:
             return self._results(parts, compute)
         finally:
             with contextlib.suppress(Exception):  # it may be gone
                 self._work.ask("leave", self._number)
 
-    def _results(self, parts: int, compute: Compute) -> list[list[Any]]:
-        own: dict[int, list[Any]] = {}
+    def _results(self, parts: int, compute: Compute) -> list[list[Array]]:
+        own: dict[int, list[Array]] = {}
         kept: dict[int, bytes] = {}  # what nobody else has wanted so far
         while True:
             part, count = (int(each) for each in self._work.ask("take", self._number))
@@ -124,7 +126,7 @@ class TaskWay:
                 kept[part] = packed(own[part])
         return [own[number] if number in own else self._fetched(number) for number in range(parts)]
 
-    def _fetched(self, part: int) -> list[Any]:
+    def _fetched(self, part: int) -> list[Array]:
         (data,) = self._work.ask("fetch", self._number, part)
         return unpacked(data.tobytes())
 
@@ -144,7 +146,7 @@ class WorkPrograms:
         self._strategy = strategy
         self._client = strategy.connect()
         self._client.places = lambda resource: {"container": "passes of workers"}
-        self._programs: dict[str, Any] = {}
+        self._programs: dict[str, RemoteProgram] = {}
         with device(strategy.ps[0]):
             self._work = SharedWork("passes")
 
@@ -152,7 +154,7 @@ class WorkPrograms:
         """Give up the connections."""
         self._client.close()
 
-    def ask(self, method: str, *inputs: TensorLike) -> tuple[Any, ...]:
+    def ask(self, method: str, *inputs: TensorLike) -> tuple[Array, ...]:
         """Make a request; see `SharedWorkState`."""
         given = [np.asarray(each, None if isinstance(each, np.ndarray) else "int64") for each in inputs]
         program = self._programs.get(method)
@@ -176,18 +178,18 @@ def packed(values: Sequence[object]) -> bytes:
     >>> unpacked(packed([np.array([[1, 2]]), np.float32(3.0)]))
     [array([[1, 2]]), array(3., dtype=float32)]
     """
-    arrays: list[Any] = []
+    arrays: list[Array] = []
     described = [encode_value(value, arrays) for value in values]
     kinds = [[name_of(array.dtype), list(array.shape)] for array in arrays]
     head = json.dumps([described, kinds]).encode()
     return b"".join([len(head).to_bytes(8, "little"), head, *[array.tobytes() for array in arrays]])
 
 
-def unpacked(data: bytes) -> list[Any]:
+def unpacked(data: bytes) -> list[Array]:
     """Read what `packed` has written."""
     start = 8 + int.from_bytes(data[:8], "little")
     described, kinds = json.loads(data[8:start])
-    arrays: list[Any] = []
+    arrays: list[Array] = []
     for name, shape in kinds:
         dtype = as_dtype(name)
         count = int(np.prod(shape, dtype="int64"))
