@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, TypedDict
 
 from ... import __version__
 from ...engine.common.claims import PER_ARRAY, memory_budget
@@ -156,7 +156,7 @@ def _written(model: Model) -> Callable[[BinaryIO], None]:
     return lambda stream: write_archive(stream, config, weights.getvalue(), __version__, assets)
 
 
-def reduce_model(model: Model) -> tuple[Any, ...]:
+def reduce_model(model: Model) -> tuple[object, ...]:
     """Describe a model for `copy.deepcopy` and pickling: what `save_model` writes, and the user's objects."""
     stream = io.BytesIO()
     with own_names_scope() as objects:

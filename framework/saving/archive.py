@@ -128,7 +128,7 @@ def to_json(config: Mapping[str, object]) -> str:
         ) from error
 
 
-def _first_unfit(value: object, place: str, above: frozenset[int]) -> tuple[str, Any]:
+def _first_unfit(value: object, place: str, above: frozenset[int]) -> tuple[str, object]:
     """Return the place and value of the first part of a config that JSON can't express; an empty place if none."""
     if isinstance(value, (str, int, float)) or value is None:
         return "", None
@@ -144,7 +144,7 @@ def _first_unfit(value: object, place: str, above: frozenset[int]) -> tuple[str,
     return "", None
 
 
-def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[Any, Any]]:
+def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[object, object]]:
     """Return the children of a container by key, where layers in a list go by their names."""
     if isinstance(value, dict):
         return list(value.items())

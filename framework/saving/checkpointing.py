@@ -76,14 +76,16 @@ def stateful_parts(model: Model, with_averages: bool = True) -> dict[str, Variab
         with_averages: also those of the compiled loss and metrics, which start from zero in each epoch.
     """
     found: dict[str, Variable | ShardedVariable | SeedGenerator] = {}
-    visited: dict[int, Any] = {}  # keeps what it names, so that no other object gets its id
+    visited: dict[int, object] = {}  # keeps what it names, so that no other object gets its id
     _collect(model, "", found, visited)
     if with_averages:
         _collect([metric for metric in model.metrics if id(metric) not in visited], "averages", found, visited)
     return found
 
 
-def _collect(item: object, path: str, found: dict[str, Any], visited: dict[int, Any]) -> None:
+def _collect(
+    item: object, path: str, found: dict[str, Variable | ShardedVariable | SeedGenerator], visited: dict[int, object]
+) -> None:
     if id(item) in visited:
         return
     if isinstance(item, (Variable, ShardedVariable, SeedGenerator)):
@@ -95,7 +97,7 @@ def _collect(item: object, path: str, found: dict[str, Any], visited: dict[int, 
             _collect(child, f"{path}/{name}" if path else str(name), found, visited)
 
 
-def _children(item: object) -> Iterator[tuple[str, Any]]:
+def _children(item: object) -> Iterator[tuple[str, object]]:
     """Yield what an object holds. Layers come before optimizers, which refer to their weights once they are built."""
     if isinstance(item, dict):
         yield from ((str(key), value) for key, value in item.items() if isinstance(key, (str, int)))
@@ -152,7 +154,7 @@ def write_backup(folder: Folder, state: State, step: int) -> None:
     Raises:
         OSError: it can't be written; then there is no checkpoint.
     """
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Array] = {}
     run = _encoded(state, arrays, "")
     folder.remove(MANIFEST)
     folder.make()
@@ -208,7 +210,7 @@ def state_as_text(state: State) -> str:
     return base64.b64encode(stream.getvalue()).decode("ascii")
 
 
-def state_of_text(text: str) -> Any:
+def state_of_text(text: str) -> State:
     """Return the state of which `state_as_text` made a text."""
     return _read(io.BytesIO(base64.b64decode(text)))
 
@@ -227,12 +229,12 @@ def read_state(path: Path) -> State:
         raise damaged(path, str(error)) from error
 
 
-def _read(source: Path | IO[bytes]) -> Any:
+def _read(source: Path | IO[bytes]) -> State:
     with np.load(source, allow_pickle=False) as file:
         return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
 
 
-def _encoded(value: object, arrays: dict[str, Any], path: str | None = None) -> Any:
+def _encoded(value: object, arrays: dict[str, Array], path: str | None = None) -> object:
     """Write a state as JSON, and its arrays apart.
 
     Args:
@@ -297,7 +299,7 @@ class TrainingRun:
         data: the data.
     """
 
-    def __init__(self, model: Any, hooks: CallbackList, data: Epochs) -> None:
+    def __init__(self, model: Model, hooks: CallbackList, data: Epochs) -> None:
         self.model = model
         self.hooks = hooks
         self.data = data
@@ -411,7 +413,7 @@ class TrainingRun:
         self.set_callbacks_state(state["callbacks"])
         set_random_state(state["random"])
 
-    def callbacks_state(self) -> list[Any]:
+    def callbacks_state(self) -> list[list[object]]:
         """Return the state of each callback, with the name of its class."""
         return [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks]
 
@@ -485,7 +487,7 @@ class TrainingRun:
 _VARIABLES = (Variable, ShardedVariable)
 
 
-def _differences(parts: dict[str, Any], values: State) -> list[str]:
+def _differences(parts: Mapping[str, object], values: State) -> list[str]:
     found = [f"{path} is not in the model" for path in values.keys() - parts.keys()]
     for path, part in parts.items():
         value = values.get(path)

@@ -14,6 +14,8 @@ from .archive import atomic_write, check_readable, read_archive
 from .weights_file import Array, Group, WeightsReader, check_seal, seal, write_weights
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from ..models.model import Model
 
 PathLike = str | os.PathLike[str]
@@ -134,7 +136,7 @@ class KerasFileEditor:
             place: weights for place, weights in self.weights_dict.items() if not _is_within(place, found)
         }
 
-    def add_object(self, object_path: str, weights: Mapping[str, Any]) -> None:
+    def add_object(self, object_path: str, weights: Mapping[str, ArrayLike]) -> None:
         """Add an object.
 
         Args:
@@ -148,7 +150,7 @@ class KerasFileEditor:
             raise ValueError(f"add_object: {object_path!r} is in the file already. add_weights adds weights to it.")
         self.weights_dict[object_path] = _arrays("add_object", weights)
 
-    def add_weights(self, object_name: str, weights: Mapping[str, Any]) -> None:
+    def add_weights(self, object_name: str, weights: Mapping[str, ArrayLike]) -> None:
         """Add weights to an object, or replace those of the same names.
 
         Raises:
@@ -227,7 +229,9 @@ def _arrays(method: str, weights: object) -> dict[str, Array]:
     return {str(name): np.asarray(value) for name, value in weights.items()}
 
 
-def _differences(saved: Mapping[str, Mapping[str, Array]], wanted: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _differences(
+    saved: Mapping[str, Mapping[str, Array]], wanted: Mapping[str, Mapping[str, ArrayLike]]
+) -> Iterator[str]:
     """Yield how a file's weights, by object, differ from a model's."""
     for place in [*wanted, *(place for place in saved if place not in wanted)]:
         ours, theirs = saved.get(place, {}), wanted.get(place, {})

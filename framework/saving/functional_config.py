@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,13 +22,26 @@ from ..models.raw_ops import RawOp, SavedOp, as_nodes, is_literal, is_serialized
 from .keras_calls import KerasCall, keras_call
 from .keras_expansions import expand_call, expand_operation
 
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from ...engine.common.nest import Nest
+
+    class Call(TypedDict):
+        """A call of a layer as JSON has it."""
+
+        args: list[object]
+        kwargs: dict[str, object]
+
+    OldCall = list[list[Any]]  # as Keras up to 2.15 wrote it: for each tensor [layer, node, tensor, keyword arguments]
+
 Key = tuple[str, int]  # a layer's name and the number of its call
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def graph_config(graph: LayerGraph) -> dict[str, Any]:
+def graph_config(graph: LayerGraph) -> dict[str, object]:
     """Return the layers, their calls, inputs and outputs, as Keras writes them.
 
     Raises:
@@ -158,9 +171,9 @@ class _Written:
 
     # --- configs --------------------------------------------------------------------------------------------
 
-    def layers(self) -> list[dict[str, Any]]:
+    def layers(self) -> list[dict[str, object]]:
         """Return the configs of all layers, ops and calls, in the order of the model."""
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         for operation in self._kept:
             if isinstance(operation, RawOp) and operation.made is not None:
                 operation.serialize()  # raises; what else a loop consists of would do so less clearly
@@ -171,23 +184,23 @@ class _Written:
                 found.append(self._layer_config(operation))
         return found
 
-    def _call_config(self, key: int) -> dict[str, Any]:
+    def _call_config(self, key: int) -> dict[str, object]:
         call, name = self.calls[key]
         node = {"args": [map_leaves(self._leaf, arg) for arg in call.arguments], "kwargs": {}}
         return {**op_entry(call.name, name, call.config), "name": name, "inbound_nodes": [node]}
 
-    def _layer_config(self, operation: Layer | RawOp) -> dict[str, Any]:
+    def _layer_config(self, operation: Layer | RawOp) -> dict[str, object]:
         config = operation.serialize() if isinstance(operation, RawOp) else serialize_keras_object(operation)
         nodes = [node for node in operation.inbound_nodes if node in self.numbers and node.input_tensors]
         return {**config, "name": operation.name, "inbound_nodes": [self._node_config(node) for node in nodes]}
 
-    def _node_config(self, node: Node) -> dict[str, Any]:
+    def _node_config(self, node: Node) -> dict[str, object]:
         args, kwargs = node.arguments
         if isinstance(node.layer, RawOp):
             args = node.layer.written_arguments(args)
         return {"args": [map_leaves(self._leaf, arg) for arg in args], "kwargs": map_leaves(self._leaf, kwargs)}
 
-    def _leaf(self, leaf: object) -> Any:
+    def _leaf(self, leaf: object) -> object:
         leaf = _real_where_it_is(literal_of(self._alias(leaf)) if isinstance(leaf, Symbol) else leaf)
         if isinstance(leaf, Symbol):
             shape = None if leaf.shape is None else list(leaf.shape)
@@ -200,7 +213,7 @@ class _Written:
             )
         return serialize_keras_object(leaf)
 
-    def _address(self, tensor: Symbol) -> list[Any]:
+    def _address(self, tensor: Symbol) -> list[str | int]:
         tensor = self._alias(tensor)
         if self._call(tensor) is not None:
             call, position = tensor.annotations[CALL]
@@ -208,7 +221,7 @@ class _Written:
         found = history(tensor)
         return [found.layer.name, self.numbers[_node(tensor)], found.tensor_index]
 
-    def structure(self, structure: Any) -> Any:
+    def structure(self, structure: Any) -> object:
         """Return addresses in the structure of the tensors."""
         if isinstance(structure, Symbol):
             return self._address(structure)
@@ -218,7 +231,7 @@ class _Written:
         return tuple(found) if isinstance(structure, tuple) else found
 
 
-def _real_where_it_is(value: object) -> Any:
+def _real_where_it_is(value: object) -> object:
     """Return complex numbers whose imaginary part is zero as real ones, which Keras can write; ops take either."""
     if isinstance(value, (complex, np.complexfloating)) and value.imag == 0:
         return value.real
@@ -264,7 +277,7 @@ class _Rebuild:
     def __init__(self, layers: Iterable[dict[str, Any]]) -> None:
         self.outputs: dict[Key, list[Tensor]] = {}
         self.is_old = False  # Keras up to 2.15: a single input or output stands in a list
-        pending: list[tuple[Key, Any, Any]] = []
+        pending: list[tuple[Key, Layer | SavedOp, Call | OldCall]] = []
         for entry in layers:
             name = entry.get("name") or entry["config"]["name"]
             layer = SavedOp(entry) if is_serialized_op(entry) else deserialize_keras_object(_without_calls(entry))
@@ -276,7 +289,7 @@ class _Rebuild:
         self._graph = graph_for([tensor for made in self.outputs.values() for tensor in made])
         self._call_all(pending)
 
-    def _call_all(self, pending: list[tuple[Key, Any, Any]]) -> None:
+    def _call_all(self, pending: list[tuple[Key, Layer | SavedOp, Call | OldCall]]) -> None:
         """Run the calls as soon as what they need is there; a file may hold them in any order."""
         while pending:
             ready = [item for item in pending if self._is_ready(item)]
@@ -288,20 +301,20 @@ class _Rebuild:
                     self._call(*item)
                     pending.remove(item)
 
-    def _is_ready(self, item: tuple[Key, Any, Any]) -> bool:
+    def _is_ready(self, item: tuple[Key, Layer | SavedOp, Call | OldCall]) -> bool:
         key, _, call = item
         if key[1] > 0 and (key[0], key[1] - 1) not in self.outputs:
             return False  # calls of a layer are numbered in order
         return all((address[0], address[1]) in self.outputs for address in _addresses(call))
 
-    def _call(self, key: Key, layer: Layer, call: dict[str, Any] | list[Any]) -> None:
+    def _call(self, key: Key, layer: Layer | SavedOp, call: Call | OldCall) -> None:
         args, kwargs = self._arguments(call)
         # What an op makes of numbers alone is part of the graph, too, where `fold` asks for its memory first.
         with self._graph.entered() if isinstance(layer, SavedOp) else nullcontext():
             result = layer(*args, **kwargs)
         self.outputs[key] = [leaf for leaf in flatten(result) if isinstance(leaf, Tensor)]
 
-    def _arguments(self, call: dict[str, Any] | list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _arguments(self, call: Call | OldCall) -> tuple[list[object], dict[str, object]]:
         if isinstance(call, dict):
             kwargs = {name: self._fill(value) for name, value in call["kwargs"].items()}
             return [self._fill(value) for value in call["args"]], _as_given(kwargs)
@@ -310,7 +323,7 @@ class _Rebuild:
         kwargs = call[0][3] if len(call[0]) > 3 else {}
         return [tensors[0] if len(tensors) == 1 else tensors], _as_given(deserialize_keras_object(kwargs))
 
-    def _fill(self, value: object) -> Any:
+    def _fill(self, value: object) -> object:
         """Return an argument with tensors in their places."""
         if isinstance(value, list):
             return [self._fill(item) for item in value]
@@ -322,7 +335,7 @@ class _Rebuild:
             return deserialize_keras_object(value)
         return {name: self._fill(item) for name, item in value.items()}
 
-    def structure(self, value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Any:
+    def structure(self, value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Nest[Tensor]:
         """Read `input_layers` or `output_layers`: an address, or lists, tuples or dicts of them."""
         if isinstance(value, dict):
             return {name: self.structure(item) for name, item in value.items()}
@@ -347,7 +360,7 @@ def _without_calls(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if name != "inbound_nodes"}
 
 
-def _as_given(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _as_given(kwargs: dict[str, object]) -> dict[str, object]:
     """Return the keyword arguments that say something: Keras also writes down the defaults of `training` and masks."""
     return {
         name: value
@@ -356,11 +369,11 @@ def _as_given(kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _addresses(call: dict[str, Any] | list[Any]) -> list[Any]:
+def _addresses(call: Call | OldCall) -> list[Sequence[Any]]:
     """Return the addresses of all tensors in a call's arguments."""
     if not isinstance(call, dict):
         return [entry[:3] for entry in call]
-    found: list[Any] = []
+    found: list[Sequence[Any]] = []
     pending: list[Any] = [call["args"], call["kwargs"]]
     while pending:
         value = pending.pop()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ...engine.common.dtypes import name_of
 from ...engine.graph import Symbol, Tensor, Variable, flatten
 from ...engine.ops.entrance import PublicCall
 from .keras_ops import PACKAGE, function_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Keras's operations without settings, by the module below ``keras.src.ops``.
 _PLAIN = {
@@ -273,8 +276,8 @@ class KerasCall(NamedTuple):
     """
 
     name: str
-    config: dict[str, Any]
-    arguments: list[Any]
+    config: dict[str, object]
+    arguments: list[object]
 
 
 class _Operation(NamedTuple):
@@ -298,9 +301,9 @@ def operations() -> dict[str, tuple[str, ...]]:
 
 
 @functools.cache
-def _by_function() -> dict[Any, _Operation]:
+def _by_function() -> dict[Callable[..., object], _Operation]:
     """Return the operation for each public function; of several names for one function, the first."""
-    found: dict[Any, _Operation] = {}
+    found: dict[Callable[..., object], _Operation] = {}
     for name, settings in operations().items():
         module, _, class_name = name.partition(".")
         function = function_of(class_name, f"{PACKAGE}.{module}")
@@ -317,7 +320,7 @@ def keras_call(call: PublicCall) -> KerasCall | None:
     signature = inspect.signature(call.function)
     bound = signature.bind(*call.args, **call.kwargs)
     bound.apply_defaults()
-    config: dict[str, Any] = {}
+    config: dict[str, object] = {}
     arguments: list[Any] = []
     for name, parameter in signature.parameters.items():
         value = bound.arguments[name]
@@ -341,7 +344,7 @@ def keras_call(call: PublicCall) -> KerasCall | None:
     return KerasCall(operation.name, config, arguments) if has_tensors else None
 
 
-def _fits(name: str, config: dict[str, Any], arguments: list[Any]) -> bool:
+def _fits(name: str, config: dict[str, object], arguments: list[Any]) -> bool:
     """Test whether Keras's operation takes these arguments with each of its backends."""
     x = arguments[0]
     kind = x.dtype.kind if isinstance(x, (Tensor, np.ndarray)) else "f"
@@ -367,7 +370,7 @@ def _closes_over_state(leaf: object) -> bool:
     return any(isinstance(cell.cell_contents, (Tensor, Variable)) for cell in cells)
 
 
-def _setting(value: object) -> Any:
+def _setting(value: object) -> object:
     """Return a setting as JSON holds it.
 
     Raises:
@@ -384,7 +387,7 @@ def _setting(value: object) -> Any:
     raise TypeError(f"{value!r} of type {type(value).__name__} is no setting")
 
 
-def _argument(value: object) -> Any:
+def _argument(value: object) -> object:
     """Return an argument of a call: what takes a tensor gets arrays for lists of numbers."""
     if isinstance(value, (list, tuple)) and not any(isinstance(leaf, Tensor) for leaf in flatten(value)):
         try:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...engine.ops.arrays.creation import Fill
     from ...engine.ops.arrays.indexing import GetItem
     from ...engine.ops.arrays.sequences import ReverseSequence
+    from ...engine.ops.arrays.shaping import BroadcastTo
     from ..structures import Array
 
 _EXPANDED = "as ops of Keras"  # an annotation: a second file holds the same names
@@ -99,7 +100,7 @@ def _fill(op: Fill, value: Tensor, *sizes: Tensor) -> Tensor | None:
     return None if ones is None else ops.full_like(ones, value, dtype=value.dtype)
 
 
-def _broadcast(op: Any, x: Tensor, *sizes: Tensor) -> Tensor | None:
+def _broadcast(op: BroadcastTo, x: Tensor, *sizes: Tensor) -> Tensor | None:
     ones = _ones_of(op.shape, sizes)
     return None if ones is None else ops.where(ops.cast(ones, "bool"), x, x)
 
@@ -141,7 +142,7 @@ def _is_known(items: Sequence[object]) -> bool:
     return Place.INPUT not in bounds and items.count(Place.INPUT) == 1
 
 
-def _slice(item: object) -> Any:
+def _slice(item: object) -> object:
     return slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item
 
 
@@ -187,10 +188,10 @@ def _from_parts(op: Op, real: Tensor, imag: Tensor) -> Tensor:
     return ops.view_as_complex(ops.stack([ops.add(real, zeros), ops.add(imag, zeros)], axis=-1))
 
 
-def _running(function: Callable[..., Any], first: Callable[..., Any]) -> Callable[..., Any]:
+def _running(function: Callable[..., Tensor], first: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """Expand running sums and products that go from the end, or leave the element itself out."""
 
-    def expand(op: Any, x: Any) -> Any:
+    def expand(op: Any, x: Any) -> Tensor:
         if op.reverse:
             x = ops.flip(x, axis=op.axis)
         if op.exclusive:
@@ -204,7 +205,7 @@ def _running(function: Callable[..., Any], first: Callable[..., Any]) -> Callabl
     return expand
 
 
-def _inverse_fft(x: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+def _inverse_fft(x: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Invert a Fourier transform by the transform: with the parts exchanged before and after, it goes back."""
     real, imag = x
     size = ops.shape(real)[-1]
@@ -262,7 +263,7 @@ def _transposed_convolution(op: Any, x: Any, kernel: Tensor, _: object) -> Tenso
     return ops.conv(x, kernel, padding="valid", dilation_rate=op.dilation)
 
 
-def _with_gaps(x: Any, axis: int, size: int, stride: int) -> Any:
+def _with_gaps(x: Any, axis: int, size: int, stride: int) -> Tensor:
     """Return `x` with zeros between its cells along an axis."""
     if stride == 1:
         return x
@@ -272,7 +273,7 @@ def _with_gaps(x: Any, axis: int, size: int, stride: int) -> Any:
     return _padded(x, axis, 0, 1 - stride)
 
 
-def _padded(x: Any, axis: int, before: int, behind: int) -> Any:
+def _padded(x: Any, axis: int, before: int, behind: int) -> Tensor:
     """Return `x` with zeros before and behind along an axis; less than none are cut off."""
     if min(before, behind) < 0:
         size = x.shape[axis]
@@ -282,7 +283,7 @@ def _padded(x: Any, axis: int, before: int, behind: int) -> Any:
     return ops.pad(x, widths) if any(map(sum, widths)) else x
 
 
-_OPERATIONS: dict[str, Callable[..., Any]] = {
+_OPERATIONS: dict[str, Callable[..., Tensor | None]] = {
     "BroadcastTo": _broadcast,
     "Conv": _convolution,
     "ConvInputGrad": _transposed_convolution,
@@ -301,7 +302,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 @functools.cache
-def _calls() -> dict[Any, Callable[..., Any]]:
+def _calls() -> dict[Callable[..., object], Callable[..., object]]:
     return {
         inspect.unwrap(ops.ifft): _inverse_fft,
         inspect.unwrap(ops.tensor_scatter_nd_max): functools.partial(ops.scatter_update, reduction="max"),

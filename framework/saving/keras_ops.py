@@ -52,12 +52,12 @@ class KerasOp:
     """
 
     name: str
-    config: dict[str, Any]
+    config: dict[str, object]
     count: int | None = None
     is_list: bool = False
-    given: tuple[Any, ...] | None = None
+    given: tuple[object, ...] | None = None
 
-    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+    def arguments(self, inputs: Sequence[object]) -> list[object]:
         """Return the arguments of its call."""
         if self.given is not None:
             return list(self.given)
@@ -169,13 +169,13 @@ def fold(operation: Operation) -> bool:
     return True
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.dtype):
         return name_of(value)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _axis(axes: Sequence[int] | None) -> Any:
+def _axis(axes: Sequence[int] | None) -> object:
     """Return axes as Keras writes them: one as a number."""
     return axes[0] if axes is not None and len(axes) == 1 else _plain(axes)
 
@@ -384,7 +384,7 @@ def function_of(class_name: str, module: str) -> Callable[..., Any] | None:
 
 
 def apply_keras_op(
-    class_name: str, module: str, settings: dict[str, Any], args: Sequence[object], kwargs: dict[str, Any]
+    class_name: str, module: str, settings: dict[str, object], args: Sequence[object], kwargs: dict[str, object]
 ) -> Any:
     """Apply an operation of Keras as its file describes it.
 

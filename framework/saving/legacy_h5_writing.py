@@ -20,6 +20,7 @@ from .archive import KERAS_VERSION, to_json
 
 if TYPE_CHECKING:
     from ..models.model import Model
+    from ..structures import Array
 
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly", "steps_per_execution", "jit_compile")
 
@@ -56,7 +57,7 @@ def write_legacy_model(model: Model, stream: BinaryIO, include_optimizer: bool =
             _write_arrays(file.create_group("optimizer_weights"), model.optimizer.variables)
 
 
-def _names(names: Iterable[str]) -> Any:
+def _names(names: Iterable[str]) -> Array:
     return np.array([name.encode() for name in names] or [], dtype="S")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ...engine.graph import Variable
 
-_FORMATS: dict[str, Callable[[Any], Any]] = {
+_FORMATS: dict[str, Callable[[Variable], object]] = {
     "backend_tensor": lambda variable: variable.value,
     "numpy_array": lambda variable: variable.numpy(),
 }
@@ -17,8 +17,8 @@ _FORMATS: dict[str, Callable[[Any], Any]] = {
 class NestedState:
     """Adds `get_state_tree` and `set_state_tree` to models."""
 
-    trainable_variables: list[Any]
-    non_trainable_variables: list[Any]
+    trainable_variables: list[Variable]
+    non_trainable_variables: list[Variable]
     optimizer: Any
     metrics: list[Any]
 
@@ -27,7 +27,7 @@ class NestedState:
         """The variables of all metrics, those of the loss included."""
         return [variable for metric in self.metrics for variable in metric.variables]
 
-    def _state_groups(self) -> dict[str, list[Any]]:
+    def _state_groups(self) -> dict[str, list[Variable]]:
         return {
             "trainable_variables": self.trainable_variables,
             "non_trainable_variables": self.non_trainable_variables,
@@ -58,14 +58,14 @@ class NestedState:
             raise ValueError(f"value_format must be 'backend_tensor' or 'numpy_array', got {value_format!r}.")
         return {name: _nested(variables, _FORMATS[value_format]) for name, variables in self._state_groups().items()}
 
-    def set_state_tree(self, state_tree: Mapping[str, Mapping[str, Any]]) -> None:
+    def set_state_tree(self, state_tree: Mapping[str, Mapping[str, object]]) -> None:
         """Assign values that `get_state_tree` gave; variables that the tree leaves out stay.
 
         Raises:
             ValueError: the tree has a group or a path that the model has not. Then nothing is assigned.
         """
         groups = self._state_groups()
-        pairs: list[tuple[Any, Any]] = []
+        pairs: list[tuple[Variable, Any]] = []
         for group, tree in state_tree.items():
             if group not in groups:
                 raise ValueError(f"set_state_tree: there is no group {group!r}; expected {', '.join(groups)}.")
@@ -82,7 +82,7 @@ class NestedState:
             variable.assign(value)
 
 
-def _nested(variables: Sequence[Any], read: Callable[[Any], Any]) -> dict[str, Any]:
+def _nested(variables: Sequence[Variable], read: Callable[[Variable], object]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for variable in variables:
         *parts, last = variable.path.split("/")

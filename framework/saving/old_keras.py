@@ -45,11 +45,11 @@ def _modern(config: Config, version: tuple[int, ...]) -> Any:
     return config
 
 
-def _single(addresses: Sequence[object]) -> Any:
+def _single(addresses: Sequence[object]) -> object:
     return addresses[0] if isinstance(addresses, list) and len(addresses) == 1 else addresses
 
 
-def _modern_optimizer(config: Mapping[str, object]) -> dict[str, Any]:
+def _modern_optimizer(config: Mapping[str, object]) -> dict[str, object]:
     """Drop the options that meant nothing; the decay of old optimizers becomes the schedule that it was."""
     modern = {name: value for name, value in config.items() if name not in (*_OPTIMIZER_OPTIONS, "decay")}
     if not config.get("decay"):

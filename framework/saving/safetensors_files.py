@@ -13,7 +13,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -155,7 +154,7 @@ def _read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     return entries, metadata
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name stands in it twice")
@@ -239,7 +238,7 @@ def write_safetensors(
     found = {name: _writable(name, array) for name, array in arrays.items()}
     # By falling size of their elements, so that each is at a multiple of that.
     order = sorted(found, key=lambda name: (-found[name].dtype.itemsize, name))
-    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    header: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
     at = 0
     for name in order:
         array = found[name]

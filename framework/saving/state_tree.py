@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -80,7 +79,7 @@ def _name_in_container(child: object) -> str | None:
     return "container" if isinstance(child, (list, tuple, dict)) else None
 
 
-def _attributes(item: Saveable) -> Iterator[tuple[str, Any]]:
+def _attributes(item: Saveable) -> Iterator[tuple[str, object]]:
     """Yield the attributes to look into, in Keras's order."""
     # A name that all layers have is not skipped where it is an attribute of this one: of a user's class, then.
     skipped = _names_to_skip(_kind(item)) - {name for name in vars(item) if name in _class_names(_kind(item))}
@@ -201,8 +200,8 @@ def _present(optimizer: Optimizer) -> dict[str, Stored]:
     return {key: Stored(array.shape, array.dtype) for key, array in _arrays_of(optimizer).items()}
 
 
-def _store_of(item: Saveable) -> dict[str, Any]:
-    store: dict[str, Any] = {}
+def _store_of(item: Saveable) -> dict[str, object]:
+    store: dict[str, object] = {}
     item.save_own_variables(store)
     return store
 
@@ -234,7 +233,7 @@ def _label(path: str, item: Saveable) -> str:
     return f"{kind} {item.name!r} ({path or 'the model itself'})"
 
 
-def _differences(item: Saveable, expected: dict[str, Any], stored: dict[str, Stored]) -> list[str]:
+def _differences(item: Saveable, expected: dict[str, object], stored: dict[str, Stored]) -> list[str]:
     if not expected and stored:
         state = "none" if item.built else "none because it is not built (call it on data first)"
         return [f"the file has {len(stored)} weights, the model {state}"]
