@@ -410,7 +410,7 @@ def affine_transform(
 def _numbers(given: list[TensorLike], sides: Any) -> list[Tensor]:
     """Return the numbers of transformations in a shape in which they go with boxes."""
     batched = len(sides.shape) == 3
-    found: list[Any] = []
+    found: list[Tensor] = []
     for name, number in zip(("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y"), given, strict=True):
         each = ops.cast(ops.convert_to_tensor(number), "float32")
         allowed = ((), (1,), (None,), (sides.shape[0],)) if batched else ((), (1,), (None,))

@@ -144,7 +144,7 @@ class _Cloning:
             return Sequential(made, model.trainable, model.name)
         return type(model)(made, trainable=model.trainable, name=model.name)
 
-    def _functional(self, model: Model, input_tensors: Tensors | None) -> Any:
+    def _functional(self, model: Model, input_tensors: Tensors | None) -> Model:
         graph = model._layer_graph
         assert graph is not None
         if input_tensors is None:
@@ -172,7 +172,7 @@ class _Cloning:
         return layer(*args, **kwargs) if self.call_function is None else self.call_function(layer, *args, **kwargs)
 
 
-def _symbolic(tensors: Any) -> list[Any]:
+def _symbolic(tensors: object) -> list[Symbol]:
     """Return the tensors of a structure, which must be symbolic."""
     found = flatten(tensors)
     for tensor in found:
@@ -184,7 +184,7 @@ def _symbolic(tensors: Any) -> list[Any]:
     return found
 
 
-def _check_inputs(input_tensors: Any, model_name: str, graph: LayerGraph) -> None:
+def _check_inputs(input_tensors: object, model_name: str, graph: LayerGraph) -> None:
     """Check that tensors to build on have the structure of a model's inputs."""
     count = len(_symbolic(input_tensors))
     if count != len(graph.inputs):

@@ -74,7 +74,7 @@ class Distiller(Model):
             who: _extractor(model, [getattr(loss, f"{who}_layer_name", None) for loss in self.distillation_losses])
             for who, model in (("teacher", teacher), ("student", student))
         }
-        self._latest_student: tuple[Any, list[Any]] | None = None
+        self._latest_student: tuple[Any, list[Tensor]] | None = None
         self.student_loss_tracker = Mean(name="student_loss")
         self.distillation_loss_tracker = Mean(name="distillation_loss")
         self.total_loss_tracker = Mean(name="total_loss")

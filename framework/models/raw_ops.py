@@ -126,7 +126,7 @@ def _entry(module: str, class_name: str, name: str, config: Mapping[str, object]
     return {"module": module, "class_name": class_name, "config": config, "registered_name": class_name}
 
 
-def _write(value: object) -> Any:
+def _write(value: object) -> object:
     """Return an attribute of an op as JSON; those of an index hold values of classes of their own."""
     if isinstance(value, tuple):
         return [_write(item) for item in value]
@@ -144,7 +144,7 @@ def _read(value: object) -> Any:
     return Place[value[_PLACE]] if isinstance(value, dict) and _PLACE in value else deserialize_keras_object(value)
 
 
-def _with_dtypes(cls: type[Op], arguments: Mapping[str, object]) -> dict[str, Any]:
+def _with_dtypes(cls: type[Op], arguments: Mapping[str, object]) -> dict[str, object]:
     """Return the attributes of an op, with names of dtypes (as Keras writes them) read as dtypes."""
     annotations = (
         {field.name: str(field.type) for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
@@ -155,11 +155,11 @@ def _with_dtypes(cls: type[Op], arguments: Mapping[str, object]) -> dict[str, An
     }
 
 
-def _fields(op: Op) -> tuple[dataclasses.Field[Any], ...]:
+def _fields(op: Op) -> tuple[dataclasses.Field[object], ...]:
     return dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
 
 
-def is_serialized_op(config: dict[str, Any]) -> bool:
+def is_serialized_op(config: Mapping[str, Any]) -> bool:
     """Test whether an entry among a saved model's layers is an op, ours or Keras's."""
     module = config.get("module") or ""
     return module == OWN_OPS or module.startswith(("keras.src.ops", "keras.ops"))

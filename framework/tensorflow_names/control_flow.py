@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...engine import autodiff, ops
 from ...engine import control_flow as loops
@@ -19,6 +19,11 @@ from ...engine.ops.base import TensorLike
 from ..structures import ShapeLike
 from ..training.gradient_tape import GradientTape, unconnected_choice
 from .arrays import identity
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from ..structures import Array
 
 Branch = Callable[[], Any]
 
@@ -172,7 +177,7 @@ def scan(
     """
     elems = map_structure(ops.convert_to_tensor, elems)
 
-    def step(carry: object, x: object) -> tuple[Any, Any]:
+    def step(carry: object, x: object) -> tuple[object, object]:
         following = fn(carry, x)
         return following, following
 
@@ -250,14 +255,14 @@ def py_function(func: Callable[..., object], inp: Sequence[TensorLike], Tout: ob
 class _Eagerly:
     """A function of tensors, called with arrays."""
 
-    func: Callable[..., Any]
+    func: Callable[..., object]
 
     @property
     def __name__(self) -> str:
         """The name of the function, for messages."""
         return getattr(self.func, "__name__", type(self.func).__name__)
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Array) -> Any:
         with eagerly():
             return map_structure(_as_array, self.func(*[ops.convert_to_tensor(array) for array in arrays]))
 
@@ -271,14 +276,16 @@ def _as_array(value: object) -> Any:
 class _EagerGradient:
     """The cotangents of a function's inputs, by a tape around a second call."""
 
-    func: Callable[..., Any]
+    func: Callable[..., object]
 
-    def __call__(self, inputs: list[Tensor], outputs: list[Tensor], cotangents: list[Any]) -> list[Any]:
+    def __call__(
+        self, inputs: list[Tensor], outputs: list[Tensor], cotangents: list[Tensor | None]
+    ) -> list[Tensor | None]:
         floats = [index for index, x in enumerate(inputs) if x.spec.differentiable]
         moving = [index for index, y in enumerate(outputs) if y.spec.differentiable]
         given = [ops.zeros_like(outputs[k]) if cotangents[k] is None else cotangents[k] for k in moving]
 
-        def compute(*arrays: Any) -> list[Any]:
+        def compute(*arrays: Array) -> list[Array]:
             with eagerly():
                 values = [ops.convert_to_tensor(array) for array in arrays[: len(inputs)]]
                 sources = [values[index] for index in floats]
@@ -309,7 +316,7 @@ def gradients(
     grad_ys: Any = None,
     name: str | None = None,
     gate_gradients: bool = False,
-    aggregation_method: Any = None,
+    aggregation_method: object = None,
     stop_gradients: Any = None,
     unconnected_gradients: str | Enum = "none",
 ) -> list[Any]:
@@ -346,7 +353,7 @@ def executing_eagerly() -> bool:
     return not in_explicit_graph()
 
 
-def init_scope() -> Any:
+def init_scope() -> AbstractContextManager[object]:
     """Leave the graph that is being built: inside the block ops run at once."""
     return eagerly()
 

@@ -25,6 +25,7 @@ from ...engine.graph import (
 from ...engine.graph.state.sharded import expanded, regrouped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from enum import Enum
 
@@ -158,7 +159,7 @@ class GradientTape:
         self._release()
         return _packed(sources, regrouped(wholes, found))
 
-    def _of_values(self, targets: list[Any], items: list[Any], seeds: Arrays | None) -> list[Any]:
+    def _of_values(self, targets: Sequence[TensorLike], items: Sequence[object], seeds: Arrays | None) -> list[Any]:
         given = [None] * len(targets) if seeds is None else flatten(seeds)
         if len(given) != len(targets):
             raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
@@ -226,7 +227,7 @@ class GradientTape:
             )
         self._is_used = True
 
-    def _constants(self, targets: list[Any]) -> list[Symbol]:
+    def _constants(self, targets: Sequence[object]) -> list[Symbol]:
         """Return the tensors on the way to `targets` that were computed before the tape began, or while it paused."""
         found: dict[Symbol, None] = {}
         seen: set[Operation] = set()
@@ -257,7 +258,7 @@ def unconnected_choice(unconnected_gradients: str | Enum) -> str:
     return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
 
 
-def _flow_of(item: Any) -> Any:
+def _flow_of(item: object) -> Any:
     """Return a tensor or variable itself; of a TensorArray the tensor that stands for it."""
     return item if isinstance(item, (Tensor, Variable)) else getattr(item, "flow", item)
 

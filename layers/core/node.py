@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...engine.graph import Graph, Symbol, Tensor, flatten
 
@@ -36,7 +36,7 @@ class Node:
         outputs: what the call returned; every tensor gets ``annotations["history"]``.
     """
 
-    def __init__(self, layer: Layer, arguments: Arguments, outputs: Any) -> None:
+    def __init__(self, layer: Layer, arguments: Arguments, outputs: object) -> None:
         self.layer = layer
         self.arguments = arguments
         self.outputs = outputs

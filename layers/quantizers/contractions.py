@@ -15,6 +15,7 @@ from .quantizable import QuantizableLayer
 
 if TYPE_CHECKING:
     from ...engine.graph import Variable
+    from ...engine.ops.arrays.shaping import DimLike
     from ...engine.ops.base import TensorLike
 
 
@@ -109,7 +110,7 @@ def _ordered(tensor: Tensor | Variable, labels: str, wanted: str, shape: tuple[i
     return tensor if shape is None or tensor.shape == shape else ops.reshape(tensor, shape)
 
 
-def _sizes(tensor: Tensor | Variable, count: int) -> list[Any]:
+def _sizes(tensor: Tensor | Variable, count: int) -> list[DimLike]:
     """Return the first sizes, as tensors where they are not known."""
     shape = ops.shape(tensor)
     return [shape[axis] for axis in range(count)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..core.options import LayerOptions
 
 
-_MERGES: dict[str, Callable[[Any, Any], Any]] = {
+_MERGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "concat": lambda forward, backward: ops.concatenate([forward, backward], axis=-1),
     "sum": lambda forward, backward: forward + backward,
     "ave": lambda forward, backward: (forward + backward) / 2,

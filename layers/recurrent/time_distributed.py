@@ -44,7 +44,7 @@ class TimeDistributed(Wrapper):
             self._check_mask(inputs.shape, mask.shape)
         batch, steps = ops.shape(inputs)[:2]
         signature = signature_of(type(self.layer).call)
-        given: dict[str, Any] = {}
+        given: dict[str, object] = {}
         if signature.takes("training"):
             given["training"] = training
         if signature.takes("mask") and mask is not None:
