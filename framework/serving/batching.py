@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..structures import Array
+
+    _Sizes = tuple[tuple[int, ...], tuple[int, ...]]  # lengths up to which sequences are filled, and their own
+    _Result = list[Array] | Exception  # of a request: its outputs, or what was raised
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,12 @@ class _Request:
         signature: str,
         rows: int,
         key: Hashable,
-        sizes: Any,
+        sizes: _Sizes | None,
         future: asyncio.Future[list[Array]],
         waits: bool,
     ) -> None:
         self.arrays, self.signature, self.rows, self.key = arrays, signature, rows, key
-        self.sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = sizes
+        self.sizes: _Sizes | None = sizes
         self.future: asyncio.Future[list[Array]] = future
         self.had_to_wait = waits
         self.since = time.perf_counter()
@@ -189,7 +192,7 @@ class Batcher:
         """Note whether requests come one by one: several in a turn of the loop take less time together."""
         self._comes_alone, self._came = self._came == 1, 0
 
-    def _key(self, arrays: Sequence[Array], signature: str) -> tuple[Hashable, Any]:
+    def _key(self, arrays: Sequence[Array], signature: str) -> tuple[Hashable, _Sizes | None]:
         """Return the key and the sizes of a request whose rows can be joined with others."""
         lengths = self._servable.lengths(signature)
         own = None if lengths is None else lengths.of(arrays)
@@ -311,7 +314,7 @@ class Batcher:
         began = self._began = time.perf_counter()
         computed = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch, kind)
 
-        def end(done: asyncio.Future[list[Any]]) -> None:
+        def end(done: asyncio.Future[Sequence[_Result]]) -> None:
             self._is_busy = False
             self._note_time(batch, time.perf_counter() - began, done)
             failed = asyncio.CancelledError("the server stops") if done.cancelled() else done.exception()
@@ -320,14 +323,14 @@ class Batcher:
 
         computed.add_done_callback(end)
 
-    def _note_time(self, batch: list[_Request], seconds: float, done: asyncio.Future[list[Any]]) -> None:
+    def _note_time(self, batch: list[_Request], seconds: float, done: asyncio.Future[Sequence[_Result]]) -> None:
         """Note how long a batch took whose requests did not fail, which would be computed again."""
         if batch[0].key is None or done.cancelled() or done.exception() is not None:
             return
         if not any(isinstance(result, BaseException) for result in done.result()):
             self._times.note(batch[0].key, self._size(_rows(batch)), seconds)
 
-    def _end(self, batch: list[_Request], began: float, results: Sequence[Any]) -> None:
+    def _end(self, batch: list[_Request], began: float, results: Sequence[list[Array] | BaseException]) -> None:
         """Give requests of a batch their results."""
         waits = [began - request.since for request in batch]
         self._observer.batch(_rows(batch), waits, time.perf_counter() - began)
@@ -346,7 +349,7 @@ class Batcher:
 
     # --- in the thread, or where calls are short ------------------------------------------------------------------
 
-    def _compute(self, batch: list[_Request], kind: object) -> list[Any]:
+    def _compute(self, batch: list[_Request], kind: object) -> Sequence[_Result]:
         """Return for each request its outputs, or what was raised.
 
         Where requests together fail, each is computed alone.
@@ -392,7 +395,7 @@ class Batcher:
             outputs = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
         else:
             outputs = self._run([_joined(column, self._size(rows)) for column in columns], first.signature)
-        results: list[list[Any]] = []
+        results: list[list[Array]] = []
         start = 0
         for request in batch:
             results.append(self._cut(request, [output[start : start + request.rows] for output in outputs]))

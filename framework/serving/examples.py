@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from typing import Any
 from urllib.parse import quote
 
 from .signature import TensorInfo
@@ -41,7 +40,7 @@ def example_line(
     return shlex.join([*words, "-d", body, f"{url}{path}"])
 
 
-def example_instances(inputs: tuple[TensorInfo, ...]) -> dict[str, Any] | None:
+def example_instances(inputs: tuple[TensorInfo, ...]) -> dict[str, object] | None:
     """Return the body of a request for one row; None where a row would be too long to be read."""
     if sum(math.prod(4 if size is None else size for size in info.shape[1:]) for info in inputs) > _MOST_SHOWN:
         return None
@@ -51,13 +50,13 @@ def example_instances(inputs: tuple[TensorInfo, ...]) -> dict[str, Any] | None:
 
 def example_generation(inputs: tuple[TensorInfo, ...]) -> dict[str, object]:
     """Return the body of a request for a sequence."""
-    body: dict[str, Any] = {"tokens": [1], "parameters": {"max_tokens": 8}}
+    body: dict[str, object] = {"tokens": [1], "parameters": {"max_tokens": 8}}
     if len(inputs) > 1:
         body["inputs"] = {info.name: example(info) for info in inputs[1:]}
     return body
 
 
-def example(info: TensorInfo) -> Any:
+def example(info: TensorInfo) -> object:
     """Return one row for an input: 0, 1, 2, ..., as many as four along axes that are open."""
     values = [0, 1, 2, 3]
     if info.dtype == "string":
@@ -65,7 +64,7 @@ def example(info: TensorInfo) -> Any:
     if info.dtype == "bool":
         values = [False, True, False, True]
 
-    def fill(sizes: list[int], place: int) -> Any:
+    def fill(sizes: list[int], place: int) -> object:
         if not sizes:
             return values[place % 4]
         return [fill(sizes[1:], index if len(sizes) == 1 else place) for index in range(sizes[0])]

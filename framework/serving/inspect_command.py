@@ -11,8 +11,52 @@ from typing import TYPE_CHECKING, Any
 from .signature import TensorInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypedDict
+
     from .decoding.decoder import Decoder
     from .servable import Servable
+
+    class SignatureDescription(TypedDict):
+        """A signature as values for JSON."""
+
+        inputs: list[dict[str, object]]
+        outputs: list[dict[str, object]]
+        computed_alone_because: str | None
+        stateful: bool
+        pad: dict[str, object]
+
+    class ModelDescription(TypedDict):
+        """A version of a model as values for JSON."""
+
+        path: str
+        version: int
+        versions: list[int]
+        bytes_on_disk: int
+        bytes_by_dtype: dict[str, int]
+        signatures: dict[str, SignatureDescription]
+
+    class DecoderFacts(TypedDict):
+        """The plan of a decoder, and its inputs, as values for JSON."""
+
+        inputs: list[dict[str, object]]
+        slots: int
+        max_length: int
+        end_token: int
+        vocabulary: int
+        row_bytes: int
+        takes_texts: bool
+        gives_texts: bool
+        takes_prompts_by_chunks: bool
+
+    class DecoderDescription(TypedDict):
+        """A version of a decoder as values for JSON."""
+
+        path: str
+        version: int
+        versions: list[int]
+        bytes_on_disk: int
+        decoder: DecoderFacts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +82,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def describe(servable: Servable, versions: list[int]) -> dict[str, Any]:
+def describe(servable: Servable, versions: list[int]) -> ModelDescription:
     """Return what is known of a servable, as values for JSON.
 
     Args:
         servable: a version of a model.
         versions: all versions that there are.
     """
-    signatures: dict[str, Any] = {}
+    signatures: dict[str, SignatureDescription] = {}
     for name, signature in servable.signatures.items():
         signatures[name] = {
             "inputs": [_described(info) for info in signature.inputs],
@@ -64,7 +108,7 @@ def describe(servable: Servable, versions: list[int]) -> dict[str, Any]:
     }
 
 
-def describe_decoder(decoder: Decoder, versions: list[int]) -> dict[str, Any]:
+def describe_decoder(decoder: Decoder, versions: list[int]) -> DecoderDescription:
     """Return what is known of a decoder, as values for JSON; as `describe`."""
     plan = decoder.plan
     return {
@@ -86,7 +130,7 @@ def describe_decoder(decoder: Decoder, versions: list[int]) -> dict[str, Any]:
     }
 
 
-def decoder_as_text(found: dict[str, Any]) -> str:
+def decoder_as_text(found: Mapping[str, Any]) -> str:
     """Return the description of a decoder in lines for people."""
     decoder = found["decoder"]
     states = decoder["slots"] * decoder["row_bytes"]
@@ -116,12 +160,12 @@ def _line(kind: str, info: dict[str, Any]) -> str:
     return f"  {kind:<6} {info['name']}: {info['dtype']} ({sizes}){also}"
 
 
-def _described(info: TensorInfo) -> dict[str, Any]:
+def _described(info: TensorInfo) -> dict[str, object]:
     described = {"name": info.name, "dtype": info.dtype, "shape": list(info.shape)}
     return described if info.image is None else {**described, "image": info.image.to_json()}
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(found: Mapping[str, Any]) -> str:
     """Return the description in lines for people."""
     kept = ", ".join(f"{dtype} {_size(count)}" for dtype, count in found["bytes_by_dtype"].items())
     lines = [

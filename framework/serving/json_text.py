@@ -56,7 +56,7 @@ def write_json(value: object, arrays: tuple[Array, ...] = ()) -> bytes:
     return text
 
 
-def as_json_array(array: Array) -> Any:
+def as_json_array(array: Array) -> Array | list[object]:
     """Return an array as one that `write_json` takes: text as lists, bfloat16 as float32, numbers in C order."""
     if array.dtype.kind == "T":
         return list(in_pieces(array)) if array.ndim == 1 else array.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Lengths:
             found.extend(lengths)
         return tuple(found)
 
-    def pad(self, arrays: Sequence[Array], lengths: Sequence[int]) -> list[Any]:
+    def pad(self, arrays: Sequence[Array], lengths: Sequence[int]) -> list[Array]:
         """Return the inputs, filled up to a length for each group."""
         padded = list(arrays)
         for group, length in zip(self._inputs, lengths, strict=True):
@@ -59,7 +59,7 @@ class Lengths:
                 padded[place] = _filled(padded[place], length, value)
         return padded
 
-    def cut(self, outputs: Sequence[Array], lengths: Sequence[int]) -> list[Any]:
+    def cut(self, outputs: Sequence[Array], lengths: Sequence[int]) -> list[Array]:
         """Return the outputs, cut back to a length for each group along the axes that follow it."""
         found = list(outputs)
         for group, length in zip(self._outputs, lengths, strict=True):

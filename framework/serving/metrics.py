@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -20,6 +20,16 @@ from prometheus_client.utils import floatToGoString
 
 from ...distribute.inference import RequestError
 from .statistics import Statistics
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class _Shown(TypedDict):
+        """A histogram: counts up to each bound, and the sum."""
+
+        buckets: Sequence[tuple[str, int]]
+        sum_value: float
+
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 LOADED_BYTES = "anabranch_loaded_bytes"
@@ -48,7 +58,7 @@ class _Tally:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> _Shown:
         """Return the counts and the sum as a histogram has them."""
         names = [*map(floatToGoString, self.bounds), "+Inf"]
         return {"buckets": list(zip(names, accumulate(self.counts), strict=True)), "sum_value": self.total}

@@ -78,8 +78,8 @@ def _generate(decoder: Decoder, options: argparse.Namespace) -> int:
         if Path(path).suffix != ".jsonl":
             raise ValueError(f"{path!r}: sequences of a decoder are read from, and written to, .jsonl only.")
     names = [info.name for info in decoder.signature.inputs[1:]]
-    prompts: list[Any] = []
-    inputs: dict[str, list[Any]] = {name: [] for name in names}
+    prompts: list[str | Sequence[int]] = []
+    inputs: dict[str, list[object]] = {name: [] for name in names}
     for number, row in _objects(Path(options.input)):
         found = [row[key] for key in ("tokens", "text_input") if key in row]
         if len(found) != 1 or row.keys() - {"tokens", "text_input"} != inputs.keys():
@@ -113,7 +113,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def predict(servable: Servable, columns: Mapping[str, object], signature: str, batch_size: int) -> list[Any]:
+def predict(servable: Servable, columns: Mapping[str, object], signature: str, batch_size: int) -> list[Array]:
     """Compute the outputs for all rows: in batches, if no row depends on another.
 
     Rows of several shapes are computed with those of theirs. Where outputs have several shapes, too, they are arrays of
@@ -148,7 +148,7 @@ def _predict_by_shapes(
     from .values import as_input
 
     infos = servable.signature(signature).inputs
-    rows: list[list[Any]] = []
+    rows: list[list[Array]] = []
     for number, row in enumerate(_rows(infos, columns), 1):
         try:
             rows.append([as_input(info, [value]) for info, value in zip(infos, row, strict=True)])
@@ -156,10 +156,10 @@ def _predict_by_shapes(
             raise RequestError(error.status, f"Row {number}: {error}") from None
     if not rows:
         raise ValueError("There are no rows to compute.")
-    places: dict[Any, list[int]] = {}
+    places: dict[tuple[tuple[int, ...], ...], list[int]] = {}
     for place, row in enumerate(rows):
         places.setdefault(tuple(array.shape for array in row), []).append(place)
-    found: list[list[Any]] = [[] for _ in rows]
+    found: list[list[Array]] = [[] for _ in rows]
     for group in places.values():
         given = {
             info.name: np.concatenate([rows[place][number] for place in group]) for number, info in enumerate(infos)
@@ -201,9 +201,9 @@ def _read_npz(path: Path, signature: Signature) -> dict[str, Array]:
         return {name: archive[name] for name in archive.files}
 
 
-def _read_jsonl(path: Path, signature: Signature) -> dict[str, list[Any]]:
+def _read_jsonl(path: Path, signature: Signature) -> dict[str, list[object]]:
     names = [info.name for info in signature.inputs]
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    columns: dict[str, list[object]] = {name: [] for name in names}
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         if not line.strip():
             continue
@@ -279,7 +279,7 @@ def _check_shapes(outputs: Mapping[str, Array]) -> None:
 def _write_csv(path: Path, outputs: Mapping[str, Array]) -> None:
     _check_shapes(outputs)
     header: list[str] = []
-    columns: list[Any] = []
+    columns: list[Array] = []
     for name, array in outputs.items():
         if array.ndim not in (1, 2):
             raise ValueError(f"Output {name!r} of shape {array.shape} has no form in .csv; write .npz or .jsonl.")

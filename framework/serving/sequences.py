@@ -42,7 +42,7 @@ class _Sequence:
     """One sequence. `states`: None until its first request is answered."""
 
     def __init__(self) -> None:
-        self.states: Sequence[Any] | None = None
+        self.states: Sequence[Array] | None = None
         self.turn = asyncio.Lock()  # its requests are computed one after the other, in their order
         self.waiting = 0
         self.used = time.monotonic()
@@ -58,7 +58,7 @@ class Sequences:
         idle_seconds: after how many seconds without a request a sequence is forgotten.
     """
 
-    def __init__(self, model: str, first: Sequence[object], most: int, idle_seconds: float) -> None:
+    def __init__(self, model: str, first: Sequence[Array], most: int, idle_seconds: float) -> None:
         self._model, self._first = model, first
         self.most, self.idle_seconds = most, idle_seconds
         self._open: dict[int | str, _Sequence] = {}
@@ -71,7 +71,7 @@ class Sequences:
         self._forget_idle()
         return len(self._open)
 
-    async def run(self, step: Step, compute: Callable[[Sequence[Any]], Awaitable[list[Any]]]) -> list[Array]:
+    async def run(self, step: Step, compute: Callable[[Sequence[Array]], Awaitable[list[Array]]]) -> list[Array]:
         """Answer the next request of a sequence.
 
         Args:

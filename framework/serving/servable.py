@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from .lengths import Lengths, padded_length
 from .signature import DEFAULT, Signature, check_given
 from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
 from .values import as_input
+
+if TYPE_CHECKING:
+    from ...engine.graph import Symbol
+    from ..structures import Array
 
 _MOST_SHAPES = 16  # that are remembered, to compile a new version for them before it is asked
 
@@ -50,7 +54,7 @@ class Servable:
         self.signatures = signatures
         self.had_bounded_time = False
         self._lock = threading.Lock()
-        self._asked: dict[Any, None] = {}  # signatures with the shapes and dtypes of arrays, the latest last
+        self._asked: dict[tuple[Any, ...], None] = {}  # signatures with shapes and dtypes, the latest last
         self._programs = {name: _programs(graph, signature) for name, signature in signatures.items()}
         self._bytes = _bytes_by_dtype(graph)
         self._why_alone = {name: _why_alone(graph, signature) for name, signature in signatures.items()}
@@ -94,14 +98,14 @@ class Servable:
         return outputs if found.outputs_as == "list" else self.by_name(found, outputs)
 
     @staticmethod
-    def check_names(signature: Signature, given: Mapping[str, Any]) -> None:
+    def check_names(signature: Signature, given: Mapping[str, object]) -> None:
         """Raise a `RequestError` unless exactly the inputs of a signature are given."""
         if len(given) == len(signature.inputs) and all(info.name in given for info in signature.inputs):
             return
         check_given([info.name for info in signature.inputs], given)
 
     @staticmethod
-    def by_name(signature: Signature, outputs: Sequence[Any]) -> dict[str, Any]:
+    def by_name(signature: Signature, outputs: Sequence[Array]) -> dict[str, Array]:
         """Return the outputs by their names."""
         return {info.name: array for info, array in zip(signature.outputs, outputs, strict=True)}
 
@@ -121,7 +125,7 @@ class Servable:
         """Return the way to fill up the sequences of several requests to one length; None if they can't be."""
         return self._lengths.get(signature or DEFAULT)
 
-    def first_states(self, rows: int, signature: str = "") -> list[Any]:
+    def first_states(self, rows: int, signature: str = "") -> list[Array]:
         """Return the states with which `rows` sequences begin; there are none without stateful layers."""
         states = self.signatures[signature or DEFAULT].states
         return [np.zeros((rows, *[size or 0 for size in each.shape[1:]]), as_dtype(each.dtype)) for each in states]
@@ -153,13 +157,13 @@ class Servable:
                 self.run([np.resize(array, (size, *array.shape[1:])) for array in arrays], name)
                 size *= 2
 
-    def recent(self) -> list[tuple[str, list[Any]]]:
+    def recent(self) -> list[tuple[str, list[Array]]]:
         """Return signatures with arrays of zeros, of the shapes that were computed last."""
         with self._lock:
             kinds = list(self._asked)
         return [(signature, [np.zeros(shape, dtype) for shape, dtype in arrays]) for signature, *arrays in kinds]
 
-    def takes(self, signature: str, arrays: Sequence[Any]) -> bool:
+    def takes(self, signature: str, arrays: Sequence[Array]) -> bool:
         """Test whether there is such a signature, and its inputs have shapes and dtypes that arrays fit."""
         found = self.signatures.get(signature)
         return (
@@ -171,7 +175,7 @@ class Servable:
             )
         )
 
-    def check_rows(self, arrays: Sequence[Any], signature: str = "") -> None:
+    def check_rows(self, arrays: Sequence[Array], signature: str = "") -> None:
         """Check that all inputs with a batch axis have the same number of rows.
 
         Raises:
@@ -185,7 +189,7 @@ class Servable:
             listed = ", ".join(f"{name!r}: {count}" for name, count in rows.items())
             raise RequestError(400, f"All inputs must have the same number of rows (size of axis 0). Got {listed}.")
 
-    def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
+    def run(self, arrays: Sequence[Array], signature: str = "") -> list[Array]:
         """Return the outputs for arrays that fit the signature's inputs; callers wait for each other.
 
         Where layers are stateful, arrays may go on with their states, and then the outputs go on with the new ones;
@@ -216,7 +220,7 @@ class Servable:
         return [np.asarray(value) for value in values[:given]]
 
 
-def _by_name(names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+def _by_name(names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
     """Return the inputs of a call by name."""
     if len(args) == 1 and isinstance(args[0], Mapping):
         given = dict(args[0])
@@ -235,21 +239,21 @@ def _programs(graph: Graph, signature: Signature) -> ProgramsBySize:
     return ProgramsBySize(graph, [*fetches, *effects], feeds)
 
 
-def _feeds_and_fetches(graph: Graph, signature: Signature) -> tuple[list[Any], list[Any]]:
+def _feeds_and_fetches(graph: Graph, signature: Signature) -> tuple[list[Symbol], list[Symbol]]:
     """Return the inputs and outputs, each with states behind."""
     feeds = [*[info.tensor for info in signature.inputs], *[each.before for each in signature.states]]
     fetches = [*[info.tensor for info in signature.outputs], *[each.after for each in signature.states]]
     return [graph.get_tensor_by_name(name) for name in feeds], [graph.get_tensor_by_name(name) for name in fetches]
 
 
-def _is_computed_from(graph: Graph, operation: Operation, feeds: Sequence[Any]) -> bool:
+def _is_computed_from(graph: Graph, operation: Operation, feeds: Sequence[Symbol]) -> bool:
     """Test whether these inputs are enough for an operation; others belong to other signatures."""
     return not any(each.type == "placeholder" for each in needed_operations(graph, [operation], feeds))
 
 
 def _bytes_by_dtype(graph: Graph) -> dict[str, int]:
     found: Counter[str] = Counter()
-    held: dict[int, Any] = {}
+    held: dict[int, Array] = {}
     for operation in all_operations(graph.operations):
         if isinstance(operation.op, Constant):
             held[id(operation.op)] = operation.op.value

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from ...distribute.inference import Backends
 from ...distribute.inference.front import server_credentials, start_front
@@ -324,10 +324,10 @@ def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mappin
 def handlers_of(catalogue: Catalogue, inference: OpenInferenceBackend) -> dict[str, Handler]:
     """Return the handlers of one process for requests that go to all of several."""
 
-    async def metrics(value: object) -> Any:
+    async def metrics(value: object) -> str:
         return catalogue.metrics.text().decode()
 
-    async def statistics(value: Any) -> Any:
+    async def statistics(value: Sequence[str]) -> list[dict[str, object]]:
         return inference.own_statistics(*value, is_checked=True)
 
     return {"metrics": metrics, "statistics": statistics, "load": catalogue.load, "unload": catalogue.unload}

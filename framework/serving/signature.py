@@ -4,11 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...distribute.inference import RequestError
 from ...distribute.inference.dtypes import OPEN_INFERENCE, TENSORFLOW
 from ...engine.common.quick_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from typing import NotRequired, TypedDict
+
+    class PaddingDocument(TypedDict):
+        """A `Padding` as values of JSON."""
+
+        inputs: Sequence[tuple[str, float | str]]
+        outputs: Sequence[tuple[str, int]]
+
+    class StateDocument(TypedDict):
+        """A `StateInfo` as values of JSON."""
+
+        dtype: str
+        shape: Sequence[int | None]
+        before: str
+        after: str
+
+    class SignatureDocument(TypedDict):
+        """A `Signature` as values of JSON."""
+
+        inputs: Sequence[Mapping[str, object]]
+        outputs: Sequence[Mapping[str, object]]
+        outputs_as: str
+        row_wise: NotRequired[bool | None]
+        pad: NotRequired[Sequence[PaddingDocument]]
+        states: NotRequired[Sequence[StateDocument]]
+
 
 DEFAULT = "serving_default"  # the signature that a request means that names none
 _MOST_SHOWN, _LONGEST_SHOWN = 16, 64  # names in an error, and characters of one
@@ -28,7 +56,7 @@ class ImageForm:
     crop_to_aspect_ratio: bool = False
     pad_to_aspect_ratio: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the form as values for JSON."""
         return {
             "resize": self.resize,
@@ -96,7 +124,7 @@ class Padding:
         outputs: the names of outputs that are longer then, each with the axis to be cut back.
     """
 
-    inputs: tuple[tuple[str, Any], ...]
+    inputs: tuple[tuple[str, float | str], ...]
     outputs: tuple[tuple[str, int], ...]
 
 
@@ -115,12 +143,12 @@ class StateInfo:
     before: str
     after: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the state as values for JSON."""
         return {"dtype": self.dtype, "shape": list(self.shape), "before": self.before, "after": self.after}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> StateInfo:
+    def from_json(cls, document: StateDocument) -> StateInfo:
         """Return the state that `to_json` described."""
         shape = tuple(None if size is None else int(size) for size in document["shape"])
         if shape[:1] != (None,) or None in shape[1:]:
@@ -155,7 +183,7 @@ class Signature:
                 return True
         return False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the signature as values for JSON."""
         return {
             "inputs": [_info_to_json(info) for info in self.inputs],
@@ -167,7 +195,7 @@ class Signature:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Signature:
+    def from_json(cls, document: SignatureDocument) -> Signature:
         """Return the signature that `to_json` described."""
         inputs, outputs = (tuple(_info_from_json(each) for each in document[key]) for key in ("inputs", "outputs"))
         row_wise = document.get("row_wise")
@@ -177,7 +205,7 @@ class Signature:
         return cls(inputs, outputs, str(document["outputs_as"]), row_wise, paddings, states)
 
 
-def _info_to_json(info: TensorInfo) -> dict[str, Any]:
+def _info_to_json(info: TensorInfo) -> dict[str, object]:
     written = {"name": info.name, "dtype": info.dtype, "shape": list(info.shape), "tensor": info.tensor}
     return written if info.image is None else {**written, "image": info.image.to_json()}
 
@@ -190,12 +218,12 @@ def _info_from_json(document: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(str(document["name"]), document["dtype"], shape, str(document["tensor"]), image)
 
 
-def _padding_to_json(padding: Padding) -> dict[str, Any]:
+def _padding_to_json(padding: Padding) -> dict[str, object]:
     return {"inputs": [list(each) for each in padding.inputs], "outputs": [list(each) for each in padding.outputs]}
 
 
 def _padding_from_json(
-    document: Mapping[str, Any], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    document: PaddingDocument, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> Padding:
     padding = Padding(
         tuple((str(name), value) for name, value in document["inputs"]),

@@ -33,12 +33,22 @@ from ...engine.saving.writing import describe
 from .signature import Signature
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     from ...engine.graph import ShardedVariable, Variable
     from ..structures import Array
+    from .decoding.plan import PlanDocument
+
+    class _Formatted(TypedDict):
+        """The beginning of a document of JSON."""
+
+        format: object
+        version: int
+
 
 FORMAT, FORMAT_VERSION = "anabranch servable", 1
 WARMUP = "warmup.jsonl"
-WarmupRequest = tuple[str, Mapping[str, Any]]  # the name of a signature, and arrays by the names of its inputs
+WarmupRequest = tuple[str, "Mapping[str, Array]"]  # the name of a signature, and arrays by the names of its inputs
 _INLINE = 4096  # bytes up to which an array is part of graph.json
 _PIECE = 1 << 20
 _WRITTEN_BY = {  # by the end of a file's name
@@ -60,7 +70,7 @@ class Contents(NamedTuple):
 
     graph: Graph
     signatures: dict[str, Signature]
-    decoder: dict[str, Any] | None
+    decoder: PlanDocument | None
 
 
 class ServableError(ValueError):
@@ -197,8 +207,8 @@ def _write_files(
 ) -> None:
     weights = folder / "weights"
     weights.mkdir()
-    written: dict[str, dict[str, Any]] = {}
-    entries: list[Any] = []
+    written: dict[str, dict[str, object]] = {}
+    entries: list[object] = []
     zeros = 0  # bytes of arrays that hold nothing else
     for number, array in enumerate(arrays):
         if array.dtype.kind == "T" or array.nbytes <= _INLINE:
@@ -331,7 +341,7 @@ def bytes_on_disk(folder: Path) -> int:
         raise ServableError(f"{str(folder)!r} is damaged: {type(error).__name__}: {error}. Export it again.") from error
 
 
-def read_warmup(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+def read_warmup(folder: Path) -> list[tuple[str, dict[str, object]]]:
     """Read the requests that a server is to compute before others: signatures, and inputs as nested lists by name.
 
     Raises:
@@ -358,7 +368,7 @@ def _read_json(path: Path) -> Any:
         raise ServableError(f"{str(path)!r} is damaged: {error}. Export it again.") from error
 
 
-def _check_format(document: Mapping[str, Any], source: str) -> None:
+def _check_format(document: _Formatted, source: str) -> None:
     if document["format"] != FORMAT:
         raise ServableError(f"{source} holds no servable, but {document['format']!r}. model.export() writes servables.")
     if document["version"] > FORMAT_VERSION:

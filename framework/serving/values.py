@@ -110,7 +110,7 @@ def _as_strings(what: str, value: object) -> Array:
         raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {_said(error)}.") from None
 
 
-def text_vector(texts: list[str]) -> Any:
+def text_vector(texts: list[str]) -> Array:
     """Return strings as a vector."""
     return filled(np.empty(len(texts), as_dtype("string")), texts)
 

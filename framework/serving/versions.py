@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...distribute.inference import RequestError
 from .configuration import MAX_ROWS, ModelConfig
@@ -20,6 +20,9 @@ from .metrics import Metrics
 from .servable import Servable
 from .served_model import ServedModel
 from .storage import ServableError, bytes_on_disk, versions_in
+
+if TYPE_CHECKING:
+    from ..structures import Array
 
 _log = logging.getLogger("anabranch.serving")
 
@@ -232,7 +235,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _loaded_and_warm(
-    path: str | os.PathLike[str], number: int, shapes: tuple[object, ...], max_batch_size: int
+    path: str | os.PathLike[str], number: int, shapes: Sequence[tuple[str, Sequence[Array]]], max_batch_size: int
 ) -> Servable | Decoder:
     """Return a version, compiled for its warm-up, and for the shapes that the one before it was asked for."""
     servable = load_any(path, number)
@@ -244,7 +247,7 @@ def _loaded_and_warm(
     return servable
 
 
-def _warm_up(servable: Servable, shapes: tuple[Any, ...], max_batch_size: int) -> None:
+def _warm_up(servable: Servable, shapes: Sequence[tuple[str, Sequence[Array]]], max_batch_size: int) -> None:
     servable.warm_up(max_batch_size)
     for signature, arrays in shapes:
         if servable.takes(signature, arrays):

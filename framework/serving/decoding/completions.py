@@ -45,7 +45,7 @@ _TYPES: tuple[tuple[str, type, str], ...] = (
     ("stream_options", dict, "an object"),
     ("inputs", dict, "an object"),
 )
-_NEUTRAL: dict[str, tuple[Any, ...]] = {  # what is not offered, and the values that ask for nothing
+_NEUTRAL: dict[str, tuple[object, ...]] = {  # what is not offered, and the values that ask for nothing
     "best_of": (None, 1),
     "frequency_penalty": (None, 0),
     "logit_bias": (None, {}),
@@ -64,7 +64,7 @@ class _Choice(NamedTuple):
 class _Asked(NamedTuple):
     served: ServedDecoder
     choices: list[_Choice]
-    head: dict[str, Any]
+    head: dict[str, object]
     prompt_tokens: int
     wants_usage: bool
 
@@ -189,7 +189,7 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-async def _whole(asked: _Asked, choice: _Choice, request: Request) -> tuple[dict[str, Any], int]:
+async def _whole(asked: _Asked, choice: _Choice, request: Request) -> tuple[dict[str, object], int]:
     """Return the entry of a choice, and how many tokens it has."""
     async with aclosing(until_gone(pieces(asked.served, choice.generation), request)) as found:
         every = [piece async for piece in found]

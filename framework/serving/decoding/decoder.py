@@ -25,6 +25,7 @@ from .slots import Slots
 
 if TYPE_CHECKING:
     from ...structures import Array
+    from .plan import PlanDocument
 
 
 class Decoder:
@@ -134,14 +135,14 @@ class Decoder:
 
     def generate(
         self,
-        prompts: Sequence[Any],
+        prompts: Sequence[str | Sequence[int] | Array],
         *,
         max_tokens: int | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | Sequence[int] | None = None,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Sequence[object] | Array] | None = None,
     ) -> list[Array]:
         """Generate a sequence for each prompt.
 
@@ -192,7 +193,9 @@ class Decoder:
             raise failed
         return [np.array(each.generated, "int32") for each in made]
 
-    def make_generation(self, prompt: Any, inputs: Mapping[str, Any] | None = None, **settings: Any) -> Generation:
+    def make_generation(
+        self, prompt: object, inputs: Mapping[str, object] | None = None, **settings: Any
+    ) -> Generation:
         """Make a generation of a prompt, tokens or a text.
 
         Raises:
@@ -249,7 +252,9 @@ class Decoder:
                 self.programs.clear(slot)
 
 
-def decoder_of(path: Path, version: int, graph: Graph, signatures: Mapping[str, Signature], document: Any) -> Decoder:
+def decoder_of(
+    path: Path, version: int, graph: Graph, signatures: Mapping[str, Signature], document: PlanDocument
+) -> Decoder:
     """Return the decoder that a folder's files describe.
 
     Raises:

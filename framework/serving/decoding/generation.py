@@ -52,7 +52,7 @@ class Generation:
         "units",
     )
 
-    def __init__(self, prompt: list[int], inputs: Sequence[Any], limit: int) -> None:
+    def __init__(self, prompt: list[int], inputs: Sequence[Array], limit: int) -> None:
         self.prompt, self.inputs, self.limit = prompt, inputs, limit
         self.temperature, self.top_k, self.top_p = 0.0, 0, 1.0
         self.units: Any = None
@@ -64,7 +64,7 @@ class Generation:
         self.is_cancelled = False
         self.on_tokens: Callable[[Generation], None] | None = None
         self.place = 0  # how many tokens of the prompt the decoder has taken
-        self.states: list[Any] | None = None  # while the prompt is taken by chunks
+        self.states: list[Array] | None = None  # while the prompt is taken by chunks
 
     @property
     def is_done(self) -> bool:
@@ -83,7 +83,7 @@ class Generation:
 def make_generation(
     plan: Plan,
     signature: Signature,
-    prompt: Sequence[int],
+    prompt: object,
     inputs: Mapping[str, object] | None = None,
     *,
     max_tokens: int | None = None,
@@ -167,7 +167,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _check_int(name: str, value: Any, least: int, end: int | None) -> None:
+def _check_int(name: str, value: int | None, least: int, end: int | None) -> None:
     if value is None:
         return
     if not _is_int(value) or value < least or (end is not None and value >= end):

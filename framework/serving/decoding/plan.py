@@ -22,8 +22,29 @@ from ...config import floatx
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from ....engine.common.dtypes import DType
     from ....engine.ops.base import TensorLike
     from ...structures import Tensors
+
+    class EntryDocument(TypedDict):
+        """An `Entry` as values of JSON."""
+
+        feeds: Sequence[str]
+        fetches: Sequence[str]
+        effects: Sequence[str]
+
+    class PlanDocument(TypedDict):
+        """A `Plan` as values of JSON."""
+
+        slots: int
+        max_length: int
+        end_token: int
+        vocabulary: int
+        row_bytes: int
+        entries: Mapping[str, EntryDocument]
+
 
 CHUNK = 64  # how many tokens of a prompt `prefill` takes at once
 TOKENS = "tokens"  # the name of a request's prompt, and of what it gets
@@ -63,13 +84,13 @@ class Plan:
     row_bytes: int
     entries: Mapping[str, Entry]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the plan as values for JSON."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {**numbers, "entries": {name: entry._asdict() for name, entry in self.entries.items()}}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any], graph: Graph) -> Plan:
+    def from_json(cls, document: PlanDocument, graph: Graph) -> Plan:
         """Return the plan that `to_json` described.
 
         Raises:
@@ -97,10 +118,10 @@ class Parts(NamedTuple):
     """The functions and layers of a decoder; see `Decoder`."""
 
     step: Step
-    begin: Callable[..., Any]
-    prefill: Callable[..., Any] | None
-    tokenizer: Callable[..., Any] | None
-    detokenizer: Callable[..., Any] | None
+    begin: Callable[..., object]
+    prefill: Callable[..., object] | None
+    tokenizer: Callable[..., object] | None
+    detokenizer: Callable[..., object] | None
     inputs: Mapping[str, InputSpec]
 
 
@@ -158,7 +179,7 @@ def _row(name: str, spec: object) -> tuple[tuple[int | None, ...], str]:
     return (1, *spec.shape[1:]), dtype
 
 
-def _first_states(begin: Callable[..., object], row_inputs: Mapping[str, Tensor]) -> Any:
+def _first_states(begin: Callable[..., object], row_inputs: Mapping[str, Tensor]) -> Tensors:
     """Return the states of one row that begins.
 
     Raises:
@@ -247,7 +268,7 @@ def _prefilled(
     }
 
 
-def _check_states(caller: str, found: list[Any], wanted: list[Any]) -> None:
+def _check_states(caller: str, found: Sequence[Tensor], wanted: Sequence[tuple[tuple[int | None, ...], DType]]) -> None:
     if len(found) != len(wanted):
         raise ValueError(f"Decoder: {caller} was given {len(wanted)} states, but returned {len(found)}.")
     for number, (leaf, (shape, dtype)) in enumerate(zip(found, wanted, strict=True)):
@@ -259,7 +280,7 @@ def _check_states(caller: str, found: list[Any], wanted: list[Any]) -> None:
             )
 
 
-def _texts(tokenizer: Callable[..., Tensor] | None, detokenizer: Callable[..., Tensor] | None) -> dict[str, Entry]:
+def _texts(tokenizer: Callable[..., object] | None, detokenizer: Callable[..., object] | None) -> dict[str, Entry]:
     """Return entries that make tokens of a text, and a text of tokens."""
     entries: dict[str, Entry] = {}
     if tokenizer is not None:

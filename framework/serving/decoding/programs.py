@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,12 @@ from ....layers.decoding.steps import pointed_at
 from .plan import Entry, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ....engine.session.programs import Variants
     from ...structures import Array
+
+    _Program = Callable[..., tuple[Array, ...]]
 
 
 class Programs:
@@ -32,12 +37,12 @@ class Programs:
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
         self._entries = {name: _variants(graph, entry) for name, entry in plan.entries.items()}
-        self._fixed: dict[str, Any] = {}  # programs of entries that take the same shapes each time
+        self._fixed: dict[str, _Program] = {}  # programs of entries that take the same shapes each time
         found = plan.entries.get("detokenize")
         self.has_text_by_token = found is not None and graph.get_tensor_by_name(found.fetches[0]).ndim == 2
         self._drawing = _Drawing(plan.slots, plan.vocabulary)
 
-    def begin(self, slot: int, inputs: Sequence[Any]) -> None:
+    def begin(self, slot: int, inputs: Sequence[Array]) -> None:
         """Set the states of a slot to those of a row that begins."""
         self._run("begin", np.array([slot], "int32"), *inputs, fixed=False)
 
@@ -45,15 +50,15 @@ class Programs:
         """Set the states of a slot to zeros."""
         self._run("clear", np.array([slot], "int32"))
 
-    def first(self, inputs: Sequence[Any]) -> list[Any]:
+    def first(self, inputs: Sequence[Array]) -> list[Array]:
         """Return the states of a row that begins, apart from the slots."""
         return list(self._run("first", *inputs, fixed=False))
 
-    def prefill(self, chunk: Array, length: int, states: Sequence[Array]) -> list[Any]:
+    def prefill(self, chunk: Array, length: int, states: Sequence[Array]) -> list[Array]:
         """Return the states of a row after a chunk of its prompt, of which `length` tokens count."""
         return list(self._run("prefill", chunk, np.array([length], "int32"), *states))
 
-    def place(self, slot: int, states: Sequence[Any]) -> None:
+    def place(self, slot: int, states: Sequence[Array]) -> None:
         """Set the states of a slot."""
         self._run("place", np.array([slot], "int32"), *states)
 
@@ -62,11 +67,11 @@ class Programs:
         best, logits = self._run("step", tokens)
         return best, logits
 
-    def draw(self, logits: Array, units: Array, temperatures: Array) -> Any:
+    def draw(self, logits: Array, units: Array, temperatures: Array) -> Array:
         """Draw a token for each slot from all tokens. A row's unit, from 0 to 1, decides."""
         return self._drawing.plain(logits, units, temperatures)
 
-    def draw_of_few(self, logits: Array, units: Array, temperatures: Array, top_k: Array, top_p: Array) -> Any:
+    def draw_of_few(self, logits: Array, units: Array, temperatures: Array, top_k: Array, top_p: Array) -> Array:
         """Draw a token for each slot from its `top_k` most probable ones that have `top_p` together."""
         return self._drawing.of_few(logits, units, temperatures, top_k, top_p)
 
@@ -88,7 +93,7 @@ class Programs:
         (pieces,) = self._run("detokenize", padded, fixed=False)
         return "".join(map(str, np.asarray(pieces).reshape(-1)[:count]))
 
-    def _run(self, name: str, *arrays: Array, fixed: bool = True) -> Any:
+    def _run(self, name: str, *arrays: Array, fixed: bool = True) -> tuple[Array, ...]:
         variants, fetches = self._entries[name]
         program = self._fixed.get(name) if fixed else None
         if program is None:
@@ -98,7 +103,7 @@ class Programs:
         return program(*arrays)[:fetches]
 
 
-def _variants(graph: Graph, entry: Entry) -> tuple[Any, int]:
+def _variants(graph: Graph, entry: Entry) -> tuple[Variants, int]:
     feeds = [graph.get_tensor_by_name(name) for name in entry.feeds]
     fetches = [graph.get_tensor_by_name(name) for name in entry.fetches]
     effects = [graph.get_tensor_by_name(name).operation for name in entry.effects]
@@ -110,7 +115,7 @@ class _Drawing:
 
     def __init__(self, slots: int, vocabulary: int) -> None:
         self._slots, self._vocabulary = slots, vocabulary
-        self._programs: dict[str, Any] = {}
+        self._programs: dict[str, _Program] = {}
 
     def plain(self, *arrays: Array) -> Array:
         return self._run("plain", arrays)
@@ -118,13 +123,13 @@ class _Drawing:
     def of_few(self, *arrays: Array) -> Array:
         return self._run("of_few", arrays)
 
-    def _run(self, kind: str, arrays: Sequence[Array]) -> Any:
+    def _run(self, kind: str, arrays: Sequence[Array]) -> Array:
         program = self._programs.get(kind)
         if program is None:
             program = self._programs[kind] = self._made(kind, arrays)
         return program(*arrays)[0]
 
-    def _made(self, kind: str, arrays: Sequence[Array]) -> Any:
+    def _made(self, kind: str, arrays: Sequence[Array]) -> _Program:
         graph = Graph()
         with graph.as_default():
             feeds = [placeholder(array.shape, array.dtype, f"feed_{number}") for number, array in enumerate(arrays)]

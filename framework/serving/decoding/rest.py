@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ....distribute.inference import RequestError
 from ....distribute.inference.large import beside_others
@@ -27,7 +27,7 @@ _FIELDS = ("id", "inputs", "parameters", "text_input", "tokens")
 class _Asked(NamedTuple):
     decoder: ServedDecoder
     generation: Generation
-    head: dict[str, Any]
+    head: dict[str, object]
 
 
 class GenerateRest:
@@ -144,7 +144,7 @@ async def _awaited(value: Awaitable[T]) -> T:
     return await value
 
 
-def _object(body: Mapping[str, object], key: str) -> Mapping[str, Any]:
+def _object(body: Mapping[str, object], key: str) -> Mapping[str, object]:
     found = body.get(key) or {}
     if not isinstance(found, dict):
         raise RequestError(400, f"'{key}' has to be an object.")

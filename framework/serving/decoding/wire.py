@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ async def answers(decoder: ServedDecoder, request: InferRequest) -> AsyncGenerat
     generation = await _generation(decoder, request)
     async with aclosing(pieces(decoder, generation)) as found:
         async for piece in found:
-            parameters: dict[str, Any] = {"triton_final_response": piece.finish_reason is not None}
+            parameters: dict[str, object] = {"triton_final_response": piece.finish_reason is not None}
             if piece.finish_reason is not None:
                 parameters["finish_reason"] = piece.finish_reason
             outputs = [WireTensor(TOKENS, "INT32", [1], as_bytes(np.array([piece.token], "int32")))]
@@ -45,7 +44,7 @@ async def _generation(decoder: ServedDecoder, request: InferRequest) -> Generati
         raise RequestError(400, f"Expected the input {TOKENS!r} or the input {TEXT!r}, one of them.")
     infos = {info.name: info for info in decoder.decoder.signature.inputs if info.name != TOKENS}
     check_known("input", given, (TOKENS, TEXT, *infos))
-    rows: dict[str, Any] = {}
+    rows: dict[str, object] = {}
     for name, tensor in given.items():
         if name in infos:
             rows[name] = array_from_wire(infos[name], tensor)[0]

@@ -29,7 +29,11 @@ from .model_export import check_version
 from .padding import with_padding
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from ....engine.graph import Operation
     from ...structures import Arrays, InputSpecs
+    from ..storage import WarmupRequest
 
 
 class ExportArchive:
@@ -56,7 +60,7 @@ class ExportArchive:
     def __init__(self) -> None:
         self._graph = Graph()
         self._endpoints: dict[str, Endpoint] = {}
-        self._warmups: list[Any] = []
+        self._warmups: list[WarmupRequest] = []
 
     def track(self, resource: object) -> None:
         """Accept a layer or model whose weights the endpoints use.
@@ -76,7 +80,7 @@ class ExportArchive:
         row_wise: bool | None = None,
         warmup: Arrays | None = None,
         pad: Mapping[str, object] | None = None,
-        images: Mapping[str, Any] | None = None,
+        images: Mapping[str, Mapping[str, object]] | None = None,
     ) -> None:
         """Add a function.
 
@@ -212,7 +216,7 @@ def export_graph(
     return write_servable(filepath, graph, {DEFAULT: signature}, version, operations=kept)
 
 
-def _check_placeholders(needed: Any, fed: object, inputs: Mapping[str, object]) -> None:
+def _check_placeholders(needed: Iterable[Operation], fed: Collection[Operation], inputs: Mapping[str, object]) -> None:
     for operation in needed:
         if operation.type == "placeholder" and operation not in fed:
             raise ValueError(

@@ -41,7 +41,7 @@ class Endpoint(NamedTuple):
     """
 
     signature: Signature
-    arguments: list[Any]
+    arguments: Sequence[InputSpecs]
 
 
 class WritesVariablesError(ValueError):
@@ -49,7 +49,11 @@ class WritesVariablesError(ValueError):
 
 
 def trace_endpoint(
-    who: str, function: Callable[..., object], arguments: list[Any], graph: Graph, row_wise: bool | None = None
+    who: str,
+    function: Callable[..., object],
+    arguments: Sequence[InputSpecs],
+    graph: Graph,
+    row_wise: bool | None = None,
 ) -> Endpoint:
     """Build what a function computes into a graph.
 
@@ -84,7 +88,7 @@ def trace_endpoint(
     return Endpoint(signature, arguments)
 
 
-def arguments_of(model: Model, input_signature: InputSpecs | None) -> list[Any]:
+def arguments_of(model: Model, input_signature: InputSpecs | None) -> list[InputSpecs]:
     """Return the positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,12 +65,12 @@ def with_padding(
     return padded
 
 
-def _values(caller: str, signature: Signature, pad: Mapping[str, object]) -> dict[str, Array]:
+def _values(caller: str, signature: Signature, pad: Mapping[str, object]) -> dict[str, float | str]:
     """Return the values to fill up with, of the inputs' dtypes, by name."""
     if not isinstance(pad, Mapping) or not pad:
         raise TypeError(f'{caller}(pad={pad!r}): expected values by the names of inputs, such as {{"tokens": 0}}.')
     infos = {info.name: info for info in signature.inputs}
-    found: dict[str, Any] = {}
+    found: dict[str, float | str] = {}
     for name, value in pad.items():
         if name not in infos:
             raise ValueError(f"{caller}(pad=...): there is no input {name!r}. There are {', '.join(map(repr, infos))}.")
@@ -78,7 +78,7 @@ def _values(caller: str, signature: Signature, pad: Mapping[str, object]) -> dic
     return found
 
 
-def _value(caller: str, info: TensorInfo, value: object) -> Array:
+def _value(caller: str, info: TensorInfo, value: object) -> float | str:
     if len(info.shape) < 2 or info.shape[0] is not None or info.shape[1] is not None:
         raise ValueError(
             f"{caller}(pad=...): input {info.name!r} has the shape {info.shape}; the sizes of axes 0 (rows) and 1 have "
@@ -107,7 +107,7 @@ class _Check:
     def _place(self, name: str) -> int:
         return [info.name for info in self.signature.inputs].index(name)
 
-    def group(self, values: Mapping[str, object]) -> Padding:
+    def group(self, values: Mapping[str, float | str]) -> Padding:
         """Fill inputs up by one, and find the axes of outputs that grow with them.
 
         Raises:
@@ -161,10 +161,10 @@ class _Check:
                 raise _ChangesError(f"output {info.name!r} at {place} is {after[place]}; it was {before[place]}")
 
 
-def _groups(check: _Check, values: Mapping[str, object]) -> tuple[Padding, ...]:
+def _groups(check: _Check, values: Mapping[str, float | str]) -> tuple[Padding, ...]:
     """Group the inputs: by themselves those that can be filled up alone, the others with those of their length."""
     groups: list[Padding] = []
-    tied: dict[int, dict[str, Any]] = {}
+    tied: dict[int, dict[str, float | str]] = {}
     for name, value in values.items():
         try:
             groups.append(check.group({name: value}))

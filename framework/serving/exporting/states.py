@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....engine.common.dtypes import name_of
 from ....engine.graph import Graph, TensorSpec, Variable, flatten, pack_as
@@ -15,10 +15,11 @@ from .endpoint import Endpoint, WritesVariablesError, check_effects, feed, fetch
 
 if TYPE_CHECKING:
     from ...models.model import Model
+    from ...structures import InputSpecs
 
 
 def trace_sequences(
-    who: str, model: Model, arguments: list[Any], graph: Graph, refusal: WritesVariablesError
+    who: str, model: Model, arguments: list[InputSpecs], graph: Graph, refusal: WritesVariablesError
 ) -> Endpoint:
     """Build a model's inference into a graph, from the states of its recurrent layers to their next states.
 

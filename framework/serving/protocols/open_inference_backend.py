@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .... import __version__
 from ....distribute.inference import Answer, InferRequest, RequestError, WireTensor
@@ -60,13 +60,13 @@ class OpenInferenceBackend:
     def _signature(found: ServedModel | ServedDecoder) -> Signature:
         return found.decoder.signature if isinstance(found, ServedDecoder) else found.servable.signature()
 
-    def model_config(self, model: str, version: str) -> dict[str, Any]:
+    def model_config(self, model: str, version: str) -> dict[str, object]:
         found = self._catalogue.find_any(model, version)
         signature = self._signature(found)
         settings = self._catalogue.models[model].config.batching
         joined = isinstance(found, ServedModel) and found.servable.why_alone() is None
         start = 1 if joined else 0  # with batches, Triton's sizes leave out the rows
-        config: dict[str, Any] = {
+        config: dict[str, object] = {
             "name": model,
             "platform": PLATFORM,
             "backend": PLATFORM,
@@ -84,7 +84,7 @@ class OpenInferenceBackend:
             config["model_transaction_policy"] = {"decoupled": True}
         return config
 
-    async def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
+    async def statistics(self, model: str, version: str) -> list[dict[str, object]]:
         own = self.own_statistics(model, version)
         if self._member is None:
             return own
@@ -96,7 +96,7 @@ class OpenInferenceBackend:
         """Return this process's statistics, of models for which the request bears the token unless `is_checked`."""
         every = list(self._catalogue.models) if is_checked else self._catalogue.open_names()
         names = [model] if model else every
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         for name in names:
             if (version or model) and not is_checked:
                 self._catalogue.find_any(name, version)
@@ -106,8 +106,8 @@ class OpenInferenceBackend:
                     found.append(served.statistics.to_json(name, str(number)))
         return found
 
-    def index(self, only_ready: bool) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    def index(self, only_ready: bool) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
         for name, entry in self._catalogue.models.items():
             for number in sorted(entry.loaded):
                 found.append({"name": name, "version": str(number), "state": "READY", "reason": ""})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ....distribute.inference import InferenceBackend, InferRequest, RequestError, WireTensor
 from ....distribute.inference.large import beside_others
@@ -145,7 +144,7 @@ def _requested(document: Mapping[str, object], binary: bool) -> dict[str, bool]:
     return found
 
 
-def _parameters(holder: Mapping[str, object], what: str) -> Mapping[str, Any]:
+def _parameters(holder: Mapping[str, object], what: str) -> Mapping[str, object]:
     found = holder.get("parameters") or {}
     if not isinstance(found, dict):
         raise RequestError(400, f"{what}: 'parameters' has to be an object.")

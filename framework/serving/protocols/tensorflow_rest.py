@@ -18,6 +18,8 @@ from ..web.application import Request, Response, Route
 from .tensorflow_backend import version_states
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...structures import Array
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"
@@ -69,7 +71,7 @@ class TensorFlowRest:
 class _Asked(NamedTuple):
     signature_name: str
     signature: Signature
-    arrays: list[Any]
+    arrays: list[Array]
     rows: int | None  # of the row form
 
 
@@ -95,14 +97,14 @@ def _read(model: ServedModel, content: bytes) -> _Asked:
     return _Asked(name, signature, arrays, len(body["instances"]) if by_rows else None)
 
 
-def _columns(signature: Signature, instances: object) -> dict[str, Any]:
+def _columns(signature: Signature, instances: object) -> Mapping[str, object]:
     """Return rows as a list for each input. With one input a row may be its value; else it is an object of all."""
     if not isinstance(instances, list) or not instances:
         raise RequestError(400, "'instances' has to be a list of at least one row.")
     names = [info.name for info in signature.inputs]
     if len(names) == 1 and not _is_object(instances[0]):
         return {names[0]: instances}
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    columns: dict[str, list[object]] = {name: [] for name in names}
     for number, row in enumerate(instances):
         if not isinstance(row, dict):
             raise RequestError(
@@ -148,7 +150,7 @@ def _written(asked: _Asked, outputs: Sequence[Array]) -> bytes:
     return write_json({"outputs": shown[0] if len(shown) == 1 else named}, tuple(outputs))
 
 
-def _shown(info: TensorInfo, array: Array) -> Any:
+def _shown(info: TensorInfo, array: Array) -> object:
     found = as_json_array(array)
     return _in_base64(found) if info.dtype == "string" and info.name.endswith("_bytes") else found
 

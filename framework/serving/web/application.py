@@ -119,7 +119,7 @@ class Application:
         self._max_body_bytes = max_body_bytes
         self._request_seconds = request_seconds
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. It is cancelled if the server stops and can't wait any longer."""
         try:
             await self._respond(scope, receive, send)
@@ -128,7 +128,7 @@ class Application:
         except asyncio.CancelledError:
             _log.info(_UNREAD)
 
-    async def _respond(self, scope: Any, receive: object, send: object) -> None:
+    async def _respond(self, scope: Message, receive: Receive, send: Send) -> None:
         """Get an answer and send it."""
         headers = _headers_of(scope)
         answering = self._answer(scope, headers, receive)
@@ -165,7 +165,7 @@ class Application:
         _log.error("%s %s", method, path, exc_info=error)
         return _failure(500, f"The server failed: {type(error).__name__}: {error}")
 
-    async def _send(self, response: Response, receive: object, send: Any) -> None:
+    async def _send(self, response: Response, receive: Receive, send: Send) -> None:
         body = response.body
         encoded = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in fields_of(response)]
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
@@ -223,7 +223,7 @@ class Application:
         said = str(error) if form is None else form(error.status, str(error))
         return _failure(error.status, said, _HEADERS.get(error.status))
 
-    async def _answer(self, scope: Any, headers: Mapping[str, str], receive: Any) -> Response:
+    async def _answer(self, scope: Message, headers: Mapping[str, str], receive: Receive) -> Response:
         method, path = scope["method"], scope["path"]
         found = self._matching(path)
         if not found:
@@ -268,12 +268,12 @@ class Application:
         asked = float(said) / 1000
         return asked if self._request_seconds is None else min(asked, self._request_seconds)
 
-    async def _whole_body(self, headers: Mapping[str, str], receive: object) -> bytes:
+    async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         body = await self._body(headers, receive)
         encoding = headers.get("content-encoding")
         return await plain(body, encoding, self._max_body_bytes) if encoding else body
 
-    async def _body(self, headers: Mapping[str, str], receive: Any) -> bytes:
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         said = headers.get("content-length", "0")
         size = int(said) if said.isdecimal() else 0
         pieces: list[bytes] = []
@@ -319,7 +319,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _linger(receive: Any) -> None:
+async def _linger(receive: Receive) -> None:
     """Take what the client still sends, for a while, and throw it away.
 
     A connection that is closed while data arrives is reset, and a client that is reset may never see the answer.

@@ -418,7 +418,7 @@ class _Connection(HttpToolsProtocol):
         self._refuse(b"400 Bad Request", msg)
 
     def _refuse(self, status: bytes, message: str) -> None:
-        transport: Any = self.transport
+        transport: asyncio.Transport | None = self.transport
         if transport is None or transport.is_closing():
             return
         body = write_json({"error": message})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .... import __version__
 from ..catalogue import Catalogue
@@ -16,6 +16,8 @@ from .application import Request, Response, Route
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ..catalogue import ServedModel
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222;background:#fff}
@@ -53,7 +55,7 @@ class Pages:
             Route("GET", re.compile(r"/openapi\.json"), self._openapi),
         ]
 
-    def _models(self) -> list[tuple[str, Any]]:
+    def _models(self) -> list[tuple[str, ServedModel | ServedDecoder]]:
         found = [(name, entry.find("", "")) for name, entry in self._catalogue.models.items()]
         return [(name, model) for name, model in found if model is not None]
 
@@ -78,7 +80,7 @@ class Pages:
         return Response(text.encode("utf-8"), "text/html; charset=utf-8", headers)
 
     async def _openapi(self, request: Request) -> Response:
-        paths: dict[str, Any] = {}
+        paths: dict[str, dict[str, dict[str, object]]] = {}
         for name, model in self._models():
             if isinstance(model, ServedDecoder):
                 paths[f"/v2/models/{name}/generate"] = _operation(name, "Generate a sequence", _generation(model))
@@ -107,7 +109,7 @@ class Pages:
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def _section(name: str, model: Any, url: str, needs_token: bool) -> str:
+def _section(name: str, model: ServedModel | ServedDecoder, url: str, needs_token: bool) -> str:
     is_decoder = isinstance(model, ServedDecoder)
     first = model.decoder.signature if is_decoder else model.servable.signature()
     signatures = {"generate": first} if is_decoder else model.servable.signatures
@@ -148,7 +150,7 @@ _RESPONSES = {
 
 def _operation(
     name: str, summary: str, schema: Mapping[str, object], gives: str = "application/json"
-) -> dict[str, Any]:
+) -> dict[str, dict[str, object]]:
     answer = {"description": "The answer", "content": {gives: {"schema": {}}}}
     return {
         "post": {
@@ -166,7 +168,7 @@ def _value(dtype: str) -> dict[str, str]:
     return {"type": "boolean" if dtype == "bool" else "integer" if "int" in dtype else "number"}
 
 
-def _nested(info: TensorInfo, start: int) -> dict[str, Any]:
+def _nested(info: TensorInfo, start: int) -> Mapping[str, object]:
     found = _value(info.dtype)
     for size in reversed(info.shape[start:]):
         found = {"type": "array", "items": found}
@@ -175,11 +177,11 @@ def _nested(info: TensorInfo, start: int) -> dict[str, Any]:
     return found
 
 
-def _fields(properties: Mapping[str, object], required: list[str]) -> dict[str, Any]:
+def _fields(properties: Mapping[str, object], required: list[str]) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _rows(signature: Signature) -> dict[str, Any]:
+def _rows(signature: Signature) -> dict[str, object]:
     columns = {info.name: _nested(info, 1) for info in signature.inputs}
     row = next(iter(columns.values())) if len(columns) == 1 else _fields(columns, list(columns))
     instances = {"type": "array", "items": row}
@@ -189,7 +191,7 @@ def _rows(signature: Signature) -> dict[str, Any]:
     return {"oneOf": [_fields(named, ["instances"]), _fields(columnar, ["inputs"])]}
 
 
-def _tensors(signature: Signature) -> dict[str, Any]:
+def _tensors(signature: Signature) -> dict[str, object]:
     names = [info.name for info in signature.inputs]
     tensor = _fields(
         {
@@ -203,7 +205,7 @@ def _tensors(signature: Signature) -> dict[str, Any]:
     return _fields({"inputs": {"type": "array", "items": tensor}}, ["inputs"])
 
 
-def _generation(model: ServedDecoder) -> dict[str, Any]:
+def _generation(model: ServedDecoder) -> dict[str, object]:
     rows = {info.name: _nested(info, 1) for info in model.decoder.signature.inputs[1:]}
     number, integer = {"type": "number"}, {"type": "integer"}
     parameters = {

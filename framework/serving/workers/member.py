@@ -8,13 +8,16 @@ import itertools
 import json
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....distribute.inference import RequestError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MOST_BYTES = 1 << 26  # of a message
 _LOOK_SECONDS = 0.2  # how often a process looks whether it is still ready
-Handler = Callable[[Any], Awaitable[Any]]
+Handler = Callable[[Any], Awaitable[object]]
 
 
 def start_among(tasks: set[asyncio.Task[object]], work: Coroutine[object, None, object]) -> None:
@@ -118,7 +121,7 @@ class Member:
                     self._asked[message["answer"]].set_result(message["results"])
         alone()
 
-    async def _do(self, message: Any, handlers: dict[str, Handler]) -> None:
+    async def _do(self, message: Mapping[str, Any], handlers: dict[str, Handler]) -> None:
         try:
             answer: dict[str, object] = {"value": await handlers[message["kind"]](message["value"])}
         except RequestError as error:

@@ -11,9 +11,12 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .member import MOST_BYTES, start_among, write_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _log = logging.getLogger("anabranch.serving")
 _MOST_PAUSE = 10.0  # seconds before a process that can't start is started again; they double up to that
@@ -26,7 +29,7 @@ class _Worker:
         self.process, self.writer = process, writer
         self.started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.ready, self.stuck = False, list[str]()
-        self.replies: dict[int, asyncio.Future[Any]] = {}
+        self.replies: dict[int, asyncio.Future[Mapping[str, object] | None]] = {}
 
     @property
     def has_started(self) -> bool:
@@ -200,7 +203,7 @@ class Supervisor:
         self._said = None
         self._share()
 
-    async def _ask(self, worker: _Worker, kind: str, value: object) -> Any:
+    async def _ask(self, worker: _Worker, kind: str, value: object) -> Mapping[str, object] | None:
         """Return a process's answer; None if it dies."""
         number = next(self._numbers)
         worker.replies[number] = asyncio.get_running_loop().create_future()
