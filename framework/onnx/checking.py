@@ -17,6 +17,8 @@ from .protos import load_onnx
 from .reference import reference_evaluator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..models.model import Model
     from ..structures import Array, Arrays
 
@@ -55,7 +57,7 @@ def check(
         raise OnnxError(f"{os.fspath(filepath)!r} has {len(found)} outputs; the model gives {len(wanted)}.")
 
 
-def _runner(path: str) -> tuple[list[str], Any]:
+def _runner(path: str) -> tuple[list[str], Callable[[dict[str, Array]], Mapping[str, object]]]:
     """Return the names of a file's inputs, and a function from arrays by name to outputs by name."""
     try:
         import onnxruntime
@@ -74,7 +76,7 @@ def _runner(path: str) -> tuple[list[str], Any]:
     if not any("bfloat16" in each.type for each in (*given, *outputs)):
         return inputs, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
 
-    def run(feeds: dict[str, Any]) -> dict[str, Any]:
+    def run(feeds: dict[str, Array]) -> dict[str, Array]:
         values = {name: _ort_value(array) for name, array in feeds.items()}
         return dict(zip(names, map(_array_of, session.run_with_ort_values(names, values)), strict=True))
 

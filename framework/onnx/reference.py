@@ -33,6 +33,7 @@ from .protos import load_onnx
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
     from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import OpRun
 
     from ..structures import Array
 
@@ -49,7 +50,7 @@ def reference_evaluator(model: str | ModelProto) -> ReferenceEvaluator:
     return ReferenceEvaluator(model, new_ops=_mended_ops())
 
 
-def _mended_ops() -> list[Any]:
+def _mended_ops() -> list[type[OpRun]]:
     """Return the classes of operators that replace those of the package."""
     from onnx.reference.op_run import OpRun
     from onnx.reference.ops import op_loop
@@ -57,14 +58,14 @@ def _mended_ops() -> list[Any]:
     class Loop(op_loop.Loop):
         def _run(
             self,
-            M: Any,
-            cond: Any,
-            *carried: Any,
-            context: Mapping[str, Any] | None = None,
-            body: Any = None,
-            attributes: Any = None,
-            bindings: Any = None,
-        ) -> tuple[Any, ...]:
+            M: Array | None,
+            cond: Array | None,
+            *carried: Array,
+            context: Mapping[str, object] | None = None,
+            body: object = None,
+            attributes: object = None,
+            bindings: object = None,
+        ) -> tuple[Array, ...]:
             op: Any = self  # attributes of the node are set by its name
             names = list(op.body.input_names)
             states, go_on = list(carried), np.array(True) if cond is None else cond
@@ -82,7 +83,7 @@ def _mended_ops() -> list[Any]:
             return (*states, *[_stacked(row, info) for row, info in zip(rows, infos, strict=True)])
 
     class SequenceInsert(OpRun):
-        def _run(self, sequence: Sequence[Array], tensor: Array, position: Any = None) -> tuple[list[Array]]:
+        def _run(self, sequence: Sequence[Array], tensor: Array, position: Array | None = None) -> tuple[list[Array]]:
             place = len(sequence) if position is None else int(np.reshape(position, ()))
             place = place + len(sequence) if place < 0 else place
             return ([*sequence[:place], tensor, *sequence[place:]],)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ....engine.ops.base import ConstantArray
 from ....engine.ops.containers.tensor_arrays import ArrayWrite
 from .registry import attribute, exports, op_of, spec_of
 from .writer import INT, LONG, Writer
+
+if TYPE_CHECKING:
+    from .control_flow import Held
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Nested:
 class Repeated:
     """An array whose elements are all the same value, and their number (an int32 scalar)."""
 
-    value: Any
+    value: str | Array
     size: str
 
 
@@ -193,7 +196,7 @@ def _size(w: Writer, node: Operation, array: Array) -> str:
 
 
 @exports("array_read")
-def _read(w: Writer, node: Operation, array: Array, index: str) -> Any:
+def _read(w: Writer, node: Operation, array: Array, index: str) -> Held:
     if isinstance(array, Repeated):
         return array.value
     if isinstance(array, Numbers):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from .registry import attribute
 from .shapes import scalar_dim
 from .sizes import Sizes
 from .writer import FLOAT, Writer
+
+if TYPE_CHECKING:
+    from .patterns import Bindings
 
 LOWEST_COMPOSITE = 23
 _LEAST_MASKED = -1e30  # a logit is lost in the rounding of what is at most this, so that adding equals replacing
@@ -138,7 +141,7 @@ def _rotary_embedding(operation: Operation, recogniser: _Recogniser) -> Composit
     """Return pairs of features (i, i + features / 2) turned by angles (Su et al., 2021)."""
     if len(operation.inputs) != 2:
         return None
-    bound: Any = {}
+    bound: Bindings | None = {}
     for symbol, pattern in zip(operation.inputs, _TURNED, strict=True):
         bound = None if bound is None else match(symbol, pattern, bound)
     if bound is None:

@@ -215,7 +215,7 @@ def _switch(w: GraphExporter, specs: Sequence[Spec], choice: str, sides: list[Si
     return _branches(w, specs, first, [sides[0], rest])
 
 
-def _branches(w: GraphExporter, specs: Sequence[Spec], choice: str, sides: Sequence[Side]) -> list[Any]:
+def _branches(w: GraphExporter, specs: Sequence[Spec], choice: str, sides: Sequence[Side]) -> list[Held]:
     bodies: list[list[NodeProto]] = []
     found: list[list[Held | None]] = []
     for side in sides:
@@ -292,7 +292,7 @@ def _kind_info(w: Writer, name: str, kind: type | None, spec: Any) -> ValueInfoP
     return _info_of(w, name, spec.element, (None,)) if kind is Dense else w.sequence_info(name)
 
 
-def _of_kind(name: str, kind: type | None) -> Any:
+def _of_kind(name: str, kind: type | None) -> Held:
     return name if kind is None else kind(name)
 
 

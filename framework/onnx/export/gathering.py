@@ -214,7 +214,7 @@ def _sliced(w: Writer, x: str, items: list[Any], inputs: list[Any]) -> tuple[str
     return x, picks, entries
 
 
-def _bounds(w: Writer, bounds: list[Any]) -> tuple[str, str, str]:
+def _bounds(w: Writer, bounds: Sequence[int | str | None]) -> tuple[str, str, str]:
     start, stop, step = bounds
     if isinstance(step, str):
         pace = w.vector(step)

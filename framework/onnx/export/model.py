@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
-    from ....engine.graph import Spec
+    from ....engine.graph import Spec, Variable
     from ....engine.ops.base import TensorLike
-    from ...structures import Array
+    from ...structures import Array, Tensors
 
 HIGHEST, DEFAULT = 25, 21
 _LARGEST_PROTO = 2**31 - 2**16  # bytes; protobuf writes no more than 2 GiB
@@ -145,10 +145,10 @@ def open_dimensions(name: str, spec: Spec, batch: str | None = None) -> list[int
 def build_model(
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
-    dims: Mapping[str, Any],
+    dims: Mapping[str, Sequence[int | str | None] | None],
     opset: int,
     name: str,
-    states: Sequence[tuple[Any, str]] = (),
+    states: Sequence[tuple[Variable, str]] = (),
     with_rows: Collection[str] = (),
 ) -> BuiltModel:
     """Return a model of the outputs.
@@ -219,7 +219,7 @@ def _model_proto(
     exporter: GraphExporter,
     infos: list[ValueInfoProto],
     outputs: Mapping[str, Symbol],
-    sizes: Mapping[str, Any],
+    sizes: Mapping[str, Sequence[int | str | None] | None],
     name: str,
 ) -> BuiltModel:
     onnx = load_onnx()
@@ -363,7 +363,9 @@ def _bytes_of(array: Array) -> memoryview | bytes:
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
-def trace_model(model: object, named: Sequence[tuple[str, Any]], call: Any) -> tuple[dict[str, Symbol], Any]:
+def trace_model(
+    model: object, named: Sequence[tuple[str, TensorSpec]], call: Callable[[list[Symbol]], Tensors]
+) -> tuple[dict[str, Symbol], Any]:
     """Return placeholders by name, and what the model gives for them in inference."""
     graph = Graph()
     with graph.as_default():

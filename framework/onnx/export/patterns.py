@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.base import Constant
 from .registry import attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Bindings = dict[str, Any]
 _EITHER_WAY = {"add", "multiply"}
@@ -64,7 +67,7 @@ def match(symbol: Symbol, pattern: Any, found: Bindings) -> Bindings | None:
     return straight
 
 
-def _match_all(symbols: Any, patterns: Any, found: Bindings | None) -> Bindings | None:
+def _match_all(symbols: Sequence[Symbol], patterns: Sequence[object], found: Bindings | None) -> Bindings | None:
     for symbol, pattern in zip(symbols, patterns, strict=True):
         if found is None:
             return None

@@ -117,7 +117,7 @@ class LoopRecord:
     def result(self, carried: list[str], scans: list[str]) -> Record:
         """Return the record, of what the loop gives."""
         w, loop = self.w, self.loop
-        values: dict[Symbol, Any] = {}
+        values: dict[Symbol, Held] = {}
         vectors = iter(carried[len(self.appended) :])
         for symbol, name, levels in zip(self.appended, carried, self.levels, strict=False):
             values[symbol] = Nested(name, tuple(islice(vectors, levels))) if levels else Sequence(name)

@@ -219,7 +219,7 @@ class OnnxLayer(Layer):
         results = tuple([_as_output(each) for each in found])
         return results[0] if len(results) == 1 else results
 
-    def _named(self, inputs: object) -> dict[str, Any]:
+    def _named(self, inputs: object) -> dict[str, object]:
         names = self.input_names
         if isinstance(inputs, Mapping):
             given = {str(key): value for key, value in inputs.items()}

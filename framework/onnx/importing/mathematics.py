@@ -33,6 +33,8 @@ from .values import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...structures import Array
+
 # --- products -------------------------------------------------------------------------------------------------------
 
 
@@ -490,7 +492,7 @@ def _label_encoder(node: Node, x: Tensor) -> NodeValue:
     )
 
 
-def _listed(node: Node, what: str) -> Any:
+def _listed(node: Node, what: str) -> Array:
     for kind, dtype in (("strings", "T"), ("int64s", "int64"), ("floats", "float32")):
         if f"{what}_{kind}" in node.attributes:
             return np.array(node.get(f"{what}_{kind}"), np.dtype(dtype))
@@ -499,7 +501,7 @@ def _listed(node: Node, what: str) -> Any:
     return initializer_array(node.get(f"{what}_tensor")).reshape(-1)
 
 
-def _default(node: Node, dtype: DType) -> Any:
+def _default(node: Node, dtype: DType) -> object:
     from .reading import initializer_array
 
     if "default_tensor" in node.attributes:
@@ -509,7 +511,7 @@ def _default(node: Node, dtype: DType) -> Any:
     return node.get("default_int64", -1) if dtype.kind in "iu" else node.get("default_float", -0.0)
 
 
-def _key(value: Any) -> str | float:
+def _key(value: str | float) -> str | float:
     if isinstance(value, (float, np.floating)) and value != value:
         return "NaN"
     return str(value) if isinstance(value, str) else float(value)

@@ -141,7 +141,7 @@ def _of_shape(array: Array, shape: tuple[int, ...], proto: TensorProto) -> Array
         raise OnnxError(f"Tensor {proto.name!r} of shape {shape} holds {array.size:,} texts.") from None
 
 
-def _beside(proto: Any, folder: Path | None) -> Array:
+def _beside(proto: TensorProto, folder: Path | None) -> Array:
     """Return a weight in a file beside the model, mapped and not read."""
     if folder is None:
         raise OnnxError(f"Tensor {proto.name!r} is in a file beside the model: give the model's path, not its bytes.")

@@ -193,7 +193,7 @@ class InnerRunner:
     def __init__(self, runner: Runner, scope: _Scope | dict[str, NodeValue]) -> None:
         self.runner, self.scope = runner, scope
 
-    def run(self, graph: GraphProto, inputs: Sequence[NodeValue]) -> list[Any]:
+    def run(self, graph: GraphProto, inputs: Sequence[NodeValue]) -> list[NodeValue]:
         """Return the outputs of a graph for these inputs."""
         values = dict(zip([each.name for each in graph.input], inputs, strict=False))
         scope = self.scope if isinstance(self.scope, _Scope) else _Scope(self.scope, None)
@@ -269,7 +269,7 @@ def _is_known(value: object) -> bool:
     return value is None or isinstance(value, (np.ndarray, np.generic))
 
 
-def _as_tensor(value: object) -> Any:
+def _as_tensor(value: NodeValue) -> NodeValue:
     if isinstance(value, list):
         return [_as_tensor(each) for each in value]
     return tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value
@@ -290,7 +290,7 @@ def _as_known(value: object) -> Any:
     return value
 
 
-def _as_list(result: object) -> list[Any]:
+def _as_list(result: NodeValue) -> list[NodeValue]:
     return list(result) if isinstance(result, tuple) else [result]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ValueInfoProto
 
+    from ....engine.graph.spec import Shape
     from ....engine.ops.base import TensorLike
     from .values import NodeValue
 
@@ -31,7 +32,7 @@ def _if(node: Node, condition: Tensor) -> NodeValue:
     if found is not None:
         return tuple(node.runner.run(branches[bool(found.reshape(()))], []))
 
-    def taken(choice: bool) -> Any:
+    def taken(choice: bool) -> tuple[Tensor, ...]:
         return tuple([tensor(plain(each)) for each in node.runner.run(branches[choice], [])])
 
     return cond(ops.reshape(condition, ()), lambda: taken(True), lambda: taken(False))
@@ -93,7 +94,7 @@ def _run_in_graph(
     counted = limit is not None and _never_ends(body) and (condition is None or known(condition) is not None)
     if counted and condition is not None and not bool(known(condition)):
         limit = 0
-    shapes: list[Any] = [None] * scans  # of what is written
+    shapes: list[Shape] = [None] * scans  # of what is written
     arrays = [_array_for(body.output[1 + len(start) + k], limit if counted else None) for k in range(scans)]
     first = [] if counted else [tensor(True) if condition is None else ops.reshape(tensor(condition), ())]
 
@@ -103,7 +104,7 @@ def _run_in_graph(
         is_before = ops.less(i, limit)
         return is_before if counted else ops.logical_and(rest[0], is_before)
 
-    def step(i: Tensor, *rest: Any) -> tuple[Any, ...]:
+    def step(i: Tensor, *rest: Any) -> tuple[object, ...]:
         again = [tensor(True)] if counted else [rest[0]]
         values = rest[len(first) : len(first) + len(start)]
         results = node.runner.run(body, [ops.cast(i, "int64"), *again, *values])
@@ -200,9 +201,9 @@ def _scanned_in_graph(node: Node, body: GraphProto, states: list[Tensor], scanne
     length = ops.shape(scanned[0])[0]
     arrays = [_array_for(body.output[len(states) + k], length) for k in range(len(body.output) - len(states))]
     start = [tensor(each) for each in states]
-    shapes: list[Any] = [None] * len(arrays)  # of what is written
+    shapes: list[Shape] = [None] * len(arrays)  # of what is written
 
-    def step(i: Tensor, *rest: Any) -> tuple[Any, ...]:
+    def step(i: Tensor, *rest: Any) -> tuple[object, ...]:
         values, written = rest[: len(start)], rest[len(start) :]
         results = node.runner.run(body, [*values, *[ops.take(each, i, axis=0) for each in scanned]])
         found = [tensor(plain(each)) for each in results]
@@ -270,7 +271,7 @@ def _sequence_length(node: Node, sequence: Sequence[object]) -> NodeValue:
 
 
 @imports("ConcatFromSequence")
-def _concat_from_sequence(node: Node, sequence: list[Any]) -> NodeValue:
+def _concat_from_sequence(node: Node, sequence: list[TensorLike]) -> NodeValue:
     axis = node.get("axis")
     parts = [tensor(each) for each in sequence]
     return ops.stack(parts, axis) if node.get("new_axis") else ops.concatenate(parts, axis)
@@ -291,7 +292,7 @@ def _split_to_sequence(node: Node, x: Tensor, split: Any = None) -> NodeValue:
 
 
 @imports("SequenceMap")
-def _sequence_map(node: Node, sequence: list[Any], *others: NodeValue) -> NodeValue:
+def _sequence_map(node: Node, sequence: list[NodeValue], *others: NodeValue) -> NodeValue:
     body = node.get("body")
     found: list[list[NodeValue]] = [[] for _ in body.output]
     for k, value in enumerate(sequence):

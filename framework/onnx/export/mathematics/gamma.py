@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,15 @@ from .....engine.ops.math.gamma_functions import (
 from ..registry import exports, op_of
 from ..writer import BOOL, LONG, Writer
 
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from .....engine.common.dtypes import DType
+    from ....structures import Array
+
+    Operand: TypeAlias = "Value | float | Array"
+    """An operand of an elementwise operator."""
+
 _DOUBLE = np.dtype("float64")
 
 
@@ -33,31 +42,31 @@ class Value:
     w: Writer
     name: str
 
-    def _by(self, op_type: str, first: Any, second: Any, dtype: Any = None) -> Value:
+    def _by(self, op_type: str, first: Operand, second: Operand, dtype: DType | None = None) -> Value:
         return Value(self.w, self.w.add(op_type, *[_named(self.w, each) for each in (first, second)], dtype=dtype))
 
-    def __add__(self, other: Any) -> Value:
+    def __add__(self, other: Operand) -> Value:
         return self._by("Add", self, other)
 
-    def __radd__(self, other: Any) -> Value:
+    def __radd__(self, other: Operand) -> Value:
         return self._by("Add", other, self)
 
-    def __sub__(self, other: Any) -> Value:
+    def __sub__(self, other: Operand) -> Value:
         return self._by("Sub", self, other)
 
-    def __rsub__(self, other: Any) -> Value:
+    def __rsub__(self, other: Operand) -> Value:
         return self._by("Sub", other, self)
 
-    def __mul__(self, other: Any) -> Value:
+    def __mul__(self, other: Operand) -> Value:
         return self._by("Mul", self, other)
 
-    def __rmul__(self, other: Any) -> Value:
+    def __rmul__(self, other: Operand) -> Value:
         return self._by("Mul", other, self)
 
-    def __truediv__(self, other: Any) -> Value:
+    def __truediv__(self, other: Operand) -> Value:
         return self._by("Div", self, other)
 
-    def __rtruediv__(self, other: Any) -> Value:
+    def __rtruediv__(self, other: Operand) -> Value:
         return self._by("Div", other, self)
 
     def __neg__(self) -> Value:
@@ -66,25 +75,25 @@ class Value:
     def __pow__(self, other: int) -> Value:
         return self._by("Pow", self, other)
 
-    def __lt__(self, other: Any) -> Value:
+    def __lt__(self, other: Operand) -> Value:
         return self._by("Less", self, other, BOOL)
 
-    def __gt__(self, other: Any) -> Value:
+    def __gt__(self, other: Operand) -> Value:
         return self._by("Greater", self, other, BOOL)
 
-    def __ge__(self, other: Any) -> Value:
+    def __ge__(self, other: Operand) -> Value:
         return self._by("GreaterOrEqual", self, other, BOOL)
 
-    def __and__(self, other: Any) -> Value:
+    def __and__(self, other: Operand) -> Value:
         return self._by("And", self, other)
 
-    def __or__(self, other: Any) -> Value:
+    def __or__(self, other: Operand) -> Value:
         return self._by("Or", self, other)
 
     def __invert__(self) -> Value:
         return Value(self.w, self.w.negate(self.name))
 
-    def equals(self, other: Any) -> Value:
+    def equals(self, other: Operand) -> Value:
         """Compare elementwise; ``==`` is that of the object."""
         return self._by("Equal", self, other, BOOL)
 
@@ -93,7 +102,7 @@ class Value:
         return Value(self.w, self.w.add("IsInf", self.name, dtype=BOOL))
 
 
-def _named(w: Writer, value: Any) -> str:
+def _named(w: Writer, value: Operand) -> str:
     return value.name if isinstance(value, Value) else w.constant(np.array(value, _DOUBLE))
 
 
@@ -136,7 +145,7 @@ class Functions:
         """Append the larger of two values."""
         return Value(self._w, self._w.add("Max", x.name, _named(self._w, y)))
 
-    def where(self, condition: Value, x: Any, y: Any) -> Value:
+    def where(self, condition: Value, x: Operand, y: Operand) -> Value:
         """Append a choice."""
         return Value(self._w, self._w.where(condition.name, _named(self._w, x), _named(self._w, y)))
 
