@@ -151,7 +151,7 @@ class CallbackList:
         add_history: bool = False,
         add_progbar: bool = False,
         model: Trainer | None = None,
-        **params: Any,
+        **params: object,
     ) -> None:
         given = _flat(callbacks)
         for item in given:
@@ -438,7 +438,7 @@ class CSVLogger(Callback):
         self.append = append
         self.keys: list[str] | None = None
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, object]:
         size = os.path.getsize(self.filename) if os.path.exists(self.filename) else 0
         goes_on = self.append or self.keys is not None
         return {"keys": self.keys, "bytes": size if goes_on else 0}

@@ -202,7 +202,7 @@ class ModelCheckpoint(MonitorCallback):
         self._files = [file for file in self._files if file in latest or file == self._best_file]
 
     def _path(self, epoch: int, batch: int | None, logs: Logs) -> str:
-        known: dict[str, Any] = {**logs, "epoch": epoch + 1}
+        known: dict[str, object] = {**logs, "epoch": epoch + 1}
         if batch is not None:
             known["batch"] = batch + 1
         try:
@@ -280,7 +280,7 @@ class BackupAndRestore(RunCallback):
     def wants_batches(self, mode: str) -> bool:
         return mode == "train" and self.save_freq != "epoch"
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, object]:
         return {"since": self._counter.since, "latest": self._counter.latest, "epoch": self._epoch}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ class Every(Callback):
         super().set_model(model)
         self._inner.set_model(model)
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, object]:
         inner = [[type(callback).__name__, callback.get_state()] for callback in self.callbacks]
         return {"step": self.step, "since": self._since, "latest": self._latest, "callbacks": inner}
 

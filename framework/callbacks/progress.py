@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..training.limits import is_interactive_logging_enabled, show
 
+if TYPE_CHECKING:
+    from .base import Logs
+
 T = TypeVar("T")
-Logs = dict[str, Any]
 _SECONDS_BETWEEN_REDRAWS = 0.2
 _WORTH_A_LOOK = 0.1  # a share of the time
 

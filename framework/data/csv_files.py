@@ -78,7 +78,7 @@ def make_csv_dataset(
     if label_name is not None and label_name not in columns.names:
         raise ValueError(f"make_csv_dataset: label_name={label_name!r} is none of the columns {columns.names}.")
 
-    def rows() -> Iterator[Any]:
+    def rows() -> Iterator[object]:
         for fields in lines:
             try:
                 row = columns.read(fields)
@@ -155,7 +155,7 @@ class _Columns:
         """
         if len(fields) != self._width:
             raise ValueError(f"make_csv_dataset: a row has {len(fields)} fields, expected {self._width}: {fields}.")
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for name, place, (dtype, default) in zip(self.names, self._places, self._settings, strict=True):
             field: Any = default if fields[place] in self._missing else fields[place]
             if field is None:

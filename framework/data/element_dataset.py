@@ -17,7 +17,7 @@ from .transformations import UNKNOWN_CARDINALITY, Transformations, arrays_of, on
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DType, DTypeLike
-    from ..structures import Arrays
+    from ..structures import Array, Arrays
 
 
 class ElementDataset(Transformations):
@@ -74,7 +74,7 @@ class ElementDataset(Transformations):
             ValueError: the arrays have different numbers of rows.
         """
         structure = owned_arrays_of(tensors)
-        arrays: list[Any] = flatten(structure)
+        arrays: list[Array] = flatten(structure)
         counts = {len(array) for array in arrays}
         if len(counts) != 1:
             raise ValueError(f"from_tensor_slices: the arrays must have one number of rows, got {sorted(counts)}.")
@@ -167,7 +167,7 @@ class ElementDataset(Transformations):
     @classmethod
     def zip(cls, *datasets: object, name: str | None = None) -> ElementDataset:
         """Make tuples, or the structure that holds the datasets, of their elements, as far as the shortest goes."""
-        structure: Any = datasets[0] if len(datasets) == 1 else datasets
+        structure: object = datasets[0] if len(datasets) == 1 else datasets
         parts: list[Transformations] = flatten(structure)
         counts = [part.cardinality() for part in parts]
         known = None if UNKNOWN_CARDINALITY in counts else min(counts)
@@ -284,13 +284,13 @@ class ElementDataset(Transformations):
 
     def cache(self, filename: str = "", name: str | None = None) -> ElementDataset:
         """Keep the elements of the first whole pass in memory for the passes that follow."""
-        kept: list[list[Any]] = []
+        kept: list[list[object]] = []
 
         def elements() -> Iterator[object]:
             if kept:
                 yield from kept[0]
                 return
-            found: list[Any] = []
+            found: list[object] = []
             for item in self.as_numpy_iterator():
                 found.append(map_structure(read_only, item))
                 yield found[-1]
@@ -338,7 +338,7 @@ def text_lines(
 
 
 def _cast(item: object, dtypes: Sequence[DType]) -> object:
-    leaves: list[Any] = flatten(item)
+    leaves: list[object] = flatten(item)
     if len(leaves) != len(dtypes):
         raise ValueError(
             f"from_generator: the signature has {len(dtypes)} arrays in an element, but {len(leaves)} were yielded."

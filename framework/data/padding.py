@@ -24,7 +24,7 @@ def padded_rows(
     shapes: Nest[ShapeLike] | None,
     values: Nest[TensorLike | None] | None,
     longest: int | None = None,
-) -> Any:
+) -> object:
     """Stack elements whose axes are padded at their end.
 
     Args:

@@ -22,11 +22,15 @@ from ..structures import Array
 from .padding import padded_rows
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from ...engine.common.nest import Nest
     from ...engine.common.outputs import Result
     from ...engine.ops.base import TensorLike
     from ..structures import Arrays, ShapeLike
     from .element_dataset import ElementDataset
+
+    Part = TypeVar("Part")
 
 UNKNOWN_CARDINALITY = -2
 
@@ -71,7 +75,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
 
     # Whole datasets ---------------------------------------------------------------------------------------------------
 
-    def apply(self, transformation_func: Callable[[Any], Result]) -> Any:
+    def apply(self, transformation_func: Callable[[Any], Result]) -> Result:
         """Return ``transformation_func(self)``."""
         return transformation_func(self)
 
@@ -91,7 +95,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
     def reduce(self, initial_state: Arrays, reduce_func: Callable[..., object], name: str | None = None) -> Any:
         """Return the last state: ``reduce_func(state, element)``, of ops, gives the state that follows."""
         step = Function(reduce_func)
-        state: Any = arrays_of(initial_state)
+        state: object = arrays_of(initial_state)
         for item in self.as_numpy_iterator():
             state = step(state, item)
         return state
@@ -150,7 +154,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         step = eagerly()(Function(scan_func))
 
         def elements() -> Iterator[object]:
-            state: Any = arrays_of(initial_state)
+            state: object = arrays_of(initial_state)
             for item in self.as_numpy_iterator():
                 state, made = step(state, item)
                 yield map_structure(_as_numpy, made)
@@ -365,14 +369,14 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         [[[1, 0, 0], [2, 2, 0], [3, 3, 3]]]
         """
 
-        def stack(rows: Sequence[object]) -> Any:
+        def stack(rows: Sequence[object]) -> object:
             return padded_rows(rows, padded_shapes, padding_values)
 
         return self._batched("padded_batch", batch_size, drop_remainder, stack)
 
     def bucket_by_sequence_length(
         self,
-        element_length_func: Callable[..., Any],
+        element_length_func: Callable[..., TensorLike],
         bucket_boundaries: Sequence[int],
         bucket_batch_sizes: Sequence[int],
         padded_shapes: Nest[ShapeLike] | None = None,
@@ -406,7 +410,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
                 f"more; got {bounds} and {list(bucket_batch_sizes)}."
             )
 
-        def stack(rows: Sequence[object], bucket: int) -> Any:
+        def stack(rows: Sequence[object], bucket: int) -> object:
             if no_padding:
                 return map_structure(_stacked, *rows)
             if pad_to_bucket_boundary and bucket == len(bounds):
@@ -483,7 +487,7 @@ def owned_arrays_of(structure: object) -> Any:
     return kept
 
 
-def read_only(part: object) -> Any:
+def read_only(part: Part) -> Part:
     """Return an array that nobody can change any more; others than arrays as they are."""
     if isinstance(part, np.ndarray):
         part.setflags(write=False)
@@ -511,7 +515,7 @@ def on_elements(function: Callable[..., object]) -> Callable[[object], object]:
     def at_once(item: object) -> object:
         return map_structure(_as_array, _called(function, map_structure(_as_tensor, item)))
 
-    def apply(item: object) -> Any:
+    def apply(item: object) -> object:
         nonlocal can_trace
         if can_trace:
             try:
@@ -523,7 +527,7 @@ def on_elements(function: Callable[..., object]) -> Callable[[object], object]:
     return apply
 
 
-def _as_array(part: object) -> Any:
+def _as_array(part: object) -> object:
     """Convert a part as `_as_numpy` does, but for results of Python: numbers become arrays, too."""
     return part if isinstance(part, Transformations) else as_array(part)
 
@@ -543,7 +547,7 @@ def _pass(function: Callable[..., Transformations], item: object) -> Iterator[ob
     return _called(function, item).as_numpy_iterator()
 
 
-def _stacked(*parts: Any) -> Array:
+def _stacked(*parts: Array) -> Array:
     shapes = sorted({np.shape(part) for part in parts})
     if len(shapes) > 1:
         raise ValueError(

@@ -466,10 +466,10 @@ _CLASSES: dict[str, type[Loss]] = {
         Tversky,
     )
 }
-_FUNCTIONS: dict[str, Any] = {
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     name: getattr(module, name) for module in (_functions, _structure) for name in module.__all__
 }
-_KNOWN: dict[str, Any] = {**_CLASSES, **_FUNCTIONS, **_functions.ALIASES}
+_KNOWN: dict[str, Callable[..., object]] = {**_CLASSES, **_FUNCTIONS, **_functions.ALIASES}
 register_builtins("keras.losses", {**_CLASSES, **_FUNCTIONS})
 
 

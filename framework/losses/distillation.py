@@ -102,7 +102,7 @@ class _OfStructures(DistillationLoss):
     def _one(self, loss: Callable[..., Tensor], teacher: Tensor, student: Tensor) -> Tensor:
         return ops.mean(loss(teacher, student))
 
-    def _written_loss(self) -> Any:
+    def _written_loss(self) -> object:
         return _written(self.loss)
 
 
@@ -113,7 +113,7 @@ def _read(loss: object) -> Any:
     return [_read(each) for each in loss] if isinstance(loss, (list, tuple)) else losses.get(loss)
 
 
-def _written(loss: object) -> Any:
+def _written(loss: object) -> object:
     if isinstance(loss, dict):
         return {name: _written(each) for name, each in loss.items()}
     if isinstance(loss, list):
@@ -121,7 +121,7 @@ def _written(loss: object) -> Any:
     return None if loss is None else losses.serialize(loss)
 
 
-def _leaves(structure: object) -> list[Any]:
+def _leaves(structure: object) -> list[object]:
     """Return what a structure holds, None included."""
     if isinstance(structure, dict):
         return [leaf for name in sorted(structure) for leaf in _leaves(structure[name])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -14,6 +14,15 @@ from ..calling import as_argument, is_symbolic, on_tensors
 from .base import aligned, as_predictions
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class _Options(TypedDict):
+        """The arguments of `_circle` besides arrays."""
+
+        remove_diagonal: bool
+        gamma: float
+        margin: float
+
     from ...engine.ops.base import TensorLike
 
 _EPSILON = 1e-7
@@ -114,7 +123,7 @@ def circle(
 
     Source: Sun et al., "Circle Loss: A Unified Perspective of Pair Similarity Optimization", 2020.
     """
-    options: dict[str, Any] = {"remove_diagonal": remove_diagonal, "gamma": gamma, "margin": margin}
+    options: _Options = {"remove_diagonal": remove_diagonal, "gamma": gamma, "margin": margin}
     given = (y_true, y_pred, ref_labels, ref_embeddings)
     if is_symbolic(*given):
         losses = _circle(*given, **options)

@@ -348,7 +348,7 @@ _CLASSES: dict[str, type[Metric]] = {
         TruePositives,
     )
 }
-_KNOWN: dict[str, Any] = {
+_KNOWN: dict[str, Callable[..., object]] = {
     **_CLASSES,
     **{to_snake_case(name): cls for name, cls in _CLASSES.items()},
     **dict.fromkeys(("mse", "MSE"), MeanSquaredError),

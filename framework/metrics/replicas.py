@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine.ops.replicas import building_step
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from .base import Metric
 
 
-Take = Callable[[Any, tuple[Any, ...], dict[str, Any]], bool]  # of a metric and the arguments of `update_state`
+Take = Callable[["Metric", tuple[object, ...], dict[str, object]], bool]  # of a metric and its arguments
 
 
 class _Active(threading.local):
     def __init__(self) -> None:
         self.take: Take | None = None
-        self.updated: Any = None  # the metric whose method runs
+        self.updated: Metric | None = None  # the metric whose method runs
 
 
 _active = _Active()

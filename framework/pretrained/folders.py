@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def architectures() -> list[str]:
     return sorted(_ARCHITECTURES)
 
 
-def build(config: Mapping[str, Any], *, dtype: str = "float32") -> PretrainedModel:
+def build(config: Mapping[str, object], *, dtype: str = "float32") -> PretrainedModel:
     """Make a model with random weights.
 
     Args:

@@ -18,7 +18,7 @@ from .base import Config, PretrainedModel, activation, refuse, required, tokens_
 from .names import Name, linear, normalisation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
@@ -115,7 +115,7 @@ class GPT2LMHeadModel(PretrainedModel):
         """Return the vectors of tokens and of their places."""
         return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
 
-    def get_quantization_layer_structure(self, mode: str) -> dict[str, list[Any]]:
+    def get_quantization_layer_structure(self, mode: str) -> dict[str, Sequence[Callable[..., object]]]:
         """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.embed], "sequential_blocks": self.blocks}
 

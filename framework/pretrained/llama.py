@@ -16,7 +16,7 @@ from .base import Config, PretrainedModel, activation, refuse, required, tokens_
 from .names import TURNED, Name, linear
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...engine.graph import Tensor
     from ...engine.objects.identifiers import InitializerLike
@@ -148,7 +148,7 @@ class LlamaForCausalLM(PretrainedModel):
             x = block(x, mask=mask)
         return self.tokens(self.norm(x), reverse=True)
 
-    def get_quantization_layer_structure(self, mode: str) -> dict[str, list[Any]]:
+    def get_quantization_layer_structure(self, mode: str) -> dict[str, Sequence[Callable[..., object]]]:
         """Return the layers that GPTQ and AWQ go through."""
         return {"pre_block_layers": [self.tokens], "sequential_blocks": self.blocks}
 
