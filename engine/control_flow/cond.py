@@ -248,7 +248,7 @@ def case(
     pairs = list(pred_fn_pairs)
     if not pairs:
         raise ValueError("case needs at least one (predicate, function) pair.")
-    return _chosen_case(_only_one(pairs) if exclusive and len(pairs) > 1 else pairs, default)
+    return _chosen_case(_only_one(pairs) if exclusive and len(pairs) > 1 else pairs, default, len(pairs))
 
 
 def _only_one(pairs: list[tuple[Any, Callable[[], Any]]]) -> list[tuple[Any, Callable[[], Any]]]:
@@ -260,28 +260,34 @@ def _only_one(pairs: list[tuple[Any, Callable[[], Any]]]) -> list[tuple[Any, Cal
         return [(identity(pred), function) for pred, (_, function) in zip(preds, pairs, strict=True)]
 
 
-def _chosen_case(pairs: list[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None) -> Any:
-    if default is None:
-        *pairs, last = pairs
-        default = _only_if(*last, count=len(pairs) + 1)
-    if not pairs:
-        return default()
+def _chosen_case(pairs: list[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None, count: int) -> Any:
     (pred, function), rest = pairs[0], pairs[1:]
-    return cond(pred, function, lambda: _chosen_case(rest, default) if rest else default())
+    if rest:
+        return cond(pred, function, lambda: _chosen_case(rest, default, count))
+    return _only_if(pred, function, count) if default is None else cond(pred, function, default)
 
 
-def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Callable[[], Any]:
-    """Return `function` so that it fails unless `pred` holds."""
+def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Any:
+    """Return the result of `function`, which fails unless `pred` holds.
+
+    In a graph it is the one branch of a choice. So numbers, arrays and variables are results that wait for the check,
+    and a function that is called for its effects gives an operation, as in `cond`.
+    """
+    none = f"case: none of its {count} predicates holds, and it has no default. Give it default=, a function."
 
     def checked() -> Any:
-        none = f"case: none of its {count} predicates holds, and it has no default. Give it default=, a function."
-        check = assert_true(pred, message=none)
+        check = assert_true(holds, message=none)
         if check is None:  # of values, at once
             return function()
         with get_default_graph().control_dependencies([check]):
             return map_structure(_waiting, function())
 
-    return checked
+    holds = convert_to_tensor(pred)
+    if runs_now([holds]):
+        return checked()
+    graph = graph_for([holds])
+    with graph.entered():
+        return _built_branches(graph, convert_to_tensor(0), [("function", checked)], "case")
 
 
 def _waiting(leaf: Any) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from programs.loops import assert_same, derivatives, number, repeat, run, unrolled
 
 import anabranch as ab
+from anabranch.engine.common.nest import flatten
 
 ops = ab.ops
 
@@ -493,3 +494,50 @@ def test_a_case_without_default_gives_what_is_outside_of_it_only_if_its_predicat
         ab.Session().run(result, {x: -2.0})
     slope = ab.gradients(ab.case([(x > 1, lambda: 3 * x), (x > 0, lambda: x * x)]), [x])[0]
     assert [float(ab.Session().run(slope, {x: value})) for value in (2.0, 0.5)] == [3.0, 1.0]
+
+
+VALUE = ops.ones((1,))
+RESULTS: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "a number": (lambda _: 2.5, 2.5),
+    "an array": (lambda _: np.array([1.0, 2.0]), np.array([1.0, 2.0])),
+    "a value": (lambda _: VALUE, np.array([1.0])),
+    "a variable": (lambda w: w, 4.0),
+    "a structure": (lambda w: {"number": 1, "variable": [w]}, {"number": 1, "variable": [4.0]}),
+}
+
+
+@pytest.mark.parametrize("before", [[], [False], ["placeholder"]], ids=["alone", "after False", "after another"])
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_a_case_without_default_returns_waits_for_its_predicate(name: str, before: list[Any]) -> None:
+    function, expected = RESULTS[name]
+    holds, never = ab.placeholder((), "bool", "holds"), ab.placeholder((), "bool", "never")
+    w = ab.Variable(4.0)
+    others = [(never if pred == "placeholder" else pred, lambda: function(w)) for pred in before]
+    result = ab.case([*others, (holds, lambda: function(w))])
+    session = ab.Session()
+    got = session.run(result, {holds: True, never: False})
+    for leaf, wanted in zip(flatten(got), flatten(expected), strict=True):
+        np.testing.assert_array_equal(leaf, wanted)
+    with pytest.raises(ab.errors.InvalidArgumentError, match=rf"none of its {1 + len(before)} predicates holds"):
+        session.run(result, {holds: False, never: False})
+    if name == "a variable":
+        (slope,) = ab.gradients(result * w, [w])
+        assert float(session.run(slope, {holds: True, never: False})) == 8.0
+
+
+def test_a_case_without_default_for_effects_is_an_operation() -> None:
+    holds = ab.placeholder((), "bool", "holds")
+    w = ab.Variable(0.0)
+
+    def effect() -> None:
+        w.assign_add(1.0)
+
+    alone = ab.case([(holds, effect)])
+    grouped = ab.case([(holds, lambda: ab.group(w.assign_add(10.0)))])
+    session = ab.Session()
+    for operation in (alone, grouped):
+        assert isinstance(operation, ab.Operation)
+        assert session.run(operation, {holds: True}) is None
+        with pytest.raises(ab.errors.InvalidArgumentError, match="none of its 1 predicates holds"):
+            session.run(operation, {holds: False})
+    assert float(w.numpy()) == 11.0
