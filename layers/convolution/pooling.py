@@ -22,6 +22,7 @@ class _Pooling(Layer):
     """The base of the layers that pool windows; see `MaxPooling2D`."""
 
     rank: ClassVar[int]
+    pool_mode: ClassVar[str]  # Keras's name of how a window becomes one value
 
     def __init__(
         self,
@@ -49,6 +50,8 @@ class _Pooling(Layer):
 
 class _MaxPooling(_Pooling):
     """The base of the layers that take the largest value of each window; see `MaxPooling2D`."""
+
+    pool_mode = "max"
 
     def __init__(
         self,
@@ -134,6 +137,8 @@ class MaxPooling3D(_MaxPooling):
 
 class _AveragePooling(_Pooling):
     """The base of the layers that take the mean of each window; see `AveragePooling2D`."""
+
+    pool_mode = "average"
 
     def call(self, inputs: TensorLike) -> Tensor:
         return ops.average_pool(inputs, *self._windows)

@@ -84,6 +84,7 @@ class Layer(StatelessCalls):
     Tensor([[1., 2.]], dtype=float32)
     """
 
+    supports_jit: bool = True  # as in Keras, for code that asks; calls are compiled however it is set
     has_loops: bool = False  # whether calls on values run compiled: op by op, each step of a loop costs more
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -238,6 +239,11 @@ class Layer(StatelessCalls):
     @property
     def _call_signature(self) -> CallSignature:
         return signature_of(type(self).call)
+
+    @property
+    def call_signature_parameters(self) -> list[str]:
+        """The names of the arguments of `call`."""
+        return list(self._call_signature.names)
 
     def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, Any], bool | None]:
         """Return the arguments by parameter name, and the value of `training`: given, from around, or by default."""

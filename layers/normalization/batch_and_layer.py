@@ -186,6 +186,8 @@ class BatchNormalization(Layer):
         self.gamma_constraint = constraints.get(gamma_constraint, "gamma_constraint")
         self.supports_masking = True
         self.autocast = False
+        for name in ("gamma", "beta", "moving_mean", "moving_variance"):
+            setattr(self, name, None)  # as in Keras, until the layer is built
 
     def weight_specs(self, input_shape: Sequence[int | None]) -> Sequence[WeightSpec]:
         (axis,) = axes_of(self, self.axis, len(input_shape))

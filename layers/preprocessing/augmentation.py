@@ -144,8 +144,9 @@ class RandomZoom(RandomWarp):
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.height_factor = height_factor
         self.width_factor = width_factor
-        self._height_range = self._range(height_factor, "height_factor")
-        self._width_range = None if width_factor is None else self._range(width_factor, "width_factor")
+        self.height_lower, self.height_upper = self._range(height_factor, "height_factor")
+        if width_factor is not None:
+            self.width_lower, self.width_upper = self._range(width_factor, "width_factor")
 
     def _range(self, factor: object, name: str) -> tuple[float, float]:
         low, high = factor_pair(self, factor, name, (-1, 1))
@@ -154,8 +155,9 @@ class RandomZoom(RandomWarp):
         return low, high
 
     def draw(self, images: Tensor) -> Transformation:
-        down = 1.0 + self._uniform(images, *self._height_range, ones=0)
-        across = down if self._width_range is None else 1.0 + self._uniform(images, *self._width_range, ones=0)
+        down = across = 1.0 + self._uniform(images, self.height_lower, self.height_upper, ones=0)
+        if self.width_factor is not None:
+            across = 1.0 + self._uniform(images, self.width_lower, self.width_upper, ones=0)
         height, width = self._float_size(images)
         zeros = ops.zeros_like(down)
         left, top = (width - 1) / 2 * (1 - across), (height - 1) / 2 * (1 - down)
@@ -194,13 +196,13 @@ class RandomTranslation(RandomWarp):
         super().__init__(fill_mode, interpolation, seed, fill_value, data_format, **kwargs)
         self.height_factor = height_factor
         self.width_factor = width_factor
-        self._height_range = factor_pair(self, height_factor, "height_factor", (-1, 1))
-        self._width_range = factor_pair(self, width_factor, "width_factor", (-1, 1))
+        self.height_lower, self.height_upper = factor_pair(self, height_factor, "height_factor", (-1, 1))
+        self.width_lower, self.width_upper = factor_pair(self, width_factor, "width_factor", (-1, 1))
 
     def draw(self, images: Tensor) -> Transformation:
         height, width = self._float_size(images)
-        down = self._uniform(images, *self._height_range, ones=0) * height
-        right = self._uniform(images, *self._width_range, ones=0) * width
+        down = self._uniform(images, self.height_lower, self.height_upper, ones=0) * height
+        right = self._uniform(images, self.width_lower, self.width_upper, ones=0) * width
         zeros, ones = ops.zeros_like(down), ops.ones_like(down)
         return {"matrix": _matrix(ones, zeros, -right, zeros, ones, -down)}
 
@@ -236,7 +238,7 @@ class RandomContrast(RandomImageLayer):
         return {"contrast": self._uniform(images, 1.0 - self.factor[0], 1.0 + self.factor[1])}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        mean = ops.mean(images, axis=(self._height_axis, self._height_axis + 1), keepdims=True)
+        mean = ops.mean(images, axis=(self.height_axis, self.width_axis), keepdims=True)
         factor = ops.cast(transformation["contrast"], images.dtype)
         return ops.clip((images - mean) * factor + mean, *self.value_range)
 

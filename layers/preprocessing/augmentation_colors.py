@@ -41,10 +41,6 @@ class RandomColorLayer(RandomImageLayer):
         self.factor = factor_pair(self, factor, "factor", self.bounds)
         self.value_range = value_pair(self, value_range)
 
-    @property
-    def _channel_axis(self) -> int:
-        return -1 if self.data_format == "channels_last" else -3
-
 
 class RandomHue(RandomColorLayer):
     """In training, turns the colours of each image along the colour wheel.
@@ -71,11 +67,11 @@ class RandomHue(RandomColorLayer):
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         colors = ops.image.rgb_to_hsv(rescaled(images, self.value_range, (0, 1)), data_format=self.data_format)
-        hue, saturation, value = ops.split(colors, 3, axis=self._channel_axis)
+        hue, saturation, value = ops.split(colors, 3, axis=self.channel_axis)
         hue = hue + ops.cast(transformation["turn"], hue.dtype)
         hue = ops.where(hue > 1.0, hue - 1.0, hue)
         hue = ops.where(hue < 0.0, hue + 1.0, hue)
-        turned = ops.concatenate([hue, saturation, value], axis=self._channel_axis)
+        turned = ops.concatenate([hue, saturation, value], axis=self.channel_axis)
         made = ops.image.hsv_to_rgb(turned, data_format=self.data_format)
         return rescaled(ops.clip(made, 0.0, 1.0), (0, 1), self.value_range)
 
@@ -107,9 +103,9 @@ class RandomSaturation(RandomColorLayer):
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         colors = ops.image.rgb_to_hsv(images, data_format=self.data_format)
-        hue, saturation, value = ops.split(colors, 3, axis=self._channel_axis)
+        hue, saturation, value = ops.split(colors, 3, axis=self.channel_axis)
         saturation = ops.clip(saturation * ops.cast(transformation["strength"], images.dtype), *self.value_range)
-        changed = ops.concatenate([hue, saturation, value], axis=self._channel_axis)
+        changed = ops.concatenate([hue, saturation, value], axis=self.channel_axis)
         return ops.image.hsv_to_rgb(changed, data_format=self.data_format)
 
 
@@ -131,7 +127,7 @@ class RandomSharpness(RandomColorLayer):
         return {"sharpness": self._uniform(images, *self.factor) * 2.0}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        channels = (images.shape or (None,) * 4)[self._channel_axis]
+        channels = (images.shape or (None,) * 4)[self.channel_axis]
         if channels is None:
             raise ValueError(
                 f"Layer {self.name!r} needs images of a known number of channels, got shape {images.shape}. Give it in "

@@ -149,7 +149,7 @@ class AutoContrast(ImageLayer):
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
         pixels = rescaled(images, self.value_range, (0, 255))
-        axes = (self._height_axis, self._height_axis + 1)
+        axes = (self.height_axis, self.width_axis)
         low, high = ops.min(pixels, axis=axes, keepdims=True), ops.max(pixels, axis=axes, keepdims=True)
         varies = high > low
         scale = 255.0 / ops.where(varies, high - low, 1.0)

@@ -61,6 +61,8 @@ class ImageLayer(Layer):
                 f"Layer {self.name!r}: data_format must be 'channels_last' or 'channels_first', got {data_format!r}."
             )
         self.data_format = data_format or "channels_last"
+        axes = (-3, -2, -1) if self.data_format == "channels_last" else (-2, -1, -3)
+        self.height_axis, self.width_axis, self.channel_axis = axes
         self._build_at_init()
 
     # --- what subclasses define -----------------------------------------------------------------------------
@@ -202,14 +204,10 @@ class ImageLayer(Layer):
     def _cast(self, images: Tensor) -> Tensor:
         return ops.cast(images, self.compute_dtype)
 
-    @property
-    def _height_axis(self) -> int:
-        return -3 if self.data_format == "channels_last" else -2
-
     def _size(self, images: Tensor) -> tuple[Any, Any]:
         """Return height and width: ints where they are known, else scalar tensors."""
         shape = ops.shape(images)
-        return shape[self._height_axis], shape[self._height_axis + 1]
+        return shape[self.height_axis], shape[self.width_axis]
 
     def _known_size(self, images: Tensor) -> tuple[int, int]:
         """Return height and width, which have to be known.
@@ -242,7 +240,7 @@ class ImageLayer(Layer):
                 for name, shape in input_shape.items()
             }
         shape = list(input_shape)
-        shape[self._height_axis], shape[self._height_axis + 1] = height, width
+        shape[self.height_axis], shape[self.width_axis] = height, width
         return tuple(shape)
 
 
@@ -485,8 +483,8 @@ class RandomFlip(RandomImageLayer):
         return {"flips": self._uniform(images, 0.0, 1.0) <= 0.5}
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        axes = [self._height_axis] if "vertical" in self.mode.split("_") else []
-        axes += [self._height_axis + 1] if "horizontal" in self.mode.split("_") else []
+        axes = [self.height_axis] if "vertical" in self.mode.split("_") else []
+        axes += [self.width_axis] if "horizontal" in self.mode.split("_") else []
         return ops.where(transformation["flips"], ops.flip(images, axis=tuple(axes)), images)
 
     def transform_boxes(self, sides: Tensor, transformation: Transformation, size: Size) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from ...engine.objects import activations, regularizers
+from ...engine.objects import activations
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.neural.window_geometry import count_windows
 from ...engine.ops.random import samplers as random
@@ -20,7 +20,7 @@ from ..core.shaping import check_data_format
 from ..core.weight import WeightSpec
 from ..regularization.dropout import Rate, acts
 from .cell import Masks, RecurrentCell, forget_gate_of_ones
-from .rnn import RNN
+from .of_cell import NamedAfterCell, OfCell
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
@@ -184,10 +184,19 @@ class ConvLSTMCell(RecurrentCell):
         return ops.concatenate(parts, axis=channels_axis(self.data_format))
 
 
-class _ConvLSTM(RNN):
+class _ConvLSTM(NamedAfterCell):
     """The base of the convolutional LSTMs; see `ConvLSTM2D`."""
 
     rank: ClassVar[int]
+
+    filters = OfCell[int]()
+    kernel_size = OfCell[tuple[int, ...]]()
+    strides = OfCell[tuple[int, ...]]()
+    padding = OfCell[str]()
+    data_format = OfCell[str]()
+    dilation_rate = OfCell[tuple[int, ...]]()
+    recurrent_activation = OfCell[Callable[[Tensor], Tensor]]()
+    unit_forget_bias = OfCell[bool]()
 
     def __init__(
         self,
@@ -259,40 +268,10 @@ class _ConvLSTM(RNN):
         )
         self.input_spec = InputSpec(ndim=self.rank + 3)
 
-    @property
-    def filters(self) -> int:
-        return self.cell.filters
-
-    @property
-    def kernel_size(self) -> tuple[int, ...]:
-        return self.cell.kernel_size
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        return self.cell.strides
-
-    @property
-    def padding(self) -> str:
-        return self.cell.padding
-
-    @property
-    def data_format(self) -> str:
-        return self.cell.data_format
-
-    @property
-    def dropout(self) -> float:
-        return self.cell.dropout
-
-    @property
-    def recurrent_dropout(self) -> float:
-        return self.cell.recurrent_dropout
-
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        inner = dict(config.pop("cell")["config"])
-        for name in ("name", "trainable", "dtype", "rank"):
-            inner.pop(name)
-        return {**config, **inner, "activity_regularizer": regularizers.serialize(self.activity_regularizer)}
+        del config["rank"]
+        return config
 
 
 class ConvLSTM1D(_ConvLSTM):

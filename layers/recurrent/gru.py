@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
@@ -13,6 +13,7 @@ from ...engine.ops.base import TensorLike
 from ..core.layer_config import config_from_signature
 from .cell import Masks, RecurrentCell
 from .layer import RecurrentLayer
+from .of_cell import OfCell
 
 if TYPE_CHECKING:
     from ..core.options import CellOptions, RecurrentOptions
@@ -132,6 +133,9 @@ class GRU(RecurrentLayer):
     """
 
     cell_class = GRUCell
+
+    recurrent_activation = OfCell[Callable[[Tensor], Tensor]]()
+    reset_after = OfCell[bool]()
 
     def __init__(
         self,

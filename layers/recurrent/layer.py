@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ...engine.common.keywords import unexpected_keywords
-from ...engine.objects import regularizers
 from ...engine.objects.names import to_snake_case
 from ..core.input_spec import InputSpec
 from ..core.layer import Layer
 from ..core.layer_config import SHAPE_ARGUMENTS
 from .cell import RecurrentCell
+from .of_cell import NamedAfterCell, OfCell
 from .rnn import RNN
-
-if TYPE_CHECKING:
-    from ...engine.graph import Tensor
 
 # An argument of Keras's constructors that chooses between kernels; there are none here.
 _IGNORED = ("use_cudnn",)
@@ -29,10 +26,12 @@ def _names(function: Callable[..., object]) -> set[str]:
 _LAYER_ARGUMENTS = ((_names(RNN.__init__) | _names(Layer.__init__)) - {"self", "cell", "kwargs"}) | set(SHAPE_ARGUMENTS)
 
 
-class RecurrentLayer(RNN):
+class RecurrentLayer(NamedAfterCell):
     """The base of the recurrent layers that are named after their cell."""
 
     cell_class: ClassVar[type[RecurrentCell]]
+
+    units = OfCell[int]()
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         known = _LAYER_ARGUMENTS | _names(self.cell_class.__init__) | _names(RecurrentCell.__init__) | {*_IGNORED}
@@ -49,30 +48,3 @@ class RecurrentLayer(RNN):
     def build(self, sequences_shape: Sequence[int | None], initial_state_shape: object = None) -> None:
         super().build(sequences_shape, initial_state_shape)
         self.input_spec = InputSpec(ndim=3, axes={-1: sequences_shape[-1]})
-
-    @property
-    def units(self) -> int:
-        return self.cell.units
-
-    @property
-    def activation(self) -> Callable[[Tensor], Tensor]:
-        return self.cell.activation
-
-    @property
-    def use_bias(self) -> bool:
-        return self.cell.use_bias
-
-    @property
-    def dropout(self) -> float:
-        return self.cell.dropout
-
-    @property
-    def recurrent_dropout(self) -> float:
-        return self.cell.recurrent_dropout
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        inner = dict(config.pop("cell")["config"])
-        for name in ("name", "trainable", "dtype"):
-            inner.pop(name)
-        return {**config, **inner, "activity_regularizer": regularizers.serialize(self.activity_regularizer)}

@@ -13,6 +13,7 @@ from ...engine.ops.base import TensorLike
 from ..core.layer_config import config_from_signature
 from .cell import RecurrentCell, forget_gate_of_ones
 from .layer import RecurrentLayer
+from .of_cell import OfCell
 
 if TYPE_CHECKING:
     from ..core.options import CellOptions, RecurrentOptions
@@ -119,6 +120,9 @@ class LSTM(RecurrentLayer):
     """
 
     cell_class = LSTMCell
+
+    recurrent_activation = OfCell[Callable[[Tensor], Tensor]]()
+    unit_forget_bias = OfCell[bool]()
 
     def __init__(
         self,
