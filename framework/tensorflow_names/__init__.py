@@ -15,6 +15,7 @@ Tensor([1.5, 4.5], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from ...engine.graph import IndexedSlices as IndexedSlices
 from ...engine.graph import Tensor as Tensor
 from ...engine.graph import Variable as Variable
 from ...engine.graph import control_dependencies as control_dependencies
-from ...engine.graph import device as device
+from ...engine.graph import device as device_scope
 from ...engine.graph import name_scope as name_scope
 from ...engine.graph import spec as specs
 from ...engine.objects.on_demand import no_attribute
@@ -184,6 +185,7 @@ if TYPE_CHECKING:
     from ... import queues as queue
     from ... import summary as summary
     from ... import tree as nest
+    from ...engine.graph.device import DeviceFunction
     from ..structures import ShapeLike
 
     constant_initializer, ones_initializer, zeros_initializer = (
@@ -197,6 +199,11 @@ float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64
 int8, int16, int32, int64 = "int8", "int16", "int32", "int64"
 uint8, uint16, uint32, uint64 = "uint8", "uint16", "uint32", "uint64"
 bool, string, complex64, complex128 = "bool", "string", "complex64", "complex128"
+
+
+def device(device_name: str | DeviceFunction | None) -> AbstractContextManager[None]:
+    """Ask for a device for what is made inside, as `anabranch.device` does."""
+    return device_scope(device_name)
 
 
 def function(func: Callable[..., object] | None = None, **options: object) -> Any:

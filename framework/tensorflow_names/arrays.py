@@ -45,11 +45,13 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
 def eye(
     num_rows: int | Tensor,
     num_columns: int | Tensor | None = None,
+    batch_shape: Sequence[int | Tensor] | None = None,
     dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> Tensor:
-    """Return the matrix that is one on its diagonal and zero elsewhere."""
-    return ops.eye(num_rows, num_columns, dtype=dtype)
+    """Return the matrix that is one on its diagonal and zero elsewhere, as often as `batch_shape` says."""
+    matrix = ops.eye(num_rows, num_columns, dtype=dtype)
+    return ops.broadcast_to(matrix, (*batch_shape, *ops.shape(matrix))) if batch_shape else matrix
 
 
 def linspace(start: TensorLike, stop: TensorLike, num: int, name: str | None = None, axis: int = 0) -> Tensor:
@@ -234,9 +236,11 @@ def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
     return ops.concatenate(values, axis)
 
 
-def transpose(a: TensorLike, perm: Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """Transpose a tensor: put its axes in another order."""
-    return ops.transpose(a, perm)
+def transpose(
+    a: TensorLike, perm: Sequence[int] | None = None, conjugate: bool = False, name: str | None = None
+) -> Tensor:
+    """Transpose a tensor: put its axes in another order; `conjugate` its elements, too."""
+    return ops.transpose(ops.conj(a) if conjugate else a, perm)
 
 
 def fill(dims: ShapeLike, value: TensorLike, name: str | None = None) -> Tensor:

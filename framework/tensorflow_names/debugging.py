@@ -10,6 +10,7 @@ from ...engine.graph import Operation, Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.runtime.numerics import disable_check_numerics as disable_check_numerics
 from ...engine.runtime.numerics import enable_check_numerics as enable_check_numerics
+from .wrapping import name_functions
 
 
 def _of_two(check: Callable[..., Operation | None]) -> Callable[..., Operation | None]:
@@ -88,6 +89,8 @@ def is_numeric_tensor(tensor: object) -> bool:
     """Test whether a value is a tensor of numbers."""
     return isinstance(tensor, Tensor) and tensor.dtype.kind in "iufcV"
 
+
+name_functions(globals())
 
 __all__ = [
     "Assert",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...engine import ops
 from ...engine.common.dtypes import epsilon
 from ...engine.graph import Tensor
@@ -14,10 +16,20 @@ from .arrays import norm as norm
 from .arrays import tensordot as tensordot
 from .clipping import global_norm as global_norm
 from .math import l2_normalize as l2_normalize
-from .wrapping import of_one
+from .wrapping import name_functions, of_input
 
 _EPSILONS = 10  # by which, for each row or column, singular values are small
-cholesky, det, logdet, inv = (of_one(op) for op in (ops.cholesky, ops.det, ops.logdet, ops.inv))
+cholesky, det = of_input(ops.cholesky), of_input(ops.det)
+
+
+def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the logarithm of the determinants of positive definite matrices."""
+    return ops.logdet(matrix)
+
+
+def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """Compute the inverses of matrices, of the transposed (and conjugated) ones if `adjoint`."""
+    return ops.inv(matrix_transpose(input, conjugate=True) if adjoint else input)
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -95,15 +107,53 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
     return ops.trace(x, 0, -2, -1)
 
 
-def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """Return matrices with vectors, the last axis, on their diagonals."""
-    rows = ops.expand_dims(diagonal, -1)
-    return ops.where(ops.eye(ops.shape(rows)[-2], dtype="bool"), rows, ops.zeros_like(rows))
+def diag(
+    diagonal: TensorLike,
+    name: str | None = None,
+    k: int = 0,
+    num_rows: int = -1,
+    num_cols: int = -1,
+    padding_value: TensorLike = 0,
+) -> Tensor:
+    """Return matrices with vectors, the last axis, on a diagonal.
+
+    Args:
+        diagonal: the vectors.
+        k: the diagonal: 0 is the main one, positive ones are above it.
+        num_rows, num_cols: the sizes of the matrices; -1 for the least that the vectors fit in, square if both are -1.
+        padding_value: the elements beside the diagonal.
+
+    Raises:
+        TypeError: `k` is a pair: of TensorFlow's bands only single diagonals are supported.
+    """
+    above = _one_diagonal("diag", k)
+    values = ops.expand_dims(diagonal, -1)
+    size = ops.shape(values)[-2]
+    if num_rows == num_cols == -1:
+        rows = columns = size + abs(above)
+    else:
+        rows = size + max(-above, 0) if num_rows == -1 else num_rows
+        columns = size + max(above, 0) if num_cols == -1 else num_cols
+    down, across = ops.expand_dims(ops.arange(rows), -1), ops.arange(columns)
+    index = ops.clip(ops.arange(rows) + min(above, 0), 0, size - 1)
+    return ops.where(
+        ops.equal(across - down, above), ops.take(values, index, -2), ops.cast(padding_value, values.dtype)
+    )
 
 
-def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """Return the diagonals of matrices, the last two axes."""
-    return ops.diagonal(input, 0, -2, -1)
+def diag_part(input: TensorLike, name: str | None = None, k: int = 0) -> Tensor:
+    """Return a diagonal of matrices, the last two axes: the main one, or `k` above it.
+
+    Raises:
+        TypeError: `k` is a pair: of TensorFlow's bands only single diagonals are supported.
+    """
+    return ops.diagonal(input, _one_diagonal("diag_part", k), -2, -1)
+
+
+def _one_diagonal(function: str, k: object) -> int:
+    if not isinstance(k, (int, np.integer)):
+        raise TypeError(f"tf.linalg.{function}: k must be an int, the number of one diagonal, got {k!r}.")
+    return int(k)
 
 
 def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | None = None) -> Tensor:
@@ -117,6 +167,8 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     """Compute cross products of vectors of three elements, the last axis."""
     return ops.cross(a, b)
 
+
+name_functions(globals())
 
 __all__ = [
     "adjoint",

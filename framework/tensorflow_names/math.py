@@ -9,7 +9,7 @@ from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, is_floating, is_integer, largest
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
-from .wrapping import of_one, of_two, reduction
+from .wrapping import name_functions, of_features, of_input, of_one, of_two, reduction
 
 abs, ceil, floor, sign, round = (of_one(op) for op in (ops.abs, ops.ceil, ops.floor, ops.sign, ops.round))
 exp, expm1, log, log1p = (of_one(op) for op in (ops.exp, ops.expm1, ops.log, ops.log1p))
@@ -18,13 +18,12 @@ sin, cos, tan, asin, acos, atan = (of_one(op) for op in (ops.sin, ops.cos, ops.t
 sinh, cosh, tanh, asinh, acosh, atanh = (
     of_one(op) for op in (ops.sinh, ops.cosh, ops.tanh, ops.arcsinh, ops.arccosh, ops.arctanh)
 )
-sigmoid, log_sigmoid, softplus, softsign = (
-    of_one(op) for op in (ops.sigmoid, ops.log_sigmoid, ops.softplus, ops.softsign)
-)
+sigmoid, log_sigmoid = of_one(ops.sigmoid), of_one(ops.log_sigmoid)
+softplus, softsign = of_features(ops.softplus), of_features(ops.softsign)
 erf, erfc, erfinv = of_one(ops.erf), of_one(ops.erfc), of_one(ops.erfinv)
 is_finite, is_inf, is_nan = of_one(ops.isfinite), of_one(ops.isinf), of_one(ops.isnan)
 negative, logical_not = of_one(ops.negative), of_one(ops.logical_not)
-real, imag, conj, angle = of_one(ops.real), of_one(ops.imag), of_one(ops.conj), of_one(ops.angle)
+real, imag, angle, conj = of_input(ops.real), of_input(ops.imag), of_input(ops.angle), of_one(ops.conj)
 
 add, subtract, multiply, floordiv = (of_two(op) for op in (ops.add, ops.subtract, ops.multiply, ops.floor_divide))
 mod = floormod = of_two(ops.mod)
@@ -151,6 +150,8 @@ def bincount(
     maxlength: int | None = None,
     dtype: DTypeLike = "int32",
     name: str | None = None,
+    axis: int | None = None,
+    binary_output: bool = False,
 ) -> Tensor:
     """Count how often each whole number occurs.
 
@@ -160,10 +161,21 @@ def bincount(
         minlength: the least number of counts.
         maxlength: the largest number of counts; larger numbers are not counted.
         dtype: the dtype of the counts; with `weights` theirs.
+        axis: None or 0 for the counts of all numbers, -1 for those of each row.
+        binary_output: give 1 for each number that occurs, in place of how often.
+
+    Raises:
+        ValueError: `axis` is another one, or `binary_output` is given with `weights`.
     """
-    each = None if weights is None else ops.reshape(weights, (-1,))
-    counts = ops.bincount(ops.reshape(arr, (-1,)), each, minlength or 0)
-    counts = counts if maxlength is None else counts[:maxlength]
+    if axis not in (None, 0, -1):
+        raise ValueError(f"tf.math.bincount: axis must be None, 0 or -1, got {axis!r}.")
+    if binary_output and weights is not None:
+        raise ValueError("tf.math.bincount: binary_output takes no weights, got both. Leave one of them out.")
+    if axis != -1:
+        arr, weights = ops.reshape(arr, (-1,)), None if weights is None else ops.reshape(weights, (-1,))
+    counts = ops.bincount(arr, weights, minlength or 0)
+    counts = counts if maxlength is None else counts[..., :maxlength]
+    counts = ops.minimum(counts, 1) if binary_output else counts
     return ops.cast(counts, dtype) if weights is None else counts
 
 
@@ -233,6 +245,8 @@ segment_mean, unsorted_segment_mean = _segments("segment_mean")
 segment_max, unsorted_segment_max = _segments("segment_max")
 segment_min, unsorted_segment_min = _segments("segment_min")
 segment_prod, unsorted_segment_prod = _segments("segment_prod")
+
+name_functions(globals())
 
 __all__ = [
     "abs",

@@ -18,10 +18,9 @@ from .math import softsign as softsign
 from .math import tanh as tanh
 from .math import top_k as top_k
 from .math import zero_fraction as zero_fraction
-from .wrapping import of_one
+from .wrapping import name_functions, of_features
 
-elu, relu, relu6, selu = of_one(ops.elu), of_one(ops.relu), of_one(ops.relu6), of_one(ops.selu)
-silu = swish = of_one(ops.silu)
+elu, relu, relu6, selu = (of_features(op) for op in (ops.elu, ops.relu, ops.relu6, ops.selu))
 
 embedding_lookup = partial(ops.embedding_lookup, partition_strategy="div")
 nce_loss = partial(many_classes.nce_loss, partition_strategy="div")
@@ -31,6 +30,17 @@ sampled_softmax_loss = partial(many_classes.sampled_softmax_loss, partition_stra
 def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
     """Apply the Gaussian error linear unit; without the approximation by tanh, as TensorFlow does."""
     return ops.gelu(features, approximate)
+
+
+def silu(features: TensorLike, beta: float | Tensor = 1.0) -> Tensor:
+    """Multiply values by the sigmoid of `beta` times themselves."""
+    if isinstance(beta, (int, float)) and beta == 1:
+        return ops.silu(features)
+    features = ops.convert_to_tensor(features)
+    return ops.multiply(features, ops.sigmoid(ops.multiply(features, ops.cast(beta, features.dtype))))
+
+
+swish = silu
 
 
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
@@ -333,6 +343,8 @@ avg_pool1d, avg_pool2d, avg_pool3d = (
     for rank, order in ((1, "NWC"), (2, "NHWC"), (3, "NDHWC"))
 )
 max_pool, avg_pool = max_pool2d, avg_pool2d
+
+name_functions(globals())
 
 __all__ = [
     "avg_pool",

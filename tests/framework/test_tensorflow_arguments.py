@@ -1,0 +1,102 @@
+"""Names of arguments in `anabranch.tf` are those of TensorFlow 2.21, and errors about them name the function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anabranch import tf
+
+LINE = np.array([-1.5, 0.0, 0.5, 2.0])
+MATRIX = np.array([[4.0, 1.0], [2.0, 3.0]])
+SYMMETRIC = np.array([[4.0, 1.0], [1.0, 3.0]])
+COMPLEX = np.array([[1 + 2j, 3 - 1j], [2j, -1 + 0j]])
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+SELU = 1.0507009873554805 * np.where(LINE > 0, LINE, 1.6732632423543772 * np.expm1(LINE))
+CASES: dict[str, tuple[Callable[[], Any], Any]] = {
+    "relu": (lambda: tf.nn.relu(features=LINE), np.maximum(LINE, 0)),
+    "relu6": (lambda: tf.nn.relu6(features=4 * LINE), np.clip(4 * LINE, 0, 6)),
+    "elu": (lambda: tf.nn.elu(features=LINE), np.where(LINE > 0, LINE, np.expm1(LINE))),
+    "selu": (lambda: tf.nn.selu(features=LINE), SELU),
+    "silu": (lambda: tf.nn.silu(features=LINE), LINE * sigmoid(LINE)),
+    "swish with beta": (lambda: tf.nn.swish(features=LINE, beta=2.0), LINE * sigmoid(2 * LINE)),
+    "softplus": (lambda: tf.math.softplus(features=LINE), np.log1p(np.exp(LINE))),
+    "softsign": (lambda: tf.nn.softsign(features=LINE), LINE / (1 + np.abs(LINE))),
+    "real": (lambda: tf.math.real(input=COMPLEX), COMPLEX.real),
+    "imag": (lambda: tf.math.imag(input=COMPLEX), COMPLEX.imag),
+    "angle": (lambda: tf.math.angle(input=COMPLEX), np.angle(COMPLEX)),
+    "cholesky": (lambda: tf.linalg.cholesky(input=SYMMETRIC), np.linalg.cholesky(SYMMETRIC)),
+    "det": (lambda: tf.linalg.det(input=MATRIX), np.linalg.det(MATRIX)),
+    "logdet": (lambda: tf.linalg.logdet(matrix=SYMMETRIC), np.log(np.linalg.det(SYMMETRIC))),
+    "inv": (lambda: tf.linalg.inv(input=MATRIX), np.linalg.inv(MATRIX)),
+    "inv of the adjoint": (lambda: tf.linalg.inv(input=MATRIX, adjoint=True), np.linalg.inv(MATRIX.T)),
+    "eye": (lambda: tf.eye(2, 3, batch_shape=[2, 1], dtype="int32"), np.tile(np.eye(2, 3), (2, 1, 1, 1))),
+    "eye by position": (lambda: tf.linalg.eye(2, None, [3]), np.tile(np.eye(2), (3, 1, 1))),
+    "diag above": (lambda: tf.linalg.diag([[1, 2], [3, 4]], k=1), [np.diag([1, 2], 1), np.diag([3, 4], 1)]),
+    "diag below": (lambda: tf.linalg.diag([1.0, 2.0], k=-2), np.diag([1.0, 2.0], -2)),
+    "diag of rows": (lambda: tf.linalg.diag([1, 2], k=1, num_rows=2), [[0, 1, 0], [0, 0, 2]]),
+    "diag of sizes": (
+        lambda: tf.linalg.diag([1, 2], num_rows=2, num_cols=4, padding_value=9),
+        [[1, 9, 9, 9], [9, 2, 9, 9]],
+    ),
+    "diag_part": (lambda: tf.linalg.diag_part(np.arange(12).reshape(3, 4), k=1), [1, 6, 11]),
+    "transpose": (lambda: tf.transpose(COMPLEX, conjugate=True), COMPLEX.conj().T),
+    "bincount": (lambda: tf.math.bincount([[1, 1], [0, 2]], axis=0), [1, 2, 1]),
+    "bincount of rows": (lambda: tf.math.bincount([[1, 1], [0, 2]], axis=-1), [[0, 2, 0], [1, 0, 1]]),
+    "which occur": (
+        lambda: tf.math.bincount([[1, 1], [0, 3]], axis=-1, binary_output=True),
+        [[0, 1, 0, 0], [1, 0, 0, 1]],
+    ),
+    "first of rows": (lambda: tf.math.bincount([[1, 1], [0, 2]], axis=-1, maxlength=2), [[0, 2], [1, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arguments_by_the_names_of_tensorflow(name: str) -> None:
+    call, expected = CASES[name]
+    np.testing.assert_allclose(call(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_arguments_that_are_not_supported() -> None:
+    diag: Any = tf.linalg.diag
+    with pytest.raises(TypeError, match=r"tf\.linalg\.diag: k must be an int.*got \(0, 1\)"):
+        diag([1.0, 2.0], k=(0, 1))
+    with pytest.raises(ValueError, match=r"tf\.math\.bincount: axis must be None, 0 or -1, got 1"):
+        tf.math.bincount([1], axis=1)
+    with pytest.raises(ValueError, match="binary_output takes no weights"):
+        tf.math.bincount([1], weights=[1.0], binary_output=True)
+
+
+def test_the_argument_of_device() -> None:
+    with tf.device(device_name="cpu:0"):
+        assert (tf.constant(1.0) + 1.0).numpy() == 2.0
+
+
+MODULES: list[Any] = [tf, tf.debugging, tf.linalg, tf.math, tf.nn]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_functions_are_called_as_users_know_them(module: ModuleType) -> None:
+    names = [name for name in module.__all__ if inspect.isfunction(getattr(module, name, None))]
+    assert names
+    assert [name for name in names if "<locals>" in getattr(module, name).__qualname__] == []
+
+
+def test_errors_of_arguments_name_the_function() -> None:
+    for function, name in ((tf.nn.relu, "relu"), (tf.linalg.det, "det"), (tf.reduce_sum, "reduce_sum")):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'axes'"):
+            function(LINE, axes=1)
+    with pytest.raises(TypeError, match=r"^max_pool2d\(\) got an unexpected keyword argument 'window'"):
+        tf.nn.max_pool2d(LINE, window=2)
+    with pytest.raises(TypeError, match=r"^assert_less\(\) missing 1 required positional argument: 'y'"):
+        tf.debugging.assert_less(LINE)
