@@ -29,6 +29,7 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
     Raises:
         ValueError: the name can't be read.
         PlacementError: an operation is to run at once, and no declared device of this process has that name.
+        GpuUnavailableError: an operation is to run at once, and the GPU of that name is declared but can't be used.
         TypeError: it is neither a name, nor a function, nor None.
 
     >>> import anabranch as ab

@@ -63,6 +63,7 @@ def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, 
     Raises:
         ValueError, TypeError: the inputs do not fit the op (from `Op.infer`).
         PlacementError: a device is asked for that is not declared.
+        GpuUnavailableError: a GPU is asked for that is declared and can't be used.
     """
     if devices_at_once.open and graph_context.device:
         operator_functions["check_device"](op, graph_context.device)

@@ -115,9 +115,12 @@ def _dump_lowered(fetches: Any) -> str:
 
 
 def _check_device(op: Any, name: str) -> None:
-    from ..place.constraints import check_declared
+    from ..devices.cuda import check_gpus
+    from ..place.constraints import declared_for
 
-    check_declared(op, name)
+    meant = declared_for(op, name)
+    if all(device.kind == "gpu" for device in meant):
+        check_gpus(meant[:1])  # as a step is refused: on the CPU it would run unnoticed
 
 
 define_operators(

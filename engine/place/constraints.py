@@ -35,16 +35,21 @@ class PlacementError(ValueError):
     """
 
 
-def check_declared(op: Op, name: str) -> None:
-    """Refuse an op that runs at once where a device of this process is asked for that is not declared.
+def declared_for(op: Op, name: str) -> list[Device]:
+    """Return the devices that are meant where an op runs at once and a device of this process is asked for.
+
+    A name with a job or task is for the variables that are made there: then there are none.
 
     Raises:
-        PlacementError: there is none of that name. (One that names a job or task is for the variables made there.)
+        PlacementError: none is declared of that name.
     """
     asked, devices = DeviceName.parse(name), list_devices()
-    is_own = asked.job is None and asked.task is None
-    if is_own and not any(asked.accepts(device.spec) for device in devices):
+    if asked.job is not None or asked.task is not None:
+        return []
+    meant = [device for device in devices if asked.accepts(device.spec)]
+    if not meant:
         raise _no_such_device(f"Op {op.type_name!r}, which runs at once,", name, devices)
+    return meant
 
 
 def _no_such_device(asking: str, name: str, devices: Sequence[Device]) -> PlacementError:

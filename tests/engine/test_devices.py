@@ -504,6 +504,26 @@ def test_a_gpu_that_is_declared_and_missing_is_an_error(monkeypatch: pytest.Monk
         assert ab.Session().run(y, {x: [1, 2]}).tolist() == [2, 4]
 
 
+@pytest.mark.parametrize("name", ["gpu:0", "gpu"])
+def test_ops_at_once_on_a_gpu_that_is_declared_and_missing_are_the_same_error(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    ab.config.set_devices(gpu=1)
+    with eagerly():
+        value = ab.ops.ones((2,))
+        for cupy, match in ((None, "gpu:0 needs cupy"), (FakeCupy(count=0), "gpu:0 was declared, but this machine")):
+            monkeypatch.setitem(sys.modules, "cupy", cupy)
+            with ab.device(name), pytest.raises(GpuUnavailableError, match=match):
+                value + 1
+            with ab.device("cpu:0"):
+                assert (value + 1).numpy().tolist() == [2, 2]
+            with ab.device(name):  # what is only made there needs no GPU yet
+                assert ab.Variable(value).device.startswith("/device:GPU:")
+        monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
+        with ab.device(name):
+            assert (value + 1).numpy().tolist() == [2, 2]
+
+
 def test_contradictory_requests_name_both_with_their_lines():
     ab.config.set_devices(sim=2)
     x = ab.placeholder((2,), "float32")
