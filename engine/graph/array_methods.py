@@ -35,17 +35,20 @@ class ArrayMethods:
         dims = [dim for dim in shape or () if dim is not None]
         return None if shape is None or len(dims) < len(shape) else ElementCount(math.prod(dims))
 
+    @short_tracebacks
     def reshape(self, *shape: Any, order: str = "C") -> Tensor:
         """Return the same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
         if order != "C":
             raise ValueError(f"reshape(order={order!r}): expected 'C', the order of rows; tensors have no other.")
         return operator_functions["reshape"](self, shape[0] if len(shape) == 1 else shape)
 
+    @short_tracebacks
     def transpose(self, *axes: Any) -> Tensor:
         """Return the axes in another order, by default reversed: ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
         return operator_functions["transpose"](self, order or None)
 
+    @short_tracebacks
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Return the tensor with two axes exchanged."""
         return operator_functions["swapaxes"](self, axis1, axis2)
@@ -55,14 +58,17 @@ class ArrayMethods:
         """Return the tensor without axes of size 1."""
         return operator_functions["squeeze"](self, axis)
 
+    @short_tracebacks
     def ravel(self, order: str = "C") -> Tensor:
         """Return the elements as a vector."""
         return self.reshape((-1,), order=order)
 
+    @short_tracebacks
     def flatten(self, order: str = "C") -> Tensor:
         """Return the elements as a vector."""
         return self.reshape((-1,), order=order)
 
+    @short_tracebacks
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """Return the tensor in another dtype (`ops.cast`)."""
         return operator_functions["cast"](self, dtype)
@@ -142,6 +148,7 @@ class ArrayMethods:
 
     # --- elements -------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def clip(self, min: Any = None, max: Any = None, out: None = None) -> Tensor:
         """Return the elements limited to the range from `min` to `max`; None leaves a side open."""
         _check_out("clip", out)
@@ -150,6 +157,7 @@ class ArrayMethods:
         clipped = cast("Tensor", self) if min is None else operator_functions["maximum"](self, min)
         return clipped if max is None else operator_functions["minimum"](clipped, max)
 
+    @short_tracebacks
     def round(self, decimals: int = 0, out: None = None) -> Tensor:
         """Return the elements rounded to so many decimals, halves to even."""
         _check_out("round", out)
@@ -158,6 +166,7 @@ class ArrayMethods:
     def __round__(self, ndigits: int | None = None) -> Tensor:
         return self.round(ndigits or 0)
 
+    @short_tracebacks
     def dot(self, other: Any) -> Tensor:
         """Return the product of vectors or matrices (`ops.dot`)."""
         return operator_functions["dot"](self, other)

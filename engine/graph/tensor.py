@@ -3,24 +3,84 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..common.names_elsewhere import TENSORS, ExplainsNames
 from .array_methods import ArrayMethods
 from .operator_table import define_operators, operator_functions
 from .provenance import layer_being_called
 from .spec import Shape, Spec
+from .tracebacks import shorten
 
 if TYPE_CHECKING:
     from ..common.dtypes import DType
     from .graph import Graph, Operation
+
+C = TypeVar("C")
 
 
 class NoValueError(TypeError):
     """A symbol is used as a number, an array or a truth value, which it is not while a graph is built."""
 
 
+_OF_TWO = ("lt", "le", "gt", "ge")
+_OF_TWO_FROM_EITHER = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_OF_ONE = ("neg", "pos", "abs", "invert")
+
+
+def _of_one(name: str) -> Callable[..., Any]:
+    def method(self: Any) -> Any:
+        try:
+            return operator_functions[name](self)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    return method
+
+
+def _of_two(name: str) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        try:
+            return operator_functions[name](self, other)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    return method
+
+
+def _from_the_right(name: str) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        try:
+            return operator_functions[name](other, self)
+        except Exception as error:
+            shorten(error)
+            raise
+
+    return method
+
+
+def _with_operators(cls: type[C]) -> type[C]:
+    """Give a class Python's operators, with short tracebacks of errors, in which each has its name.
+
+    A decorator would cost each operator the time of one more call.
+    """
+    methods: dict[str, Any] = {f"__{name}__": _of_one(name) for name in _OF_ONE}
+    methods |= {f"__{name}__": _of_two(name) for name in (*_OF_TWO, *_OF_TWO_FROM_EITHER)}
+    methods |= {f"__r{name}__": _from_the_right(name) for name in _OF_TWO_FROM_EITHER}
+    for name, method in methods.items():
+        method.__name__, method.__qualname__ = name, f"{cls.__name__}.{name}"
+        method.__code__ = method.__code__.replace(co_name=name, co_qualname=method.__qualname__)
+        setattr(cls, name, method)
+    return cls
+
+
+@_with_operators
 class Operators(ExplainsNames, elsewhere=TENSORS):
     """Python's operators over tensors, elementwise as NumPy's.
 
@@ -32,41 +92,75 @@ class Operators(ExplainsNames, elsewhere=TENSORS):
     __array_priority__ = 100  # NumPy arrays on the left leave the operation to us
     __array_ufunc__: Any = None
 
-    def __add__(self, other: Any) -> Tensor:
-        return operator_functions["add"](self, other)
+    if TYPE_CHECKING:  # made by `_with_operators`
 
-    def __radd__(self, other: Any) -> Tensor:
-        return operator_functions["add"](other, self)
+        def __add__(self, other: Any) -> Tensor: ...
 
-    def __sub__(self, other: Any) -> Tensor:
-        return operator_functions["sub"](self, other)
+        def __radd__(self, other: Any) -> Tensor: ...
 
-    def __rsub__(self, other: Any) -> Tensor:
-        return operator_functions["sub"](other, self)
+        def __sub__(self, other: Any) -> Tensor: ...
 
-    def __mul__(self, other: Any) -> Tensor:
-        return operator_functions["mul"](self, other)
+        def __rsub__(self, other: Any) -> Tensor: ...
 
-    def __rmul__(self, other: Any) -> Tensor:
-        return operator_functions["mul"](other, self)
+        def __mul__(self, other: Any) -> Tensor: ...
 
-    def __truediv__(self, other: Any) -> Tensor:
-        return operator_functions["truediv"](self, other)
+        def __rmul__(self, other: Any) -> Tensor: ...
 
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return operator_functions["truediv"](other, self)
+        def __truediv__(self, other: Any) -> Tensor: ...
 
-    def __floordiv__(self, other: Any) -> Tensor:
-        return operator_functions["floordiv"](self, other)
+        def __rtruediv__(self, other: Any) -> Tensor: ...
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return operator_functions["floordiv"](other, self)
+        def __floordiv__(self, other: Any) -> Tensor: ...
 
-    def __mod__(self, other: Any) -> Tensor:
-        return operator_functions["mod"](self, other)
+        def __rfloordiv__(self, other: Any) -> Tensor: ...
 
-    def __rmod__(self, other: Any) -> Tensor:
-        return operator_functions["mod"](other, self)
+        def __mod__(self, other: Any) -> Tensor: ...
+
+        def __rmod__(self, other: Any) -> Tensor: ...
+
+        def __pow__(self, other: Any) -> Tensor: ...
+
+        def __rpow__(self, other: Any) -> Tensor: ...
+
+        def __matmul__(self, other: Any) -> Tensor: ...
+
+        def __rmatmul__(self, other: Any) -> Tensor: ...
+
+        def __neg__(self) -> Tensor: ...
+
+        def __pos__(self) -> Tensor: ...
+
+        def __abs__(self) -> Tensor: ...
+
+        def __invert__(self) -> Tensor: ...
+
+        def __and__(self, other: Any) -> Tensor: ...
+
+        def __rand__(self, other: Any) -> Tensor: ...
+
+        def __or__(self, other: Any) -> Tensor: ...
+
+        def __ror__(self, other: Any) -> Tensor: ...
+
+        def __xor__(self, other: Any) -> Tensor: ...
+
+        def __rxor__(self, other: Any) -> Tensor: ...
+
+        def __lshift__(self, other: Any) -> Tensor: ...
+
+        def __rlshift__(self, other: Any) -> Tensor: ...
+
+        def __rshift__(self, other: Any) -> Tensor: ...
+
+        def __rrshift__(self, other: Any) -> Tensor: ...
+
+        def __lt__(self, other: Any) -> Tensor: ...
+
+        def __le__(self, other: Any) -> Tensor: ...
+
+        def __gt__(self, other: Any) -> Tensor: ...
+
+        def __ge__(self, other: Any) -> Tensor: ...
 
     def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         return self // other, self % other
@@ -74,77 +168,19 @@ class Operators(ExplainsNames, elsewhere=TENSORS):
     def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         return other // self, other % self
 
-    def __pow__(self, other: Any) -> Tensor:
-        return operator_functions["pow"](self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return operator_functions["pow"](other, self)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return operator_functions["matmul"](self, other)
-
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return operator_functions["matmul"](other, self)
-
-    def __neg__(self) -> Tensor:
-        return operator_functions["neg"](self)
-
-    def __pos__(self) -> Tensor:
-        return operator_functions["pos"](self)
-
-    def __abs__(self) -> Tensor:
-        return operator_functions["abs"](self)
-
-    def __invert__(self) -> Tensor:
-        return operator_functions["invert"](self)
-
-    def __and__(self, other: Any) -> Tensor:
-        return operator_functions["and"](self, other)
-
-    def __rand__(self, other: Any) -> Tensor:
-        return operator_functions["and"](other, self)
-
-    def __or__(self, other: Any) -> Tensor:
-        return operator_functions["or"](self, other)
-
-    def __ror__(self, other: Any) -> Tensor:
-        return operator_functions["or"](other, self)
-
-    def __xor__(self, other: Any) -> Tensor:
-        return operator_functions["xor"](self, other)
-
-    def __rxor__(self, other: Any) -> Tensor:
-        return operator_functions["xor"](other, self)
-
-    def __lshift__(self, other: Any) -> Tensor:
-        return operator_functions["lshift"](self, other)
-
-    def __rlshift__(self, other: Any) -> Tensor:
-        return operator_functions["lshift"](other, self)
-
-    def __rshift__(self, other: Any) -> Tensor:
-        return operator_functions["rshift"](self, other)
-
-    def __rrshift__(self, other: Any) -> Tensor:
-        return operator_functions["rshift"](other, self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return operator_functions["lt"](self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return operator_functions["le"](self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return operator_functions["gt"](self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return operator_functions["ge"](self, other)
-
     def __eq__(self, other: Any) -> Any:
-        return operator_functions["eq"](self, other) if _is_comparable(other) else NotImplemented
+        try:
+            return operator_functions["eq"](self, other) if _is_comparable(other) else NotImplemented
+        except Exception as error:
+            shorten(error)
+            raise
 
     def __ne__(self, other: Any) -> Any:
-        return operator_functions["ne"](self, other) if _is_comparable(other) else NotImplemented
+        try:
+            return operator_functions["ne"](self, other) if _is_comparable(other) else NotImplemented
+        except Exception as error:
+            shorten(error)
+            raise
 
     __hash__ = object.__hash__  # by identity; passes look symbols up millions of times, and this one is in C
 

@@ -15,6 +15,7 @@ from .element_count import ElementCount
 from .operator_table import operator_functions
 from .spec import Shape, Spec, TensorSpec
 from .tensor import Operators, Tensor
+from .tracebacks import shorten
 
 
 class Value(Tensor, elsewhere=VALUES):
@@ -87,7 +88,11 @@ class Value(Tensor, elsewhere=VALUES):
         return view
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        found = operator_functions["ufunc"](ufunc, method, inputs, options)
+        try:
+            found = operator_functions["ufunc"](ufunc, method, inputs, options)
+        except Exception as error:
+            shorten(error)
+            raise
         if found is not NotImplemented:
             return found
         if any(isinstance(out, Tensor) for out in options.get("out", ())):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -169,3 +170,53 @@ def test_lines_of_an_error_that_another_comes_from() -> None:
     cause = caught.value.__cause__
     assert cause is not None
     assert [f.name for f in traceback.extract_tb(cause.__traceback__)] == ["call", "inner"]
+
+
+VALUE, SHORT = ops.ones((3,)), ops.ones((2,))
+ON_VALUES: dict[str, Callable[[], Any]] = {
+    "+": lambda: VALUE + SHORT,
+    "@": lambda: VALUE @ SHORT,
+    "@ of more axes": lambda: ops.ones((4, 2, 3)) @ ops.ones((2, 5)),
+    "<": lambda: VALUE < SHORT,
+    "==": lambda: VALUE == SHORT,
+    "**": lambda: VALUE**SHORT,
+    "array on the left": lambda: np.ones(3, "float32") + SHORT,
+    "list on the left": lambda: [1.0, 2.0, 3.0] - SHORT,
+    "variable": lambda: ab.Variable(VALUE) * SHORT,
+    "variable in NumPy": lambda: np.add(ab.Variable(VALUE), SHORT),
+    "symbols": lambda: ab.Input((3,)) + ab.Input((2,)),
+    "np.matmul": lambda: np.matmul(VALUE, SHORT),
+    "of one": lambda: ~VALUE,
+    "index": lambda: VALUE[7],
+    "reshape": lambda: VALUE.reshape(2, 2),
+    "ravel": lambda: VALUE.ravel("F"),
+    "transpose": lambda: VALUE.transpose(1, 0),
+    "astype": lambda: VALUE.astype("nosuch"),
+    "clip": lambda: VALUE.clip(SHORT),
+    "dot": lambda: VALUE.dot(SHORT),
+}
+
+
+@pytest.mark.parametrize("name", ON_VALUES)
+def test_operators_and_methods_show_as_few_lines_as_functions(name: str) -> None:
+    found, others = frames_of(ON_VALUES[name])
+    assert found == ["<lambda>"]
+    assert others <= 2
+
+
+def test_lines_of_operators_have_their_names() -> None:
+    for run, name in ((ON_VALUES["+"], "__add__"), (ON_VALUES["list on the left"], "__rsub__")):
+        with pytest.raises(ValueError, match="do not broadcast") as caught:
+            run()
+        assert [f.name for f in traceback.extract_tb(caught.value.__traceback__)][2:3] == [name]
+
+
+@pytest.mark.parametrize("product", [lambda a, b: a @ b, ops.matmul, ops.dot])
+@pytest.mark.parametrize(("first", "second"), [((2,), (3,)), ((2,), (3, 4)), ((4, 2), (3,)), ((5, 4, 2), (3, 4))])
+def test_errors_of_products_show_the_users_shapes(product: Any, first: Any, second: Any) -> None:
+    shapes = [str(list(shape)).replace(" ", "") for shape in (first, second)]
+    message = re.escape(f"matmul: shapes {shapes[0]} and {shapes[1]} do not fit")
+    with pytest.raises(ValueError, match=message):
+        product(ops.ones(first), ops.ones(second))
+    with ab.Graph().as_default(), pytest.raises(ValueError, match=message):
+        product(ab.placeholder(first, "float32"), ab.placeholder(second, "float32"))

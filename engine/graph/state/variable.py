@@ -25,6 +25,7 @@ from ..provenance import user_location
 from ..slices import IndexedSlices
 from ..spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from ..tensor import Operators, Symbol, Tensor, operator_functions
+from ..tracebacks import shorten
 from ..value import Value
 from .container import current_container
 from .forked import free_in_children
@@ -486,7 +487,11 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         tensors = [item.value if isinstance(item, Variable) else item for item in inputs]
         own = next(tensor for tensor in tensors if isinstance(tensor, Tensor))
-        return own.__array_ufunc__(ufunc, method, *tensors, **options)
+        try:
+            return own.__array_ufunc__(ufunc, method, *tensors, **options)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def item(self, *index: Any) -> Any:
         """Return the current value, of which there is one element (or the one at an index), as a Python number."""

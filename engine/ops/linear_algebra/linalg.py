@@ -47,7 +47,7 @@ from ..math.mathematics import power, sqrt
 from ..math.reduction import max, min, sum
 from ..run_time_shapes import reshape_like, runtime_shape, sum_like
 from .einsum import all_int8, einsum, tensordot
-from .matrices import cholesky, det, inv, matrix_power, solve, solve_triangular
+from .matrices import check_inner_dims, cholesky, det, inv, matrix_power, solve, solve_triangular
 from .spectral import svd
 
 
@@ -66,12 +66,8 @@ class _Product(Op):
         """
         rows, inner_a = _last_two(a.shape, self.transpose_a)
         inner_b, columns = _last_two(b.shape, self.transpose_b)
-        if inner_a is not None and inner_b is not None and inner_a != inner_b:
-            raise ValueError(
-                f"matmul: shapes {shape_text(a.shape)}{' transposed' if self.transpose_a else ''} and "
-                f"{shape_text(b.shape)}{' transposed' if self.transpose_b else ''} do not fit: each row of the first "
-                f"has {inner_a} elements, each column of the second {inner_b}."
-            )
+        transposed = " transposed" * self.transpose_a, " transposed" * self.transpose_b
+        check_inner_dims((a.shape, b.shape), (inner_a, inner_b), transposed)
         return rows, columns
 
     def axis_map(self, *inputs: Any) -> AxisMap | None:
@@ -361,14 +357,16 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    if a.ndim == 2 and b.ndim == 2:
+        return apply(MatMul(), a, b)
+    if a.shape and b.shape:  # what the op gets has other shapes than the caller's
+        check_inner_dims((a.shape, b.shape), (a.shape[-1], b.shape[-2:][0]))
     if a.ndim == 1 and b.ndim == 1:
         return reshape(_matmul(expand_dims(a, 0), expand_dims(b, 1)), ())
     if a.ndim == 1:
         return squeeze(_matmul(expand_dims(a, 0), b), -2)
     if b.ndim == 1:
         return squeeze(_matmul(a, expand_dims(b, 1)), -1)
-    if a.ndim == 2 and b.ndim == 2:
-        return apply(MatMul(), a, b)
     if b.ndim == 2:
         return product_of_rows(MatMul(), a, b)
     return apply(BatchMatMul(), a, b)

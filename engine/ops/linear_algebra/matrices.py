@@ -103,6 +103,27 @@ def matrix_product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b:
     return apply(BatchMatMul(transpose_a, transpose_b), a, b)
 
 
+def check_inner_dims(
+    shapes: tuple[Shape, Shape], inner: tuple[Dim, Dim], transposed: tuple[str, str] = ("", "")
+) -> None:
+    """Check that two tensors fit for a product of matrices.
+
+    Args:
+        shapes: theirs.
+        inner: the dimensions that must be equal, if they are known.
+        transposed: the end of each shape's text.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if None not in inner and inner[0] != inner[1]:
+        first, second = (shape_text(shape) + end for shape, end in zip(shapes, transposed, strict=True))
+        raise ValueError(
+            f"matmul: shapes {first} and {second} do not fit: each row of the first has {inner[0]} elements, each "
+            f"column of the second {inner[1]}."
+        )
+
+
 @dataclass(frozen=True)
 class Inverse(Op):
     """The inverses of square matrices."""
