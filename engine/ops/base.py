@@ -25,6 +25,7 @@ from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import FlowValue, Value
 from .immediate import run_now
+from .sparse_data import refuse_sparse
 from .text.numbers import as_strings
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def as_array(value: Any, dtype: DTypeLike = None) -> Any:
     if array.dtype.kind in "OSTU":
         array = as_strings(array if is_numpy(value) or array.dtype.kind == "T" else np.asarray(value, dtype=object))
     if array.dtype == object:
+        refuse_sparse(value, f"A {type(value).__name__} can't become a dense tensor by itself.")
         raise TypeError(f"A value of type {type(value).__name__} can't become a tensor: its elements are no numbers.")
     if wanted is not None and array.dtype != wanted:
         if array.size:
@@ -214,6 +216,7 @@ def _array_from_python(value: Any) -> np.ndarray[Any, Any]:
     except UnicodeDecodeError:  # bytes beside str, which NumPy takes for ASCII
         return np.asarray(value, dtype=object)
     except ValueError as error:
+        refuse_sparse(value, f"A {type(value).__name__} can't become a dense tensor by itself.")
         raise TypeError(
             f"A nested {type(value).__name__} can't become a tensor: its rows differ in length or shape. ({error})"
         ) from error

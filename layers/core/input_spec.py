@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Shape, Tensor, as_dtype, flatten
 from ...engine.objects.arguments import check_optional_numbers, listed, refused
+from ...engine.ops.sparse_data import refuse_sparse
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
@@ -118,6 +119,18 @@ def known_shape(shape: Shape) -> tuple[int | None, ...]:
     return shape
 
 
+def refuse_sparse_inputs(inputs: object, layer_name: str) -> None:
+    """Refuse sparse inputs of a layer that has a spec of its inputs: these are dense.
+
+    Raises:
+        TypeError: an input is a `SparseTensor`, or a matrix of SciPy's.
+    """
+    if isinstance(inputs, Tensor):
+        return
+    for given in (inputs, *inputs) if isinstance(inputs, (list, tuple)) else (inputs,):
+        refuse_sparse(given, f"Layer {layer_name!r} expects dense tensors, got a {type(given).__name__}.")
+
+
 def check_inputs(specs: InputSpec | Sequence[InputSpec | None] | None, inputs: object, layer_name: str) -> None:
     """Check the inputs of a layer against its specs.
 
@@ -127,8 +140,9 @@ def check_inputs(specs: InputSpec | Sequence[InputSpec | None] | None, inputs: o
         layer_name: for the message.
 
     Raises:
-        ValueError: an input violates its spec, or their number differs.
+        ValueError: an input violates its spec, or their number differs. TypeError: an input is sparse.
     """
+    refuse_sparse_inputs(inputs, layer_name)
     tensors = [leaf for leaf in flatten(inputs) if isinstance(leaf, Tensor)]
     wanted = [specs] * len(tensors) if specs is None or isinstance(specs, InputSpec) else specs
     if len(wanted) != len(tensors):

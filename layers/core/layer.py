@@ -43,7 +43,7 @@ from .calling import (
     tensors_in,
     to_tensors,
 )
-from .input_spec import check_inputs
+from .input_spec import check_inputs, refuse_sparse_inputs
 from .layer_config import SHAPE_ARGUMENTS
 from .node import Node, is_construction_graph
 from .placed import place_of_call
@@ -375,6 +375,8 @@ class Layer(StatelessCalls):
     def _ensure_built(self, arguments: dict[str, object]) -> None:
         if self.built:
             return
+        if self.input_spec is not None:
+            refuse_sparse_inputs(next(iter(arguments.values()), None), self.name)
         shapes = self._shapes_for_build(arguments)
         if type(self).build is Layer.build:
             self._build_shapes, self.built = shapes, True  # the call that follows builds the parts
