@@ -83,3 +83,14 @@ def test_readme_has_examples():
     text = (ROOT / "README.md").read_text()
 
     assert len(doctest.DocTestParser().get_examples(text)) > 10
+
+
+def test_readme_says_what_computes_at_once_and_what_is_a_graph() -> None:
+    """Readers from Keras and PyTorch expect the one, those from TensorFlow 1 the other."""
+    text = (ROOT / "README.md").read_text()
+    paragraph = text.partition("**At once, or as a graph.**")[2].partition("\n**")[0]
+
+    assert "Operations compute at once" in paragraph
+    assert "`ab.function` makes a compiled graph" in paragraph
+    assert "(docs/values.md)" in paragraph
+    assert any("ab.function(energy)" in example.source for example in doctest.DocTestParser().get_examples(paragraph))
