@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from shared.values import dtype_name_of, refused, resident, same
+from shared.values import dtype_name_of, refused, same
 
 import anabranch as k
 
@@ -285,11 +285,16 @@ def test_memory_is_released() -> None:
     for _ in range(500):
         z = z * 0.5 + 1
     gc.collect()
-    before = resident()
-    for _ in range(10_000):
-        z = z * 0.5 + 1
-    grown = resident() - before
-    assert grown < 24 * 2**20, f"20,000 operations have left {grown / 2**20:.0f} MB"
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(10_000):
+            z = z * 0.5 + 1
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 20_000, f"20,000 operations have left {grown} bytes, more than a byte each"
 
 
 def test_small_values_take_few_bytes_and_give_them_back() -> None:
