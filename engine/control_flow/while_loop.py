@@ -8,6 +8,7 @@ from typing import Any
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
 from ..common.nest import is_sequence
+from ..graph.captured_values import warn_of_lost_gradient
 from ..graph.context import graph_context, in_explicit_graph
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.region import Mirror, Region
@@ -186,17 +187,25 @@ def run_at_once(loop: Callable[[], Any], name: str) -> Any:
     Raises:
         TypeError: there is a symbol, but variables have been changed by then.
     """
-    before = graph_context.effects
+    before, around = graph_context.effects, graph_context.lost_gradients
+    captured = graph_context.lost_gradients = []
     try:
-        return loop()
+        result = loop()
     except FoundSymbolError as found:
         if graph_context.effects == before:
+            for value, graph in captured:  # built again in the graph, the loop warns of those that it captures there
+                graph.values.forget(value)
             return found.symbol
         raise TypeError(
             f"{name}: the loop runs over values, and has changed variables, but one of its functions gives the "
             f"symbolic tensor {found.symbol!r}. Build the loop inside of `with graph.as_default():`, or hand the "
             "symbol over as a loop variable."
         ) from None
+    finally:
+        graph_context.lost_gradients = around
+    for value, graph in captured:
+        warn_of_lost_gradient(value, graph)
+    return result
 
 
 def check_value(given: Any) -> None:

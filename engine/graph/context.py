@@ -12,6 +12,7 @@ from .device import DeviceScope
 
 if TYPE_CHECKING:
     from .graph import Graph, Operation
+    from .value import Value
 
 
 class Scopes:
@@ -41,6 +42,8 @@ class _Context(threading.local):
         self.scope_before: DeviceScope | None = None  # that of the default graph where such a block began
         self.device = ""  # what is asked for outside of graphs, where each op runs at once
         self.effects = 0  # how often something was changed at once by this thread
+        # What `warn_of_lost_gradient` does not warn of yet: captured values while a loop is tried on values, else None.
+        self.lost_gradients: list[tuple[Value, Graph]] | None = None
         self.tapes: tuple[Any, ...] = ()  # those that record what is computed at once on this thread
 
 

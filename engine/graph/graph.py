@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from .captured_values import CapturedValues
 from .context import Scopes, ScopesOfThread, graph_context
 from .default_graph import LivingOperations, LivingReads, prefixes_of, without_references
 from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
@@ -47,7 +48,7 @@ class Graph:
         self._scopes = Scopes()
         self._reads: dict[Variable, Symbol] = {}
         self.constants: dict[Any, Symbol] = {}  # operations built once: Python scalars, shapes
-        self._values: dict[int, tuple[weakref.ref[Value], Symbol]] = {}  # captured, by identity
+        self.values = CapturedValues(keeps=True)
         self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
         self.optimizers: dict[Any, None] = {}  # those that make steps in it, for summaries
         self.compiles_whole = False  # whether its steps are to be machine code as a whole, where that can be
@@ -195,12 +196,10 @@ class Graph:
         fed = self.root.feed_of(value)
         if fed is not None:
             return self.capture(fed)
-        known = self._values.get(id(value))
-        if known is not None and known[0]() is value:
-            return known[1]
-        symbol: Symbol = operator_functions["constant_of"](value, self)
-        self._values[id(value)] = weakref.ref(value), symbol
-        return symbol
+        known = self.values.get(value)
+        if known is None:
+            known = self.values[value] = cast("Symbol", operator_functions["constant_of"](value, self))
+        return known
 
     def read(self, variable: Variable) -> Symbol:
         """Return the value of `variable` here; reads with no write between them are one operation.
@@ -465,7 +464,7 @@ class DefaultGraph(Graph):
         self._reads = cast("dict[Variable, Symbol]", LivingReads())
         self.optimizers = cast("dict[Any, None]", weakref.WeakKeyDictionary[Any, None]())
         self.constants = cast("dict[Any, Symbol]", weakref.WeakValueDictionary[Any, Symbol]())
-        self._captured: dict[int, tuple[weakref.ref[Value], weakref.ref[Symbol]]] = {}
+        self.values = CapturedValues(keeps=False)
         self._kept: set[Operation] = set()
         self._scopes = ScopesOfThread()
         self._lock = threading.Lock()
@@ -483,33 +482,20 @@ class DefaultGraph(Graph):
     def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Symbol:
         return super().add_shared(without_references(key), op, inputs, name)
 
-    def capture_value(self, value: Value) -> Symbol:
-        known = self._captured.get(id(value))
-        symbol = known[1]() if known is not None and known[0]() is value else None
-        if symbol is None:
-            symbol = super().capture_value(value)
-            del self._values[id(value)]
-            self._captured[id(value)] = weakref.ref(value), weakref.ref(symbol)
-        return symbol
-
     def _link(self, node: Operation) -> Operation:
         with self._lock:  # models are built in several threads
             super()._link(node)
         chosen = not graph_context.enters and (bool(graph_context.stack) or isinstance(node.op, Placeholder))
         if chosen or any(tensor.operation in self._kept for tensor in node.inputs):
             self._kept.add(node)
-        if len(self._name_counts) + len(self._captured) > 4 * len(self._by_name) + 1000:
+        if len(self._name_counts) + len(self.values) > 4 * len(self._by_name) + 1000:
             self._forget_names()
         return node
 
     def _forget_names(self) -> None:
         """Let go of the names of what is gone, and of what is noted about values that are."""
         self._name_counts = prefixes_of(list(self._by_name))
-        self._captured = {
-            place: (value, symbol)
-            for place, (value, symbol) in self._captured.items()
-            if value() is not None and symbol() is not None
-        }
+        self.values.forget_gone()
 
 
 _default_graph: Graph = DefaultGraph()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
@@ -13,10 +12,10 @@ from ..common.axes import normalize_axes, normalize_axis
 from ..common.dtypes import DType, DTypeLike, as_dtype, result_type
 from ..common.nest import is_sequence
 from ..common.quick_dataclass import dataclass
+from ..graph.captured_values import warn_of_lost_gradient
 from ..graph.context import graph_context
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.op import Cost, ErrorSample, Op, Sample, as_scalar_or_array
-from ..graph.provenance import user_stacklevel
 from ..graph.row_states import State
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
@@ -277,12 +276,7 @@ def constant_of(value: Value, graph: Graph) -> Symbol:
     if isinstance(value, FlowValue):
         return graph.add(ConstantArray(value.array, value.spec), (), "constant").outputs[0]
     if value.of_weights and value.dtype.kind in "fcV":
-        warnings.warn(
-            "A value that was computed from trainable variables is captured by a graph, in which it is a constant: no "
-            "gradient goes back to these variables. Compute it inside of the graph (of the function, of call()), or "
-            "make it a constant by ops.stop_gradient(value).",
-            stacklevel=user_stacklevel(),
-        )
+        warn_of_lost_gradient(value, graph)
     if not value.shape and value.dtype.kind != "T" and not value.spec.differentiable:
         return _scalar_constant(value.array, value.dtype, graph)
     # Not shared with equal numbers, which are no part of the gradient by this value.

@@ -127,6 +127,31 @@ def test_values_computed_from_weights_warn_where_a_graph_captures_them() -> None
     same(k.Session().run(p + sum(frozen[1:], frozen[0]), {p: 1.0}), [11.0])  # no warning: they are errors in tests
 
 
+def test_loops_over_values_with_a_symbol_inside_warn_only_of_what_they_capture() -> None:
+    w, p = k.Variable(np.full((2, 2), 0.5, "float32")), k.placeholder((1, 2), "float32")
+    zeros = np.zeros((1, 2), "float32")
+
+    def looped(i: Any, h: Any) -> Any:
+        return i + 1, h @ w + p @ w  # the first iteration runs on values: h @ w is one, p @ w is none
+
+    _, h = k.while_loop(lambda i, h: i < 3, looped, (0, zeros))
+    last, _ = k.scan(lambda h, x: (h @ w + p @ w + x, x), zeros, np.zeros((3, 1, 2), "float32"))
+    session, at = k.Session(), {p: [[1.0, 1.0]]}
+    (gradient,) = k.gradients(k.ops.sum(h), [w])
+    for each in (h, last):
+        same(session.run(each, at), [[3.0, 3.0]])
+    same(session.run(gradient, at), [[6.0, 6.0], [6.0, 6.0]])
+
+    penalty = k.ops.sum(w * w)
+    with pytest.warns(UserWarning, match="computed from trainable variables is captured by a graph") as warned:
+        k.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, h + p * penalty), (0, zeros))
+    assert len(warned) == 1
+    other = k.ops.sum(w)
+    with pytest.warns(UserWarning, match="computed from trainable variables is captured by a graph") as warned:
+        k.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, h if (p * other).shape else h + 1), (0, zeros))
+    assert len(warned) == 1  # the loop stays one over values: the symbol is not among its results
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
