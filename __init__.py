@@ -340,6 +340,24 @@ class _FilesOfPackages:
         sys.modules[module.__name__] = module.__spec__.loader_state
 
 
+class _NamesThatAreMeant:
+    """Finds nothing: asked last, it raises the error of `from anabranch.layers import Dens` with what its module says.
+
+    Python would leave that out, as it looks for a file of the name once the module lacks it.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if not name.startswith(f"{__name__}."):
+            return
+        from .engine.common.names_elsewhere import import_error  # only errors need it
+
+        error = import_error(name)
+        if error is not None:
+            raise error
+
+
+sys.meta_path.append(_NamesThatAreMeant)
 sys.meta_path.insert(0, _FilesOfPackages)  # before the finder that would load the file a second time
 for _name, _target in _MODULES.items():
     sys.modules.setdefault(f"{__name__}.{_name}", _LazyModule(f"{__name__}.{_name}", _target))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 _TAPE = "Compute the loss inside of `with ab.GradientTape() as tape:`; tape.gradient(loss, variables) gives gradients."
@@ -104,6 +105,7 @@ LAYERS: dict[str, str] = {
     "zero_grad": _NO_GRADIENTS,
 }
 _SETTINGS = {"data", "lr", "param_groups", "requires_grad"}  # set in other frameworks rather than called
+_LIKE = 0.7  # how much of two names is the same, if one may be a mistake for the other
 _OWN_PACKAGE = __name__.partition(".")[0]
 # Where a name is looked for that another module lacks. Names with a small letter are mostly ops.
 _COMMON_MODULES = ("layers", "ops", "optim", "losses", "metrics", "callbacks", "initializers", "random")
@@ -381,8 +383,39 @@ def module_error(module: str, name: str, remedies: Mapping[str, str]) -> Attribu
     place = _place_of(name)
     if place is not None:
         return AttributeError(f"module {public!r} has no attribute {name!r}. Use {place}.{name}.", name=name)
-    # With the name and the module Python suggests the nearest name.
-    return AttributeError(f"module {public!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+    text, meant = f"module {public!r} has no attribute {name!r}", _meant(sys.modules[module], name)
+    if meant is not None:  # in the text, which logs and notebooks show; Python would add to its own traceback alone
+        return AttributeError(f"{text}. Did you mean: {meant!r}?", name=name)
+    return AttributeError(text, name=name, obj=sys.modules[module])
+
+
+def import_error(name: str) -> ImportError | None:
+    """Make the error for an import of a name that a module lacks; None if the module has nothing to say of it.
+
+    Args:
+        name: the whole name, ``anabranch.layers.Dens``.
+    """
+    module, _, own = name.rpartition(".")
+    if module not in sys.modules or own.startswith("_"):
+        return None
+    try:
+        getattr(sys.modules[module], own)
+    except AttributeError as error:
+        meant = None if error.obj is None else _meant(sys.modules[module], own)
+        if error.obj is None or meant is not None:  # the text of an error with no object has a remedy
+            hint = "" if meant is None else f". Did you mean: {meant!r}?"
+            return ImportError(f"cannot import name {own!r}: {error}{hint}", name=module)
+    return None
+
+
+def _meant(module: ModuleType, name: str) -> str | None:
+    """Return the public name of a module that is nearest to `name`."""
+    if name.startswith("_"):  # such names are tried often, and expected to be absent
+        return None
+    import difflib  # only errors need it
+
+    names = module.__dict__.get("__all__") or [each for each in dir(module) if not each.startswith("_")]
+    return next(iter(difflib.get_close_matches(name, names, 1, _LIKE)), None)
 
 
 def _place_of(name: str) -> str | None:
@@ -484,6 +517,7 @@ __all__ = [
     "UTILS_MODULE",
     "VALUES",
     "ExplainsNames",
+    "import_error",
     "missing",
     "module_error",
 ]

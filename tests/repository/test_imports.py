@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import operator
 import re
 import subprocess
@@ -459,8 +460,29 @@ def test_a_name_of_another_module_leads_there(name: str, place: str | None) -> N
         ("distribute.DataParalel", "DataParallel"),
     ],
 )
-def test_python_suggests_the_name_that_was_meant(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_suggests_the_name_that_was_meant(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, _, own = wrong.rpartition(".")
     with pytest.raises(AttributeError) as caught:
         operator.attrgetter(wrong)(ab)
-    sys.__excepthook__(caught.type, caught.value, None)  # `traceback` suggests from Python 3.12 on
-    assert f"Did you mean: '{right}'?" in capsys.readouterr().err
+    if caught.value.obj is None:  # that of a module with names on demand; the others' is Python's
+        assert str(caught.value).endswith(f"has no attribute {own!r}. Did you mean: {right!r}?")
+    assert (caught.value.obj is None) == (module != "distribute")
+    sys.__excepthook__(caught.type, caught.value, None)
+    assert capsys.readouterr().err.count("Did you mean") == 1  # Python adds no second one
+    found = sys.modules[f"anabranch.{module}" if module else "anabranch"]
+    if hasattr(found, "__path__"):  # else Python asks nobody but the module, and leaves out what it says
+        with pytest.raises(ImportError, match=rf"cannot import name {own!r}.* Did you mean: {right!r}\?"):
+            exec(f"from {found.__name__} import {own}", {})
+
+
+def test_imports_of_names_that_other_frameworks_have_name_a_remedy() -> None:
+    with pytest.raises(ImportError, match=r"cannot import name 'Linear'.* Use ab\.layers\.Dense\."):
+        exec("from anabranch.layers import Linear", {})
+    for absent in ("anabranch.zzz", "anabranch.layers.zzz", "anabranch.layers._near", "anabranch._dense"):
+        assert importlib.util.find_spec(absent) is None
+    with pytest.raises(ImportError, match=r"cannot import name 'zzz' from 'anabranch\.layers'"):
+        exec("from anabranch.layers import zzz", {})
+
+
+def test_what_suggests_names_is_imported_by_errors_only() -> None:
+    assert run("import sys, anabranch; print('difflib' in sys.modules)") == "False"
