@@ -22,6 +22,8 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.codegen.matmul import int4, nibbles
 from anabranch.engine.common.nest import flatten
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.dump import dump_operations
@@ -35,7 +37,10 @@ from anabranch.engine.runtime.program import fusion_rule_of
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("*/*.txt"))
 _FEWEST = 3  # files of each folder
-_PANELS = re.compile(r"(?<=float32\[)\d+(?=\] = pack)|(?<=panel=)\d+")  # whose size is that of the host's registers
+_PANELS = re.compile(  # whose size is that of the host's registers, and whose order that of its instructions
+    r"(?<=float32\[)\d+(?=\] = pack)|(?<=panel=)\d+"
+    r"|(?<=int8\[)\d+(?=\] = read_laid_out)|(?<=, )(?:group|granule|subs|is_unsigned|line)=\w+(?=[,)])"
+)
 _COPYING = ("simplify", "cse", "fold")  # what is noted while the step is copied
 
 
@@ -87,13 +92,18 @@ def notes_of(name: str, log: PassLog) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_pass_makes_of_a_step_what_its_file_says(path: Path):
+    if path.parent.name == "lay_out_int4" and not nibbles.keeps_nibbles(int4.dot_product_of(library.host)):
+        pytest.skip("no layout without AVX2 or VNNI")
     text = path.read_text()
     assert written(path.parent.name, program_of(text)) == text
 
 
+def test_each_pass_has_a_folder():
+    assert {path.parent.name for path in FILES} == {"specialise", *[each.name for each in pipeline.PIPELINE]}
+
+
 @pytest.mark.parametrize("name", sorted({path.parent.name for path in FILES}))
 def test_a_folder_has_three_programs_one_of_them_left_alone(name: str):
-    assert name in {"specialise", *[each.name for each in pipeline.PIPELINE]}
     texts = [path.read_text() for path in FILES if path.parent.name == name]
     assert len(texts) >= _FEWEST
     assert any("--- left alone" in text for text in texts)
