@@ -11,8 +11,6 @@ from ..graph.region import Region
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol, Tensor
 from ..ops.arrays.creation import zeros
-from ..ops.arrays.gathering import Take
-from ..ops.arrays.indexing import GetItem, GetItems
 from ..ops.arrays.joining import Concatenate
 from ..ops.arrays.shaping import dim, reshape
 from ..ops.base import Cast, cast
@@ -50,7 +48,7 @@ def uses_among(operations: Iterable[Operation]) -> dict[Symbol, list[tuple[Opera
 def is_table(tensor: Symbol, uses: Uses) -> bool:
     """Test whether the graph of `tensor` takes rows of it, and, as far as derivatives go, does nothing else with it.
 
-    Rows are taken by `Take` and by indexing with integers, also of what several tables are joined to along their first
+    Rows are taken by ops that say so (`Op.takes_rows`), also of what several tables are joined to along their first
     axis, of copies in another dtype, and inside loops, branches and calls that capture it.
 
     Args:
@@ -122,10 +120,7 @@ def rows_of(cotangent: Any, table: Symbol) -> tuple[Tensor, Tensor]:
 
 
 def _takes_rows(operation: Operation, position: int) -> bool:
-    op = operation.op
-    if isinstance(op, Take):
-        return position == 0 and op.axis == 0
-    return isinstance(op, (GetItem, GetItems)) and position == 0 and op.takes_rows(operation.inputs[1:])
+    return position == 0 and operation.op.takes_rows(operation.inputs[1:])
 
 
 def _passed_on_by(operation: Operation, position: int) -> Symbol | None:

@@ -300,6 +300,14 @@ class Op:
             "Wrap what should be constant in ops.stop_gradient, or define `grad` in its class."
         )
 
+    def takes_rows(self, indices: Sequence[Tensor]) -> bool:
+        """Test whether the result is rows of the first input, at `indices`, which are the inputs after it."""
+        return False
+
+    def text(self, names: Sequence[str]) -> str | None:
+        """Return the operation as users write it, by the names of its inputs, where errors of positions show it."""
+        return None
+
     @property
     def called(self) -> Region | None:
         """The region around it that a call runs again."""

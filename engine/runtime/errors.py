@@ -12,8 +12,6 @@ from ..common.descriptions import describe_value
 from ..graph.graph import Operation
 from ..graph.op import is_array
 from ..graph.spec import TensorSpec
-from ..ops.arrays.gathering import Take
-from ..ops.arrays.indexing import GetItem, GetItems
 from ..ops.internal.product_then import ProductThen
 from .printed import Origin
 
@@ -23,9 +21,9 @@ _MOST_SHOWN = 8  # integers of an index
 def _explain_in_users_words(error: BaseException, operation: Operation, values: Sequence[Any]) -> None:
     """Give NumPy's errors the text of the same misfit while a graph is built, and the names of what is indexed."""
     op = operation.op
-    if isinstance(error, IndexError) and isinstance(op, (GetItem, GetItems, Take)):
-        names = [tensor.operation.name for tensor in operation.inputs]
-        text = op.text(names) if not isinstance(op, Take) else f"take({', '.join(names)}, axis={op.axis})"
+    names = [tensor.operation.name for tensor in operation.inputs]
+    text = op.text(names) if isinstance(error, IndexError) else None
+    if text is not None:
         known = [f"{name} is {_short(value)}" for name, value in zip(names, values, strict=False)]
         error.args = (f"{error}, in {text}, where {', '.join(known)}.",)
     is_known = len(values) == len(operation.inputs)  # writes of rows take no value of the variable

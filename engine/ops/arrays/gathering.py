@@ -136,6 +136,12 @@ class Take(Op):
     def cannot_fail(self, *inputs: Tensor) -> bool:
         return is_in_range(self, inputs[0], inputs[1:])
 
+    def takes_rows(self, indices: Sequence[Tensor]) -> bool:
+        return self.axis == 0
+
+    def text(self, names: Sequence[str]) -> str:
+        return f"take({', '.join(names)}, axis={self.axis})"
+
     def emit(self, arguments: Sequence[str]) -> str | None:
         return f"{arguments[0]}.take({arguments[1]}, axis={self.axis})" if self.wrap else None
 

@@ -22,14 +22,12 @@ from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
 from ...graph.device import Colocation
 from ...graph.graph import Graph, Operation, Parameter, Placeholder
-from ...graph.op import Op
+from ...graph.op import Cost, Op
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayNew
-from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import BatchMatMul, MatMul
 from ...ops.math.comparison import Where
 from .exclusive import share_places
 from .fold import folded
@@ -272,9 +270,8 @@ class Specialised:
         """
         if not inputs or not all(tensor in self.outers for tensor in inputs):
             return None
-        if not (op.elementwise or isinstance(op, (MatMul, BatchMatMul, Contraction))) or any(
-            shape_of(tensor) is None for tensor in inputs
-        ):
+        is_product = op.cost is Cost.PRODUCT and op.never_fails
+        if not (op.elementwise or is_product) or any(shape_of(tensor) is None for tensor in inputs):
             return None
         assert isinstance(into, Region), f"{into!r} is the region of a loop"
         key: Any = _sharing_key(op, [self.outers[tensor] for tensor in inputs], operation)
