@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -446,8 +446,8 @@ def lowered(
 ) -> Machine:
     """Return the machine form of a placed step."""
     host = next(name for name, device in devices.items() if device.kind == "cpu")
-
     built = prepared if isinstance(prepared, BuiltStep) else None
+    targets = scheduling_of(devices)
 
     def own_device(operation: Operation) -> str:
         return (operation.device if built is None else built.places.get(operation)) or host
@@ -472,8 +472,6 @@ def lowered(
     def has_own_memory(device: str) -> bool:
         return devices[device].has_own_memory
 
-    targets = scheduling_of(devices)
-
     def is_split(operation: Operation) -> bool:
         used = devices_inside(operation)
         waits = any(isinstance(each.op, WaitingOp) or targets(each) for each in computing_inside(operation))
@@ -493,17 +491,19 @@ def lowered(
     cut(machine, has_own_memory, lossy)
     _estimate(machine, devices)
     if clusters:
-
-        def stands_alone(node: Node) -> bool:
-            return _stands_alone(node, devices) or (is_shared and _calls_python(node))
-
+        stands_alone = partial(_stands_alone, devices=devices, is_shared=is_shared)
         updates = keep_updates_together(machine, stands_alone) if is_shared else ()
         cluster(machine, lambda node: node not in updates and stands_alone(node))
+    _add_latencies(machine, devices)
+    delay_arrivals(machine, devices)
+    return machine
+
+
+def _add_latencies(machine: Machine, devices: Mapping[str, Device]) -> None:
+    """Add the latency of a kernel to the seconds of each node of operations."""
     for node in machine.nodes:
         if node.kind == "op" and node.seconds:
             node.seconds += devices[str(node.device)].kernel_latency
-    delay_arrivals(machine, devices)
-    return machine
 
 
 def _estimate(machine: Machine, devices: Mapping[str, Device]) -> None:
@@ -517,12 +517,12 @@ def _estimate(machine: Machine, devices: Mapping[str, Device]) -> None:
             node.seconds = sum([max(0.0, costs.seconds(each, device) - latency) for each in inside])
 
 
-def _stands_alone(node: Node, devices: Mapping[str, Device]) -> bool:
+def _stands_alone(node: Node, devices: Mapping[str, Device], is_shared: bool) -> bool:
     """Test whether a node is long on a CPU or waits for others.
 
-    So is a read of a history, which may have to come from the host.
+    So is a read of a history, which may have to come from the host, and Python's code in a shared step.
     """
-    if may_wait(node) or node.operations[0].op.takes_long:
+    if may_wait(node) or node.operations[0].op.takes_long or (is_shared and _calls_python(node)):
         return True
     if devices[str(node.device)].has_own_memory:
         return isinstance(node.operations[0].op, ArrayRead)

@@ -8,7 +8,7 @@ at the end of an epoch, or when a callback or the progress bar asks.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -299,32 +299,43 @@ class Trainer(PassMethods):
             found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
             return {f"val_{name}": value for name, value in found.items()}
 
+        span = range(initial_epoch, epochs)
         if self.distribute_strategy is not None and self.distribute_strategy.is_distributed:
             from ..replicas.fitting import fit_replicas  # few need it
 
-            span = range(initial_epoch, epochs)
             given = None if validation is None else validate
             return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, given)
-        hooks = self._callback_list(callbacks, verbose=verbosity, epochs=epochs, steps=epochs_of_data.steps)
+        return self._fit_alone(epochs_of_data, callbacks, span, verbosity, validate)
+
+    def _fit_alone(
+        self,
+        data: Epochs,
+        callbacks: Callbacks,
+        epochs: range,
+        verbosity: int,
+        validate: Callable[[int, CallbackList], Logs],
+    ) -> History:
+        """Train on this process alone, as `fit` does."""
+        hooks = self._callback_list(callbacks, verbose=verbosity, epochs=epochs.stop, steps=data.steps)
         history = next(item for item in hooks.callbacks if isinstance(item, History))
         self.history = history
         self.stop_training = False
-        run, shown = TrainingRun(self, hooks, epochs_of_data), 0 if hooks.shows_progress else verbosity
+        run, shown = TrainingRun(self, hooks, data), 0 if hooks.shows_progress else verbosity
         hooks.on_begin("train")
         logs: Logs = {}
-        with closing(epochs_of_data), guard_restored():
-            for epoch in run.epochs(initial_epoch, epochs):
+        with closing(data), guard_restored():
+            for epoch in run.epochs(epochs.start, epochs.stop):
                 self.reset_metrics()
                 hooks.on_epoch_begin(epoch)
                 run.enter_epoch()
-                title = f"Epoch {epoch + 1}/{epochs}"
-                progress = make_progress(shown, title, epochs_of_data.steps, partial(self._logs, "train"))
-                done = self._run_steps("train", epochs_of_data, hooks, progress)
+                title = f"Epoch {epoch + 1}/{epochs.stop}"
+                progress = make_progress(shown, title, data.steps, partial(self._logs, "train"))
+                done = self._run_steps("train", data, hooks, progress)
                 logs = self._logs("train") if done else {}
                 logs = dict(sorted({**logs, **validate(epoch, hooks)}.items()))
                 progress.close(done, logs)
                 hooks.on_epoch_end(epoch, logs)
-                if self.stop_training or epochs_of_data.exhausted:
+                if self.stop_training or data.exhausted:
                     break
         self.optimizer.finalize_variable_values(self._trained_variables)
         hooks.on_end("train", logs)

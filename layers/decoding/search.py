@@ -198,17 +198,12 @@ def _decode(
         written = places.write(position, live.rows * max_length + position), tokens_written.write(position, tokens)
         done = ops.logical_or(ops.equal(tokens, end_token), ops.equal(position + 1, max_length))
         live = _Live(live.rows, tokens, live.scores + gained)
-
-        def left() -> Any:
-            """Remove the rows that have ended, and put their results where they belong."""
-            (gone,), (kept,) = ops.nonzero(done), ops.nonzero(ops.logical_not(done))
-            lines = ops.expand_dims(ops.take(live.rows, gone, axis=0), 1)
-            scores = ops.scatter_update(found.scores, lines, ops.take(live.scores, gone, axis=0))
-            lengths = ops.broadcast_to(position + 1, ops.shape(gone))
-            left = map_structure(lambda x: ops.take(x, kept, axis=0), (live, states))
-            return *left, _Found(scores, ops.scatter_update(found.lengths, lines, lengths))
-
-        live, states, found = cond(ops.any(done), left, lambda: (live, states, found), name="leave")
+        live, states, found = cond(
+            ops.any(done),
+            lambda: _without_ended(done, position + 1, live, states, found),
+            lambda: (live, states, found),
+            name="leave",
+        )
         return position + 1, live, states, found, written, totals
 
     zeros = ops.zeros((batch,), checked.dtype)
@@ -229,12 +224,21 @@ def _decode(
         name=caller,
     )
     checked.sums.finish(totals)
-    sequences = ops.scatter_update(
-        ops.full((batch * max_length,), end_token, "int32"),
-        ops.expand_dims(places.concat(), 1),
-        tokens_written.concat(),
-    )
+    sequences = ops.full((batch * max_length,), end_token, "int32")
+    sequences = ops.scatter_update(sequences, ops.expand_dims(places.concat(), 1), tokens_written.concat())
     return ops.reshape(sequences, (batch, max_length)), found.scores, found.lengths
+
+
+def _without_ended(
+    done: Tensor, length: Tensor, live: _Live, states: Nest[Tensor | None], found: _Found
+) -> tuple[_Live, Nest[Tensor | None], _Found]:
+    """Return the rows that are not done, their states, and the results with those of the rows that are."""
+    (gone,), (kept,) = ops.nonzero(done), ops.nonzero(ops.logical_not(done))
+    lines = ops.expand_dims(ops.take(live.rows, gone, axis=0), 1)
+    scores = ops.scatter_update(found.scores, lines, ops.take(live.scores, gone, axis=0))
+    lengths = ops.scatter_update(found.lengths, lines, ops.broadcast_to(length, ops.shape(gone)))
+    live, states = map_structure(lambda x: ops.take(x, kept, axis=0), (live, states))
+    return live, states, _Found(scores, lengths)
 
 
 @compiled_on_values

@@ -30,7 +30,8 @@ TOP_LEVEL = {
 LONGEST_FILE = 600
 LONGEST_TEST_FILE = 700
 FULLEST_FOLDER = 25  # files
-LONGEST_FUNCTION = 60  # lines, besides its signature and docstring
+LONGEST_FUNCTION = 60  # lines, besides its docstring
+WITH_KERAS_ARGUMENTS = {"layers/recurrent/conv_lstm.py __init__"}  # which it hands on: its lines are their names, twice
 BEGIN = re.compile(r"^( *)(?:(?:async )?def |class \w+.*:$)", re.MULTILINE)
 
 
@@ -64,8 +65,10 @@ def test_folders_of_the_package_are_small():
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    body = function.body[1:] if ast.get_docstring(function) else function.body
-    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+    """The lines of a function, those of its signature included, without its docstring."""
+    docstring = function.body[0] if ast.get_docstring(function) else None
+    of_docstring = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
+    return (function.end_lineno or 0) - function.lineno + 1 - of_docstring
 
 
 def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -95,8 +98,9 @@ def test_functions_are_short():
         if not may_hold_a_long_function(text):
             continue  # most files: parsing them all takes long
         for node in functions(ast.parse(text, str(path))):
-            if lines_of(node) > LONGEST_FUNCTION:
-                long[f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"] = lines_of(node)
+            name = f"{path.relative_to(ROOT)} {node.name}"
+            if lines_of(node) > LONGEST_FUNCTION and name not in WITH_KERAS_ARGUMENTS:
+                long[name] = lines_of(node)
     assert long == {}, f"functions over {LONGEST_FUNCTION} lines do more than one thing: split them"
 
 
