@@ -24,10 +24,10 @@ PACKAGES_kserve := kserve
 PACKAGES_openai := openai
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all test-cuda sweep bench gpu peers clients lint types types-package imports docs format wheel dist-check lowest clean
+.PHONY: help demo demo-cluster test test-all test-cuda sweep bench bench-threads gpu peers clients lint types types-package imports docs format wheel dist-check lowest clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUNTIME) ## train a character model with a custom recurrent cell, save it, load it, generate text
 	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/character_model.py
@@ -54,6 +54,9 @@ sweep: $(DEV) ## 100,000 simulations each of the protocols of tasks and of repli
 
 bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has installed them
 	$(BIN)/python tests/benchmarks/run.py $(ARGS)
+
+bench-threads: $(DEV) ## loops and products of 40 shapes on several threads against one: none is to take longer on more
+	$(BIN)/python tests/benchmarks/thread_counts.py $(ARGS)
 
 gpu: $(DEV) ## on a machine with a GPU: its tests, benchmarks beside PyTorch and JAX on CUDA, memory that swaps, into docs/gpu-results.md
 	@$(BIN)/python tests/benchmarks/gpu.py --check

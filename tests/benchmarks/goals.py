@@ -62,6 +62,15 @@ def at_most_seconds(limit: float) -> Goal:
     return Goal(f"at most {limit:g} s", judge)
 
 
+def at_most_milliseconds(limit: float) -> Goal:
+    """Ours takes at most `limit` milliseconds."""
+
+    def judge(figures: Figures) -> Verdict:
+        return Verdict(f"{figures.ours:.3g} ms", figures.ours <= limit)
+
+    return Goal(f"at most {limit:g} ms", judge)
+
+
 def at_most_plus(factor: float, extra_ms: float, against: str) -> Goal:
     """Ours takes at most `factor` times row `against`'s time plus `extra_ms`."""
 

@@ -1,9 +1,9 @@
-"""Lines W21 to W25 and W27: a neural ODE, a transformer in training and generation, prediction for one row, a click
-model, a U-shaped convnet."""
+"""Lines W21 to W25 and W27 to W29: a neural ODE, a transformer in training and generation, prediction for one row, a
+click model, a U-shaped convnet, a minimal gated unit, Cholesky factors with their gradient."""
 
 from __future__ import annotations
 
-from goals import at_most
+from goals import at_most, at_most_milliseconds
 from line import Line
 
 MODELS = (
@@ -70,4 +70,33 @@ MODELS = (
         ("torch_channels_last", "torch_eager", "jax_raw"),
         losses=(1.305867, 1.256344, 1.220484),
     ),
+    Line(
+        "W28",
+        "train step of a minimal gated unit written by hand in a graph loop, 192 units, 48 rows, 50 steps, SGD",
+        {},
+        "w28_minimal_gated_unit",
+        "w28",
+        {"anabranch": at_most(0.7)},
+        ("jax_scan",),
+        losses=(0.4201201, 0.4121382, 0.4044581),
+    ),
+    *[
+        Line(
+            "W29",
+            "the Cholesky factor of a matrix of N x N; with the gradient of a weighted sum of its elements",
+            {"of": of, "N": n},
+            "w29_cholesky",
+            "w29",
+            {"anabranch": at_most_milliseconds(milliseconds)},
+            ("jax_raw",),
+            ("numpy_raw",),
+            losses=(result,) * 3,
+        )
+        for of, n, milliseconds, result in (
+            ("factor", 400, 0.4, 1.264853),
+            ("gradient", 400, 0.4 + 0.6, -0.2750364),
+            ("factor", 2000, 24, 1.251574),
+            ("gradient", 2000, 24 + 60, 0.2109187),
+        )
+    ],
 )

@@ -59,7 +59,7 @@ def test_every_row_of_the_plan_exists(load: Any) -> None:
 
 
 def test_all_workloads_are_run(load: Any) -> None:
-    assert {f"W{number}" for number in range(1, 28)} <= set(load("plan").workloads())
+    assert {f"W{number}" for number in range(1, 30)} <= set(load("plan").workloads())
 
 
 def test_titles_tell_lines_apart(load: Any) -> None:
@@ -139,6 +139,9 @@ def test_first_steps_are_held_against_what_preparing_may_take(
 
 def test_seconds_are_held_against_the_clock_alone(load: Any) -> None:
     goals = load("goals")
+    short = goals.at_most_milliseconds(0.4)
+    assert short.judge(goals.Figures(0.3694, None, {})) == goals.Verdict("0.369 ms", True)
+    assert not short.judge(goals.Figures(0.41, 2000.0, {})).met
     goal = goals.at_most_seconds(0.8)
     assert goal.judge(goals.Figures(790.0, None, {})) == goals.Verdict("0.79 s", True)
     assert not goal.judge(goals.Figures(810.0, 2000.0, {})).met
@@ -152,6 +155,9 @@ def test_seconds_are_held_against_the_clock_alone(load: Any) -> None:
         "W21",
         "W24",
         "W25",
+        "W28",
+        "W29 of=factor N=400",
+        "W29 of=gradient N=400",
         *[
             pytest.param(title, marks=pytest.mark.slow)
             for title in ("W10", "W12", "W13", "W14", "W20", "W22", "W23", "W27")
