@@ -175,7 +175,7 @@ class Server:
 
         async def send() -> None:
             if self._member is not None:
-                self._member.announce(lines=list(lines))
+                self._member.announce(lines=list(lines), drain_seconds=self.drain_seconds)
 
         self.on_loop(send)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
@@ -224,6 +225,44 @@ def answers(running: Running) -> bool:
         return is_ready(running) and metric(running, "anabranch_processes") == 2.0
     except (http.client.HTTPException, OSError):
         return False
+
+
+@linux
+@pytest.mark.slow
+def test_one_that_is_stopped_holds_nothing_up(tmp_path: Path) -> None:
+    x = ab.Input((2,), name="x")
+    ab.Model(x, x * 2.0).export(tmp_path / "m", verbose=False)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"models": {"m": {"path": str(tmp_path / "m")}}, "limits": {"drain_seconds": 1}}))
+    process = serve("--config", str(config), "--workers", "2", "--manage")
+    stopped: list[int] = []
+    try:
+        assert process.stdout is not None
+        found = re.fullmatch(r"ready rest=(\S+) grpc=(\S+)\n", process.stdout.readline())
+        assert found is not None
+        running = Running(process, found[1], found[2])
+        until(lambda: is_ready(running))
+        first, second = running.workers()
+        os.kill(first, signal.SIGSTOP)
+        stopped.append(first)
+        assert ask(running.url, "/v2/repository/models/m/unload", {}).status == 200  # by the other, for both
+        until(lambda: answers(running), 180)
+        assert first not in running.workers()
+        assert second in running.workers()
+        assert {predict(running).status for _ in range(12)} == {404}
+        stopped.extend(running.workers())
+        for worker in running.workers():
+            os.kill(worker, signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert f"process {first} has not answered for 10 s" in errors
+    finally:
+        for worker in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        process.kill()
+        process.communicate()
 
 
 @linux

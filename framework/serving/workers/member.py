@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 26  # of a message
 _LOOK_SECONDS = 0.2  # how often a process looks whether it is still ready
+SIGN_SECONDS = 1.0  # after how long it sends that again, as a sign that it runs
 Handler = Callable[[Any], Awaitable[object]]
 
 
@@ -131,10 +132,10 @@ class Member:
         self._send({"reply": message["do"], "answer": answer})
 
     async def _watch(self, look: Callable[[], tuple[bool, list[str]]]) -> None:
-        said: object = None
+        said, since = None, 0.0
         while True:
-            ready, stuck = look()
-            if (ready, stuck) != said:
-                said = ready, stuck
-                self._send({"state": {"ready": ready, "stuck": stuck}})
+            state, now = look(), asyncio.get_running_loop().time()
+            if state != said or now - since >= SIGN_SECONDS:
+                said, since = state, now
+                self._send({"state": {"ready": state[0], "stuck": state[1]}})
             await asyncio.sleep(_LOOK_SECONDS)

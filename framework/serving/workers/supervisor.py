@@ -1,4 +1,4 @@
-"""`Supervisor`: starts the processes of a server, joins what they report, and replaces those that die."""
+"""`Supervisor`: starts the processes of a server, joins what they report, and replaces those that die or go silent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .member import MOST_BYTES, start_among, write_message
+from ..configuration import DRAIN_SECONDS
+from .member import MOST_BYTES, SIGN_SECONDS, start_among, write_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _log = logging.getLogger("anabranch.serving")
 _MOST_PAUSE = 10.0  # seconds before a process that can't start is started again; they double up to that
+_MOST_MISSED = 10  # signs of a process, after which it counts as lost
+_PATIENCE = 10.0  # seconds beyond those for requests under way, after which a process that should end is killed
 
 
 class _Worker:
@@ -30,6 +33,7 @@ class _Worker:
         self.started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.ready, self.stuck = False, list[str]()
         self.replies: dict[int, asyncio.Future[Mapping[str, object] | None]] = {}
+        self.missed: int | None = None  # signs, since the last; None before the first, and when it ends
 
     @property
     def has_started(self) -> bool:
@@ -74,6 +78,7 @@ class Supervisor:
         self._numbers = itertools.count()
         self._unloaded: set[str] = set()
         self._is_ending = self._all_started = False
+        self._drain_seconds = DRAIN_SECONDS  # until a process has sent its own
         self._said: object = None
 
     def run(self) -> int:
@@ -96,6 +101,14 @@ class Supervisor:
         if self._can_reload:
             loop.add_signal_handler(signal.SIGHUP, lambda: self._signal(signal.SIGHUP))
         ends = asyncio.create_task(ending.wait())
+        watching = asyncio.create_task(self._watch())
+        try:
+            return await self._serve(ending, ends)
+        finally:
+            watching.cancel()
+
+    async def _serve(self, ending: asyncio.Event, ends: asyncio.Task[Any]) -> int:
+        """Start the processes, wait for the end, and end them."""
         first = await self._start()
         await asyncio.wait([first.started, ends], return_when=asyncio.FIRST_COMPLETED)
         if not ending.is_set() and first.started.result() is None:  # which says why on standard error
@@ -114,6 +127,7 @@ class Supervisor:
         await ending.wait()
         self._is_ending = True
         self._signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(self._drain_seconds + _PATIENCE, self._kill_late)
         serving = [each for each in self._workers if each.has_started]
         statuses = await asyncio.gather(*[each.process.wait() for each in serving])
         while self._tasks:
@@ -127,6 +141,26 @@ class Supervisor:
 
     def _kill(self) -> None:
         self._signal(signal.SIGKILL)
+
+    def _kill_late(self) -> None:
+        _log.error("some processes do not end; they are killed")
+        self._kill()
+
+    async def _watch(self) -> None:
+        """Kill processes that have given no sign for long, such as stopped ones; `_follow` sees to the rest.
+
+        Signs that were missed are counted, rather than seconds: after a time in which this process did not run, either,
+        the others are heard before they are judged.
+        """
+        while True:
+            await asyncio.sleep(SIGN_SECONDS)
+            for worker in self._workers:
+                if worker.missed is None:
+                    continue
+                worker.missed += 1
+                if worker.missed == _MOST_MISSED and worker.process.returncode is None:
+                    _log.error("process %d has not answered for %g s", worker.process.pid, _MOST_MISSED * SIGN_SECONDS)
+                    worker.process.kill()
 
     async def _start(self) -> _Worker:
         ours, theirs = socket.socketpair()
@@ -151,6 +185,7 @@ class Supervisor:
                 self._hear(worker, json.loads(line))
         except ConnectionError:
             pass
+        worker.missed = None
         status = await worker.process.wait()
         worker.writer.close()
         self._workers.remove(worker)
@@ -174,6 +209,7 @@ class Supervisor:
             pause = min(_MOST_PAUSE, 2 * pause or 0.5)
 
     def _hear(self, worker: _Worker, message: Any) -> None:
+        worker.missed = 0
         if "started" in message:
             start_among(self._tasks, self._admit(worker, message["started"]))
         elif "state" in message:
@@ -194,17 +230,20 @@ class Supervisor:
             for each in started:
                 each.send({"all": said})
 
-    async def _admit(self, worker: _Worker, facts: object) -> None:
+    async def _admit(self, worker: _Worker, facts: Any) -> None:
         """Count a process as started, once it has let go what clients have let go in the others."""
         for name in sorted(self._unloaded):
             await self._ask(worker, "unload", name)
         if not worker.started.done():
             worker.started.set_result(facts)
+            self._drain_seconds = facts["drain_seconds"]
         self._said = None
         self._share()
 
     async def _ask(self, worker: _Worker, kind: str, value: object) -> Mapping[str, object] | None:
-        """Return a process's answer; None if it dies."""
+        """Return a process's answer; None if it dies, as one that is silent for long does."""
+        if worker not in self._workers:
+            return None
         number = next(self._numbers)
         worker.replies[number] = asyncio.get_running_loop().create_future()
         worker.send({"do": number, "kind": kind, "value": value})
