@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +113,8 @@ def write_arrays(
     """Write arrays into one file, or into several with an index if they are larger than a shard may be.
 
     Args:
-        path: a name that ends in ``.safetensors``; shards are called ``<stem>-00001-of-00003.safetensors``.
+        path: a name that ends in ``.safetensors``; shards are called ``<stem>-00001-of-00003.safetensors``. An index
+            that is there, and the shards that it names, are replaced.
         arrays: by name, in the order in which shards are filled.
         metadata: of each file.
         max_shard_size: see `shard_bytes`.
@@ -123,7 +124,9 @@ def write_arrays(
         The files.
     """
     target, most = Path(path), shard_bytes(max_shard_size)
+    index_path = target.with_name(target.name + ".index.json")
     check_overwrite(target, overwrite)
+    old = _shards_of(index_path, target)
     sizes = {name: np.asarray(array).nbytes for name, array in arrays.items()}
     shards: list[list[str]] = [[]]
     filled = 0
@@ -135,6 +138,8 @@ def write_arrays(
         filled += size
     if len(shards) == 1:
         write_safetensors(target, arrays, metadata, overwrite)
+        index_path.unlink(missing_ok=True)  # it is of the old arrays, as its shards are
+        _remove(old)
         return [target]
     stem = target.name.removesuffix(SUFFIX)
     files = [target.with_name(f"{stem}-{n:05}-of-{len(shards):05}{SUFFIX}") for n in range(1, len(shards) + 1)]
@@ -144,7 +149,27 @@ def write_arrays(
         "metadata": {"total_size": sum(sizes.values())},
         "weight_map": {name: file.name for file, names in zip(files, shards, strict=True) for name in names},
     }
-    with atomic_write(target.with_name(target.name + ".index.json")) as stream:
+    with atomic_write(index_path) as stream:
         stream.write((json.dumps(index, indent=2) + "\n").encode("utf-8"))
     target.unlink(missing_ok=True)  # or the old file would be read rather than the index
+    _remove(old - set(files))
     return files
+
+
+def _shards_of(index: Path, target: Path) -> set[Path]:
+    """Return the files that an index names, if these are called as `write_arrays` calls the shards of `target`.
+
+    Others may be somebody's, and what can't be read names none.
+    """
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = {str(name) for name in weight_map.values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
+    shard = re.compile(re.escape(target.name.removesuffix(SUFFIX)) + r"-\d{5,}-of-\d{5,}" + re.escape(SUFFIX))
+    return {index.with_name(name) for name in names if shard.fullmatch(name)}
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)

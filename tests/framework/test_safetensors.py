@@ -205,6 +205,30 @@ def test_weights_that_do_not_fit_are_refused_or_skipped(tmp_path: Path):
         ab.Sequential([ab.layers.Dense(2)]).save_weights(path)
 
 
+def test_what_is_written_replaces_all_files_of_what_was_there(tmp_path: Path):
+    path, arrays = tmp_path / "m.safetensors", {name: np.zeros(8) for name in "abcd"}
+    for other in ("m-00001-of-00009.safetensors", "other-00001-of-00002.safetensors"):
+        (tmp_path / other).write_text("of another program")
+
+    def files() -> list[str]:
+        return sorted(file.name for file in tmp_path.iterdir() if file.name != "other-00001-of-00002.safetensors")
+
+    write_arrays(path, arrays, None, "64")
+    assert len(files()) == 6
+    for size, count in (("128", 2), ("64", 4)):
+        write_arrays(path, arrays, None, size)
+        shards = [f"m-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+        assert files() == sorted([*shards, "m-00001-of-00009.safetensors", "m.safetensors.index.json"])
+        assert sorted(open_arrays(path)) == list("abcd")
+    index = tmp_path / "m.safetensors.index.json"
+    document = json.loads(index.read_text())
+    document["weight_map"] |= {"e": "other-00001-of-00002.safetensors", "f": "../m-00001-of-00004.safetensors"}
+    index.write_text(json.dumps(document))
+    write_arrays(path, arrays)
+    assert files() == ["m-00001-of-00009.safetensors", "m.safetensors"]
+    assert (tmp_path / "other-00001-of-00002.safetensors").exists()
+
+
 @pytest.mark.parametrize("size", ["five", "5XB", -1, 0, [], "0MB"])
 def test_sizes_that_are_none(size: Any):
     with pytest.raises(ValueError, match="max_shard_size"):
