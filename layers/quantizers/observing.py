@@ -90,7 +90,7 @@ def calibrate(
         ``model.quantize("int8", calibration=...)``. Zero points are 0.
 
     Raises:
-        ValueError: `method` or `percentile` makes no sense, or no layer was called on data.
+        ValueError: `method`, `percentile` or `batches` makes no sense, the data is empty, or no layer was called on it.
 
     >>> import anabranch as ab
     >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")])
@@ -102,6 +102,8 @@ def calibrate(
         raise ValueError(f"calibrate: method={method!r} must be one of {', '.join(map(repr, METHODS))}.")
     if not 0 < percentile <= 100:
         raise ValueError(f"calibrate: percentile={percentile!r} must be above 0 and at most 100.")
+    if batches is not None and batches < 1:
+        raise ValueError(f"calibrate: batches={batches!r} must be at least 1, or None for all.")
     layers = [
         layer
         for layer in model._flatten_layers()
@@ -111,8 +113,12 @@ def calibrate(
     with ExitStack() as stack:
         for layer in layers:
             stack.enter_context(observed(layer, kept[path_in(model, layer)].note))
+        seen = 0
         for batch in batches_of(data, batches):
             model(batch)
+            seen += 1
+    if not seen:
+        raise ValueError("calibrate: the data is empty: expected at least one row, or one batch.")
     found = {path: (one.limit(method, percentile) / 127, 0) for path, one in kept.items() if one.count}
     if not found:
         raise ValueError("calibrate: no Dense or EinsumDense layer was called on the data, op by op.")

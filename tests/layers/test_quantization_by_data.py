@@ -255,12 +255,31 @@ def test_data_may_be_batches_of_inputs_and_targets():
     assert quantizers.calibrate(model, batches, batches=1)["one"][0] == pytest.approx(1 / 127)
 
 
+def test_rows_that_are_not_finite_give_nan_by_fixed_scales_too():
+    x = np.random.default_rng(0).normal(size=(4, 40)).astype("float32")
+    model = ab.Sequential([ab.Input((40,)), layers.Dense(3)])
+    model.quantize("int8", calibration=quantizers.calibrate(model, x))
+    expected = np.array(model.predict(x, verbose=0))
+    expected[:3] = np.nan
+    for place, value in enumerate((np.nan, np.inf, -np.inf)):
+        x[place, 39 - 7 * place] = value
+    np.testing.assert_array_equal(model.predict(x, verbose=0), expected)
+    np.testing.assert_array_equal(np.asarray(model(x)), expected)
+
+
+def without_products() -> Any:
+    return ab.Sequential([ab.Input((6,)), layers.Rescaling(2.0)])
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (lambda: quantizers.calibrate(two_layers(), np.ones((1, 6)), method="entropy"), "method='entropy'"),
         (lambda: quantizers.calibrate(two_layers(), np.ones((1, 6)), percentile=0), "percentile=0"),
-        (lambda: quantizers.calibrate(two_layers(), []), "no Dense or EinsumDense layer was called"),
+        (lambda: quantizers.calibrate(two_layers(), []), "the data is empty"),
+        (lambda: quantizers.calibrate(two_layers(), np.ones((0, 6))), "the data is empty: expected at least one row"),
+        (lambda: quantizers.calibrate(two_layers(), np.ones((1, 6)), batches=0), "batches=0 must be at least 1"),
+        (lambda: quantizers.calibrate(without_products(), np.ones((1, 6))), "no Dense or EinsumDense layer was called"),
         (lambda: quantizers.report(two_layers(), ab.Sequential([ab.Input((6,)), layers.Dense(3)]), []), "other layers"),
         (lambda: quantizers.GPTQConfig(None, None, weight_bits=5), "Unsupported weight_bits 5"),
         (lambda: quantizers.AWQConfig(None, None, group_size=0), "Invalid group_size"),

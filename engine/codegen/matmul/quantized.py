@@ -283,6 +283,7 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
     whole = code.mul(code.div("%terms", most), most)
     limits = (("olt", kernel.low), ("ogt", kernel.high))
     totals = [code.slot(f"<{lanes} x i32>") for lanes in (most, 1)]
+    zeros = [code.slot(f"<{lanes} x float>") for lanes in (most, 1)] if kernel.is_fixed else []
     with code.loop(0, "%rows") as row:
         x = code.at("float", "%x", code.mul(row, "%terms"))
         q = code.at(dot.element, "%q", code.mul(row, "%step"))
@@ -291,23 +292,45 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
             bits = code.let(f"bitcast i32 {largest_of(code, x, whole, most)} to float")
             bottom = code.let(f"fadd float {bits}, {float_text(kernel.epsilon)}")
             scale = code.let(f"fdiv float {float_text(kernel.high)}, {bottom}")
-        code.store("float", scale, "%s", row)
-        for total, lanes, start, stop in ((totals[0], most, 0, whole), (totals[1], 1, whole, "%terms")):
+            code.store("float", scale, "%s", row)
+        for part, (total, lanes, start, stop) in enumerate(
+            ((totals[0], most, 0, whole), (totals[1], 1, whole, "%terms"))
+        ):
             integers, floats, kind = (f"<{lanes} x {each}>" for each in ("i32", "float", dot.element))
             code.line(f"store {integers} zeroinitializer, ptr {total}")
+            if kernel.is_fixed:
+                code.line(f"store {floats} zeroinitializer, ptr {zeros[part]}")
             wide = code.broadcast(lanes, "float", scale)
             with code.loop(start, stop, lanes) as term:
-                found = rounded(code, lanes, code.load_vector(floats, "float", x, term), wide, limits)
+                values = code.load_vector(floats, "float", x, term)
+                if kernel.is_fixed:  # 0 times them is 0, and NaN for NaN and infinities
+                    zero = code.let(f"fmul {floats} {values}, zeroinitializer")
+                    before = code.let(f"load {floats}, ptr {zeros[part]}")
+                    code.line(f"store {floats} {code.let(f'fadd {floats} {before}, {zero}')}, ptr {zeros[part]}")
+                found = rounded(code, lanes, values, wide, limits)
                 narrow = code.let(f"trunc {integers} {found} to {kind}")
                 code.store_vector(kind, dot.element, narrow, q, term)
                 if dot.is_unsigned:
                     before = code.let(f"load {integers}, ptr {total}")
                     code.line(f"store {integers} {code.let(f'add {integers} {before}, {found}')}, ptr {total}")
+        if kernel.is_fixed:
+            code.store("float", _scale_or_nan(code, scale, zeros, most), "%s", row)
         with code.loop("%terms", code.round_up("%terms", dot.granule)) as term:
             code.store(dot.element, 0, q, term)
         total = code.let(f"add i32 {total_of(code, totals[0], most)}, {total_of(code, totals[1], 1)}")
         code.store("i32", code.let(f"mul i32 {total}, 128"), "%offsets", row)
     return code.text()
+
+
+def _scale_or_nan(code: Builder, scale: str, zeros: list[str], lanes: int) -> str:
+    """Print the scale of a row; NaN where one of the sums of its elements times 0 is."""
+    for slot, count in zip(zeros, (lanes, 1), strict=True):
+        bits = code.let(f"load <{count} x i32>, ptr {slot}")
+        bits = code.let(f"and <{count} x i32> {bits}, {code.broadcast(count, 'i32', '2147483647')}")
+        most = code.let(f"call i32 @llvm.vector.reduce.smax.v{count}i32(<{count} x i32> {bits})")
+        is_finite = code.let(f"icmp eq i32 {most}, 0")
+        scale = code.let(f"select i1 {is_finite}, float {scale}, float 0x7FF8000000000000")
+    return scale
 
 
 def lanes_of(dot: DotProduct) -> int:

@@ -87,16 +87,18 @@ class QuantizedMatMul(Op):
         return result.astype(x.dtype)
 
     def rounded(self, xp: Any, x: Any, scale: Any = None) -> tuple[Any, Any]:
-        """Return rows as whole numbers, in `x`'s dtype, and their scales."""
+        """Return rows as whole numbers, in `x`'s dtype, and their scales: NaN, or 0, for those that are not finite."""
         if scale is None:
             largest = xp.zeros((len(x), 1), x.dtype)
             if x.shape[-1]:
                 largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
-            scale = x.dtype.type(self.high) / (largest + x.dtype.type(self.epsilon))
+            scale = scales = x.dtype.type(self.high) / (largest + x.dtype.type(self.epsilon))
         else:
             scale = scale.astype(x.dtype)
+            is_finite = xp.all(xp.isfinite(x), axis=-1, keepdims=True)
+            scales = xp.where(is_finite, scale, x.dtype.type(np.nan))
         rounded = xp.clip(xp.rint(x * scale), self.low, self.high)
-        return xp.where(xp.isnan(rounded), x.dtype.type(0), rounded), scale
+        return xp.where(xp.isnan(rounded), x.dtype.type(0), rounded), scales
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         """Return the gradient: rounding passes cotangents on; weights are frozen."""
