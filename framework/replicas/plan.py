@@ -67,11 +67,13 @@ class ReplicaPlan(StepTracer):
             )
         # Asynchronously each gradient is a set of its own.
         self.in_order = strategy.deterministic or not strategy.sync
+        # Each has a name of its own: clients number equal ones in the order in which they use them, and a worker does not
+        # use those of a ps task that has no values.
         self.gradients: list[ReplicaGradients] = []
         for number, task in enumerate(strategy.ps):
             with device(task):
                 parts = [entry.part for entry in self.entries if entry.place == number]
-                self.gradients.append(ReplicaGradients(parts, "gradients", self.in_order))
+                self.gradients.append(ReplicaGradients(parts, f"gradients_{number}", self.in_order))
 
         self.axes = self.find_axes(batch)
         self.draws_by_row = bool(self.axes and self.keys)
