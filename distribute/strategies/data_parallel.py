@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ...engine.objects.arguments import listed
 from ...engine.ops import collectives
 from ..cluster import ClusterSpec
 from ..collectives.group import ProcessGroup
@@ -117,11 +118,16 @@ class DataParallel(Strategy):
 
         Raises:
             TypeError: it is not a mesh.
+            ValueError: the devices are a string.
             ValueError: in a cluster there are others than one device for each worker.
         """
         if device_mesh is None and devices is None:
             return None
-        given = DeviceMesh([len(devices)], [BATCH], devices) if device_mesh is None else device_mesh
+        if device_mesh is None:
+            names = listed("DataParallel", "devices", devices, "a list of names")
+            given = DeviceMesh([len(names)], [BATCH], names)
+        else:
+            given = device_mesh
         if not isinstance(given, DeviceMesh):
             raise TypeError(f"DataParallel: device_mesh must be a DeviceMesh; got {given!r} of {type(given).__name__}.")
         if len(given.shape) > 1:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...engine.graph.device import DeviceName
+from ...engine.objects.arguments import listed
 from .spread import tasks_of
 from .strategy import Strategy
 
@@ -69,7 +70,8 @@ class Pipeline(Strategy):
     ) -> None:
         self.stages: int | list[list[Any]] = _checked_stages(stages)
         self.microbatches = _count("microbatches", microbatches)
-        self.devices = None if devices is None else [str(DeviceName.parse(name)) for name in devices]
+        given = None if devices is None else listed("Pipeline", "devices", devices, "a list of names")
+        self.devices = None if given is None else [str(DeviceName.parse(name)) for name in given]
         if self.devices is not None and len(self.devices) != self.num_stages:
             raise ValueError(
                 f"Pipeline: devices names {len(self.devices)} devices for {self.num_stages} stages. Give one for each "

@@ -146,6 +146,10 @@ def test_layouts_of_data_parallel_spread_rows_alone() -> None:
     assert found == ["cpu:0", "cpu:1"]
     with pytest.raises(TypeError, match="must be a DeviceMesh"):
         DataParallel("cpu:0")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="devices must be a list of names"):
+        DataParallel(devices="cpu:0")
+    with pytest.raises(ValueError, match="devices must be a list of names"):
+        ab.distribute.Pipeline(5, 2, devices="cpu:0")
 
 
 # --- replicas on devices of one process -----------------------------------------------------------------------------

@@ -297,6 +297,8 @@ def test_what_can_not_be_cut() -> None:
         FixedShardsPartitioner(0)
     with pytest.raises(ValueError, match="an initializer needs a shape"):
         ShardedVariable(ab.initializers.Zeros())
+    with pytest.raises(TypeError, match="'table': devices='/job:ps/task:0' is a string; give a list of names"):
+        ShardedVariable([[1.0], [2.0]], None, "/job:ps/task:0", "table")
     with pytest.raises(ValueError, match=r"has shape \[2,2\]; a value of shape \[3,2\] can.t be assigned"):
         ShardedVariable([[1.0, 2.0]] * 2).assign(np.zeros((3, 2)))
 

@@ -140,6 +140,7 @@ class ShardedVariable(Readable):
 
     Raises:
         ValueError: the value has no rows, or the partitioner cuts something else than rows.
+        TypeError: `devices` is a string.
 
     Source: TensorFlow's ``tf.distribute.experimental.partitioners`` and ``ShardedVariable``.
 
@@ -179,6 +180,8 @@ class ShardedVariable(Readable):
             raise ValueError(f"ShardedVariable {name!r}: a scalar has no rows to cut; use Variable.")
         chosen = FixedShardsPartitioner(2) if partitioner is None else partitioner
         rows = rows_of_shards(whole.shape[0], shards_along_rows(chosen, whole.shape, whole.dtype))
+        if isinstance(devices, str):
+            raise TypeError(f"ShardedVariable {name!r}: devices={devices!r} is a string; give a list of names.")
         places = list(_places.find()) if devices is None else list(devices)
 
         def make(number: int, held: Rows) -> Variable:
