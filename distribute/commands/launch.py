@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how often, within an hour, tasks that fail are started again",
     )
-    parser.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="with --rdzv: how many hosts take part")
+    parser.add_argument("--nnodes", metavar="MIN:MAX", help="with --rdzv: how many hosts take part")
     parser.add_argument("--rdzv", metavar="HOST:PORT", help="the rendezvous of all launchers, on the first host")
     parser.add_argument(
         "--k8s", action="store_true", help="print a JobSet of Kubernetes that does it, and start nothing"
@@ -83,10 +83,13 @@ def run(options: argparse.Namespace) -> int:
     if options.ray:
         return _run_on_ray(options, script)
     if options.rdzv:
+        if options.nnodes is None:
+            print("anabranch launch: --rdzv needs --nnodes, how many hosts take part: 4, or 1:4.", file=sys.stderr)
+            return 2
         from .hosts import run_on_hosts  # has imports that a launch on one host needs not
 
         return run_on_hosts(options.workers, options.ps, script, options.nnodes, options.rdzv, options.max_restarts)
-    if options.nnodes != "1":
+    if options.nnodes not in (None, "1"):
         print("anabranch launch: --nnodes needs --rdzv, the rendezvous of the hosts.", file=sys.stderr)
         return 2
     try:

@@ -147,6 +147,8 @@ def test_numbers_of_hosts_that_can_not_be(text: str, capsys: pytest.CaptureFixtu
     assert main(["launch", "--nnodes", text, "--rdzv", "localhost:1", str(script)]) == 2
     assert main(["launch", "--nnodes", "2", str(script)]) == 2
     assert "--nnodes needs --rdzv" in capsys.readouterr().err
+    assert main(["launch", "--rdzv", "localhost:1", str(script)]) == 2, "each host would train by itself"
+    assert "--rdzv needs --nnodes" in capsys.readouterr().err
 
 
 def test_strangers_are_not_heard() -> None:
@@ -272,7 +274,7 @@ def test_a_server_that_is_no_launcher(capsys: pytest.CaptureFixture[str], tmp_pa
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     thread = answering(listener, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-    assert main(["launch", "--rdzv", address, str(tmp_path / "script.py")]) == 1
+    assert main(["launch", "--nnodes", "1", "--rdzv", address, str(tmp_path / "script.py")]) == 1
     thread.join(PATIENCE)
     assert capsys.readouterr().err.startswith(f"anabranch launch: who answers at {address} is no launcher: ")
 
