@@ -15,12 +15,13 @@ from ..engine.graph.device import DeviceName
 _JOB = re.compile(r"[A-Za-z][\w.-]*")
 
 
-class ClusterSpec(Mapping[str, "list[str]"]):
+class ClusterSpec(Mapping[str, "list[str] | dict[int, str]"]):
     """The tasks of a cluster: for each job the addresses of its tasks, in order.
 
     Args:
         jobs: a mapping from a job's name to addresses ``"host:port"``; in place of a list there may be a mapping from
-            task numbers to addresses. Another `ClusterSpec` is copied.
+            task numbers to addresses. Numbers may be missing there: then the job's addresses are such a mapping here,
+            too, as in TensorFlow. Another `ClusterSpec` is copied.
 
     Raises:
         ValueError: a name or an address can't be read, or an address occurs twice.
@@ -96,8 +97,9 @@ class ClusterSpec(Mapping[str, "list[str]"]):
             raise ValueError(f"The cluster has no task {task}; it has {', '.join(self.tasks)}.")
         return self._by_name[task]
 
-    def __getitem__(self, job: str) -> list[str]:
-        return list(self._jobs[job].values())
+    def __getitem__(self, job: str) -> list[str] | dict[int, str]:
+        tasks = self._jobs[job]
+        return list(tasks.values()) if [*tasks] == list(range(len(tasks))) else dict(tasks)
 
     def __iter__(self) -> Any:
         return iter(self._jobs)
@@ -106,7 +108,7 @@ class ClusterSpec(Mapping[str, "list[str]"]):
         return len(self._jobs)
 
     def __repr__(self) -> str:
-        return f"ClusterSpec({ {job: list(tasks.values()) for job, tasks in self._jobs.items()} })"
+        return f"ClusterSpec({dict(self)})"
 
 
 _EXAMPLE = """{"ps": ["localhost:2201"], "worker": ["localhost:2203"]}"""

@@ -15,7 +15,7 @@ from anabranch.distribute.token import is_proof, job_token, proof, token_file
 
 def test_a_cluster_is_a_mapping_from_jobs_to_addresses():
     cluster = ClusterSpec({"ps": ["a:1", "b:1"], "worker": {1: "c:1"}})
-    assert dict(cluster) == {"ps": ["a:1", "b:1"], "worker": ["c:1"]}
+    assert dict(cluster) == {"ps": ["a:1", "b:1"], "worker": {1: "c:1"}}
     assert cluster.tasks == ["/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:1"]
     assert cluster.address("/job:worker/task:1") == "c:1"
     assert cluster.task_name("ps", 1) == "/job:ps/task:1"
@@ -26,6 +26,17 @@ def test_a_cluster_goes_through_json():
     again = ClusterSpec.from_json(cluster.as_json())
     assert again.tasks == cluster.tasks
     assert again.address("/job:worker/task:3") == "c:1"
+
+
+def test_tasks_keep_their_numbers():
+    """TensorFlow: "a sparse job"; a copy of the cluster made task 2 task 1."""
+    cluster = ClusterSpec({"ps": {2: "b:1", 0: "a:1"}, "worker": {0: "c:1", 1: "d:1"}})
+    for each in (cluster, ClusterSpec(cluster), ClusterSpec(dict(cluster))):
+        assert each.tasks == ["/job:ps/task:0", "/job:ps/task:2", "/job:worker/task:0", "/job:worker/task:1"]
+        assert each["ps"] == {0: "a:1", 2: "b:1"}
+        assert each["worker"] == ["c:1", "d:1"]
+        assert repr(each) == "ClusterSpec({'ps': {0: 'a:1', 2: 'b:1'}, 'worker': ['c:1', 'd:1']})"
+    assert cluster != ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1", "d:1"]})
 
 
 @pytest.mark.parametrize(
