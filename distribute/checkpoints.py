@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -83,22 +85,41 @@ class CheckpointManager:
         consistent: bool = True,
         session: Any = None,
     ) -> None:
-        if max_to_keep is not None and max_to_keep < 1:
-            raise ValueError(f"CheckpointManager: max_to_keep={max_to_keep} must be at least 1, or None for all.")
-        if save_interval_steps < 1:
-            raise ValueError(f"CheckpointManager: save_interval_steps={save_interval_steps} must be at least 1.")
+        if max_to_keep is not None and not _is_count(max_to_keep):
+            raise ValueError(
+                f"CheckpointManager: max_to_keep={max_to_keep} must be at least 1, a whole number, or None for all."
+            )
+        if not _is_count(save_interval_steps):
+            raise ValueError(
+                f"CheckpointManager: save_interval_steps={save_interval_steps} must be at least 1, a whole number."
+            )
+        hours, seconds = keep_checkpoint_every_n_hours, save_interval_seconds
+        if hours is not None and not hours > 0:
+            raise ValueError(
+                f"CheckpointManager: keep_checkpoint_every_n_hours={hours} must be above 0, or None to keep no more."
+            )
+        if seconds is not None and not seconds >= 0:
+            raise ValueError(f"CheckpointManager: save_interval_seconds={seconds} must be at least 0, or None.")
+        if best_by is not None and not callable(best_by):
+            raise TypeError(
+                "CheckpointManager: best_by must be a function of a checkpoint's metrics, such as "
+                f"lambda metrics: -metrics['loss']; got {best_by!r}."
+            )
+        if isinstance(items, (Sequence, Mapping)) and not items:
+            raise ValueError("CheckpointManager: items is empty. Give a model, or the variables to save.")
         self._root = folder_of(directory)
         self.directory = self._root.path if type(self._root) is Folder else str(self._root)
         self.max_to_keep = max_to_keep
-        self._hours = keep_checkpoint_every_n_hours
+        self._hours = hours
         self._interval_steps = save_interval_steps
-        self._interval_seconds = save_interval_seconds
+        self._interval_seconds = seconds
         self._best_by = best_by
         self._items = items
         self._session = session
         self._pool = ThreadPoolExecutor(1, "anabranch saves") if save_async else None
         self._consistent = consistent
         self._writing: Future[None] | None = None
+        self._is_closed = False
         self._saved_at = 0.0
         self._programs: dict[str, tuple[Any, ...]] = {}
         self._kept: dict[str, np.ndarray[Any, Any]] = {}  # copies of this process
@@ -112,7 +133,7 @@ class CheckpointManager:
         """Save a checkpoint, if one is due.
 
         Args:
-            step: its number; nothing is saved unless it is larger than that of all other checkpoints.
+            step: its number, 0 or more; nothing is saved unless it is larger than that of all other checkpoints.
             metrics: numbers by name, which the manifest keeps, and by which `best_by` judges.
 
         Returns:
@@ -121,7 +142,13 @@ class CheckpointManager:
         Raises:
             OSError: this checkpoint, or the one before it that a thread has written, could not be written. A step of
                 the manager's session raises it, too, if that comes before the next `save`.
+            TypeError: the step is no whole number.
+            ValueError: the step is negative, or metrics are missing by which `best_by` judges.
+            RuntimeError: the manager is closed.
         """
+        step = _checked_step(step)
+        if self._is_closed:
+            raise RuntimeError(f"CheckpointManager.save({step}): the manager is closed. Save before, or make another one.")
         if self._writing is not None and self._writing.done():
             self.wait_until_finished()  # what went wrong is raised, also where nothing is due
         if not self._is_due(step):
@@ -130,7 +157,7 @@ class CheckpointManager:
             raise ValueError(f"CheckpointManager.save({step}): best_by judges by metrics; give metrics=.")
         self._saved_at = time.time()
         noted = {name: float(value) for name, value in (metrics or {}).items()}
-        more = {"step": int(step), "time": self._saved_at, "metrics": noted}
+        more = {"step": step, "time": self._saved_at, "metrics": noted}
         folder = self._folder(step)
         write = self._writes(folder, more) if self._session is None else self._writes_on_tasks(folder, more)
         if self._pool is None:
@@ -190,6 +217,7 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Wait for what is being saved, end the thread that saves, and give up the memory of copies."""
+        self._is_closed = True
         try:
             self.wait_until_finished()
         finally:
@@ -367,6 +395,28 @@ class CheckpointManager:
 
     def _graph(self) -> Graph:
         return self._session.graph
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and value >= 1
+
+
+def _checked_step(step: Any) -> int:
+    """Return the number of a step as an int; a variable or a tensor may hold it.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is negative.
+    """
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(
+            f"CheckpointManager.save({step!r}): step must be a whole number; got a {type(step).__name__}."
+        ) from None
+    if number < 0:
+        raise ValueError(f"CheckpointManager.save({number}): step must be 0 or more.")
+    return number
 
 
 def _text(name: str) -> Any:

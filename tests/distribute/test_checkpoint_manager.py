@@ -211,12 +211,37 @@ def test_a_manager_may_be_closed_after_its_session(running: Running, tmp_path: P
         ({"a": 1.0}, {}, "item 'a' is no variable but a float"),
         (3, {}, "a model or variables; got int"),
         ({}, {"max_to_keep": 0}, "max_to_keep=0 must be at least 1"),
+        ({}, {"max_to_keep": 2.5}, "max_to_keep=2.5 must be at least 1, a whole number"),
         ({}, {"save_interval_steps": 0}, "save_interval_steps=0 must be at least 1"),
+        ({}, {"save_interval_steps": 1.5}, "save_interval_steps=1.5 must be at least 1, a whole number"),
+        ({}, {"save_interval_seconds": -1}, "save_interval_seconds=-1 must be at least 0, or None"),
+        ({}, {"keep_checkpoint_every_n_hours": -1}, "keep_checkpoint_every_n_hours=-1 must be above 0, or None"),
+        ({}, {"best_by": "loss"}, r"best_by must be a function .* such as lambda metrics: .*; got 'loss'"),
+        ({}, {}, "items is empty"),
+        ([], {}, "items is empty"),
     ],
 )
 def test_managers_that_can_not_be(tmp_path: Path, items: Any, options: Any, match: str) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
         CheckpointManager(tmp_path, items, **options)
+
+
+@pytest.mark.parametrize("save_async", [True, False])
+def test_steps_that_can_not_be(v: ab.Variable, tmp_path: Path, save_async: bool) -> None:
+    manager = CheckpointManager(tmp_path, [v], save_async=save_async)
+    for step in (1.5, "x", None):
+        with pytest.raises(TypeError, match=rf"save\({step!r}\): step must be a whole number; got a "):
+            manager.save(step)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"save\(-1\): step must be 0 or more"):
+        manager.save(-1)
+    assert list(tmp_path.iterdir()) == []
+    for step in (np.int64(1), ab.Variable(2)):
+        assert manager.save(step)  # type: ignore[arg-type]
+    assert manager.all_steps() == [1, 2]
+    manager.close()
+    with pytest.raises(RuntimeError, match=r"save\(3\): the manager is closed"):
+        manager.save(3)
+    assert (manager.all_steps(), manager.restore()) == ([1, 2], 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
