@@ -30,6 +30,9 @@ class DataParallel(Strategy):
     Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When a
     worker is lost, training ends in all others with an error that names it.
 
+    On several devices of one process `shard` and `gradient_dtype` are refused in `compile`: one copy of the variables,
+    and of what the optimizer keeps, is for all replicas.
+
     Args:
         device_mesh: devices of this process, a replica on each; of several axes the first counts. By default, if no
             cluster is found, all of `ab.distribution.list_devices()`. In a cluster each worker is one replica.
@@ -177,6 +180,9 @@ class DataParallel(Strategy):
     @property
     def is_distributed(self) -> bool:
         return self.group is not None
+
+    def note_steps(self, count: int) -> None:
+        self.steps += count
 
     def statistics(self) -> dict[str, Any]:
         """Count what was done.

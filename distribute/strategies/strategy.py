@@ -91,6 +91,9 @@ class Strategy:
         """Test whether rows may be handed out again, so that they have to be found by number."""
         return False
 
+    def note_steps(self, count: int) -> None:
+        """Count training steps that were made in this process alone, where `statistics` has their number."""
+
     @contextlib.contextmanager
     def scope(self) -> Generator[Self]:
         """Make a block: models compiled inside are trained under this strategy."""

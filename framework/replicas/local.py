@@ -37,6 +37,18 @@ class LocalSteps(CutSteps):
         self._axes: dict[StepTracer, Axes] = {}
         super().__init__(model, strategy)
 
+    def check(self) -> None:
+        super().check()
+        asked = {name: getattr(self.strategy, name, None) for name in ("shard", "gradient_dtype")}
+        for name, value in asked.items():
+            if value is not None:
+                raise ValueError(
+                    f"DataParallel({name}={value!r}) is for the workers of a cluster; here are replicas on "
+                    f"{len(self.strategy.devices)} devices of one process, which share one copy of the optimizer's "
+                    f"variables and send no gradients to other processes. Leave {name} out, or start workers with "
+                    "`python -m anabranch launch -n 2 --ps 0 script.py`."
+                )
+
     def placed(self) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -171,6 +171,10 @@ class Trainer(PassMethods):
             check_compiled(self, strategy)
         return None
 
+    def _note_steps(self, count: int) -> None:
+        if self.distribute_strategy is not None:
+            self.distribute_strategy.note_steps(count)
+
     def _prepare(self, what: str) -> None:
         """Check that the model is compiled; drop training steps that were built for other trainable layers."""
         if not self.compiled:
@@ -330,7 +334,9 @@ class Trainer(PassMethods):
                 run.enter_epoch()
                 title = f"Epoch {epoch + 1}/{epochs.stop}"
                 progress = make_progress(shown, title, data.steps, partial(self._logs, "train"))
+                before = data.done_before
                 done = self._run_steps("train", data, hooks, progress)
+                self._note_steps(done - before)
                 logs = self._logs("train") if done else {}
                 logs = dict(sorted({**logs, **validate(epoch, hooks)}.items()))
                 progress.close(done, logs)
@@ -489,6 +495,8 @@ class Trainer(PassMethods):
             return logs if return_dict else self._in_order(logs)
         self.reset_metrics()
         self._latest[mode] = (batch.layout.key, self._steps[mode].run(batch))
+        if mode == "train":
+            self._note_steps(1)
         logs = self._logs(mode)
         return logs if return_dict else self._in_order(logs)
 

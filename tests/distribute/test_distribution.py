@@ -199,6 +199,30 @@ def test_what_parts_of_a_batch_would_change_is_refused() -> None:
         ab.Sequential([layers.GRU(2, stateful=True)]).compile("sgd", "mse")
 
 
+@pytest.mark.parametrize("options", [{"shard": "optimizer"}, {"gradient_dtype": "bfloat16"}])
+def test_options_for_workers_are_refused_on_devices_of_one_process(options: Any) -> None:
+    ab.config.set_devices(cpu=2)
+    ((name, value),) = options.items()
+    match = rf"DataParallel\({name}='{value}'\) is for the workers of a cluster; here are replicas on 2 devices"
+    with DataParallel(**options).scope():
+        model = ab.Sequential([ab.Input((4,)), layers.Dense(1)])
+        with pytest.raises(ValueError, match=match):
+            model.compile("adam", "mse")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("together", [1, 2])
+def test_steps_of_one_process_are_counted(devices: int, together: int) -> None:
+    ab.config.set_devices(cpu=devices)
+    strategy = DataParallel()
+    with strategy.scope():
+        model = ab.Sequential([ab.Input((4,)), layers.Dense(3)])
+        model.compile("sgd", "mse", steps_per_execution=together)
+    model.fit(X, Y, batch_size=4, epochs=2, verbose=0)
+    model.train_on_batch(X, Y)
+    assert strategy.statistics()["step"] == 7
+
+
 def test_a_replica_may_be_a_pipeline() -> None:
     """In a process alone it is that pipeline; of workers see test_replicas."""
     strategy = DataParallel(of=ab.distribute.Pipeline(2, microbatches=2))
