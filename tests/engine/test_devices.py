@@ -514,7 +514,7 @@ def test_ops_at_once_on_a_gpu_that_is_declared_and_missing_are_the_same_error(
         for cupy, match in ((None, "gpu:0 needs cupy"), (FakeCupy(count=0), "gpu:0 was declared, but this machine")):
             monkeypatch.setitem(sys.modules, "cupy", cupy)
             with ab.device(name), pytest.raises(GpuUnavailableError, match=match):
-                value + 1
+                _ = value + 1
             with ab.device("cpu:0"):
                 assert (value + 1).numpy().tolist() == [2, 2]
             with ab.device(name):  # what is only made there needs no GPU yet

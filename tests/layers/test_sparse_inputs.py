@@ -14,6 +14,8 @@ from anabranch import layers, ops
 TENSOR = ops.SparseTensor([[0, 0]], [1.0], (2, 3))
 MATRIX: Any = pytest.importorskip("scipy.sparse").csr_matrix(np.eye(3, dtype="float32"))
 
+NO_NUMBER: Any = object()
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "convert_to_tensor": ops.convert_to_tensor,
     "constant": ab.constant,
@@ -36,7 +38,7 @@ def test_nested_data_that_is_not_sparse_is_refused_as_before() -> None:
     with pytest.raises(TypeError, match="its rows differ in length"):
         ops.convert_to_tensor([[1.0], [1.0, 2.0]])
     with pytest.raises(TypeError, match="its elements are no numbers"):
-        ops.convert_to_tensor(object())
+        ops.convert_to_tensor(NO_NUMBER)
 
 
 @pytest.mark.parametrize("is_built", [False, True])
