@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import re
 import socket
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import fields
 from typing import Self, TypeVar
 
 from ...distribute.inference import Backends
@@ -98,6 +100,8 @@ class Server:
         for name, port in (("rest_port", rest_port), ("grpc_port", grpc_port)):
             if not 0 <= port <= _LAST_PORT:
                 raise ValueError(f"Server: {name} must be from 0 to {_LAST_PORT}; got {port}.")
+        if not 0 <= poll_seconds < math.inf:
+            raise ValueError(f"Server: poll_seconds must be a number of seconds from 0 (never) on; got {poll_seconds}.")
         self._ports = rest_port, grpc_port
         self._poll_seconds = poll_seconds
         self._may_manage = may_manage
@@ -154,12 +158,18 @@ class Server:
     def configure(self, config: str | os.PathLike[str] | Mapping[str, object]) -> None:
         """Serve what another configuration says; models, versions, labels and batching change, the limits do not.
 
+        Limits that differ from those of the running server are reported in the log.
+
         Raises:
             ValueError: it can't be read, or has no meaning. Nothing changes then.
             ServableError: a new model has no version that can be loaded. Nothing changes then.
         """
         found = _config(None, config, None)
         self.on_loop(lambda: self._running().configure(found.models))
+        for limit in [field.name for field in fields(ServerConfig) if field.name != "models"]:
+            old, new = getattr(self._config, limit), getattr(found, limit)
+            if old != new:
+                _log.warning("limits.%s stays %s, not %s: limits change when the server starts again", limit, old, new)
 
     def refresh(self) -> None:
         """Look for new versions now, and come back when they are loaded."""
@@ -308,6 +318,8 @@ def _config(
     if config is not None:
         return parse_config(config) if isinstance(config, Mapping) else read_config(config)
     assert models is not None
+    if not models:
+        raise ValueError("A server takes at least one model, as {name: path}; got none.")
     by_model = _by_model(batching, models)
     return ServerConfig({name: ModelConfig(os.fspath(path), batching=by_model[name]) for name, path in models.items()})
 

@@ -155,6 +155,14 @@ def test_what_is_no_port_is_refused(option: str, port: str, capsys: pytest.Captu
             ab.serving.Server({"m": "m"}, **given)
 
 
+def test_what_is_no_number_of_seconds_or_no_model_is_refused() -> None:
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=rf"poll_seconds must be a number of seconds from 0 .* got {seconds}"):
+            ab.serving.Server({"m": "m"}, poll_seconds=seconds)
+    with pytest.raises(ValueError, match=r"at least one model, as \{name: path\}; got none"):
+        ab.serving.Server({})
+
+
 def test_requests_under_way_end(start: Callable[..., Any], models: Path, tmp_path: Path) -> None:
     path = tmp_path / "serve.json"  # they take a second, or a minute where other work has the processor
     limits = {"drain_seconds": 600}

@@ -292,6 +292,17 @@ def test_a_configuration_is_json_or_toml_and_a_wrong_one_changes_nothing(tmp_pat
         assert (server.models, answer(server)) == (["m"], 2.0)
 
 
+def test_limits_that_a_configuration_would_change_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    export(tmp_path, 2.0)
+    config = {"models": {"m": {"path": str(tmp_path)}}, "limits": {"max_rows": 100, "drain_seconds": 3}}
+    with ab.serving.Server(config=config, poll_seconds=0) as server:
+        server.configure(config)
+        assert "limits." not in caplog.text
+        server.configure({**config, "limits": {"max_rows": 1, "drain_seconds": 3}})
+        assert "limits.max_rows stays 100, not 1: limits change when the server starts again" in caplog.text
+        assert "drain_seconds" not in caplog.text
+
+
 def test_labels_move_only_to_versions_that_are_loaded(tmp_path: Path) -> None:
     export(tmp_path, 1.0)
 
