@@ -38,7 +38,7 @@ class CapturedValues:
         self._found[id(value)] = weakref.ref(value), (lambda: symbol) if self._keeps else weakref.ref(symbol)
 
     def forget(self, value: Value) -> None:
-        """Leave the value to be captured anew."""
+        """Leave the value to be captured again."""
         self._found.pop(id(value), None)
 
     def forget_gone(self) -> None:
