@@ -95,6 +95,22 @@ def tokens_and_mask(inputs: Tensors) -> tuple[Any, Any]:
     return inputs["tokens"], inputs.get("mask")
 
 
+def check_length(tokens: Any, most: int, setting: str) -> None:
+    """Raise a `ValueError` where sequences are known to be longer than a model's table of positions.
+
+    Args:
+        tokens: ints (batch, length).
+        most: how many positions there are.
+        setting: the name of that in the config.
+    """
+    shape = ops.convert_to_tensor(tokens).shape
+    length = None if shape is None else shape[1]
+    if length is not None and length > most:
+        raise ValueError(
+            f"The model got sequences of {length} tokens; it has positions for at most {most} ({setting}). Cut them."
+        )
+
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: ops.gelu(x, approximate=False),
     "gelu_new": lambda x: ops.gelu(x, approximate=True),

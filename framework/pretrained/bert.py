@@ -13,7 +13,7 @@ from ...layers.attention.positions import ReversibleEmbedding
 from ...layers.core.dense import Dense
 from ...layers.core.embedding import Embedding
 from ...layers.normalization.batch_and_layer import LayerNormalization
-from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
+from .base import Config, PretrainedModel, activation, check_length, refuse, required, tokens_and_mask
 from .encoder import EncoderBlock
 from .names import Name, linear, normalisation
 
@@ -56,6 +56,7 @@ class _Bert(PretrainedModel):
     def encode(self, inputs: Tensors) -> Tensor:
         """Return the last hidden states, (batch, steps, features)."""
         tokens, mask = tokens_and_mask(inputs)
+        check_length(tokens, self.config.get("max_position_embeddings", 512), "max_position_embeddings")
         places = ops.arange(ops.shape(tokens)[1], dtype="int32")
         x = self.norm(self.tokens(tokens) + self.positions(places) + self.types(ops.zeros_like(places)))
         for block in self.blocks:

@@ -99,6 +99,7 @@ def load(folder: str | os.PathLike[str], *, dtype: str = "float32", quantize: st
     """
     path = Path(folder)
     config = _read_config(path)
+    _check_no_pickle(path)
     arrays = open_arrays(path / _FILE)
     try:
         with _budget(arrays):
@@ -152,6 +153,16 @@ def save(model: PretrainedModel, folder: str | os.PathLike[str], *, max_shard_si
     write_arrays(path / _FILE, arrays, {"format": "pt"}, max_shard_size)
     with atomic_write(path / "config.json") as stream:
         stream.write((json.dumps(model.config, indent=2) + "\n").encode("utf-8"))
+
+
+def _check_no_pickle(folder: Path) -> None:
+    """Raise a `FileNotFoundError` where a folder has its weights in PyTorch's files only."""
+    pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
+    if pickles and not any((folder / name).exists() for name in (_FILE, f"{_FILE}.index.json")):
+        raise FileNotFoundError(
+            f"{str(folder)!r} has its weights in {pickles[0]!r}, a pickle, which is not read; expected {_FILE!r}. With "
+            "transformers, model.save_pretrained(folder) writes it."
+        )
 
 
 def _stored_values(model: PretrainedModel) -> dict[int, Array]:

@@ -14,7 +14,7 @@ from ...layers.core.embedding import Embedding
 from ...layers.core.layer import Layer
 from ...layers.normalization.batch_and_layer import LayerNormalization
 from .attention import SelfAttention
-from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
+from .base import Config, PretrainedModel, activation, check_length, refuse, required, tokens_and_mask
 from .names import Name, linear, normalisation
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class GPT2LMHeadModel(PretrainedModel):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the vectors of tokens and of their places."""
+        check_length(tokens, self.config["n_positions"], "n_positions")
         return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
 
     def get_quantization_layer_structure(self, mode: str) -> dict[str, Sequence[Callable[..., object]]]:

@@ -277,6 +277,9 @@ def test_other_refusals(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(SMALL), encoding="utf-8")
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
         pretrained.load(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
+    with pytest.raises(FileNotFoundError, match=r"'pytorch_model\.bin', a pickle, which is not read; expected"):
+        pretrained.load(tmp_path)
     folder = tmp_path / "llama"
     shutil.copytree(GOLDEN / "llama", folder)
     config = json.loads((folder / "config.json").read_text())
@@ -292,6 +295,12 @@ def test_other_refusals(tmp_path: Path):
         pretrained.decoder(pretrained.load(GOLDEN / "bert"), end_token=0, max_length=4)
     with pytest.raises(ValueError, match="exceeds the 8 positions"):
         pretrained.decoder(pretrained.build(SMALL), end_token=0, max_length=9)
+    with pytest.raises(ValueError, match=r"9 tokens; it has positions for at most 8 \(n_positions\)"):
+        pretrained.build(SMALL)(np.ones((1, 9), "int32"))
+    bert = pretrained.load(GOLDEN / "bert")
+    most = bert.config["max_position_embeddings"]
+    with pytest.raises(ValueError, match=rf"at most {most} \(max_position_embeddings\)"):
+        bert(np.ones((1, most + 1), "int32"))
     with pytest.raises(ValueError, match="a dict of 'tokens' and 'mask'"):
         pretrained.build(SMALL)({"tokens": np.array([[1]]), "masks": np.array([[True]])})
 
