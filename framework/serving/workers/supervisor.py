@@ -147,7 +147,7 @@ class Supervisor:
         self._kill()
 
     async def _watch(self) -> None:
-        """Kill processes that have given no sign for long, such as stopped ones; `_follow` sees to the rest.
+        """End processes that have given no sign for long, such as stopped ones; `_follow` replaces them.
 
         Signs that were missed are counted, rather than seconds: after a time in which this process did not run, either,
         the others are heard before they are judged.
