@@ -81,6 +81,10 @@ class InferenceBackend(Protocol):
         """Test whether all models can be asked."""
         ...
 
+    def is_model(self, model: str) -> bool:
+        """Test whether there is a model of this name, be it loaded or not."""
+        ...
+
     def is_model_ready(self, model: str, version: str) -> bool:
         """Test whether a model can be asked; False also where there is none."""
         ...

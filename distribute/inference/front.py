@@ -18,6 +18,7 @@ from .messages import SERVICE, Method, methods_of
 from .open_inference import OpenInference
 from .standard import HEALTH, Health, Reflection
 from .tensorflow import MODELS, PREDICTION, ModelService, PredictionService
+from .time_limit import time_limit
 
 _log = logging.getLogger("anabranch.serving")
 _CODES = {
@@ -34,7 +35,13 @@ _CODES = {
 
 
 async def start_front(
-    backends: Backends, host: str, port: int, max_message_bytes: int, credentials: Any = None, shares_port: bool = False
+    backends: Backends,
+    host: str,
+    port: int,
+    max_message_bytes: int,
+    credentials: Any = None,
+    shares_port: bool = False,
+    request_seconds: float | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Start to serve on the running event loop; return the server and its port.
 
@@ -44,6 +51,7 @@ async def start_front(
         max_message_bytes: the largest message that is taken.
         credentials: the result of `server_credentials`, for TLS.
         shares_port: whether other processes listen on the same port.
+        request_seconds: how long an answer may take; None for any time. The deadline of a call may be earlier.
 
     Raises:
         OSError: the port is taken, or the host is not this machine.
@@ -60,7 +68,7 @@ async def start_front(
     ]
     server = grpc.aio.server(options=options)
     services: dict[str, Any] = {
-        SERVICE: OpenInference(backends.inference),
+        SERVICE: OpenInference(backends.inference, request_seconds),
         PREDICTION: PredictionService(backends.prediction, max_message_bytes),
         MODELS: ModelService(backends.prediction),
         HEALTH: Health(backends.inference),
@@ -68,7 +76,7 @@ async def start_front(
     reflection = Reflection(list(services))
     services.update(dict.fromkeys(reflection.services, reflection))
     for name, service in services.items():
-        server.add_generic_rpc_handlers((_handlers(name, service),))
+        server.add_generic_rpc_handlers((_handlers(name, service, request_seconds),))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         bound = (
@@ -96,7 +104,7 @@ def server_credentials(certificate: bytes, key: bytes, client_authorities: bytes
     )
 
 
-def _handlers(name: str, service: Any) -> grpc.GenericRpcHandler:
+def _handlers(name: str, service: Any, request_seconds: float | None) -> grpc.GenericRpcHandler:
     """Return all methods of a service, by those of an object whose names are in snake case."""
     found: dict[str, Any] = {}
     for method in methods_of(name):
@@ -113,7 +121,7 @@ def _handlers(name: str, service: Any) -> grpc.GenericRpcHandler:
             )
         else:
             found[method.name] = grpc.unary_unary_rpc_method_handler(
-                _one_to_one(function, method), response_serializer=write
+                _one_to_one(function, method, request_seconds), response_serializer=write
             )
     return grpc.method_handlers_generic_handler(name, found)
 
@@ -141,13 +149,16 @@ def _authorization(context: grpc.aio.ServicerContext) -> str:
     return ""
 
 
-def _one_to_one(function: Callable[[Any], Awaitable[Any]], method: Method) -> Any:
-    """Return `function` with gRPC's statuses for what it raises."""
+def _one_to_one(function: Callable[[Any], Awaitable[Any]], method: Method, request_seconds: float | None) -> Any:
+    """Return `function` with a time limit, and with gRPC's statuses for what it raises."""
 
     async def answer(data: bytes, context: grpc.aio.ServicerContext) -> Any:
         authorization.set(_authorization(context))
         try:
-            return await function(_read(method, data))
+            if request_seconds is None:
+                return await function(_read(method, data))
+            async with time_limit(request_seconds):
+                return await function(_read(method, data))
         except Exception as error:
             await _failed(context, error)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import Answer, InferenceBackend, InferRequest, RequestError, WireTensor
 from .messages import message_class
+from .time_limit import time_limit
 
 # By datatype, the field of typed contents; others have to come as bytes.
 _CONTENTS = {
@@ -38,10 +39,15 @@ _MOST_AHEAD = 64  # answers of a stream that wait for their client
 
 
 class OpenInference:
-    """The methods of the service, each from its request to its response."""
+    """The methods of the service, each from its request to its response.
 
-    def __init__(self, backend: InferenceBackend) -> None:
-        self._backend = backend
+    Args:
+        backend: answers.
+        request_seconds: how long the answers to one request of a stream may take; None for any time.
+    """
+
+    def __init__(self, backend: InferenceBackend, request_seconds: float | None = None) -> None:
+        self._backend, self._request_seconds = backend, request_seconds
 
     async def server_live(self, request: Any) -> Any:
         return message_class("ServerLiveResponse")(live=True)
@@ -108,7 +114,10 @@ class OpenInference:
     async def _answer(self, request: Any, answers: asyncio.Queue[Any]) -> None:
         made = message_class("ModelStreamInferResponse")
         try:
-            async with aclosing(self._backend.stream(_asked(request))) as found:
+            async with (
+                time_limit(self._request_seconds),
+                aclosing(self._backend.stream(_asked(request))) as found,
+            ):
                 async for answer in found:
                     await answers.put(made(infer_response=_response(request, answer)))
         except Exception as error:

@@ -26,12 +26,14 @@ class Health:
     def _status(self, name: str) -> int | None:
         if not name or ("." in name and _has_service(name)):
             return _SERVING if self._backend.is_ready() else _NOT_SERVING
-        return _SERVING if self._backend.is_model_ready(name, "") else None
+        if self._backend.is_model_ready(name, ""):
+            return _SERVING
+        return _NOT_SERVING if self._backend.is_model(name) else None
 
     async def check(self, request: Any) -> Any:
         status = self._status(request.service)
         if status is None:
-            raise RequestError(404, f"There is no service and no model {request.service!r} that answers.")
+            raise RequestError(404, f"There is no service and no model {request.service!r}.")
         return message_class("grpc.health.v1.HealthCheckResponse")(status=status)
 
     async def watch(self, request: Any) -> AsyncGenerator[Any]:

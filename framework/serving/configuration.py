@@ -86,7 +86,7 @@ class ServerConfig:
         models: by the names under which they are served.
         max_body_bytes: the largest body, and the largest gRPC message, that is taken.
         drain_seconds: how long requests under way may take when the server stops.
-        request_seconds: how long an answer to a request by REST may take; None for any time.
+        request_seconds: how long an answer to a request may take; None for any time.
         read_seconds: how long a request may take to come in.
         max_rows: how many rows a request may have.
         max_loaded_bytes: how many bytes all loaded models may take together; None for any number.

@@ -263,6 +263,7 @@ class Server:
             self._max_body_bytes,
             self._credentials,
             shares_port=member is not None,
+            request_seconds=self._config.request_seconds,
         )
         fronts = (
             TensorFlowRest(catalogue),

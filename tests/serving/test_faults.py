@@ -218,8 +218,31 @@ def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path) -> None:
         assert (reply.status, "within 1 s" in reply.json["error"]) == (504, True)
         assert ask(server.rest_url, "/v2/models/loop/ready").status == 503
         assert not call(server.grpc_address, "ModelReady", name="loop").ready
+        assert call(server.grpc_address, "grpc.health.v1.Health/Check", service="loop").status == 2  # NOT_SERVING
         assert works(server)
         assert ask(server.rest_url, "/v2/health/live").status == 200
+
+
+def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> None:
+    slow_loop(tmp_path)
+    config = {"models": {"loop": {"path": str(tmp_path)}}, "limits": {"request_seconds": 1}}
+    with ab.serving.Server(config=config, poll_seconds=0) as server:
+        while ask(server.rest_url, "/v1/models/loop:predict", {"instances": [3]}).status == 504:
+            pass  # it is being compiled
+        x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [4_000]}}  # some seconds
+        with pytest.raises(grpc.RpcError) as caught:
+            call(server.grpc_address, "ModelInfer", model_name="loop", inputs=[x])
+        error: Any = caught.value
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "no answer within 1 s" in error.details()
+        x = {"dtype": 3, "tensor_shape": {"dim": [{"size": 1}]}, "int_val": [4_000]}
+        with pytest.raises(grpc.RpcError, match=r"no answer within 1 s"):
+            call(
+                server.grpc_address,
+                "tensorflow.serving.PredictionService/Predict",
+                model_spec={"name": "loop"},
+                inputs={"x": x},
+            )
 
 
 def test_an_op_that_raises_fails_one_request_of_a_batch(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_models_are_unloaded_and_loaded(server: Any) -> None:
         assert gone.status == 404
         assert gone.json["error"].endswith("Loaded are 'circle' (version 1).")
         assert ask(url, "/v2/health/ready").status == 200  # others answer
+        assert call(address, "grpc.health.v1.Health/Check", service="dense").status == 2  # NOT_SERVING
         index = ask(url, "/v2/repository/index", {}).json
         assert {"name": "dense", "version": "", "state": "UNAVAILABLE", "reason": "unloaded"} in index
         ready = call(address, "RepositoryIndex", ready=True).models

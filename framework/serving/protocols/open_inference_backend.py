@@ -37,6 +37,9 @@ class OpenInferenceBackend:
     def is_ready(self) -> bool:
         return self._catalogue.is_ready and (self._member is None or self._member.all_ready)
 
+    def is_model(self, model: str) -> bool:
+        return model in self._catalogue.models
+
     def is_model_ready(self, model: str, version: str) -> bool:
         entry = self._catalogue.models.get(model)
         found = None if entry is None else entry.find(version, "")

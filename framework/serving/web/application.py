@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 from ....distribute.inference import RequestError, authorization
+from ....distribute.inference.time_limit import time_limit
 from ..json_text import write_json
 from .compression import accepted, compressed, is_worthwhile, plain
 
@@ -245,13 +246,8 @@ class Application:
         seconds = request.seconds
         if seconds is None:
             return await route.handle(request)
-        try:
-            async with asyncio.timeout(seconds):
-                return await route.handle(request)
-        except TimeoutError:
-            raise RequestError(
-                504, f"There was no answer within {seconds:g} s, which is all the time that the request had."
-            ) from None
+        async with time_limit(seconds):
+            return await route.handle(request)
 
     def _find(self, path: str) -> list[tuple[Route, dict[str, str]]]:
         """Return the routes of a path, and the named parts of it."""
