@@ -173,7 +173,7 @@ class ModelVersions:
         self.failed.pop(number, None)
         settings = self.config.batching
         if isinstance(servable, Decoder):
-            self.loaded[number] = ServedDecoder(self.name, servable, self._metrics, settings)
+            self.loaded[number] = ServedDecoder(self.name, servable, self._metrics, settings, self._limits.patience)
         else:
             self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, *self._limits[:2])
         self._metrics.note_loaded(self.name, number, size)

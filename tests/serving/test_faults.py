@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import grpc
 import numpy as np
 import pytest
-from shared.serving_clients import ask, call
+from shared.serving_clients import ask, call, call_stream
+from shared.waiting import until
 
 import anabranch as ab
 from anabranch.framework.serving import storage
@@ -243,6 +244,32 @@ def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> 
                 model_spec={"name": "loop"},
                 inputs={"x": x},
             )
+
+
+def test_a_step_of_a_decoder_that_does_not_end(tmp_path: Path) -> None:
+    w = np.eye(256, dtype="float32")
+
+    def step(tokens: Any, states: Any) -> Any:
+        rounds = ab.ops.where(ab.ops.any(tokens == 3), 1_500, 1)  # the former take some seconds
+        start = (ab.ops.zeros((), "int32"), ab.ops.ones((256, 256)))
+        _, last = ab.ops.while_loop(lambda i, v: i < rounds, lambda i, v: (i + 1, ab.ops.tanh(v @ w)), start)
+        return ab.ops.one_hot((tokens + 1) % 4, 4) + 0 * ab.ops.min(last), states
+
+    decoder = ab.serving.Decoder(step, lambda rows: (), end_token=0, max_length=8, slots=2, row_wise=True)
+    decoder.export(tmp_path / "d")
+    config = {"models": {"d": {"path": str(tmp_path / "d")}}, "limits": {"request_seconds": 1}}
+    generate, one = "/v2/models/d/generate", {"tokens": [1], "parameters": {"max_tokens": 1}}
+    with ab.serving.Server(config=config, poll_seconds=0) as server:
+        while ask(server.rest_url, generate, one).status == 504:
+            pass  # something is being compiled
+        assert ask(server.rest_url, "/v2/models/d/ready").status == 200
+        assert ask(server.rest_url, generate, {"tokens": [3]}).status == 504
+        assert ask(server.rest_url, "/v2/models/d/ready").status == 503
+        assert call(server.grpc_address, "grpc.health.v1.Health/Check", service="d").status == 2  # NOT_SERVING
+        tokens = {"name": "tokens", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [1]}}
+        (answer,) = call_stream(server.grpc_address, "ModelStreamInfer", [{"model_name": "d", "inputs": [tokens]}])
+        assert "no answer within 1 s" in answer.error_message
+        until(lambda: ask(server.rest_url, "/v2/models/d/ready").status == 200, 180)  # since this one does end
 
 
 def test_an_op_that_raises_fails_one_request_of_a_batch(tmp_path: Path) -> None:

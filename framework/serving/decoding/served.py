@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,12 +35,16 @@ class ServedDecoder:
         decoder: the decoder.
         metrics: of the server.
         settings: of which `max_queue_size` counts.
+        patience: after how many seconds a step counts as one that does not end; None for never.
     """
 
-    def __init__(self, name: str, decoder: Decoder, metrics: Metrics, settings: Batching) -> None:
+    def __init__(
+        self, name: str, decoder: Decoder, metrics: Metrics, settings: Batching, patience: float | None = None
+    ) -> None:
         self.name, self.decoder = name, decoder
         self.version = str(decoder.version)
-        self._metrics, self._settings = metrics, settings
+        self._metrics, self._settings, self._patience = metrics, settings, patience
+        self._began: float | None = None  # when the thread began what it computes now
         self._counts = metrics.of_decoder(name, decoder.slots)
         self.statistics = Statistics()
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
@@ -52,7 +57,11 @@ class ServedDecoder:
         self._under_way = 0
         self._drained: asyncio.Future[None] | None = None
 
-    is_stuck = False  # each step is a program of its own
+    @property
+    def is_stuck(self) -> bool:
+        """Test whether a step, or what precedes the first of a sequence, does not end, so that nobody gets a token."""
+        began = self._began
+        return self._patience is not None and began is not None and time.perf_counter() - began > self._patience
 
     async def make_generation(
         self, prompt: Any, inputs: Mapping[str, object], settings: Mapping[str, object]
@@ -161,6 +170,7 @@ class ServedDecoder:
         except Exception as error:
             with self._lock:
                 self._is_running = False
+                self._began = None
                 self._waiting.clear()
                 under_way = list(self._open)
             self._counts.busy.set(0)
@@ -178,6 +188,7 @@ class ServedDecoder:
                 self._counts.busy.set(0)
                 return
             self._counts.busy.set(slots.busy)
+            self._began = time.perf_counter()
             for generation in (*failed, *slots.iterate()):
                 assert generation.on_tokens is not None
                 generation.on_tokens(generation)
@@ -190,11 +201,13 @@ class ServedDecoder:
                 generation = self._waiting.popleft() if self._waiting else None
                 if generation is None and not slots.busy and not failed:
                     self._is_running = False
+                    self._began = None
                     return None
             if generation is None:
                 break
             if generation.is_cancelled:
                 continue
+            self._began = time.perf_counter()
             slots.admit(generation)
             if generation.error is not None:
                 failed.append(generation)
