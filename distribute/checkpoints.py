@@ -105,7 +105,7 @@ class CheckpointManager:
                 "CheckpointManager: best_by must be a function of a checkpoint's metrics, such as "
                 f"lambda metrics: -metrics['loss']; got {best_by!r}."
             )
-        if isinstance(items, (Sequence, Mapping)) and not items:
+        if _is_empty(items):
             raise ValueError("CheckpointManager: items is empty. Give a model, or the variables to save.")
         self._root = folder_of(directory)
         self.directory = self._root.path if type(self._root) is Folder else str(self._root)
@@ -148,7 +148,9 @@ class CheckpointManager:
         """
         step = _checked_step(step)
         if self._is_closed:
-            raise RuntimeError(f"CheckpointManager.save({step}): the manager is closed. Save before, or make another one.")
+            raise RuntimeError(
+                f"CheckpointManager.save({step}): the manager is closed. Save before, or make another one."
+            )
         if self._writing is not None and self._writing.done():
             self.wait_until_finished()  # what went wrong is raised, also where nothing is due
         if not self._is_due(step):
@@ -398,7 +400,11 @@ class CheckpointManager:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and value >= 1
+    return isinstance(value, Integral) and int(value) >= 1
+
+
+def _is_empty(items: object) -> bool:
+    return isinstance(items, (Sequence, Mapping)) and not items
 
 
 def _checked_step(step: Any) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...distribute.strategies.strategy import Strategy
+from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
 from ..callbacks.base import Callback, CallbackList
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .ways import Way
 
 Logs = dict[str, Any]
+_ARRAY = "array of workers"  # the key of a dict that stands for an array in a message
 
 
 class ClusterFit:
@@ -172,18 +174,49 @@ def seed_now() -> list[int]:
 
 
 def plain(logs: Logs) -> Logs:
-    """Return logs as JSON has them, without what it can't have, such as an object that a callback has added.
+    """Return logs as messages have them, without what these can't have, such as an object that a callback has added.
 
     >>> plain({"loss": np.float32(0.5), "figure": object()})
     {'loss': 0.5}
     """
     found: Logs = {}
     for name, value in logs.items():
-        given = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+        is_scalar = isinstance(value, (np.ndarray, np.generic)) and not np.ndim(value)
+        given = value.tolist() if is_scalar else value
         with contextlib.suppress(TypeError, ValueError):
-            json.dumps(given)
+            write_message(given)
             found[name] = given
     return found
+
+
+def write_message(message: object) -> str:
+    """Write a message as JSON; arrays, as metrics for each class give them, with their dtypes.
+
+    Raises:
+        TypeError: something in it is neither of JSON nor an array of numbers or texts.
+
+    >>> read_message(write_message({"f1_score": np.array([0.5, 1.0], "float32"), "loss": 0.5}))
+    {'f1_score': array([0.5, 1. ], dtype=float32), 'loss': 0.5}
+    """
+    return json.dumps(message, default=_described)
+
+
+def read_message(text: str) -> Any:
+    """Read what `write_message` wrote."""
+    return json.loads(text, object_hook=_read)
+
+
+def _described(value: object) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        array: np.ndarray[Any, Any] = value
+        return {_ARRAY: array.tolist(), "dtype": name_of(array.dtype)}
+    raise TypeError(f"An object of type {type(value).__name__} can't be sent to other workers.")
+
+
+def _read(found: dict[str, Any]) -> Any:
+    return np.asarray(found[_ARRAY], as_dtype(found["dtype"])) if _ARRAY in found else found
 
 
 def same(value: object, known: object) -> bool:
@@ -192,4 +225,14 @@ def same(value: object, known: object) -> bool:
     return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()
 
 
-__all__ = ["ClusterFit", "Logs", "ends_group", "plain", "reason_of", "same", "seed_now"]
+__all__ = [
+    "ClusterFit",
+    "Logs",
+    "ends_group",
+    "plain",
+    "read_message",
+    "reason_of",
+    "same",
+    "seed_now",
+    "write_message",
+]

@@ -31,7 +31,17 @@ from ..saving.checkpointing import TrainingRun
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
 from .buckets import summed
-from .cluster_fit import ClusterFit, Logs, ends_group, plain, reason_of, same, seed_now
+from .cluster_fit import (
+    ClusterFit,
+    Logs,
+    ends_group,
+    plain,
+    read_message,
+    reason_of,
+    same,
+    seed_now,
+    write_message,
+)
 from .cut_steps import CutSteps, totals_of_batch
 from .handed_out import HandedOut
 from .optimizer_shards import OptimizerShards
@@ -353,9 +363,9 @@ class ParallelFit(ClusterFit):
     # --- what the chief sends ---------------------------------------------------------------------------------------
 
     def _broadcast(self, message: object) -> Any:
-        """Give all workers a value of JSON that the chief has; what others pass does not count."""
-        text = json.dumps(message) if self.strategy.is_chief else ""
-        return json.loads(self._group.gather_bytes(text.encode())[0])
+        """Give all workers a message that the chief has; what others pass does not count."""
+        text = write_message(message) if self.strategy.is_chief else ""
+        return read_message(self._group.gather_bytes(text.encode())[0].decode())
 
     def _values(self) -> list[Array]:
         """Return the values of all variables now, in the chief."""

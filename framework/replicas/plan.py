@@ -67,8 +67,8 @@ class ReplicaPlan(StepTracer):
             )
         # Asynchronously each gradient is a set of its own.
         self.in_order = strategy.deterministic or not strategy.sync
-        # Each has a name of its own: clients number equal ones in the order in which they use them, and a worker does not
-        # use those of a ps task that has no values.
+        # Each has a name of its own: clients number equal ones in the order in which they use them, and a worker does
+        # not use those of a ps task that has no values.
         self.gradients: list[ReplicaGradients] = []
         for number, task in enumerate(strategy.ps):
             with device(task):

@@ -21,6 +21,7 @@ from ...engine.queues.errors import CancelledError, DeadlineExceededError
 from ...engine.queues.replica_steps import FORGET
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
+from .cluster_fit import read_message, write_message
 from .plan import ReplicaPlan
 from .shares import Totals
 from .traced import placeholders
@@ -394,8 +395,8 @@ class ReplicaPrograms:
         self._lead_on(("push", *map(id, variables)), build, *pairs)
 
     def announce(self, message: object) -> None:
-        """Announce a value of JSON to all workers; those that come later get it, too."""
-        text = np.asarray(json.dumps(message), dtypes.string)
+        """Announce a message to all workers; those that come later get it, too."""
+        text = np.asarray(write_message(message), dtypes.string)
         self._lead_on("announce", self.plan.steps.announce, (_TEXT, text))
 
     def hear(self) -> Any:
@@ -414,7 +415,7 @@ class ReplicaPrograms:
         if not str(text):
             return None
         self._heard += 1
-        return json.loads(str(text))
+        return read_message(str(text))
 
     # --- building ---------------------------------------------------------------------------------------------------
 
