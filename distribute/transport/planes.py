@@ -55,12 +55,14 @@ def asked(given: str | Mapping[str, str] | None = None) -> str | Mapping[str, st
         given: a plane, or planes by task: ``{"/job:ps": "sockets", "/job:worker/task:1": "grpc"}``.
 
     Raises:
-        ValueError: there is no such plane.
+        ValueError: there is no such plane, or a task's name can't be read.
     """
     found = os.environ.get(VARIABLE, AUTO) if given is None else given
     for plane in found.values() if isinstance(found, Mapping) else [found]:
         if plane not in CHOICES:
             raise ValueError(f"plane={plane!r}: expected one of {', '.join(map(str, CHOICES))}.")
+    for task in found if isinstance(found, Mapping) else ():
+        DeviceName.parse(task)
     return found
 
 

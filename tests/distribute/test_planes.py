@@ -242,3 +242,9 @@ def test_arrays_that_grow_in_a_loop_send_what_is_new(session: ab.Session, runnin
     assert total == size * sum(i + i // 2 for i in range(count))
     # Of an array what was added, of a store the two rows that are read; not all that is there, thirty times as much.
     assert count * size * 4 <= sent < 2.1 * count * size * 4
+
+
+def test_a_task_of_planes_that_can_not_be_read_is_refused() -> None:
+    """It meant no task, so that the plane was chosen as if nothing was asked for."""
+    with pytest.raises(ValueError, match=r"Device 'junk!' can.t be read"):
+        ab.distribute.ServerConfig(plane={"junk!": "tcp"})
