@@ -151,7 +151,7 @@ class CallbackList:
         add_history: bool = False,
         add_progbar: bool = False,
         model: Trainer | None = None,
-        **params: object,
+        **params: Any,
     ) -> None:
         given = _flat(callbacks)
         for item in given:

@@ -156,7 +156,7 @@ def _written(model: Model) -> Callable[[BinaryIO], None]:
     return lambda stream: write_archive(stream, config, weights.getvalue(), __version__, assets)
 
 
-def reduce_model(model: Model) -> tuple[object, ...]:
+def reduce_model(model: Model) -> tuple[Callable[..., Model], tuple[object, ...]]:
     """Describe a model for `copy.deepcopy` and pickling: what `save_model` writes, and the user's objects."""
     stream = io.BytesIO()
     with own_names_scope() as objects:

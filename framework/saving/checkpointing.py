@@ -299,7 +299,7 @@ class TrainingRun:
         data: the data.
     """
 
-    def __init__(self, model: Model, hooks: CallbackList, data: Epochs) -> None:
+    def __init__(self, model: Any, hooks: CallbackList, data: Epochs) -> None:
         self.model = model
         self.hooks = hooks
         self.data = data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...engine.graph import Graph, Symbol, Tensor, flatten
 
@@ -39,7 +39,7 @@ class Node:
     def __init__(self, layer: Layer, arguments: Arguments, outputs: object) -> None:
         self.layer = layer
         self.arguments = arguments
-        self.outputs = outputs
+        self.outputs: Any = outputs
         self.index = len(layer.inbound_nodes)
         layer.inbound_nodes.append(self)
         for position, tensor in enumerate(self.output_tensors):
