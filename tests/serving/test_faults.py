@@ -191,14 +191,29 @@ def test_shapes_that_overflow(server: Any, shape: list[int]) -> None:
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
+def products(rounds: Any) -> tuple[Any, Any]:
+    """Compute a loop of so many rounds, each a product of matrices; return their number and the last product."""
+    w = np.eye(256, dtype="float32")
+    start = (ab.ops.zeros((), "int32"), ab.ops.ones((256, 256)))
+    count, last = ab.ops.while_loop(lambda i, v: i < rounds, lambda i, v: (i + 1, ab.ops.tanh(v @ w)), start)
+    return count, last
+
+
+def rounds_in(seconds: float) -> int:
+    """Return how many rounds of `products` take about so long on this machine."""
+    computed = ab.function(lambda rounds: products(rounds)[1])
+    computed(np.int32(1))
+    began = time.perf_counter()
+    computed(np.int32(500))
+    return int(500 * seconds / (time.perf_counter() - began))
+
+
 def slow_loop(folder: Path) -> None:
     """A model whose loop has as many rounds as its input says, some of which take a millisecond."""
     x = ab.Input((), dtype="int32", name="x")
-    w = np.eye(256, dtype="float32")
 
     def rounds(t: Any) -> Any:
-        start = (ab.ops.zeros((), "int32"), ab.ops.ones((256, 256)))
-        count, last = ab.ops.while_loop(lambda i, v: i < ab.ops.max(t), lambda i, v: (i + 1, ab.ops.tanh(v @ w)), start)
+        count, last = products(ab.ops.max(t))
         return count + 0 * t + ab.ops.cast(ab.ops.min(last) > 1, "int32")
 
     ab.Model(x, ab.layers.Lambda(rounds)(x)).export(folder, verbose=False)
@@ -226,17 +241,18 @@ def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path) -> None:
 
 def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> None:
     slow_loop(tmp_path)
+    many = rounds_in(6)
     config = {"models": {"loop": {"path": str(tmp_path)}}, "limits": {"request_seconds": 1}}
     with ab.serving.Server(config=config, poll_seconds=0) as server:
         while ask(server.rest_url, "/v1/models/loop:predict", {"instances": [3]}).status == 504:
             pass  # it is being compiled
-        x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [4_000]}}  # some seconds
+        x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [many]}}
         with pytest.raises(grpc.RpcError) as caught:
             call(server.grpc_address, "ModelInfer", model_name="loop", inputs=[x])
         error: Any = caught.value
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         assert "no answer within 1 s" in error.details()
-        x = {"dtype": 3, "tensor_shape": {"dim": [{"size": 1}]}, "int_val": [4_000]}
+        x = {"dtype": 3, "tensor_shape": {"dim": [{"size": 1}]}, "int_val": [many]}
         with pytest.raises(grpc.RpcError, match=r"no answer within 1 s"):
             call(
                 server.grpc_address,
@@ -247,12 +263,10 @@ def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> 
 
 
 def test_a_step_of_a_decoder_that_does_not_end(tmp_path: Path) -> None:
-    w = np.eye(256, dtype="float32")
+    many = rounds_in(6)
 
     def step(tokens: Any, states: Any) -> Any:
-        rounds = ab.ops.where(ab.ops.any(tokens == 3), 1_500, 1)  # the former take some seconds
-        start = (ab.ops.zeros((), "int32"), ab.ops.ones((256, 256)))
-        _, last = ab.ops.while_loop(lambda i, v: i < rounds, lambda i, v: (i + 1, ab.ops.tanh(v @ w)), start)
+        _, last = products(ab.ops.where(ab.ops.any(tokens == 3), many, 1))
         return ab.ops.one_hot((tokens + 1) % 4, 4) + 0 * ab.ops.min(last), states
 
     decoder = ab.serving.Decoder(step, lambda rows: (), end_token=0, max_length=8, slots=2, row_wise=True)
