@@ -26,7 +26,7 @@ def alone(adam: ab.optimizers.Optimizer, sgd: ab.optimizers.Optimizer) -> ab.opt
 
 @pytest.mark.parametrize("make", [alone, in_parts, scaled])
 def test_learning_rates_that_callbacks_have_changed_do_not_count(make: Callable[..., Any]) -> None:
-    def facts(rate: float, momentum: float, beta: float) -> dict[str, object]:
+    def facts(rate: float, momentum: float, beta: float) -> dict[str, str]:
         model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2)])
         optimizer = make(ab.optimizers.Adam(0.02, beta_1=beta), ab.optimizers.SGD(0.03, momentum))
         model.compile(optimizer, "mse")
@@ -42,7 +42,7 @@ def test_learning_rates_that_callbacks_have_changed_do_not_count(make: Callable[
 
 
 def test_schedules_count() -> None:
-    def facts(decay_steps: int) -> dict[str, object]:
+    def facts(decay_steps: int) -> dict[str, str]:
         model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2)])
         rate = ab.optimizers.schedules.CosineDecay(0.1, decay_steps)
         model.compile(in_parts(ab.optimizers.Adam(rate), ab.optimizers.SGD(0.1)), "mse")

@@ -168,7 +168,7 @@ def test_the_head_of_a_stream_does_not_wait_for_its_first_piece() -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b""}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Any) -> None:
         sent.append((message["type"], message.get("body", b"")))
 
     application = Application([Route("GET", re.compile("/"), handle)], 1)
