@@ -7,7 +7,7 @@ call that is right costs nothing more. Classes are looked at before `__init__` r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, get_overloads
 
 _TAKES_ANY_KEYWORD = 0x08  # `inspect.CO_VARKEYWORDS`, without the import
@@ -110,13 +110,27 @@ the first call.
     return TypeError(f"{name}() got {plural} {', '.join(map(repr, wrong))}. {' '.join(hints)}")
 
 
-def _meant(wrong: str, known: Collection[str]) -> str | None:
+def nearest_name(wrong: str, known: Iterable[str], like: float = 0.6) -> str | None:
+    """Return the known name that is nearest to an unknown one; None if none is near.
+
+    Args:
+        wrong: the unknown name.
+        known: the names to choose from.
+        like: how much of two names has to be the same, from 0 to 1.
+
+    >>> nearest_name("momentun", ["momentum", "nesterov"])
+    'momentum'
+    """
     import difflib  # only errors need it
 
+    return next(iter(difflib.get_close_matches(wrong, list(known), 1, like)), None)
+
+
+def _meant(wrong: str, known: Collection[str]) -> str | None:
     for name in _NAMES_ELSEWHERE.get(wrong, ()):
         if name in known:
             return name
-    return next(iter(difflib.get_close_matches(wrong, known, 1)), None)
+    return nearest_name(wrong, known)
 
 
 def check_keywords(cls: type[Any], keywords: Collection[str], positional: int = 0) -> None:
@@ -210,5 +224,6 @@ __all__ = [
     "explain_keywords",
     "given_in_a_row",
     "keywords_of",
+    "nearest_name",
     "unexpected_keywords",
 ]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from .keywords import nearest_name
+
 _TAPE = "Compute the loss inside of `with ab.GradientTape() as tape:`; tape.gradient(loss, variables) gives gradients."
 _CAST = "Use ab.ops.cast."
 _CONSTANT = "A tensor never changes: compute another one, or assign to an ab.Variable."
@@ -412,10 +414,8 @@ def _meant(module: ModuleType, name: str) -> str | None:
     """Return the public name of a module that is nearest to `name`."""
     if name.startswith("_"):  # such names are tried often, and expected to be absent
         return None
-    import difflib  # only errors need it
-
     names = module.__dict__.get("__all__") or [each for each in dir(module) if not each.startswith("_")]
-    return next(iter(difflib.get_close_matches(name, names, 1, _LIKE)), None)
+    return nearest_name(name, names, _LIKE)
 
 
 def _place_of(name: str) -> str | None:

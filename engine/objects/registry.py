@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from ..common.dtypes import as_dtype, name_of
+from ..common.keywords import nearest_name
 from ..graph.state.variable import Variable
 from ..graph.tensor import Tensor
 from ..graph.value import Value
@@ -216,10 +217,8 @@ def find_by_name(kind: str, identifier: str, known: Mapping[str, Any]) -> Any:
         found = known.get(identifier)
     if found is not None:
         return found
-    import difflib  # only errors need it
-
-    close = difflib.get_close_matches(identifier, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    meant = nearest_name(identifier, known)
+    hint = f" Did you mean {meant!r}?" if meant else ""
     names = ", ".join(sorted(name for name in known if name.islower()))
     raise ValueError(
         f"Unknown {kind} {identifier!r}.{hint} Expected one of: {names}; or a callable, or a name registered with "

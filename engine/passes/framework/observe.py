@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
+from ...common.keywords import nearest_name
 from ...graph.dump import dump_operations
 from . import verify
 from .rewriter import Rewriter
@@ -121,8 +122,8 @@ def watch(step: Rewriter, is_placed: bool, passes: Sequence[str]) -> Watch | Non
     dumped, verified, asked = names_dumped(), os.environ.get(VERIFY, ""), _asked.stages
     unknown = sorted(dumped.difference(passes, ("all", "llvm")))
     if unknown:
-        nearest = difflib.get_close_matches(unknown[0], passes, 1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        meant = nearest_name(unknown[0], passes)
+        hint = f" Did you mean {meant!r}?" if meant else ""
         raise ValueError(
             f"{DUMP}: there is no pass {unknown[0]!r}; expected 'all', 'llvm' or some of {', '.join(passes)}.{hint}"
         )

@@ -11,6 +11,8 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ...common.keywords import nearest_name
+
 VARIABLE = "ANABRANCH_PASSES"
 
 
@@ -182,8 +184,6 @@ def _check_names(where: str, names: Iterable[str]) -> None:
     for name in names:
         if name in PASSES:
             continue
-        import difflib  # only errors need it
-
-        close = difflib.get_close_matches(name, PASSES, 1)
-        meant = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"{where}: {name!r} is no pass{meant}; expected some of {', '.join(PASSES)}.")
+        meant = nearest_name(name, PASSES)
+        hint = f" (did you mean {meant!r}?)" if meant else ""
+        raise ValueError(f"{where}: {name!r} is no pass{hint}; expected some of {', '.join(PASSES)}.")

@@ -1,5 +1,5 @@
 """W29: the Cholesky factor of a matrix of N x N, and the factor with the gradient of a weighted sum of its elements.
-What is compared is the last element of the factor, and the first of the gradient."""
+The last element of the factor, or the first of the gradient, must agree."""
 
 import numpy as np
 
