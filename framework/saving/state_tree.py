@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from .old_keras import with_learning_rate
 from .weights_file import Array, Group, Stored, WeightsReader
 
 Saveable = Layer | Optimizer
+_Held = TypeVar("_Held")
 _SHOWN = 12
 
 
@@ -168,7 +170,7 @@ def match(root: Saveable, reader: WeightsReader, is_new: bool = False, left_out:
         if isinstance(item, Optimizer):
             if stored:
                 _build_like(item, root, stored)
-                stored = _with_slots(item, stored) if is_new else stored
+                stored = _with_slots(item, stored, _present(item)) if is_new else stored
                 stored = with_learning_rate(stored, _present(item))
                 _compare(result, result.optimizer_differences, path, item, stored)
             continue
@@ -188,11 +190,16 @@ def _build_like(optimizer: Optimizer, root: Saveable, stored: dict[str, Stored])
         optimizer.build(root.trainable_variables)
 
 
-def _with_slots(optimizer: Optimizer, stored: dict[str, Stored]) -> dict[str, Stored]:
-    """Return what is stored, with the slots where the file has the iteration and the learning rate only."""
-    if len(stored) > 2 or "0" not in stored:
+def _with_slots(optimizer: Optimizer, stored: dict[str, _Held], present: dict[str, _Held]) -> dict[str, _Held]:
+    """Return what is stored, with what is present where the file was saved before the first step.
+
+    Such a file has the counts of steps and the learning rates only, of all optimizers that the saved one was made of.
+    """
+    names = [variable.name.rsplit("/", 1)[-1] for variable in optimizer.saved_variables]
+    initial = [str(place) for place, name in enumerate(names) if name in ("iteration", "learning_rate")]
+    if stored.keys() != {str(position) for position in range(len(initial))}:
         return stored
-    return {**_present(optimizer), **stored}
+    return present | {key: stored[str(position)] for position, key in enumerate(initial)}
 
 
 def _present(optimizer: Optimizer) -> dict[str, Stored]:
@@ -287,7 +294,7 @@ def _arrays_for(item: Saveable, path: str, reader: WeightsReader) -> dict[str, A
     if not isinstance(item, Optimizer):
         return arrays
     present = _arrays_of(item)
-    return {**present, **with_learning_rate(arrays, present)}
+    return {**present, **with_learning_rate(_with_slots(item, arrays, present), present)}
 
 
 def assign(found: list[tuple[str, Saveable]], reader: WeightsReader) -> None:

@@ -14,7 +14,7 @@ import pytest
 from shared.saved_models import write_zip
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import layers, optim
 
 SavedFileError = ab.saving.SavedFileError
 
@@ -317,6 +317,33 @@ def test_weights_of_half_the_precision_load(tmp_path: Path) -> None:
 def test_an_optimizer_that_made_no_step_yet_is_no_lie(tmp_path: Path) -> None:
     path = saved(tmp_path, layers.Dense(1_500_000), compiled={"optimizer": "adam", "loss": "mse"})
     assert ab.load_model(path).optimizer is not None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: optim.Adam(0.25),
+        lambda: optim.LossScaleOptimizer(optim.Adam(0.25)),
+        lambda: optim.SWA(optim.LossScaleOptimizer(optim.SGD(0.25, momentum=0.5))),
+        lambda: optim.MultiOptimizer(optim.OptimizerMap(optim.SGD(0.25), {".*kernel": optim.Adam(0.5)})),
+    ],
+    ids=["adam", "loss scale", "averages", "several"],
+)
+def test_a_file_from_before_the_first_step_goes_on_with_its_rates(tmp_path: Path, make: Callable[[], Any]) -> None:
+    """No difference is reported (warnings are errors), and what a schedule has set before the first step holds."""
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(2)])
+    optimizer = make()
+    model.compile(optimizer, "mse")
+    for maker in optimizer.makers:
+        maker.learning_rate = 0.125
+    model.save(tmp_path / "m.keras")
+    loaded = ab.load_model(tmp_path / "m.keras")
+    assert [float(maker.learning_rate) for maker in loaded.optimizer.makers] == [0.125 for _ in optimizer.makers]
+    x, y = np.ones((4, 3)), np.ones((4, 2))
+    for each in (model, loaded):
+        each.fit(x, y, epochs=2, verbose=0)
+    for old, new in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
 
 
 def test_old_files_are_held_to_the_same(tmp_path: Path) -> None:
