@@ -10,7 +10,7 @@ from ...engine.graph.graph import Graph
 from ...engine.machine.part import task_of
 from ...engine.passes.framework.prune import needed_operations
 from ...engine.place.kernels import all_operations
-from ...engine.queues.errors import DeadlineExceededError
+from ...engine.queues.errors import DeadlineExceededError, TaskFailedError
 from ..cluster import ClusterSpec
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, read_error, task_failed, task_unavailable
@@ -498,6 +498,7 @@ class Master:
             self._report_if_all(step)
         elif frame.kind == Kind.FAILED:
             step.waiting.discard(task.name)
+            step.reports[task.name] = str(document.get("report", ""))
             self._fail(step, read_error(document["error"]))
         elif step.error is not None:
             step.waiting.discard(task.name)
@@ -531,13 +532,13 @@ class Master:
             return
         if step.error is not None:  # it ends already, for another reason
             self._report_if_all(step)
-        elif step.is_traced and step.waiting and not step.connection.is_closed:
+        elif step.waiting and not step.connection.is_closed and (step.is_traced or isinstance(error, TaskFailedError)):
             step.error = error
             self._gather(step)
         else:
             del self.steps[step.number]
             self._abort(step, report=False)
-            self._answer(step, Kind.ERROR, {"error": describe_error(error)}, [])
+            self._answer(step, Kind.ERROR, {"error": describe_error(step.explained(error))}, [])
 
     def _gather(self, step: MasterStep) -> None:
         """End a step on all tasks, and ask them for what it waits for, or what they have recorded."""
@@ -570,7 +571,7 @@ class Master:
         ]
         texts = [f"{name}: {text}" for name, text in step.reports.items() if text]
         late = DeadlineExceededError("\n".join(["The timeout was over.", *texts, *silent]))
-        self._answer(step, Kind.ERROR, {"error": describe_error(step.error or late)}, [])
+        self._answer(step, Kind.ERROR, {"error": describe_error(step.explained(step.error or late))}, [])
 
     # --- others that are gone ---------------------------------------------------------------------------------------
 

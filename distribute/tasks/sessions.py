@@ -11,6 +11,7 @@ from ...engine.graph.device import DeviceName
 from ...engine.graph.graph import Operation
 from ...engine.machine.part import task_of
 from ...engine.place.constraints import PlacementError
+from ...engine.queues.errors import TaskFailedError
 from ..transport.connections import Connection, Identity
 from ..transport.values import decode_value, encode_value
 from ..transport.wire import FrameError
@@ -211,7 +212,7 @@ class MasterStep:
         number: its number in tasks.
         connection: of the client.
         waiting: the tasks that have not ended it; empty before it has begun.
-        reports: what tasks waited for when its time was over.
+        reports: what tasks waited for when its time was over, or another task was lost.
         is_traced: whether tasks record what they do.
         traces: by task, what it has recorded, and the arrays among which its own are.
         clocks: of other tasks, before the step.
@@ -255,6 +256,14 @@ class MasterStep:
         if not self._ways:
             return None
         return {"run": self._run, "way": self._ways.get(name), "feeds": self._feeds}
+
+    def explained(self, error: Exception) -> Exception:
+        """Add to the error of a lost task what the step waited for on the others."""
+        if isinstance(error, TaskFailedError):
+            error.waiting = {name: text for name, text in sorted(self.reports.items()) if text}
+            for name, text in error.waiting.items():
+                error.add_note(f"{name}: {text}")
+        return error
 
     def waits_for(self, task: Identity) -> bool:
         """Test whether the step can't end without a task."""

@@ -12,9 +12,9 @@ from ...engine.graph.graph import Graph
 from ...engine.graph.spec import TensorSpec
 from ...engine.graph.state.writing_rows import row_writes
 from ...engine.machine.part import PartProgram, PartStep
-from ...engine.machine.report import progress_report, waiting_report
+from ...engine.machine.report import ending_report
 from ...engine.passes.memory.memory_budget import within_memory_budget
-from ...engine.queues.errors import StateLostError
+from ...engine.queues.errors import StateLostError, TaskFailedError
 from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
@@ -494,9 +494,11 @@ class Worker:
         """Report that a step has failed here: its master ends it elsewhere."""
         if self._running.pop(running.key, None) is None:
             return
+        report = ending_report(running.step) if isinstance(error, TaskFailedError) else ""
         running.part.failed(running.step, error)
         arrays: list[Any] = []
-        document = {"step": running.key[1], "error": describe_error(error), **_recorded(running.step, arrays)}
+        document = {"step": running.key[1], "error": describe_error(error), "report": report}
+        document |= _recorded(running.step, arrays)
         running.link.send(Kind.FAILED, document, arrays)
 
     def _take_abort(self, link: Link, frame: Frame) -> None:
@@ -509,8 +511,7 @@ class Worker:
         text, recorded, arrays = "", {}, []
         if running is not None:
             if document.get("report"):
-                lines = [waiting_report(running.step, "was not done"), *progress_report(running.step)]
-                text = "\n".join(lines)
+                text = ending_report(running.step)
             running.step.abort()
             recorded = _recorded(running.step, arrays)
         if document.get("report"):

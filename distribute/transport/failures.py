@@ -33,7 +33,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "notes": list(getattr(error, "__notes__", ())),
     }
     if isinstance(error, errors.TaskFailedError):
-        found |= {"task": error.task, "reason": error.reason, "step": error.step}
+        found |= {"task": error.task, "reason": error.reason, "step": error.step, "waiting": error.waiting}
     return found
 
 
@@ -43,7 +43,10 @@ def read_error(description: dict[str, Any]) -> Exception:
     if name == "TaskFailedError":
         task, reason, step = (description.get(key) for key in ("task", "reason", "step"))
         number = step if isinstance(step, int) else None
-        made: Exception = errors.TaskFailedError(message, str(task), str(reason), number)
+        failed = errors.TaskFailedError(message, str(task), str(reason), number)
+        waiting = description.get("waiting")
+        failed.waiting = {str(key): str(text) for key, text in waiting.items()} if isinstance(waiting, dict) else {}
+        made: Exception = failed
     else:
         made = _type_named(name)(message)
         if type(made).__name__ != name:

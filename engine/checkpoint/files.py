@@ -276,6 +276,16 @@ class CheckpointReader(Mapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
+    def tensors(self) -> Mapping[str, Any]:
+        """Return the mapping of names to arrays: the reader itself.
+
+        >>> import anabranch as ab
+        >>> ab.io.save("of one", ["w"], [[1.0, 2.0]])
+        >>> dict(ab.io.checkpoint_reader("of one").tensors())
+        {'w': array([1., 2.], dtype=float32)}
+        """
+        return self
+
     def entry(self, name: str) -> Entry:
         """Return the shape, the dtype and the pieces of a tensor.
 

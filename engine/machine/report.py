@@ -53,7 +53,12 @@ def waiting_report(step: Step, what: str = "made no progress") -> str:
     return "\n".join(lines)
 
 
-def progress_report(step: Step) -> list[str]:
+def ending_report(step: Step) -> str:
+    """Report what a step that is being ended waits for, and how far its loops have come."""
+    return "\n".join([waiting_report(step, "was not done"), *_progress(step)])
+
+
+def _progress(step: Step) -> list[str]:
     """Return how far the loops of a step that is still running have come, by device."""
     found: list[str] = []
     for place, plan in step.plans.items():

@@ -25,7 +25,7 @@ from ..queues.writing import others_go_on
 from .blueprint import Blueprint
 from .engines import Engine, moment_of
 from .frames import Deliver, FramePlan, Frames, Iteration, Tag
-from .report import StalledError, progress_report, waiting_report
+from .report import StalledError, ending_report, waiting_report
 from .scheduling import Scheduler
 from .statistics import Spent, note_spent
 from .stores import WAITING, Stores
@@ -273,7 +273,7 @@ class Step:
             self.current = item
             raise
         if ready:
-            report = "\n".join([waiting_report(self, "was not done"), *progress_report(self)])
+            report = ending_report(self)
             raise DeadlineExceededError(f"The timeout was over. {report}")
 
     def _take_event(self, engines: Sequence[Engine]) -> None:

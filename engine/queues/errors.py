@@ -83,6 +83,8 @@ class TaskFailedError(ConnectionError):
         task: its name, "/job:ps/task:1".
         reason: what happened.
         step: the number of the step that ended, of its master; None where none had begun.
+        waiting: by the name of each other task of the step that reported it, what the step waited for there. Notes of
+            the error say the same.
 
     >>> import anabranch as ab
     >>> with ab.distribute.Server({"ps": ["localhost:0"]}, token="an example's token, not a secret") as server:
@@ -99,6 +101,7 @@ class TaskFailedError(ConnectionError):
         self.task = task
         self.reason = reason
         self.step = step
+        self.waiting: dict[str, str] = {}
 
 
 class StateLostError(RuntimeError):

@@ -394,7 +394,9 @@ def test_a_task_that_is_killed_in_the_middle_of_a_step_is_named(graph: ab.Graph)
     with tasks() as running:
         session = ab.Session(graph, target=running[WORKER].target)
         x = ab.placeholder((3,), "float32", "x")
-        forever = loop_over_both(x, ab.constant(2**31 - 1))
+        with ab.device(WORKER):
+            waits = ab.queues.FIFOQueue(10, "float32", shapes=(), name="never filled").dequeue()
+        forever = [loop_over_both(x, ab.constant(2**31 - 1)), waits]
         own = ab.constant(1.0) + 1.0
         session.program(forever, [x])
         found: list[Any] = []
@@ -417,6 +419,9 @@ def test_a_task_that_is_killed_in_the_middle_of_a_step_is_named(graph: ab.Graph)
         assert error.task == PS
         assert "and has ended on all tasks" in str(error)
         assert error.step is not None
+        assert list(error.waiting) == [WORKER]
+        assert "dequeue of 1 element from queue 'never filled', which is open and holds 0" in error.waiting[WORKER]
+        assert any(note.startswith(f"{WORKER}: The step was not done") for note in error.__notes__)
         assert noticed - killed < 2
         assert left_over(other)["running"] == 0
         assert other.run(own) == 2
