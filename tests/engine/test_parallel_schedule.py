@@ -231,8 +231,8 @@ def test_long_numpy_operations(build: Callable[..., Any]):
 
 
 def _positive(x: Any) -> Any:
-    a = ops.reshape(x, (-1, 8, 8))
-    return a @ ops.transpose(a, (0, 2, 1)) + 8 * ops.eye(8)
+    a = ops.reshape(x, (-1, 32, 32))  # smaller and larger matrices have kernels
+    return a @ ops.transpose(a, (0, 2, 1)) + 32 * ops.eye(32)
 
 
 @pytest.mark.parametrize(
@@ -267,11 +267,11 @@ def test_explain_tells_it():
 
 
 def failing(x: Any, y: Any) -> Any:
-    matrices = ops.reshape(x, (-1, 8, 8))
-    return [ops.solve(matrices, matrices), ops.inv(ops.reshape(y, (-1, 8, 8)))]
+    matrices = ops.reshape(x, (-1, 32, 32))
+    return [ops.solve(matrices, matrices), ops.inv(ops.reshape(y, (-1, 32, 32)))]
 
 
-GOOD = np.tile(np.eye(8, dtype="float32"), (SIZE // 64, 1, 1)).reshape(-1)
+GOOD = np.tile(np.eye(32, dtype="float32"), (SIZE // 1024, 1, 1)).reshape(-1)
 SINGULAR = 0 * GOOD
 
 
@@ -320,7 +320,7 @@ def test_an_error_in_a_loop_names_the_operation_and_the_iteration():
 
 def test_nothing_is_written_when_a_piece_fails():
     with ab.Graph().as_default() as graph:
-        held = ab.Variable(np.zeros(8, "float32"))
+        held = ab.Variable(np.zeros(32, "float32"))
         x, y = ab.placeholder((SIZE,), "float32"), ab.placeholder((SIZE,), "float32")
         a, b = failing(x, y)
         write = held.assign(ops.sum(a, (0, 1)) + ops.sum(b, (0, 1)))
@@ -328,9 +328,9 @@ def test_nothing_is_written_when_a_piece_fails():
     assert groups(program) == [2]
     with pytest.raises(np.linalg.LinAlgError):
         program(GOOD, SINGULAR)
-    np.testing.assert_array_equal(held.numpy(), np.zeros(8))
+    np.testing.assert_array_equal(held.numpy(), np.zeros(32))
     program(GOOD, GOOD)
-    np.testing.assert_array_equal(held.numpy(), np.full(8, 2 * SIZE // 64))
+    np.testing.assert_array_equal(held.numpy(), np.full(32, 2 * SIZE // 1024))
 
 
 # --- effects --------------------------------------------------------------------------------------------------------
@@ -338,9 +338,9 @@ def test_nothing_is_written_when_a_piece_fails():
 
 def test_effects_keep_their_places(capsys: pytest.CaptureFixture[str]):
     def build(x: Any, y: Any) -> Any:
-        a = ops.inv(ops.reshape(x, (-1, 8, 8)))
+        a = ops.inv(ops.reshape(x, (-1, 32, 32)))
         ops.print("between", output_stream=sys.stdout)
-        b = ops.inv(ops.reshape(y, (-1, 8, 8)))
+        b = ops.inv(ops.reshape(y, (-1, 32, 32)))
         c, d = ops.inv(b + 1 - 1), ops.inv(a)
         ops.print("after", output_stream=sys.stdout)
         return [c, d]

@@ -26,7 +26,14 @@ _NANOSECONDS_TRANSPOSED = 0.5  # that an element takes to be transposed, there a
 _FIELDS = ("left", "right", "out", "count", "parts", "share")
 _FLAG = len(_FIELDS)  # behind them: whether the work is left to NumPy
 
+_LEAST_ELIMINATED = 512  # rows of all matrices: of fewer LAPACK is as quick
+
 Printer = Callable[["Group"], None]
+
+
+def is_small_stack(size: int, count: int) -> bool:
+    """Test whether elimination of so many square matrices is worth a function of a stack."""
+    return 0 < size <= MOST and size * count >= _LEAST_ELIMINATED
 
 
 def run_stack(
@@ -129,19 +136,28 @@ class Group:
         source = code.at(self.element, self.fields.address(field, self.element), code.mul(self._number, size))
         print_transposed(code, self.element, self.lanes, (source, size), (target, self.lanes), (self._high, size))
 
-    def write(self, source: str, columns: Size) -> None:
-        """Write the matrices of the result."""
+    def write(self, source: str, columns: Size, field: str = "out") -> None:
+        """Write the matrices of a result."""
+        self._write(source, self.code.mul(self.size, columns), field)
+
+    def write_numbers(self, source: str) -> None:
+        """Write a result that is a number for each matrix."""
+        self._write(source, 1, "out")
+
+    def _write(self, source: str, size: Size, field: str) -> None:
         code = self.code
-        size = code.mul(self.size, columns)
-        target = code.at(self.element, self.fields.address("out", self.element), code.mul(self._number, size))
+        target = code.at(self.element, self.fields.address(field, self.element), code.mul(self._number, size))
         print_transposed(code, self.element, self.lanes, (source, self.lanes), (target, size), (size, self._high))
 
     def leave(self, condition: str) -> None:
         """Leave the work to NumPy where a condition holds for one of the matrices."""
-        code = self.code
-        bits = code.let(f"bitcast <{self.lanes} x i1> {condition} to i{self.lanes}")
-        with code.when(code.let(f"icmp ne i{self.lanes} {bits}, 0")):
-            code.store("i64", 1, "%numbers", _FLAG)
+        with self.code.when(self.holds_somewhere(condition)):
+            self.code.store("i64", 1, "%numbers", _FLAG)
+
+    def holds_somewhere(self, condition: str) -> str:
+        """Test whether a condition holds for one of the matrices."""
+        bits = self.code.let(f"bitcast <{self.lanes} x i1> {condition} to i{self.lanes}")
+        return self.code.let(f"icmp ne i{self.lanes} {bits}, 0")
 
     def load(self, matrix: str, place: Size) -> str:
         """Return an element of all matrices."""
@@ -163,10 +179,41 @@ class Group:
         """Return a number in all lanes."""
         return self.code.broadcast(self.lanes, self.element, value)
 
+    def as_number(self, place: Size) -> str:
+        """Return a row or column in all lanes, as a number of the elements' type."""
+        return self.number(self.code.let(f"sitofp i64 {place} to {self.element}"))
+
+    def choose(self, condition: str, yes: str, no: str) -> str:
+        """Return one of two values for each matrix."""
+        lanes = self.lanes
+        return self.code.let(f"select <{lanes} x i1> {condition}, {self.vector} {yes}, {self.vector} {no}")
+
+    def negative(self, value: str) -> str:
+        """Return minus a value."""
+        return self.code.let(f"fneg {self.vector} {value}")
+
+    def size_of(self, value: str) -> str:
+        """Return an absolute value."""
+        is_negative = self.code.let(f"fcmp olt {self.vector} {value}, {self.number('0.0')}")
+        return self.choose(is_negative, self.negative(value), value)
+
+    def slot(self) -> str:
+        """Return a place for a value of all matrices that changes."""
+        return self.code.slot(self.vector)
+
+    def keep(self, value: str, slot: str) -> None:
+        """Write a value into a slot."""
+        self.code.store(self.vector, value, slot)
+
+    def value(self, slot: str) -> str:
+        """Return what a slot holds."""
+        return self.code.load(self.vector, slot)
+
     def subtract(self, matrix: str, place: Size, one: str, two: str) -> None:
         """Subtract a product from an element."""
-        negative = self.code.let(f"fneg {self.vector} {one}")
-        self.store(self.code.multiply_add(self.vector, negative, two, self.load(matrix, place)), matrix, place)
+        self.store(
+            self.code.multiply_add(self.vector, self.negative(one), two, self.load(matrix, place)), matrix, place
+        )
 
 
 def print_factor(group: Group) -> None:

@@ -45,9 +45,7 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
     if dtype is None or operation.inputs[1].dtype is not operation.inputs[0].dtype:
         return None
     element = gemm.ELEMENTS[dtype.name]
-    run = compiled("triangular", element, (print_substitution, _print_one, _print_all))
-    product = gemm.product_address(dtype.name)
-    flags = [int(op.lower), int(op.transposed), int(op.unit_diagonal)]
+    flags = op.lower, op.transposed, op.unit_diagonal
     small = Solution(op.lower != op.transposed, op.transposed, op.unit_diagonal)
     lanes = registers_of(library.host, element).lanes
 
@@ -63,16 +61,29 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
             given = fitted(b if b.shape == x.shape else np.broadcast_to(b, x.shape), dtype)
             arrays = matrices.ctypes.data, given.ctypes.data, x.ctypes.data
             is_done = not run_stack(
-                f"solutions_{flags[0]}{flags[1]}{flags[2]}", element, small, arrays, (size, columns, count)
+                f"solutions_{''.join(str(int(flag)) for flag in flags)}", element, small, arrays, (size, columns, count)
             )
             return x if is_done else op.run(np, a, b)
         x[...] = b
-        memory = own_memory((BLOCK + 1) * size * dtype.itemsize)
-        sizes = [size, columns, count, 0 if a.ndim == 2 else size * size]
-        fields = [matrices.ctypes.data, x.ctypes.data, *sizes, *flags, memory.ctypes.data, product]
-        return op.run(np, a, b) if is_left(run, fields) else x
+        return op.run(np, a, b) if substitute_in_place(matrices, x, dtype, flags) else x
 
     return solve
+
+
+def substitute_in_place(a: Any, x: Any, dtype: Any, flags: tuple[bool, bool, bool]) -> bool:
+    """Solve triangular systems, right sides becoming unknowns; return whether a matrix is singular.
+
+    Args:
+        a: one matrix, or a stack of those of `x`, row by row in memory.
+        x: the right sides, the same.
+        dtype: of both, float32 or float64.
+        flags: whether matrices are lower triangles, whether their transposes count, whether their diagonals are ones.
+    """
+    size, columns = x.shape[-2:]
+    run = compiled("triangular", gemm.ELEMENTS[dtype.name], (print_substitution, _print_one, _print_all))
+    memory = own_memory((BLOCK + 1) * size * dtype.itemsize)
+    sizes = [size, columns, x.size // (size * columns), 0 if a.ndim == 2 else size * size, *map(int, flags)]
+    return is_left(run, [a.ctypes.data, x.ctypes.data, *sizes, memory.ctypes.data, gemm.product_address(dtype.name)])
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -259,4 +270,4 @@ def _sum(code: Builder, element: str, lanes: int, row: str, start: Size, stop: S
     return code.load(element, total)
 
 
-__all__ = ["triangular_runner"]
+__all__ = ["substitute_in_place", "triangular_runner"]

@@ -1,0 +1,167 @@
+"""Runners of solutions, inverses and determinants of general square matrices, by LU factors with partial pivoting.
+
+Stacks of small matrices are eliminated by vectors across the matrices, large ones by blocks. What is between is left
+to NumPy, and so is what has a pivot of zero where that is an error, or an element that is no number. As in NumPy,
+float32 is computed in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...ops.linear_algebra.factorisations import SlogDet
+from ...ops.linear_algebra.matrices import Determinant, Inverse, Solve
+from ..elementwise.bound import fitted
+from .blocks import dtype_of_kernels
+from .eliminations import print_determinants, print_inverses, print_pivots, print_solutions
+from .lu import factors_of
+from .stacks import MOST, Printer, is_small_stack, run_stack
+from .triangular import substitute_in_place
+
+_LEAST_ROWS = 256  # of large matrices: LAPACK is as quick with fewer
+_WIDE = np.dtype("float64")
+
+Runner = Callable[..., Any]
+
+
+def solve_runner(operation: Operation) -> Runner | None:
+    """Return what runs a `Solve` on float32 or float64; None for others, and where NumPy is as quick."""
+    op, dtype = operation.op, _dtype_worth(operation)
+    assert isinstance(op, Solve)
+    if dtype is None or operation.inputs[1].dtype is not operation.inputs[0].dtype:
+        return None
+
+    def solve(a: Any, b: Any) -> Any:
+        found = _solutions(a, b) if a.size and b.size else None
+        return op.run(np, a, b) if found is None else found.astype(dtype, copy=False)
+
+    return solve
+
+
+def _solutions(a: Any, b: Any) -> Any:
+    """Return X of A X = B; None where NumPy is to do it."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    size, columns, count = a.shape[-1], b.shape[-1], math.prod(batch)
+    right = np.broadcast_to(b, (*batch, size, columns))
+    if columns <= MOST and is_small_stack(size, count):
+        return _small("any_solutions", print_solutions, np.broadcast_to(a, (*batch, size, size)), right.shape, right)
+    return _large_solutions(a, right) if size >= _LEAST_ROWS else None
+
+
+def _large_solutions(a: Any, right: Any) -> Any:
+    found = factors_of(fitted(a, _WIDE), _WIDE)
+    if found is None:
+        return None
+    lu, _, order = found
+    batch, size = right.shape[:-2], right.shape[-2]
+    places = np.broadcast_to(order, (*batch, size))[..., None]
+    x = fitted(np.take_along_axis(right, places, -2), _WIDE)
+    if lu.ndim > 2:
+        lu = fitted(np.broadcast_to(lu, (*batch, size, size)), _WIDE)
+    flags = (True, False, True), (False, False, False)  # L has ones on its diagonal, U may have a zero
+    return None if any(substitute_in_place(lu, x, _WIDE, each) for each in flags) else x
+
+
+def inverse_runner(operation: Operation) -> Runner | None:
+    """Return what runs an `Inverse` on float32 or float64; None for others, and where NumPy is as quick."""
+    op, dtype = operation.op, _dtype_worth(operation)
+    assert isinstance(op, Inverse)
+    if dtype is None:
+        return None
+
+    def inverse(x: Any) -> Any:
+        size, found = x.shape[-1], None
+        if _is_small(x):
+            found = _small("inverses", print_inverses, x, x.shape)
+        elif x.size and size >= _LEAST_ROWS:
+            found = _large_solutions(x, np.broadcast_to(np.eye(size), x.shape))
+        return op.run(np, x) if found is None else found.astype(dtype, copy=False)
+
+    return inverse
+
+
+def determinant_runner(operation: Operation) -> Runner | None:
+    """Return what runs a `Determinant` on float32 or float64; None for others, and where NumPy is as quick."""
+    op, dtype = operation.op, _dtype_worth(operation)
+    assert isinstance(op, Determinant)
+    if dtype is None:
+        return None
+
+    def determinant(x: Any) -> Any:
+        found = None
+        with np.errstate(over="ignore", under="ignore"):
+            if _is_small(x):
+                found = _small("determinants", print_determinants, x, x.shape[:-2])
+            elif (pivots := _large_pivots(x)) is not None:
+                sign, logarithm = _sign_and_logarithm(pivots)
+                found = sign * np.exp(logarithm)
+            return op.run(np, x) if found is None else found.astype(dtype)
+
+    return determinant
+
+
+def slogdet_runner(operation: Operation) -> Runner | None:
+    """Return what runs a `SlogDet` on float32 or float64; None for others, and where NumPy is as quick."""
+    op, dtype = operation.op, _dtype_worth(operation)
+    assert isinstance(op, SlogDet)
+    if dtype is None:
+        return None
+
+    def slogdet(x: Any) -> Any:
+        pivots = _small("pivots", print_pivots, x, x.shape[:-1]) if _is_small(x) else _large_pivots(x)
+        if pivots is None:
+            return op.run(np, x)
+        return tuple(part.astype(dtype) for part in _sign_and_logarithm(pivots))
+
+    return slogdet
+
+
+def _dtype_worth(operation: Operation) -> Any:
+    """Return the dtype of the matrices that an operation takes; None if none, or none of its sizes, has a kernel."""
+    dtype, shape = dtype_of_kernels(operation), operation.inputs[0].shape
+    if dtype is None or shape is None or shape[-1] is None:
+        return dtype
+    size, batch = shape[-1], operation.outputs[0].shape
+    stack = None if batch is None else batch[: len(batch) - 2 if operation.type in ("solve", "inverse") else None]
+    is_open = stack is None or None in stack
+    is_small = size <= MOST and (is_open or is_small_stack(size, math.prod(dim or 0 for dim in stack or ())))
+    return dtype if is_small or size >= _LEAST_ROWS else None
+
+
+def _is_small(x: Any) -> bool:
+    return is_small_stack(x.shape[-1], math.prod(x.shape[:-2]))
+
+
+def _small(name: str, body: Printer, x: Any, shape: tuple[int, ...], right: Any = None) -> Any:
+    """Return what a function of a stack gives, of a shape; None where NumPy is to do it."""
+    size, out = x.shape[-1], np.empty(shape)
+    arrays = [fitted(each, _WIDE) for each in (x, right) if each is not None]
+    sizes = size, 1 if right is None else right.shape[-1], x.size // (size * size)
+    addresses = [array.ctypes.data for array in (*arrays, out)]
+    return None if run_stack(name, "double", body, addresses, sizes) else out
+
+
+def _large_pivots(x: Any) -> Any:
+    """Return the pivots of large matrices, of which the first has the sign of the exchanges; else None."""
+    found = factors_of(fitted(x, _WIDE), _WIDE) if x.size and x.shape[-1] >= _LEAST_ROWS else None
+    if found is None:
+        return None
+    lu, exchanged, _ = found
+    pivots = np.diagonal(lu, axis1=-2, axis2=-1).copy()
+    own = np.arange(x.shape[-1], dtype=np.int32)
+    exchanges = np.sum(exchanged != own, axis=-1)
+    pivots[..., 0] *= 1 - 2 * (exchanges % 2)
+    return pivots
+
+
+def _sign_and_logarithm(pivots: Any) -> tuple[Any, Any]:
+    with np.errstate(divide="ignore"):
+        return np.prod(np.sign(pivots), -1), np.sum(np.log(np.abs(pivots)), -1)
+
+
+__all__ = ["determinant_runner", "inverse_runner", "slogdet_runner", "solve_runner"]
