@@ -17,7 +17,7 @@ from ..transport.channel import Channel
 from ..transport.connections import Identity, RefusedError
 from ..transport.dialing import dial
 from ..transport.failures import task_failed, task_unavailable
-from ..transport.planes import asked, ways
+from ..transport.planes import Plane, asked, streams_where_sockets_fail, ways
 from ..transport.streams import open_stream
 from .doing import IN_OPERATION
 from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
@@ -64,7 +64,9 @@ class Channels:
         self._is_closed = False
         self._greeter = Greeter(tls)
         self._asking = threading.Lock()
-        self._ways = ways(asked(), info.name, tls is not None)
+        wanted = asked()
+        self._ways = ways(wanted, info.name, tls is not None)
+        self._may_stream = streams_where_sockets_fail(wanted, info.name)
         self._pulse = Pulse(info.incarnation, Patience(timeout=info.heartbeat_timeout))
         self._finalizer = weakref.finalize(self, _close_all, self._idle, self._greeter)
 
@@ -127,7 +129,17 @@ class Channels:
     def _dial(self) -> socket.socket:
         info = self.info
         begin = partial(open_stream, info.front, self._tls)
-        return dial(self._ways, info.host, info.port, info.incarnation, begin, self._timeout)[0]
+        try:
+            return dial(self._ways, info.host, info.port, info.incarnation, begin, self._timeout)[0]
+        except OSError:
+            if not self._may_stream or self._ways == (Plane.GRPC,):
+                raise
+            with self._asking:
+                found = self._greeter.ask_now(info.front, BACK_SECONDS)
+            if found is None or found.incarnation != info.incarnation:
+                raise
+            self._ways = (Plane.GRPC,)
+            return begin()
 
     def _check_alive(self) -> bool:
         """Ask the task how it is, while an answer is awaited; return whether connecting waits for its operation.

@@ -50,7 +50,7 @@ class Peers:
     Args:
         connect: makes a connection of a socket; takes the one who is to answer, the plane, and what takes frames, notes
             that the connection is open and that it is over.
-        dial: gives a socket that leads to a task, and the plane.
+        dial: gives a socket that leads to a task, and the plane; takes whether only a stream of gRPC is left to try.
         on_frame: takes what others answer.
         on_lost: takes who is gone, and the reason.
         masters: gives the incarnations of those who have connected to this task, itself included.
@@ -60,7 +60,7 @@ class Peers:
     def __init__(
         self,
         connect: Callable[..., Connection],
-        dial: Callable[[Address], tuple[socket.socket, Plane]],
+        dial: Callable[[Address, bool], tuple[socket.socket, Plane]],
         on_frame: Callable[[Connection, Frame], None],
         on_lost: Callable[[Identity, str], None],
         masters: Callable[[], set[int]],
@@ -97,25 +97,40 @@ class Peers:
 
     def give_up(self, identity: Identity, reason: str) -> None:
         """End the connection to a task, open or about to be."""
-        known = self._known.get(identity)
+        known = self._known.pop(identity, None)
         if known is not None:
             known.close(reason)
 
-    def _begin(self, address: Address) -> None:
-        identity = address.identity
+    def _begin(self, address: Address, failed: str = "") -> None:
+        """Begin to connect.
+
+        Args:
+            address: of the task.
+            failed: why its sockets can't be reached, where that is so.
+        """
+        identity, has_opened = address.identity, False
         try:
-            sock, plane = self._dial(address)
+            sock, plane = self._dial(address, bool(failed))
         except OSError as error:
-            self._answer(identity, task_failed(address.name, f"it can't be reached ({error.strerror or error})"))
+            why = failed or f"it can't be reached ({error.strerror or error})"
+            self._answer(identity, task_failed(address.name, why))
+            if failed:
+                self._on_lost(identity, failed)
             return
 
         def on_open(connection: Connection) -> None:
+            nonlocal has_opened
+            has_opened = True
             self._answer(identity, connection)
 
         def on_close(connection: Connection, reason: str) -> None:
-            self._known.pop(identity, None)
-            self._answer(identity, task_failed(address.name, reason))
-            self._on_lost(identity, reason)
+            was_given_up = self._known.pop(identity, None) is None
+            if plane == Plane.TCP and not (failed or has_opened or was_given_up):
+                self._begin(address, reason)
+                return
+            why = failed if failed and not has_opened else reason
+            self._answer(identity, task_failed(address.name, why))
+            self._on_lost(identity, why)
 
         self.watch(address)
         self._known[identity] = self._connect(sock, identity, plane, self._on_frame, on_open, on_close)

@@ -17,7 +17,7 @@ from ..config import ServerConfig
 from ..transport.connections import Connection, Handshake, Identity
 from ..transport.dialing import widen
 from ..transport.loop import Loop
-from ..transport.planes import Plane, asked, ways
+from ..transport.planes import Plane, asked, streams_where_sockets_fail, ways
 from ..transport.wire import Frame, FrameError, Kind
 from .doing import Turning
 from .front import TaskInfo
@@ -224,8 +224,11 @@ class Task:
             widen(sock)
         self._connection(sock, None, plane, self._take, self._opened, self._closed)
 
-    def _dial(self, address: Address) -> tuple[socket.socket, Plane]:
-        return self._system.dial(ways(self._plane, address.name, self._system.is_encrypted), address)
+    def _dial(self, address: Address, streams_only: bool) -> tuple[socket.socket, Plane]:
+        planes = ways(self._plane, address.name, self._system.is_encrypted)
+        if streams_only:
+            planes = (Plane.GRPC,) if streams_where_sockets_fail(self._plane, address.name) else ()
+        return self._system.dial(planes, address)
 
     def _connection(
         self,

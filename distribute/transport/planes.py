@@ -77,8 +77,7 @@ def ways(wanted: str | Mapping[str, str], task: str, is_encrypted: bool = False)
     >>> [str(plane) for plane in ways({"/job:ps": "sockets"}, "/job:ps/task:1")]
     ['unix', 'tcp']
     """
-    plane = wanted if isinstance(wanted, str) else _for_task(wanted, task)
-    found = _WAYS.get(plane)
+    found = _WAYS.get(_for_task(wanted, task))
     if found is None:
         here = (Plane.SHARED_MEMORY,) if IS_AVAILABLE else ()
         found = (*here, Plane.UNIX, Plane.TCP)
@@ -87,7 +86,14 @@ def ways(wanted: str | Mapping[str, str], task: str, is_encrypted: bool = False)
     return found if IS_AVAILABLE else tuple(way for way in found if way not in NEEDS_ONE_HOST)
 
 
-def _for_task(wanted: Mapping[str, str], task: str) -> str:
+def streams_where_sockets_fail(wanted: str | Mapping[str, str], task: str) -> bool:
+    """Test whether gRPC may be used for a task whose sockets can't be reached: a proxy may forward gRPC alone."""
+    return _for_task(wanted, task) == AUTO
+
+
+def _for_task(wanted: str | Mapping[str, str], task: str) -> str:
+    if isinstance(wanted, str):
+        return wanted
     name = DeviceName.parse(task)
     return next((plane for asked, plane in wanted.items() if DeviceName.parse(asked).accepts(name)), AUTO)
 
@@ -97,4 +103,15 @@ def local_name(incarnation: int) -> Any:
     return f"\0anabranch/{incarnation:016x}"
 
 
-__all__ = ["AUTO", "CHOICES", "NEEDS_ONE_HOST", "VARIABLE", "Limits", "Plane", "asked", "local_name", "ways"]
+__all__ = [
+    "AUTO",
+    "CHOICES",
+    "NEEDS_ONE_HOST",
+    "VARIABLE",
+    "Limits",
+    "Plane",
+    "asked",
+    "local_name",
+    "streams_where_sockets_fail",
+    "ways",
+]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import PS, WORKER, Running, tasks
+from shared.tasks import PS, TOKEN, WORKER, Running, tasks
 
 import anabranch as ab
+from anabranch.distribute.transport import dialing, planes
 from anabranch.distribute.transport.planes import Plane
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -248,3 +250,35 @@ def test_a_task_of_planes_that_can_not_be_read_is_refused() -> None:
     """It meant no task, so that the plane was chosen as if nothing was asked for."""
     with pytest.raises(ValueError, match=r"Device 'junk!' can.t be read"):
         ab.distribute.ServerConfig(plane={"junk!": "tcp"})
+
+
+@pytest.mark.parametrize("asked", ["auto", "sockets"])
+def test_where_only_grpc_passes_streams_are_used_unless_sockets_are_asked_for(
+    graph: ab.Graph, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """A proxy forwards gRPC alone: the sockets that tasks name lead nowhere, for the client and for other tasks."""
+
+    def nowhere(host: str, port: int, timeout: float | None) -> socket.socket:
+        del host, port
+        with socket.create_server(("localhost", 0)) as closed:
+            address: tuple[str, int] = closed.getsockname()[:2]
+        return by_tcp(address[0], address[1], timeout)
+
+    by_tcp = dialing._by_tcp
+    monkeypatch.setattr(dialing, "_by_tcp", nowhere)
+    monkeypatch.setattr(planes, "IS_AVAILABLE", False)  # another host
+    monkeypatch.setenv("ANABRANCH_PLANE", asked)
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    with ab.device(PS):
+        y = ab.constant(1.0) + 1.0
+    with ab.distribute.Server({"ps": ["localhost:0"]}) as ps:
+        cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": ["localhost:0"]}
+        with ab.distribute.Server(cluster, "worker", 0) as worker:
+            if asked == "sockets":
+                with pytest.raises(ab.errors.TaskFailedError, match="can't be reached"):
+                    ab.Session(graph, target=worker.target)
+                return
+            with ab.Session(graph, target=worker.target) as session:
+                assert session.run(y * 3.0) == 6
+            used = {each.plane for task in (ps, worker) for each in task.status().connections}
+            assert used == {Plane.GRPC}
