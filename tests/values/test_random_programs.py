@@ -1,4 +1,7 @@
-"""Random structured programs on values, op by op: results, state and derivatives are those of plain NumPy."""
+"""Random structured programs on values, op by op: results, state and derivatives are those of plain NumPy.
+
+The programs are those that tests/engine/test_random_programs.py computes in graphs.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,19 +15,23 @@ from programs.generator import programs
 from programs.meaning import Evaluation
 from programs.primitives import UnsuitableError
 from programs.syntax import Program
+from shared.examples import examples
 
-CHUNKS = 2
-PROGRAMS_A_CHUNK = 25
+CHUNKS = 10
+QUICK_CHUNKS = 2  # in `make test`
+PROGRAMS_A_CHUNK = examples(15, 30)
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= QUICK_CHUNKS else []) for chunk in range(CHUNKS)]
+)
 def test_random_programs(chunk: int, tell: Callable[..., None]) -> None:
     tell("random programs on values", check_chunk(chunk, PROGRAMS_A_CHUNK))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(CHUNKS, 20))
+@pytest.mark.parametrize("chunk", range(CHUNKS, 6 * CHUNKS))
 def test_many_random_programs(chunk: int, tell: Callable[..., None]) -> None:
     tell("random programs on values", check_chunk(chunk, 2 * PROGRAMS_A_CHUNK))
 
@@ -32,7 +39,7 @@ def test_many_random_programs(chunk: int, tell: Callable[..., None]) -> None:
 def check_chunk(chunk: int, count: int) -> Counter[str]:
     found: Counter[str] = Counter()
 
-    @seed(1000 + chunk)
+    @seed(chunk)
     @settings(max_examples=count, database=None, deadline=None, derandomize=False, suppress_health_check=LARGE)
     @given(programs())
     def check(program: Program) -> None:
