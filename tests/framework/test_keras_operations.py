@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.real_keras import keras_python, results_in_keras
 
 import anabranch as ab
 from anabranch.engine.objects.registry import deserialize_keras_object, serialize_keras_object
@@ -121,32 +119,10 @@ def test_all_that_is_written_is_read_again(tmp_path: Path, without_kernels: None
         assert_same(results_of(ab.load_model(tmp_path / "m.keras"), sample), results_of(model, sample), name)
 
 
-OPENING = """
-import sys, pathlib
-import numpy as np, keras
-folder = pathlib.Path(sys.argv[1])
-for path in sorted(folder.glob("*.keras")):
-    inputs = np.load(path.with_suffix(".inputs.npz"))
-    try:
-        found = keras.models.load_model(path)([inputs[name] for name in sorted(inputs)])
-        found = found if isinstance(found, (list, tuple)) else [found]
-        np.savez(path.with_suffix(".found.npz"), *[keras.ops.convert_to_numpy(value) for value in found])
-    except Exception as error:
-        print(path.stem, type(error).__name__, str(error)[:300].replace(chr(10), " "))
-"""
-
-
-def keras_python() -> str:
-    """A Python that has Keras: this one, or what KERAS_PYTHON names."""
-    named = os.environ.get("KERAS_PYTHON")
-    if named is None and importlib.util.find_spec("keras") is None:
-        pytest.skip("Keras is not installed; KERAS_PYTHON may name a Python that has it")
-    return named or sys.executable
-
-
 @pytest.mark.slow
 def test_keras_opens_what_is_written(tmp_path: Path) -> None:
-    python, expected = keras_python(), {}
+    keras_python()
+    expected: dict[str, Any] = {}
     fails = FAILS_IN_KERAS.get(os.environ.get("KERAS_BACKEND", "tensorflow"), "")
     for name, sample in ALL.items():
         if name in fails.split():
@@ -155,12 +131,9 @@ def test_keras_opens_what_is_written(tmp_path: Path) -> None:
         model.save(tmp_path / f"{name}.keras")
         np.savez(tmp_path / f"{name}.inputs.npz", *sample.inputs())
         expected[name] = results_of(model, sample)
-    result = subprocess.run([python, "-c", OPENING, str(tmp_path)], capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == ""
+    found = results_in_keras(tmp_path)
     for name, values in expected.items():
-        found = np.load(tmp_path / f"{name}.found.npz")
-        assert_same([found[f"arr_{i}"] for i in range(len(values))], values, name)
+        assert_same(found[name], values, name)
 
 
 # --- all names ------------------------------------------------------------------------------------------------------
