@@ -82,7 +82,7 @@ types-package: $(DEV) ## the same without tests, which take more than half of it
 imports: $(DEV) ## import-linter: layers of the house, third-party packages confined
 	$(BIN)/lint-imports --no-cache
 
-docs: $(DEV) ## build the site of the documentation into build/site, warnings as errors
+docs: $(DEV) ## build the site of the documentation into build/site/VERSION, warnings as errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/mkdocs.yml
 
 format: $(DEV) ## mend what ruff can mend

@@ -40,6 +40,7 @@ def _load(name: str) -> Any:
 
 
 EXAMPLES = _load("examples")
+VERSIONS = _load("versions")
 
 
 @dataclass(frozen=True)
@@ -261,9 +262,17 @@ def on_startup(command: str, dirty: bool) -> None:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Name the version that the pages describe in the head of each."""
+    """Name the version that the pages describe in the head of each; each version that is built has a folder."""
     config.site_name = f"{config.site_name} {anabranch.__version__}"
+    if not config.site_url:  # `mkdocs serve` sets it, and shows this version alone
+        config.site_dir = str(Path(config.site_dir) / VERSIONS.folder_of(anabranch.__version__))
     return config
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """List the versions that have been built."""
+    if not config.site_url:
+        VERSIONS.write_versions(Path(config.site_dir).parent)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -37,6 +38,22 @@ def pages() -> ModuleType:
 @pytest.fixture(scope="module")
 def reference(pages: ModuleType) -> dict[str, str]:
     return pages.reference()
+
+
+def test_versions_are_listed_newest_release_first(tmp_path: Path) -> None:
+    versions = load("versions")
+    assert [versions.folder_of(each) for each in ("0.2.0", "0.10.3", "1.0.0.dev0", "0.3.0rc1")] == [
+        *("0.2", "0.10"),
+        *("dev", "dev"),
+    ]
+    for name in ("dev", "0.2", "0.10", "0.9"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text("")
+    assert versions.write_versions(tmp_path) == ["0.10", "0.9", "0.2", "dev"]
+    entries = json.loads((tmp_path / "versions.json").read_text())
+    assert entries[0] == {"version": "0.10", "title": "0.10", "aliases": ["latest"]}
+    assert [each["aliases"] for each in entries[1:]] == [[]] * 3
+    assert 'url=0.10/"' in (tmp_path / "index.html").read_text()
 
 
 def test_every_public_name_is_listed_and_explained_once(pages: ModuleType, reference: dict[str, str]) -> None:
@@ -108,8 +125,11 @@ def test_signatures_show_values_of_private_constants() -> None:
 
 
 def test_pages_name_the_version(pages: ModuleType) -> None:
-    config = SimpleNamespace(site_name="anabranch")
+    config = SimpleNamespace(site_name="anabranch", site_url=None, site_dir="site")
     assert pages.on_config(config).site_name == f"anabranch {ab.__version__}"
+    assert config.site_dir == str(Path("site") / load("versions").folder_of(ab.__version__))
+    served = SimpleNamespace(site_name="anabranch", site_url="http://localhost:8000/", site_dir="site")
+    assert pages.on_config(served).site_dir == "site"
 
 
 @cache
