@@ -24,6 +24,7 @@ ALL = SAMPLES | OWN
 GOLDEN = Path(__file__).parents[1] / "golden" / "operations.json"
 # What Keras 3.15.1, whose signatures the file holds, does not have yet.
 NEWER: dict[str, Any] = {"math.Gammainc": [["name=None"], ["x1", "x2"]]}  # in Keras 3.16
+NEWER_NAMES = ("gammainc",)
 # Errors of Keras itself, or results of another shape, by its backend (the environment's KERAS_BACKEND).
 FAILS_IN_KERAS = {
     "torch": "nonzero",
@@ -125,7 +126,7 @@ def test_keras_opens_what_is_written(tmp_path: Path) -> None:
     expected: dict[str, Any] = {}
     fails = FAILS_IN_KERAS.get(os.environ.get("KERAS_BACKEND", "tensorflow"), "")
     for name, sample in ALL.items():
-        if name in fails.split():
+        if name in fails.split() or name in NEWER_NAMES:
             continue
         model = model_of(sample)
         model.save(tmp_path / f"{name}.keras")

@@ -38,6 +38,6 @@ def results_in_keras(folder: Path) -> dict[str, list[Any]]:
     command = [keras_python(), "-c", _OPENING, str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == ""
+    assert result.stdout == "", result.stdout
     found = {path.name.removesuffix(".found.npz"): np.load(path) for path in folder.glob("*.found.npz")}
     return {name: [arrays[f"arr_{i}"] for i in range(len(arrays.files))] for name, arrays in found.items()}

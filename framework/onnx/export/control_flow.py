@@ -439,6 +439,10 @@ class LoopExport:
             sizes = self.w.sizes.array(self.node.outputs[k])
             if sizes is not None and None not in sizes[1:] and self.w.known(init.size) == 0:
                 return Dense
+        given = self.node.inputs[k].spec
+        if isinstance(init, Dense) and isinstance(spec, ArraySpec) and isinstance(given, ArraySpec):
+            is_uniform_before = is_static(given.element) and not is_static(spec.element)
+            return SequenceArray if is_uniform_before else Dense
         return _common_kind([init], spec)
 
     def limit_value(self) -> str:

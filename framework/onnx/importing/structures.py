@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,16 +12,18 @@ from ....engine.control_flow import TensorArray, cond, while_loop
 from ....engine.graph import Symbol, Tensor
 from .node import Node, imports
 from .reading import initializer_array
-from .values import Optional, dtype_of, known, plain, shape_of, sizes_of, tensor
+from .values import GrowingSequence, Optional, dtype_of, known, plain, shape_of, sizes_of, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from onnx import GraphProto, ValueInfoProto
+    from onnx import GraphProto, TypeProto, ValueInfoProto
 
     from ....engine.graph.spec import Shape
     from ....engine.ops.base import TensorLike
     from .values import NodeValue
+
+    _State = Tensor | tuple[TensorArray, Tensor]  # as a loop of the graph carries a value
 
 # --- branches and loops ---------------------------------------------------------------------------------------------
 
@@ -32,10 +35,43 @@ def _if(node: Node, condition: Tensor) -> NodeValue:
     if found is not None:
         return tuple(node.runner.run(branches[bool(found.reshape(()))], []))
 
+    if any(each.type.HasField("sequence_type") for each in branches[True].output):
+        pairs = zip(*[node.runner.run(branch, []) for branch in branches.values()], strict=True)
+        return tuple([_joined(node, condition, *pair) for pair in pairs])
+
     def taken(choice: bool) -> tuple[Tensor, ...]:
         return tuple([tensor(plain(each)) for each in node.runner.run(branches[choice], [])])
 
     return cond(ops.reshape(condition, ()), lambda: taken(True), lambda: taken(False))
+
+
+def _joined(node: Node, condition: Tensor, one: NodeValue, two: NodeValue) -> GrowingSequence:
+    """Return what two branches give: the same sequence, without a tensor if there is one at that position.
+
+    So files write over what may or may not be there.
+
+    Raises:
+        NotImplementedError: they give something else.
+    """
+    if isinstance(one, GrowingSequence) and isinstance(two, GrowingSequence) and one.hole is not None:
+        is_same = one.array is two.array and one.length is two.length and two.hole is None
+        if is_same and _is_position_of(one, condition):
+            return one
+    raise NotImplementedError(f"{node.op_type} whose branches give different sequences")
+
+
+def _is_position_of(sequence: GrowingSequence, condition: Tensor) -> bool:
+    """Test whether a condition says that the hole of a sequence is a position in it."""
+    if not isinstance(condition, Symbol) or condition.operation.type != "less":
+        return False
+    place, length = map(_before_casts, condition.operation.inputs)
+    return _is_same(place, _before_casts(sequence.hole)) and length is _before_casts(sequence.length)
+
+
+def _before_casts(value: object) -> object:
+    while isinstance(value, Symbol) and value.operation.type == "cast":
+        (value,) = value.operation.inputs
+    return value
 
 
 @imports("Loop")
@@ -53,7 +89,9 @@ def _loop(node: Node, trips: TensorLike | None, condition: Tensor | None, *carri
 
 
 def _is_symbolic(value: NodeValue) -> bool:
-    return any(map(_is_symbolic, value)) if isinstance(value, list) else isinstance(plain(value), Symbol)
+    if isinstance(value, list):
+        return any(map(_is_symbolic, value))
+    return isinstance(value, GrowingSequence) or isinstance(plain(value), Symbol)
 
 
 def _run_here(
@@ -86,10 +124,8 @@ def _run_in_graph(
     node: Node, body: GraphProto, trips: TensorLike | None, condition: Tensor | None, carried: list[NodeValue]
 ) -> Any:
     """Build a `while_loop`; one that nothing but the number of trips ends carries no condition."""
-    if any(isinstance(each, list) for each in carried):
-        raise NotImplementedError("Loop that carries sequences over values that are known at run time only")
     scans = len(body.output) - 1 - len(carried)
-    start = [tensor(plain(each)) for each in carried]
+    start = [_as_state(each, body.input[2 + k]) for k, each in enumerate(carried)]
     limit = None if trips is None else _number_of(trips)
     counted = limit is not None and _never_ends(body) and (condition is None or known(condition) is not None)
     if counted and condition is not None and not bool(known(condition)):
@@ -106,18 +142,43 @@ def _run_in_graph(
 
     def step(i: Tensor, *rest: Any) -> tuple[object, ...]:
         again = [tensor(True)] if counted else [rest[0]]
-        values = rest[len(first) : len(first) + len(start)]
+        values = [_unpacked(each) for each in rest[len(first) : len(first) + len(start)]]
         results = node.runner.run(body, [ops.cast(i, "int64"), *again, *values])
-        found = [tensor(plain(each)) for each in results]
+        states = [_packed(each) for each in results[1 : 1 + len(start)]]
+        scanned = [tensor(plain(each)) for each in results[1 + len(start) :]]
         written = rest[len(first) + len(start) :]
-        shapes[:] = [row.shape for row in found[1 + len(start) :]]
-        rows = [array.write(i, row) for array, row in zip(written, found[1 + len(start) :], strict=True)]
-        following = [] if counted else [ops.reshape(found[0], ())]
-        return (ops.add(i, 1), *following, *found[1 : 1 + len(start)], *rows)
+        shapes[:] = [row.shape for row in scanned]
+        rows = [array.write(i, row) for array, row in zip(written, scanned, strict=True)]
+        following = [] if counted else [ops.reshape(tensor(plain(results[0])), ())]
+        return (ops.add(i, 1), *following, *states, *rows)
 
     final = while_loop(goes_on, step, (0, *first, *start, *arrays))[1 + len(first) :]
     stacked = [_of_shape(array.stack(), shape) for array, shape in zip(final[len(start) :], shapes, strict=True)]
-    return (*final[: len(start)], *stacked)
+    return (*map(_unpacked, final[: len(start)]), *stacked)
+
+
+def _packed(value: NodeValue) -> _State:
+    """Return a value as a loop of the graph carries it."""
+    if isinstance(value, GrowingSequence) and value.hole is not None:
+        raise NotImplementedError("Loop that carries a sequence from which it takes tensors out")
+    return (value.array, value.length) if isinstance(value, GrowingSequence) else tensor(plain(value))
+
+
+def _unpacked(state: _State) -> Tensor | GrowingSequence:
+    return GrowingSequence(*state) if isinstance(state, tuple) else state
+
+
+def _as_state(value: NodeValue, info: ValueInfoProto) -> _State:
+    """Return the value with which a loop of the graph begins; a sequence as one that can grow."""
+    if not isinstance(value, list):
+        return _packed(value)
+    kind = info.type.sequence_type.elem_type.tensor_type
+    shape = _declared_shape(kind)
+    array = TensorArray(dtype_of(kind.elem_type or 1), 0, dynamic_size=True, element_shape=shape, infer_shape=False)
+    found = GrowingSequence(array, tensor(np.int32(0)))
+    for each in value:
+        found = found.with_last(tensor(plain(each)))
+    return _packed(found)
 
 
 def _number_of(trips: TensorLike) -> int | Tensor:
@@ -152,12 +213,16 @@ def _never_ends(body: GraphProto) -> bool:
     return name == body.input[1].name
 
 
+def _declared_shape(kind: TypeProto.Tensor) -> Shape:
+    if not kind.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+
+
 def _array_for(info: ValueInfoProto, size: object) -> TensorArray:
     """Return an array for a scan output, which grows where the number of trips is not known before."""
     kind = info.type.tensor_type
-    shape = None
-    if kind.HasField("shape"):
-        shape = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+    shape = _declared_shape(kind)
     dtype = dtype_of(kind.elem_type or 1)
     if size is None:
         return TensorArray(dtype, 0, dynamic_size=True, element_shape=shape)
@@ -246,33 +311,77 @@ def _place(node: Node, position: TensorLike | None, size: int, last: int) -> int
     return place + size if place < 0 else place
 
 
+def _refused(node: Node) -> NotImplementedError:
+    return NotImplementedError(f"{node.op_type} of a sequence whose length is known at run time only")
+
+
+def _check_whole(node: Node, sequence: GrowingSequence) -> None:
+    """Check that no tensor was taken out of a sequence.
+
+    Raises:
+        NotImplementedError: one was.
+    """
+    if sequence.hole is not None:
+        raise _refused(node)
+
+
+def _is_same(one: object, two: object) -> bool:
+    return one is two or (known(one) is not None and np.array_equal(known(one), known(two)))
+
+
 @imports("SequenceInsert")
 def _sequence_insert(
-    node: Node, sequence: Sequence[NodeValue], value: NodeValue, position: TensorLike | None = None
+    node: Node,
+    sequence: Sequence[NodeValue] | GrowingSequence,
+    value: Tensor,
+    position: TensorLike | None = None,
 ) -> NodeValue:
+    if isinstance(sequence, GrowingSequence):
+        if position is None and sequence.hole is None:
+            return sequence.with_last(value)
+        if position is None or not _is_same(position, sequence.hole):
+            raise _refused(node)
+        return sequence.with_hole_filled(value)
     place = _place(node, position, len(sequence), len(sequence))
     return [*sequence[:place], value, *sequence[place:]]
 
 
 @imports("SequenceErase")
 def _sequence_erase(node: Node, sequence: Sequence[NodeValue], position: TensorLike | None = None) -> NodeValue:
+    if isinstance(sequence, GrowingSequence):
+        _check_whole(node, sequence)
+        if position is None:
+            raise _refused(node)
+        return replace(sequence, hole=position)
     place = _place(node, position, len(sequence), len(sequence) - 1)
     return [*sequence[:place], *sequence[place + 1 :]]
 
 
 @imports("SequenceAt")
-def _sequence_at(node: Node, sequence: Sequence[NodeValue], position: TensorLike) -> NodeValue:
+def _sequence_at(node: Node, sequence: Sequence[NodeValue] | GrowingSequence, position: Tensor) -> NodeValue:
+    if isinstance(sequence, GrowingSequence):
+        _check_whole(node, sequence)
+        place = ops.reshape(ops.cast(position, "int32"), ())
+        return sequence.array.read(ops.where(ops.less(place, 0), ops.add(place, sequence.length), place))
     return sequence[_place(node, position, len(sequence), len(sequence) - 1)]
 
 
 @imports("SequenceLength")
-def _sequence_length(node: Node, sequence: Sequence[object]) -> NodeValue:
+def _sequence_length(node: Node, sequence: Sequence[object] | GrowingSequence) -> NodeValue:
+    if isinstance(sequence, GrowingSequence):
+        _check_whole(node, sequence)
+        return ops.cast(sequence.length, "int64")
     return np.array(len(sequence), "int64")
 
 
 @imports("ConcatFromSequence")
-def _concat_from_sequence(node: Node, sequence: list[TensorLike]) -> NodeValue:
+def _concat_from_sequence(node: Node, sequence: list[TensorLike] | GrowingSequence) -> NodeValue:
     axis = node.get("axis")
+    if isinstance(sequence, GrowingSequence):
+        _check_whole(node, sequence)
+        if axis:
+            raise NotImplementedError(f"ConcatFromSequence along axis {axis} of a sequence that a loop makes")
+        return sequence.array.stack() if node.get("new_axis") else sequence.array.concat()
     parts = [tensor(each) for each in sequence]
     return ops.stack(parts, axis) if node.get("new_axis") else ops.concatenate(parts, axis)
 
@@ -293,6 +402,8 @@ def _split_to_sequence(node: Node, x: Tensor, split: Any = None) -> NodeValue:
 
 @imports("SequenceMap")
 def _sequence_map(node: Node, sequence: list[NodeValue], *others: NodeValue) -> NodeValue:
+    if isinstance(sequence, GrowingSequence):
+        raise _refused(node)
     body = node.get("body")
     found: list[list[NodeValue]] = [[] for _ in body.output]
     for k, value in enumerate(sequence):

@@ -1,7 +1,7 @@
 """Values that flow between nodes: tensors, known arrays, shapes of which parts are known, sequences, optionals.
 
-A sequence is a Python list. What is known when a model is called (constants, sizes) stays a NumPy array, so that shapes
-are computed at once and not in the graph.
+A sequence is a Python list, or a `GrowingSequence` in a loop whose trips are known at run time only. What is known when
+a model is called (constants, sizes) stays a NumPy array, so that shapes are computed at once and not in the graph.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from ....engine.ops.base import TensorLike, known_array
 from ..errors import OnnxError
 
 if TYPE_CHECKING:
+    from ....engine.control_flow import TensorArray
     from ...structures import Array
 
-NodeValue: TypeAlias = "TensorLike | Dims | FourBits | Optional | Sequence[NodeValue] | None"
+NodeValue: TypeAlias = "TensorLike | Dims | FourBits | GrowingSequence | Optional | Sequence[NodeValue] | None"
 """A value that a node takes or gives; None where an optional input is left out."""
 
 LONG = np.dtype("int64")
@@ -34,6 +35,31 @@ class Optional:
     """A value of an optional type: something, or nothing."""
 
     value: NodeValue
+
+
+@dataclass(frozen=True)
+class GrowingSequence:
+    """A sequence to which a loop of the graph appends.
+
+    Attributes:
+        array: its tensors, which may differ in their sizes.
+        length: how many there are, an int32 scalar.
+        hole: the position of a tensor that was taken out, if there was one, to put another in its place; else None.
+    """
+
+    array: TensorArray
+    length: Tensor
+    hole: TensorLike | None = None
+
+    def with_last(self, value: TensorLike) -> GrowingSequence:
+        """Return the sequence with a tensor behind the others."""
+        return GrowingSequence(self.array.write(self.length, value), ops.add(self.length, 1))
+
+    def with_hole_filled(self, value: TensorLike) -> GrowingSequence:
+        """Return the sequence with a tensor in place of the one that was taken out, or behind the others."""
+        assert self.hole is not None
+        place = ops.reshape(ops.cast(tensor(self.hole), "int32"), ())
+        return GrowingSequence(self.array.write(place, value), ops.maximum(self.length, ops.add(place, 1)))
 
 
 class Dims:
