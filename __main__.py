@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import os
 import re
 import sys
 import textwrap
@@ -48,7 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.choices[options.command]
         command.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(command, unknown)}")
     options.command_line = given[1:]  # as it was typed, for commands that start themselves again
-    return options.run(options)
+    try:
+        status = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read the output has enough of it, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written when Python ends
+        return 141  # as of other commands that SIGPIPE ends
+    return status
 
 
 def _meant(command: argparse.ArgumentParser, unknown: Sequence[str]) -> str:

@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", default="", help="with --k8s: the container's image, which has the script")
     parser.add_argument("--name", default="anabranch", help="with --k8s: the name of the JobSet (default: %(default)s)")
     parser.add_argument("script", help="the Python script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    arguments.required = False  # else an error for a script that is left out names both
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,6 +74,10 @@ def run(options: argparse.Namespace) -> int:
         return 2
     if options.max_restarts < 0:
         print("anabranch launch: --max-restarts must be at least 0.", file=sys.stderr)
+        return 2
+    ways = [name for name in ("k8s", "ray", "rdzv") if getattr(options, name)]
+    if len(ways) > 1:
+        print(f"anabranch launch: --{ways[0]} and --{ways[1]} do not go together. Give one.", file=sys.stderr)
         return 2
     if options.k8s:
         return _print_job_set(options)

@@ -82,6 +82,11 @@ class DataParallel(Strategy):
             raise TypeError(f"DataParallel: of must be a Pipeline; got {of!r} of type {type(of).__name__}.")
         if of is not None and (device_mesh is not None or devices is not None):
             raise ValueError("DataParallel: with of= the devices are those of the pipeline. Leave the others out.")
+        if of is not None and shard is not None:
+            raise ValueError(
+                "DataParallel: with of= each pipeline has the whole optimizer; its variables are not spread over "
+                f"workers. Drop shard={shard!r}, or of=."
+            )
         if bucket_bytes is not None and bucket_bytes < 1:
             raise ValueError(f"DataParallel: bucket_bytes must be at least 1, or None; got {bucket_bytes}.")
         if gradient_dtype not in (None, "bfloat16", "float16"):

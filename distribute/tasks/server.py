@@ -91,6 +91,11 @@ class Server:
         self._token = job_token(token, is_loopback(listens_at))
         self._devices = make_devices(DeviceName.parse(self.name), **_checked_devices(devices))
         self.incarnation = secrets.randbits(63)
+        if config is not None and not isinstance(config, ServerConfig):
+            raise TypeError(
+                f"Server: config must be a ServerConfig, got {config!r}. Make one of its fields: "
+                "ab.distribute.ServerConfig(plane='tcp')."
+            )
         self._config = config or ServerConfig()
         tls = tls or tls_from_environment()
         self._listener = _listening(listens_at) if tls is None else None

@@ -36,6 +36,8 @@ from ..ops.registered import RegisteredFunction
 class SavedGraphError(ValueError):
     """A graph can't be saved, or a file can't be read as one. The message names the operation and the file."""
 
+    is_located = False  # whether it names the operation already
+
 
 # --- attributes -----------------------------------------------------------------------------------------------------
 

@@ -122,12 +122,14 @@ class _GraphWriter:
                 )
             fields = {name: self._field(operation.op, cls, name) for name in field_names(cls)}
         except (SavedGraphError, AttributeError) as error:
-            if isinstance(error, _LocatedError):
+            if isinstance(error, SavedGraphError) and error.is_located:
                 raise
-            raise _LocatedError(
+            located = SavedGraphError(
                 f"Operation {operation.name!r} ({operation.type}), defined at {operation.location}, can't be saved: "
                 f"{error}."
-            ) from error
+            )
+            located.is_located = True
+            raise located from error
         return {
             "name": operation.name,
             "type": operation.type,
@@ -185,7 +187,3 @@ class _GraphWriter:
         if isinstance(first, Draw):
             return {**described, "first": first.describe()}
         return {**described, "value": self._array(resource.numpy())}
-
-
-class _LocatedError(SavedGraphError):
-    """An error that says already which operation is meant."""

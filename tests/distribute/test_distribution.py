@@ -234,6 +234,8 @@ def test_a_replica_may_be_a_pipeline() -> None:
     assert len(strategy.of.statistics()["stages"]) == 2
     with pytest.raises(TypeError, match="of must be a Pipeline; got 4"):
         DataParallel(of=4)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="each pipeline has the whole optimizer"):
+        DataParallel(of=ab.distribute.Pipeline(2, microbatches=2), shard="optimizer")
     with pytest.raises(ValueError, match="the devices are those of the pipeline"):
         DataParallel(devices=["cpu:0"], of=strategy.of)
 

@@ -149,6 +149,11 @@ def test_numbers_of_hosts_that_can_not_be(text: str, capsys: pytest.CaptureFixtu
     assert "--nnodes needs --rdzv" in capsys.readouterr().err
     assert main(["launch", "--rdzv", "localhost:1", str(script)]) == 2, "each host would train by itself"
     assert "--rdzv needs --nnodes" in capsys.readouterr().err
+    assert main(["launch", "--k8s", "--rdzv", "localhost:1", str(script)]) == 2
+    assert "--k8s and --rdzv do not go together" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["launch", "-n", "2"])
+    assert "the following arguments are required: script\n" in capsys.readouterr().err
 
 
 def test_strangers_are_not_heard() -> None:

@@ -123,6 +123,9 @@ def test_arguments_that_do_not_fit_are_named():
         ab.distribute.Server(CLUSTER, "ps", 3)
     with pytest.raises(ValueError, match="connect_timeout=-1"):
         ab.distribute.ServerConfig(connect_timeout=-1)
+    given: Any = {"plane": "tcp"}
+    with pytest.raises(TypeError, match=r"config must be a ServerConfig, got \{'plane': 'tcp'\}"):
+        ab.distribute.Server(CLUSTER, "ps", 0, config=given)
     with pytest.raises(ValueError, match="'sim' devices run in one process"):
         ab.distribute.Server(CLUSTER, "ps", 0, devices={"cpu": 1, "sim": 1})
 

@@ -352,8 +352,9 @@ def test_what_a_file_cannot_keep_is_refused(graph: Any, tmp_path: Path, attribut
 
     with pytest.raises(
         SavedGraphError, match=rf"Operation 'mine' \(scaled_for_saving\), defined at .*\.py:\d+, can't be saved: {what}"
-    ):
+    ) as caught:
         graph.save(tmp_path / "graph.npz")
+    assert caught.type is SavedGraphError, "users see no name of ours"
 
 
 def test_functions_inside_loops_are_refused_by_their_own_names(graph: Any):

@@ -7,6 +7,7 @@ import doctest
 import os
 import re
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -264,6 +265,16 @@ def test_the_help_of_commands_is_plain_text(
     assert "*" not in told
     assert "python -m anabranch" not in told  # the line of usage names the command
     assert max(map(len, told.splitlines())) <= 80
+
+
+def test_a_reader_of_a_command_may_end_before_it() -> None:
+    """Python's own way is a traceback of BrokenPipeError."""
+    command = [sys.executable, "-m", "anabranch", "status", *["grpc://localhost:1"] * 3, "--timeout", "0.1"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as output:
+        result = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert (result.returncode, result.stderr) == (141, "")
 
 
 def test_the_model_of_the_readme_is_served_for_sentences_of_any_length(tmp_path: Path) -> None:
