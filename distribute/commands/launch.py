@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -35,6 +36,7 @@ from .kubernetes import job_set, printed
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
 _END_SECONDS = 10.0  # how long a process has to end when it is asked to
+_MESSAGE_SECONDS = 2.0  # in which other workers print why they end, after the chief has failed
 _TRACEBACK = "Traceback (most recent call last):"
 _OUTPUT = threading.Lock()  # held while a line is written
 
@@ -251,8 +253,16 @@ class Launch:
             return 130
         first = first or next(self._failed(), None)
         if first is not None:
+            self._wait_for_messages()
             print(f"anabranch launch: {_what_ended(*first)}.", file=sys.stderr)
         return 0 if first is None or not self._chief.returncode else _status(first[1])
+
+    def _wait_for_messages(self) -> None:
+        """Wait a little for workers that end because the chief has failed: what they print says so."""
+        until = time.monotonic() + _MESSAGE_SECONDS
+        for process in self.workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(until - time.monotonic(), 0.0))
 
     @property
     def _chief_index(self) -> int:
