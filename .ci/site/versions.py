@@ -1,4 +1,4 @@
-"""List the versions of the site that lie beside each other, for the switch in the head of its pages.
+"""List the versions of the site that are beside each other, for the switch in the head of its pages.
 
 Each version is a folder. Beside them are ``versions.json``, in the form of mike, which Material for MkDocs reads, and a
 page that leads to the newest release, or to the development version where there is no release.

@@ -56,6 +56,20 @@ def cell(code: Builder, row: Size, column: Size) -> Size:
     return code.add(code.mul(row, BLOCK), column)
 
 
+def vector_parts(code: Builder, lanes: int, start: Size, stop: Size) -> list[tuple[int, Size, Size]]:
+    """Cut a range into one of whole vectors, and one of single elements."""
+    middle = code.sub(stop, code.rem(code.sub(stop, start), lanes))
+    return [(lanes, start, middle), (1, middle, stop)]
+
+
+def absolute(code: Builder, element: str, lanes: int, value: str) -> str:
+    """Return the absolute values of a vector."""
+    vector = f"<{lanes} x {element}>"
+    is_negative = code.let(f"fcmp olt {vector} {value}, {code.broadcast(lanes, element, '0.0')}")
+    negative = code.let(f"fneg {vector} {value}")
+    return code.let(f"select <{lanes} x i1> {is_negative}, {vector} {negative}, {vector} {value}")
+
+
 def print_product(
     code: Builder,
     product: str,

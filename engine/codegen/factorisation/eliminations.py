@@ -9,7 +9,7 @@ After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), chapter 
 from __future__ import annotations
 
 from ..llvm.builder import Size
-from .stacks import Group
+from .stacks import Group, Solution
 
 _SMALLEST = {"float": "0x3810000000000000", "double": "0x0010000000000000"}  # normal numbers, as doubles
 _INFINITY = "0x7FF0000000000000"
@@ -62,20 +62,6 @@ class _Elimination:
                 if self.right:
                     with code.loop(0, self.columns) as j:
                         group.subtract(self.right, self._cell(i, j), factor, group.load(self.right, self._cell(k, j)))
-
-    def print_substitution(self) -> None:
-        """Print what gives the unknowns in the place of the right sides, from the last row on."""
-        group, code, size = self.group, self.code, self.group.size
-        with code.loop(0, size) as number:
-            i = code.sub(size - 1, number)
-            pivot = group.load(self.a, group.place(i, i))
-            with code.loop(0, self.columns) as j:
-                found = group.apply("fdiv", group.load(self.right, self._cell(i, j)), pivot)
-                group.store(found, self.right, self._cell(i, j))
-            with code.loop(0, i) as k:
-                factor = group.load(self.a, group.place(k, i))
-                with code.loop(0, self.columns) as j:
-                    group.subtract(self.right, self._cell(k, j), factor, group.load(self.right, self._cell(i, j)))
 
     def _cell(self, row: Size, column: Size) -> Size:
         return self.code.add(self.code.mul(row, self.columns), column)
@@ -141,10 +127,10 @@ def print_inverses(group: Group) -> None:
 
 
 def _print_solved(group: Group, columns: Size) -> None:
-    elimination = _Elimination(group, group.squares[1], columns)
-    elimination.print()
-    elimination.print_substitution()
-    group.write(group.squares[1], columns)
+    a, x = group.squares[:2]
+    _Elimination(group, x, columns).print()
+    Solution(is_forward=False, is_transposed=False, is_unit=False).print(group, a, x, columns)
+    group.write(x, columns)
 
 
 def print_pivots(group: Group) -> None:

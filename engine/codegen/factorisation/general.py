@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
-from ...ops.linear_algebra.factorisations import SlogDet
-from ...ops.linear_algebra.matrices import Determinant, Inverse, Solve
 from ..elementwise.bound import fitted
 from .blocks import dtype_of_kernels
 from .eliminations import print_determinants, print_inverses, print_pivots, print_solutions
@@ -30,21 +28,49 @@ Runner = Callable[..., Any]
 
 
 def solve_runner(operation: Operation) -> Runner | None:
-    """Return what runs a `Solve` on float32 or float64; None for others, and where NumPy is as quick."""
-    op, dtype = operation.op, _dtype_worth(operation)
-    assert isinstance(op, Solve)
-    if dtype is None or operation.inputs[1].dtype is not operation.inputs[0].dtype:
+    """Return what runs a `Solve`; see `_runner`."""
+    return _runner(operation, _solutions)
+
+
+def inverse_runner(operation: Operation) -> Runner | None:
+    """Return what runs an `Inverse`; see `_runner`."""
+    return _runner(operation, _inverses)
+
+
+def determinant_runner(operation: Operation) -> Runner | None:
+    """Return what runs a `Determinant`; see `_runner`."""
+    return _runner(operation, _determinants)
+
+
+def slogdet_runner(operation: Operation) -> Runner | None:
+    """Return what runs a `SlogDet`; see `_runner`."""
+    return _runner(operation, _signs_and_logarithms)
+
+
+def _runner(operation: Operation, compute: Runner) -> Runner | None:
+    """Return what runs an operation on float32 or float64; None for others, and where NumPy is as quick.
+
+    Args:
+        operation: of one dtype.
+        compute: gives its results in double precision; None where NumPy is to do it.
+    """
+    op, dtype, has_parts = operation.op, _dtype_worth(operation), len(operation.outputs) > 1
+    if dtype is None:
         return None
 
-    def solve(a: Any, b: Any) -> Any:
-        found = _solutions(a, b) if a.size and b.size else None
-        return op.run(np, a, b) if found is None else found.astype(dtype, copy=False)
+    def run(*arrays: Any) -> Any:
+        with np.errstate(over="ignore", under="ignore"):
+            found = compute(*arrays)
+            if found is None:
+                return op.run(np, *arrays)
+            return tuple(part.astype(dtype) for part in found) if has_parts else found.astype(dtype, copy=False)
 
-    return solve
+    return run
 
 
 def _solutions(a: Any, b: Any) -> Any:
-    """Return X of A X = B; None where NumPy is to do it."""
+    if not (a.size and b.size):
+        return None
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     size, columns, count = a.shape[-1], b.shape[-1], math.prod(batch)
     right = np.broadcast_to(b, (*batch, size, columns))
@@ -67,69 +93,39 @@ def _large_solutions(a: Any, right: Any) -> Any:
     return None if any(substitute_in_place(lu, x, _WIDE, each) for each in flags) else x
 
 
-def inverse_runner(operation: Operation) -> Runner | None:
-    """Return what runs an `Inverse` on float32 or float64; None for others, and where NumPy is as quick."""
-    op, dtype = operation.op, _dtype_worth(operation)
-    assert isinstance(op, Inverse)
-    if dtype is None:
+def _inverses(x: Any) -> Any:
+    if _is_small(x):
+        return _small("inverses", print_inverses, x, x.shape)
+    size = x.shape[-1]
+    return _large_solutions(x, np.broadcast_to(np.eye(size), x.shape)) if x.size and size >= _LEAST_ROWS else None
+
+
+def _determinants(x: Any) -> Any:
+    if _is_small(x):
+        return _small("determinants", print_determinants, x, x.shape[:-2])
+    pivots = _large_pivots(x)
+    if pivots is None:
         return None
-
-    def inverse(x: Any) -> Any:
-        size, found = x.shape[-1], None
-        if _is_small(x):
-            found = _small("inverses", print_inverses, x, x.shape)
-        elif x.size and size >= _LEAST_ROWS:
-            found = _large_solutions(x, np.broadcast_to(np.eye(size), x.shape))
-        return op.run(np, x) if found is None else found.astype(dtype, copy=False)
-
-    return inverse
+    sign, logarithm = _sign_and_logarithm(pivots)
+    return sign * np.exp(logarithm)
 
 
-def determinant_runner(operation: Operation) -> Runner | None:
-    """Return what runs a `Determinant` on float32 or float64; None for others, and where NumPy is as quick."""
-    op, dtype = operation.op, _dtype_worth(operation)
-    assert isinstance(op, Determinant)
-    if dtype is None:
-        return None
-
-    def determinant(x: Any) -> Any:
-        found = None
-        with np.errstate(over="ignore", under="ignore"):
-            if _is_small(x):
-                found = _small("determinants", print_determinants, x, x.shape[:-2])
-            elif (pivots := _large_pivots(x)) is not None:
-                sign, logarithm = _sign_and_logarithm(pivots)
-                found = sign * np.exp(logarithm)
-            return op.run(np, x) if found is None else found.astype(dtype)
-
-    return determinant
-
-
-def slogdet_runner(operation: Operation) -> Runner | None:
-    """Return what runs a `SlogDet` on float32 or float64; None for others, and where NumPy is as quick."""
-    op, dtype = operation.op, _dtype_worth(operation)
-    assert isinstance(op, SlogDet)
-    if dtype is None:
-        return None
-
-    def slogdet(x: Any) -> Any:
-        pivots = _small("pivots", print_pivots, x, x.shape[:-1]) if _is_small(x) else _large_pivots(x)
-        if pivots is None:
-            return op.run(np, x)
-        return tuple(part.astype(dtype) for part in _sign_and_logarithm(pivots))
-
-    return slogdet
+def _signs_and_logarithms(x: Any) -> Any:
+    pivots = _small("pivots", print_pivots, x, x.shape[:-1]) if _is_small(x) else _large_pivots(x)
+    return None if pivots is None else _sign_and_logarithm(pivots)
 
 
 def _dtype_worth(operation: Operation) -> Any:
     """Return the dtype of the matrices that an operation takes; None if none, or none of its sizes, has a kernel."""
-    dtype, shape = dtype_of_kernels(operation), operation.inputs[0].shape
-    if dtype is None or shape is None or shape[-1] is None:
+    dtype, first = dtype_of_kernels(operation), operation.inputs[0]
+    if any(each.dtype is not first.dtype for each in operation.inputs):
+        return None
+    if dtype is None or first.shape is None or first.shape[-1] is None:
         return dtype
-    size, batch = shape[-1], operation.outputs[0].shape
-    stack = None if batch is None else batch[: len(batch) - 2 if operation.type in ("solve", "inverse") else None]
-    is_open = stack is None or None in stack
-    is_small = size <= MOST and (is_open or is_small_stack(size, math.prod(dim or 0 for dim in stack or ())))
+    size = first.shape[-1]
+    stack = (operation.outputs[0] if operation.type == "solve" else first).shape
+    count = None if stack is None or None in stack[:-2] else math.prod(dim or 0 for dim in stack[:-2])
+    is_small = size <= MOST and (count is None or is_small_stack(size, count))
     return dtype if is_small or size >= _LEAST_ROWS else None
 
 

@@ -22,7 +22,17 @@ from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.tasks import Fields
 from ..matmul import gemm
-from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed
+from .blocks import (
+    BLOCK,
+    absolute,
+    cell,
+    compiled,
+    dtype_of_kernels,
+    is_left,
+    print_product,
+    print_transposed,
+    vector_parts,
+)
 from .eliminations import print_factors
 from .stacks import is_small_stack, run_stack
 from .triangular import print_substitution
@@ -202,7 +212,8 @@ def _print_panel(element: str, lanes: int) -> str:
         is_zero = code.let(f"fcmp oeq {element} {pivot}, 0.0")  # all below are zeros, too
         pivot = code.choose(is_zero, "1.0", pivot, element)
         below = code.add(k, 1)
-        for vector, lane, start, stop in _parts(code, element, lanes, below):
+        for lane, start, stop in vector_parts(code, lanes, below, "%high"):
+            vector = f"<{lane} x {element}>"
             divisor = code.broadcast(lane, element, pivot)
             with code.loop(start, stop, lane) as i:
                 value = code.load_vector(vector, element, column, i)
@@ -210,7 +221,8 @@ def _print_panel(element: str, lanes: int) -> str:
         with code.loop(below, "%width") as other:
             line = code.at(element, "%x", code.mul(other, "%high"))
             factor = code.let(f"fneg {element} {code.load(element, line, k)}")
-            for vector, lane, start, stop in _parts(code, element, lanes, below):
+            for lane, start, stop in vector_parts(code, lanes, below, "%high"):
+                vector = f"<{lane} x {element}>"
                 times = code.broadcast(lane, element, factor)
                 with code.loop(start, stop, lane) as i:
                     value, before = (code.load_vector(vector, element, of, i) for of in (column, line))
@@ -224,37 +236,30 @@ def _print_largest(code: Builder, element: str, lanes: int, column: str, start: 
     single = f"<1 x {element}>"
     largest, place = code.slot(single), code.slot("i64")
     code.store(single, code.broadcast(1, element, "-1.0"), largest)
-    for vector, lane, first, stop in _parts(code, element, lanes, start):
+    for lane, first, stop in vector_parts(code, lanes, start, "%high"):
+        vector = f"<{lane} x {element}>"
         best = code.slot(vector)
         code.store(vector, code.broadcast(lane, element, "-1.0"), best)
         with code.loop(first, stop, lane) as i:
-            value = _size(code, element, vector, lane, column, i)
+            value = absolute(code, element, lane, code.load_vector(vector, element, column, i))
             code.store(vector, _larger(code, vector, lane, value, code.load(vector, best)), best)
         for number in range(lane):
             value = code.let(f"extractelement {vector} {code.load(vector, best)}, i32 {number}")
             value = code.let(f"insertelement {single} undef, {element} {value}, i32 0")
             code.store(single, _larger(code, single, 1, value, code.load(single, largest)), largest)
     code.store("i64", "%high", place)
-    for vector, lane, first, stop in reversed(_parts(code, element, lanes, start)):
+    for lane, first, stop in reversed(vector_parts(code, lanes, start, "%high")):
+        vector = f"<{lane} x {element}>"
         target = code.broadcast(lane, element, code.let(f"extractelement {single} {code.load(single, largest)}, i32 0"))
         with code.loop(first, stop, lane) as number:
             i = code.sub(code.add(first, stop), code.add(number, lane))  # from the last on: the first one stays
-            value = _size(code, element, vector, lane, column, i)
+            value = absolute(code, element, lane, code.load_vector(vector, element, column, i))
             same = code.let(f"bitcast <{lane} x i1> {code.let(f'fcmp oeq {vector} {value}, {target}')} to i{lane}")
             with code.when(code.let(f"icmp ne i{lane} {same}, 0")):
                 offset = code.let(f"call i{lane} @llvm.cttz.i{lane}(i{lane} {same}, i1 true)")
                 wide = code.let(f"zext i{lane} {offset} to i64")
                 code.store("i64", code.add(i, wide), place)
     return code.load("i64", place)
-
-
-def _size(code: Builder, element: str, vector: str, lane: int, column: str, i: Size) -> str:
-    """Return the absolute values of a part of a column."""
-    value = code.load_vector(vector, element, column, i)
-    is_negative = code.let(f"fcmp olt {vector} {value}, {code.broadcast(lane, element, '0.0')}")
-    return code.let(
-        f"select <{lane} x i1> {is_negative}, {vector} {code.let(f'fneg {vector} {value}')}, {vector} {value}"
-    )
 
 
 def _larger(code: Builder, vector: str, lane: int, value: str, before: str) -> str:
@@ -265,17 +270,10 @@ def _larger(code: Builder, vector: str, lane: int, value: str, before: str) -> s
     return code.let(f"select <{lane} x i1> {chosen}, {vector} {value}, {vector} {before}")
 
 
-def _parts(code: Builder, element: str, lanes: int, start: Size) -> list[tuple[str, int, Size, Size]]:
-    """Cut what is left of a column into whole vectors and single elements."""
-    middle = code.sub("%high", code.rem(code.sub("%high", start), lanes))
-    return [(f"<{lanes} x {element}>", lanes, start, middle), (f"<1 x {element}>", 1, middle, "%high")]
-
-
 def _print_swap(element: str, lanes: int) -> str:
     """Print ``swap(one, two, count)``: exchange elements."""
     code = FunctionBuilder("swap", ["ptr %one", "ptr %two", "i64 %count"])
-    whole = code.sub("%count", code.rem("%count", lanes))
-    for lane, start, stop in ((lanes, 0, whole), (1, whole, "%count")):
+    for lane, start, stop in vector_parts(code, lanes, 0, "%count"):
         vector = f"<{lane} x {element}>"
         with code.loop(start, stop, lane) as i:
             one, two = (code.load_vector(vector, element, of, i) for of in ("%one", "%two"))

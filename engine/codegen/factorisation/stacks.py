@@ -18,7 +18,7 @@ from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import library
 from ..llvm.registers import registers_of
 from ..llvm.tasks import Fields, print_entry
-from .blocks import compiled, is_left, print_transposed
+from .blocks import absolute, compiled, is_left, print_transposed
 
 MOST = 16  # rows, and right sides, of small matrices
 _NANOSECONDS = 0.1  # that a term of a product takes for one matrix, and
@@ -194,8 +194,7 @@ class Group:
 
     def size_of(self, value: str) -> str:
         """Return an absolute value."""
-        is_negative = self.code.let(f"fcmp olt {self.vector} {value}, {self.number('0.0')}")
-        return self.choose(is_negative, self.negative(value), value)
+        return absolute(self.code, self.element, self.lanes, value)
 
     def slot(self) -> str:
         """Return a place for a value of all matrices that changes."""
@@ -258,32 +257,43 @@ class Solution:
     is_unit: bool
 
     def __call__(self, group: Group) -> None:
-        code, size, columns = group.code, group.size, group.columns
         a, x = group.squares[:2]
-        group.read("left", size, a)
-        group.read("right", columns, x)
+        group.read("left", group.size, a)
+        group.read("right", group.columns, x)
+        self.print(group, a, x, group.columns)
+        group.write(x, group.columns)
+
+    def print(self, group: Group, a: str, x: str, columns: Size) -> None:
+        """Print what makes unknowns of right sides.
+
+        Args:
+            group: the matrices.
+            a: memory of T.
+            x: memory of the right sides.
+            columns: of the right sides.
+        """
+        code, size = group.code, group.size
         with code.loop(0, size) as number:
             i = self._row(group, number)
             if not self.is_unit:
-                self._divide(group, i)
+                self._divide(group, a, x, columns, i)
             with code.loop(code.add(number, 1), size) as other:
                 k = self._row(group, other)
                 value = group.load(a, group.place(i, k) if self.is_transposed else group.place(k, i))
                 with code.loop(0, columns) as column:
                     known = group.load(x, code.add(code.mul(i, columns), column))
                     group.subtract(x, code.add(code.mul(k, columns), column), value, known)
-        group.write(x, columns)
 
     def _row(self, group: Group, number: Size) -> Size:
         """Return the unknown that is found as the one of that number."""
         return number if self.is_forward else group.code.sub(group.size - 1, number)
 
-    def _divide(self, group: Group, i: Size) -> None:
-        code, (a, x, _) = group.code, group.squares
+    def _divide(self, group: Group, a: str, x: str, columns: Size, i: Size) -> None:
+        code = group.code
         diagonal = group.load(a, group.place(i, i))
         group.leave(code.let(f"fcmp oeq {group.vector} {diagonal}, {group.number('0.0')}"))
-        with code.loop(0, group.columns) as column:
-            own = code.add(code.mul(i, group.columns), column)
+        with code.loop(0, columns) as column:
+            own = code.add(code.mul(i, columns), column)
             group.store(group.apply("fdiv", group.load(x, own), diagonal), x, own)
 
 

@@ -24,7 +24,7 @@ from ..llvm.library import library
 from ..llvm.registers import registers_of
 from ..llvm.tasks import Fields
 from ..matmul import gemm
-from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product
+from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, vector_parts
 from .stacks import MOST, Solution, run_stack
 
 _FEW = 4  # right sides: of fewer or as many each is solved by itself
@@ -222,7 +222,7 @@ def _print_one(element: str, lanes: int) -> str:
         code.store(element, found, "%memory", i)
         with code.when(is_transposed):
             negative = code.let(f"fneg {element} {found}")
-            for width, begin, end in _parts(code, lanes, start, stop):
+            for width, begin, end in vector_parts(code, lanes, start, stop):
                 vector, times = f"<{width} x {element}>", code.broadcast(width, element, negative)
                 with code.loop(begin, end, width) as k:
                     value, before = (code.load_vector(vector, element, of, k) for of in (row, "%memory"))
@@ -230,12 +230,6 @@ def _print_one(element: str, lanes: int) -> str:
     with code.loop(0, "%size") as i:
         code.store(element, code.load(element, "%memory", i), "%x", code.mul(i, "%step"))
     return code.text()
-
-
-def _parts(code: Builder, lanes: int, start: Size, stop: Size) -> list[tuple[int, Size, Size]]:
-    """Cut a range into one of whole vectors, and one of single elements."""
-    middle = code.sub(stop, code.rem(code.sub(stop, start), lanes))
-    return [(lanes, start, middle), (1, middle, stop)]
 
 
 def _sum(code: Builder, element: str, lanes: int, row: str, start: Size, stop: Size) -> str:
