@@ -48,7 +48,12 @@ def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
     if not graph_context.stack:
         values: Any = inputs
         try:
-            arrays: list[Any] = [tensor.array for tensor in values]
+            if len(values) == 1:  # both are quicker than a comprehension
+                arrays: list[Any] = [values[0].array]
+            elif len(values) == 2:
+                arrays = [values[0].array, values[1].array]
+            else:
+                arrays = [tensor.array for tensor in values]
         except AttributeError:  # a symbol is among them
             pass
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -444,6 +445,11 @@ class LogSumExp(Reduction):
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
+# On values, to make an op and to compare it with the one of the last call took longer than the sum of 100 numbers.
+_sum_of = functools.lru_cache(256, typed=True)(Sum)
+_mean_of = functools.lru_cache(256, typed=True)(Mean)
+
+
 def _summable(x: TensorLike) -> Tensor:
     """Return `x` in the dtype in which it is summed: bools and small integers become int32 (uint32 if unsigned)."""
     tensor = convert_to_tensor(x)
@@ -462,7 +468,7 @@ def sum(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     Tensor([4., 6.], dtype=float32)
     """
     tensor = _summable(x)
-    return apply(Sum(axes_attribute(axis, tensor.ndim), keepdims, dtypes.accumulator_of(tensor.dtype)), tensor)
+    return apply(_sum_of(axes_attribute(axis, tensor.ndim), keepdims, dtypes.accumulator_of(tensor.dtype)), tensor)
 
 
 def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
@@ -473,7 +479,7 @@ def mean(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor
     Tensor([1.5, 3.5], dtype=float32)
     """
     tensor = as_floating(x)
-    return apply(Mean(axes_attribute(axis, tensor.ndim), keepdims, dtypes.accumulator_of(tensor.dtype)), tensor)
+    return apply(_mean_of(axes_attribute(axis, tensor.ndim), keepdims, dtypes.accumulator_of(tensor.dtype)), tensor)
 
 
 def prod(x: TensorLike, axis: AxisLike = None, keepdims: bool = False, dtype: DTypeLike = None) -> Tensor:
