@@ -50,11 +50,12 @@ from ..place.placement import Placement, place
 from ..queues.attempts import WaitingOp
 from ..queues.writing import Writing, hold_interrupts, locks_of
 from ..runtime import numerics
+from ..runtime.analyses import kernels_of
 from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from ..runtime.errors import annotate, evaluated
 from ..runtime.printer import Printer
-from ..runtime.program import copied_value, fusion_rule_of, kernels_of, listed_line, needs_whole_cores
+from ..runtime.program import copied_value, fusion_rule_of, listed_line, needs_whole_cores
 from ..runtime.timing import note_compiled, now
 from ..runtime.writes import touched_variables, written_variables
 from ..tracing import active

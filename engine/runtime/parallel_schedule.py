@@ -28,7 +28,6 @@ from ..graph.graph import Operation
 from ..graph.op import Cost
 from ..graph.spec import TensorSpec
 from ..passes.framework.estimates import elements, flops_of
-from ..passes.framework.switches import is_on
 from ..passes.fusion.parallel_schedule import Piece, parallel_schedule
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def arranged(
     operations: Sequence[Operation], natives: Mapping[Operation, NativeRegion], kernels: Collection[Operation]
 ) -> tuple[Sequence[Operation], list[list[Operation]]]:
     """Return the operations of a step in the order to print them, and which of them run side by side."""
-    if not is_on("parallel") or wanted_threads() == 1:
+    if wanted_threads() == 1:
         return operations, []
     in_runs = {inside for native in natives.values() for inside in native.plan.run}
     found = parallel_schedule(operations, lambda o: piece_of(o, natives, kernels), in_runs.__contains__)

@@ -7,15 +7,12 @@ import math
 import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from ..codegen.natives import has_binder
 from ..common.blas import on_one_thread
 from ..common.logs import DEBUG, is_logged, log
 from ..common.nest import is_sequence
 from ..common.quiet import quiet
-from ..control_flow.cond import Branch
-from ..control_flow.frames import History
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
@@ -25,41 +22,30 @@ from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue
-from ..ops.containers.tensor_arrays import ArrayWrite
-from ..ops.internal.fused import Fused
 from ..passes.framework.estimates import has_bounded_time, may_use_blas_threads
-from ..passes.framework.log import is_recording, note_change, note_left_out
+from ..passes.framework.log import note_change
 from ..passes.framework.prepare import Step, prepare
-from ..passes.framework.prune import all_blocks, all_operations
+from ..passes.framework.prune import all_blocks
 from ..passes.framework.switches import changes, is_on, turned_off
 from ..passes.fusion.fuse import FusionRule
 from ..passes.memory.memory_budget import memory_budget, within_memory_budget
-from ..passes.memory.storage import is_fresh, note_buffers, plan_buffers
-from ..passes.memory.updates import updates_in_place
+from ..passes.memory.storage import is_fresh
 from ..place.constraints import check_step
 from ..queues.writing import Writing, locks_of
 from ..tracing import active
 from . import numerics
+from .analyses import analysed
 from .beside import Beside
 from .code import compiled
 from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate_from, clear
-from .parallel_schedule import arranged
 from .printed import Origin
 from .printer import Printer
-from .records import recorded_in_rows, written_into_slots
-from .releases import last_reads
-from .row_writes import rows_in_place
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 from .writes import first_write, written_variables
 
-if TYPE_CHECKING:
-    from ..codegen.regions.region import NativeRegion
-
-
 _LARGE = 1 << 15  # bytes: memory that the system would be asked for in each step
-_LONG = 200  # operations, of which a run might be worth compiling
 _TEXT_WIDTH = 56  # of the program in a listing
 
 
@@ -178,7 +164,6 @@ class Program:
             printer = Printer(guard=self._check, timing=self._timing)
             printer.first_write = first_write(operations, {})
         else:
-            _note_left_out(exact, self._timing)
             options = graph.compiles_whole, runs_often
             if not exact and not timed and of is None and step.holds(While):
                 self._left = _runs_until_native(operations, *options)
@@ -390,20 +375,6 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
     return rule
 
 
-def kernels_of(operations: Sequence[Operation], exact: bool) -> dict[Operation, Any]:
-    """Return kernels for the operations of a step, those inside loops and branches included."""
-    wanted = [
-        operation
-        for operation in all_operations(operations)
-        if isinstance(operation.op, Fused) or (not exact and has_binder(operation))
-    ]
-    if not wanted:
-        return {}
-    from ..codegen.rule import bind_kernels
-
-    return bind_kernels(wanted)
-
-
 def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """Return what makes the context in which a step runs: large arrays' memory is kept for the next step."""
     if not is_on("memory") or not any(
@@ -441,55 +412,23 @@ def _is_large(tensor: Symbol) -> bool:
 def _printer(
     step: Step, timing: Timing | None, exact: bool, compiles_whole: bool, runs_often: bool
 ) -> tuple[Printer, Sequence[Operation]]:
-    """Return a printer that has kernels for what they can compute, and the operations in the order to print them."""
-    operations: Sequence[Operation] = step.operations
-    fetches = step.fetches
-    natives: dict[Operation, NativeRegion] = {}
-    if not exact and timing is None:
-        natives = natives_of(step, compiles_whole, runs_often)
-    kernels = {} if any(native.plan.is_whole for native in natives.values()) else kernels_of(operations, exact)
-    groups: list[list[Operation]] = []
-    if not exact and timing is None:
-        operations, groups = arranged(operations, natives, kernels)
-    in_place = rows_in_place(operations, fetches)
-    last = last_reads(operations, fetches) if step.holds(History) else ()
-    in_rows = recorded_in_rows(operations, fetches) if is_on("memory") and step.holds(History) else ()
-    in_slots = written_into_slots(operations, fetches) if is_on("memory") and step.holds(ArrayWrite) else {}
-    plan = plan_buffers(operations, fetches, in_slots) if kernels and is_on("memory") else {}
-    beside = [operation for group in groups for operation in group]
-    has_updates = is_on("memory") and any(kind.updates_first for kind in step.kinds)
-    updates = updates_in_place(operations, fetches, in_slots, beside) if has_updates else None
-    if is_recording():
-        apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
-        note_buffers(plan, in_slots, in_rows, apart)
-    printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups, updates)
-    printer.first_write = first_write(operations, plan)
-    return printer, operations
-
-
-def _note_left_out(exact: bool, timing: Timing | None) -> None:
-    """Note why regions are not compiled, and nothing runs side by side, where that is so for the whole step."""
-    why = "the step keeps the interpreter's bits" if exact else "operations are timed one by one"
-    if exact or timing is not None:
-        note_left_out("native", why)
-        note_left_out("parallel", why)
-
-
-def natives_of(step: Step, compiles_whole: bool = False, runs_often: bool = False) -> dict[Operation, NativeRegion]:
-    """Return the regions of a step that run as machine code: all of it, or loops and long runs of scalars."""
-    if not _may_be_native(step, compiles_whole):
-        return {}
-    from ..codegen.regions.rule import native_regions  # llvmlite loads here
-
-    return native_regions(step.operations, step.fetches, compiles_whole, runs_often)
-
-
-def _may_be_native(step: Step, compiles_whole: bool) -> bool:
-    """Test whether anything of a step could run as machine code as a whole."""
-    if not is_on("native"):
-        return False
-    is_fit = compiles_whole or step.holds(While) or assigns_in_branches(step.operations)
-    return is_fit or len(step.operations) >= _LONG
+    """Return a printer of what analyses found out, and the operations in the order to print them."""
+    found = analysed(step, exact, timing is not None, compiles_whole, runs_often)
+    printer = Printer(
+        found.kernels,
+        found.buffers,
+        None,
+        found.row_writes,
+        found.last_reads,
+        timing,
+        found.natives,
+        found.in_rows,
+        found.in_slots,
+        found.groups,
+        found.updates,
+    )
+    printer.first_write = first_write(found.operations, found.buffers)
+    return printer, found.operations
 
 
 def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, runs_often: bool) -> int:
@@ -499,11 +438,6 @@ def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, ru
     from ..codegen.regions.rule import steps_until_worth
 
     return steps_until_worth(operations)
-
-
-def assigns_in_branches(operations: Sequence[Operation]) -> bool:
-    """Test whether a step assigns variables under conditions."""
-    return any(isinstance(operation.op, Branch) and operation.writes for operation in operations)
 
 
 def copied_value(value: Any) -> Any:

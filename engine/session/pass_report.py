@@ -10,6 +10,7 @@ from ..graph.provenance import Location
 from ..passes.framework.log import Note, PassLog
 from ..passes.framework.pipeline import PIPELINE
 from ..passes.framework.switches import PASSES, Switch, is_on
+from ..runtime.analyses import ANALYSES
 
 _MOST_PLACES = 4  # that are named of those where a pass did the same
 
@@ -40,8 +41,9 @@ def _of_pass(known: Switch, log: PassLog) -> list[str]:
 
 
 def _passes_of(switch: str) -> list[str]:
-    """Return the names of the passes that a switch turns off, or that run whatever it says."""
-    return [switch, *[each.name for each in PIPELINE if each.switch == switch and each.name != switch]]
+    """Return the names of the passes and analyses that a switch turns off, or that run whatever it says."""
+    rows = (*PIPELINE, *ANALYSES)
+    return [switch, *[each.name for each in rows if each.switch == switch and each.name != switch]]
 
 
 def _why_left_out(switch: str, log: PassLog) -> str:

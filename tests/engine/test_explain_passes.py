@@ -16,6 +16,7 @@ from anabranch.engine.passes.framework import limits
 from anabranch.engine.passes.framework.log import PassLog, note_change, note_kept, recording
 from anabranch.engine.passes.framework.switches import PASSES, without
 from anabranch.engine.passes.memory.memory_budget import within_memory_budget
+from anabranch.engine.runtime.analyses import ANALYSES
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.session.explain import format_pass_log
 from anabranch.engine.session.profile import Profile, ProfiledLine, _bytes_of, _own_times, _size, _time
@@ -130,6 +131,14 @@ def test_why_a_pass_did_not_run_is_told():
     with recording() as log, without("fuse"):
         Program(x.graph, [symbol_of(ops.sin(x))], [x])
     assert section(format_pass_log(log), "horizontal_fusion") == ["    left out: the pass `fuse` is turned off"]
+    with recording() as log:
+        Program(x.graph, [symbol_of(ops.sin(x))], [x], timed=True)
+    for name in ("native", "parallel"):
+        assert section(format_pass_log(log), name) == ["    left out: operations are timed one by one"]
+    with recording() as log, without("memory"):
+        Program(x.graph, [symbol_of(ops.sin(x))], [x])
+    analyses = {each.name for each in ANALYSES if each.switch == "memory"}
+    assert {name for name, why in log.left_out.items() if why == "turned off"} == analyses
     with recording() as log, limits.at_most(0):
         Program(x.graph, [symbol_of(ops.sin(x))], [x])
     assert section(format_pass_log(log), "sink") == [f"    left out: {limits.REASON}"]

@@ -18,7 +18,7 @@ from anabranch.engine.codegen.host import scratch
 from anabranch.engine.codegen.llvm.entry import scratch_of
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph import TensorSpec
-from anabranch.engine.runtime.program import kernels_of
+from anabranch.engine.runtime.analyses import kernels_of
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 

@@ -18,7 +18,8 @@ from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.neural.convolution import Conv
-from anabranch.engine.runtime.program import Program, kernels_of
+from anabranch.engine.runtime.analyses import kernels_of
+from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 ALL = {"conv", "conv_filter_grad", "conv_input_grad"}

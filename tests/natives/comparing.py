@@ -10,7 +10,8 @@ from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.graph import Symbol
-from anabranch.engine.runtime.program import Program, kernels_of
+from anabranch.engine.runtime.analyses import kernels_of
+from anabranch.engine.runtime.program import Program
 
 
 def kernel_types(graph: ab.Graph) -> set[str]:

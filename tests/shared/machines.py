@@ -35,9 +35,10 @@ from anabranch.engine.passes.framework.prepare import Step as PreparedStep
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.place.devices import list_devices
+from anabranch.engine.runtime.analyses import kernels_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.printer import Printer
-from anabranch.engine.runtime.program import Statistics, copied_value, kernels_of
+from anabranch.engine.runtime.program import Statistics, copied_value
 
 from .placed_steps import CPUS, SIMS, Assigned, at_random, legally
 from .symbols import feeds_of, symbols_of
