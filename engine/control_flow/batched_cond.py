@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..common.nest import flatten, flatten_with_path, pack_as
+from ..common.operator_table import operator_functions
 from ..graph.spec import TensorSpec, shape_text
-from ..graph.tensor import Tensor, operator_functions
+from ..graph.tensor import Tensor
 from ..ops.arrays.creation import arange, zeros
 from ..ops.arrays.partitioning import dynamic_partition, dynamic_stitch
 from ..ops.arrays.shaping import shape

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..common.nest import flatten, is_mapping, is_sequence, map_structure, pack_as
+from ..common.operator_table import operator_functions
 from ..graph.graph import Graph, graph_for
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, broadcast_shapes, shape_text
-from ..graph.tensor import Tensor, operator_functions
+from ..graph.tensor import Tensor
 from ..graph.tracebacks import short_tracebacks
 from ..ops.arrays.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from ..ops.base import convert_to_tensor, runs_now

@@ -16,7 +16,7 @@ from .state.readable import Readable
 from .state.sharded import ShardedVariable
 from .state.stateless import StatelessScope, in_stateless_scope
 from .state.variable import Assign, Variable, VariableRows
-from .tensor import Symbol, Tensor, define_operators
+from .tensor import Symbol, Tensor
 from .value import FlowValue, Value
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "colocate_with",
     "container",
     "control_dependencies",
-    "define_operators",
     "device",
     "eagerly",
     "flatten",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
+from ..common.operator_table import operator_functions
 from .element_count import ElementCount
-from .operator_table import operator_functions
 from .tracebacks import short_tracebacks
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from ..common.operator_table import operator_functions
 from .captured_values import CapturedValues
 from .context import Scopes, ScopesOfThread, graph_context
 from .default_graph import LivingOperations, LivingReads, prefixes_of, without_references
@@ -17,7 +18,7 @@ from .operation import Operation, Placeholder, ReadVariable
 from .operation import Parameter as Parameter
 from .provenance import Location, user_location
 from .spec import Spec
-from .tensor import Symbol, Tensor, operator_functions
+from .tensor import Symbol, Tensor
 from .value import Value
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.dtypes import DType, accumulator_of
+from ..common.operator_table import operator_functions
 from .spec import Shape
-from .tensor import Operators, Tensor, operator_functions, symbol_of
+from .tensor import Operators, Tensor, symbol_of
 from .value import Value
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..common.names_elsewhere import TENSORS, ExplainsNames
+from ..common.operator_table import operator_functions
 from .array_methods import ArrayMethods
-from .operator_table import define_operators, operator_functions
 from .provenance import layer_being_called
 from .spec import Shape, Spec
 from .tracebacks import shorten
@@ -455,4 +455,4 @@ def symbol_of(tensor: Any) -> Symbol:
     return tensor
 
 
-__all__ = ["NoValueError", "Operators", "Symbol", "Tensor", "define_operators", "operator_functions", "symbol_of"]
+__all__ = ["NoValueError", "Operators", "Symbol", "Tensor", "symbol_of"]

@@ -11,8 +11,8 @@ import numpy as np
 from ..common.dtypes import name_of
 from ..common.names_elsewhere import VALUES
 from ..common.nest import is_mapping, is_sequence
+from ..common.operator_table import operator_functions
 from .element_count import ElementCount
-from .operator_table import operator_functions
 from .spec import Shape, Spec, TensorSpec
 from .tensor import Operators, Tensor
 from .tracebacks import shorten

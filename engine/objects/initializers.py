@@ -14,7 +14,8 @@ import numpy as np
 
 from ..common.dtypes import DType, DTypeLike, as_dtype
 from ..common.keywords import ChecksKeywords
-from ..graph import define_operators, eagerly
+from ..common.operator_table import define_operators
+from ..graph import eagerly
 from ..graph.value import Value
 from ..ops.random.draws import Draw
 from ..ops.random.samplers import SeedGenerator, draw_normal, global_generator

@@ -3,10 +3,10 @@
 Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from which its tests are generated.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..common.names_elsewhere import OPS_MODULE, module_error
+from ..common.operator_table import operator_functions
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
 from . import checks, conversion
 from . import operators as operators  # gives tensors their operators
@@ -216,29 +216,29 @@ else:
 
 _guard_entrances(globals(), __name__, but=("apply", "apply_multi", "registered_ops"))
 
-# keras.ops has control flow among its ops. Here it is above the ops, so these names are looked up when asked for.
-_AUTODIFF = {"custom_gradient": "custom_gradient", "jvp": "derivatives"}
-_CONTROL_FLOW = {
-    "associative_scan": "associative_scan",
-    "cond": "cond",
-    "ctc_loss": "ctc",
-    "fori_loop": "scan",
-    "map": "scan",
-    "scan": "scan",
-    "switch": "cond",
-    "vectorize": "vectorized_map",
-    "vectorized_map": "vectorized_map",
-    "while_loop": "while_loop",
-}
+# keras.ops has control flow among its ops. Here it is above the ops, and handed down when it is asked for.
+_ABOVE = frozenset(
+    {
+        "associative_scan",
+        "cond",
+        "ctc_loss",
+        "custom_gradient",
+        "fori_loop",
+        "jvp",
+        "map",
+        "scan",
+        "switch",
+        "vectorize",
+        "vectorized_map",
+        "while_loop",
+    }
+)
 
 
 def _look_up(name: str) -> Any:
-    if name in _AUTODIFF:
-        return getattr(importlib.import_module(f"..autodiff.{_AUTODIFF[name]}", __name__), name)
-    if name not in _CONTROL_FLOW:
-        raise module_error(__name__, name, OPS_MODULE)
-    module = importlib.import_module(f"..control_flow.{_CONTROL_FLOW[name]}", __name__)
-    return getattr(module, "map_fn" if name == "map" else name)
+    if name in _ABOVE:
+        return operator_functions[name]
+    raise module_error(__name__, name, OPS_MODULE)
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for a public one

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..common.forks import fork_safe_lock
+from ..common.operator_table import operator_functions
 from ..common.quiet import quiet, quiet_context
 from ..graph.context import devices_at_once, graph_context
 from ..graph.op import Op, as_scalar_or_array, without_bare_strings
-from ..graph.operator_table import operator_functions
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.value import FlowValue, Value

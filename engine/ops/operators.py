@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..common.operator_table import define_operators
 from ..graph.context import graph_context
-from ..graph.tensor import Symbol, Tensor, define_operators
+from ..graph.tensor import Tensor
 from ..graph.value import Value
 from .arrays import axes, indexing, shaping
 from .base import as_array, cast, constant_of, convert_to_tensor
@@ -36,12 +37,6 @@ def _xor(x: Any, y: Any) -> Tensor:
 
 def _invert(x: Any) -> Tensor:
     return comparison.logical_not(x) if _is_bool(x) else bitwise.bitwise_not(x)
-
-
-def _eval(tensor: Symbol, feed_dict: dict[Any, Any] | None) -> Any:
-    from ..session.session import Session
-
-    return Session(tensor.graph).run(tensor, feed_dict)
 
 
 _indexed = entering_graphs(indexing.getitem)
@@ -96,39 +91,10 @@ def _ufunc(ufunc: Any, method: str, inputs: Any, options: Any) -> Any:
     return NotImplemented if function is None or method != "__call__" or options else function(*inputs)
 
 
-def _staged(function: Any, *args: Any) -> Any:
-    from ..session.staged import staged
-
-    return staged(function, *args)
-
-
-def _save_graph(graph: Any, path: Any) -> None:
-    from ..saving.files import save_graph
-
-    save_graph(graph, path)
-
-
-def _dump_lowered(fetches: Any) -> str:
-    from ..session.lowered import dump_lowered
-
-    return dump_lowered(fetches)
-
-
-def _check_device(op: Any, name: str) -> None:
-    from ..devices.cuda import check_gpus
-    from ..place.constraints import declared_for
-
-    meant = declared_for(op, name)
-    if all(device.kind == "gpu" for device in meant):
-        check_gpus(meant[:1])  # as a step is refused: on the CPU it would run unnoticed
-
-
 define_operators(
     {
-        "check_device": _check_device,
         "convert": convert_to_tensor,
         "as_array": as_array,
-        "eval": _eval,
         "ufunc": _ufunc,
         "constant_of": constant_of,
         "cast": cast,
@@ -159,9 +125,6 @@ define_operators(
         "take_rows": take_rows,
         "join_shards": join_shards,
         "parts_of_shards": parts_of_shards,
-        "save_graph": _save_graph,
-        "staged": _staged,
-        "dump_lowered": _dump_lowered,
         "add": elementwise.add,
         "sub": elementwise.subtract,
         "mul": elementwise.multiply,

@@ -7,9 +7,9 @@ from inspect import signature
 from typing import Any, ClassVar
 
 from ...common.dtypes import DType, DTypeLike, as_dtype, is_string
+from ...common.operator_table import operator_functions
 from ..graph import eagerly
 from ..spec import as_shape
-from ..tensor import operator_functions
 
 
 class Later:

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import DType, DTypeLike
+from ...common.operator_table import operator_functions
 from ...common.partitioners import FixedShardsPartitioner, shards_along_rows
 from ..element_count import ElementCount
 from ..scopes import device
 from ..slices import IndexedSlices
 from ..spec import TensorSpec, shape_text
-from ..tensor import Tensor, operator_functions
+from ..tensor import Tensor
 from .initial_values import Later
 from .readable import Readable
 from .variable import Variable

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ...common.operator_table import operator_functions
 from ..graph import get_default_graph
 from ..spec import shape_text, shapes_compatible
-from ..tensor import Tensor, operator_functions
+from ..tensor import Tensor
 
 if TYPE_CHECKING:
     from ..graph import Graph

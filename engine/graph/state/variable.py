@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...common.aligned import aligned_copy
 from ...common.dtypes import DType, DTypeLike
 from ...common.keywords import explain_keywords
+from ...common.operator_table import operator_functions
 from ..context import graph_context, in_explicit_graph, refuse_in_trace
 from ..device import State, place_state
 from ..element_count import ElementCount
@@ -24,9 +24,10 @@ from ..op import Effect, Op, as_scalar_or_array
 from ..provenance import user_location
 from ..slices import IndexedSlices
 from ..spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
-from ..tensor import Operators, Symbol, Tensor, operator_functions
+from ..tensor import Operators, Symbol, Tensor
 from ..tracebacks import shorten
 from ..value import Value
+from .aligned import aligned_copy
 from .container import current_container
 from .forked import free_in_children
 from .home import Home
