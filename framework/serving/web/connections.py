@@ -369,7 +369,10 @@ class _Connection(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            cycle, application = self.pipeline.pop()
+            task = self.loop.create_task(cycle.run_asgi(application))  # uvicorn before 0.46 has no method for it
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
             return
         self.idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
