@@ -17,6 +17,8 @@ from .cluster import split_address
 _VARIABLES = ("ANABRANCH_TLS_CERTIFICATE", "ANABRANCH_TLS_KEY", "ANABRANCH_TLS_AUTHORITY")
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
+    # Otherwise grpcio before 1.80 has a new channel wait because an earlier one to the same address was refused.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
