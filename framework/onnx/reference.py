@@ -71,11 +71,12 @@ def _mended_ops() -> list[type[OpRun]]:
             states, go_on = list(carried), np.array(True) if cond is None else cond
             infos = list(op.body.proto_.output)[1 + len(states) :]
             rows: list[list[Array]] = [[] for _ in infos]
+            passed = {"attributes": attributes} | ({} if bindings is None else {"bindings": bindings})  # from 1.23 on
             trip = 0
             while go_on and (M is None or trip < M):
                 own = dict(zip(names, [np.array(trip, "int64"), np.asarray(go_on), *states], strict=True))
                 given = {**(context or {}), **own}
-                go_on, *results = op._run_body(given, attributes=attributes, bindings=bindings)
+                go_on, *results = op._run_body(given, **passed)
                 states = results[: len(states)]
                 for row, value in zip(rows, results[len(states) :], strict=True):
                     row.append(value)

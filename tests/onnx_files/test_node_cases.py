@@ -190,6 +190,12 @@ def model_of(case: Any) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("case", NODES, ids=[f"{name}-{k}" for k, (name, _, _) in enumerate(NODES)])
 def test_node_beside_the_reference(case: Any) -> None:
     """Each as one node of a model, computed here and by onnx.reference."""
+    name, _, attributes = case
+    is_old = tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 23)
+    if is_old and (name == "OneHot" or attributes.get("direction") == "bidirectional"):
+        pytest.skip(
+            "onnx.reference before 1.23 lacks bidirectional LSTM, and takes wrong indices of OneHot modulo the depth"
+        )
     model, given = model_of(case)
     with np.errstate(all="ignore"):
         wanted = ReferenceEvaluator(model).run(None, given)

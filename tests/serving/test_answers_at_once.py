@@ -400,7 +400,11 @@ def test_the_end_of_the_server_waits_for_answers(names: str) -> None:
         assert await reader.read() == b""
         return found
 
-    assert serve(doors, talk) == [f"200 <{name} >" for name in names[:-1]] + [f"200 <{names[-1]} > closes"]
+    *before, last = serve(doors, talk)
+    assert before == [f"200 <{name} >" for name in names[:-1]]
+    # Requests behind one that waits are uvicorn's; older versions end the connection without the header.
+    assert last.removesuffix(" closes") == f"200 <{names[-1]} >"
+    assert last.endswith(" closes") or len(names) > 1
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -33,3 +33,11 @@ def loop_of(text: str, function: str, instruction: str) -> list[str]:
     body = text.split(f"\nkernel_{function}:\n")[1].split(".Lfunc_end")[0]
     blocks = re.split(r"^\.L\w+:", body, flags=re.MULTILINE)
     return max(blocks, key=lambda block: block.count(instruction)).strip().split("\n")
+
+
+def on_the_stack(lines: list[str]) -> list[str]:
+    """Return the instructions that read or write the stack; LLVM 20 and older read constants from there."""
+    import llvmlite.binding as binding  # pyright: ignore[reportMissingTypeStubs]
+
+    reads_constants = binding.llvm_version_info[0] <= 20
+    return [line for line in lines if "(%rsp" in line and not (reads_constants and not line.endswith("(%rsp)"))]
