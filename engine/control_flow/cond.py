@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autodiff.backpropagate import Sweep, backpropagate, frame_cotangents
 from ..common.identity import is_among
-from ..common.nest import flatten, flatten_with_path, map_structure, pack_as
+from ..common.nest import flatten, flatten_with_path, pack_as
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.region import Region
 from ..graph.scopes import control_dependencies
@@ -21,6 +21,7 @@ from ..ops.base import cast, convert_to_tensor, runs_now
 from ..ops.checks import assert_less_equal, assert_true
 from ..ops.containers.cotangent import accumulate, resolved
 from ..ops.entrance import guard_entrances
+from ..ops.math.comparison import logical_not
 from ..ops.math.elementwise import identity
 from ..ops.math.reduction import sum as sum_of
 from ..ops.run_time_shapes import runtime_shape
@@ -270,29 +271,20 @@ def _chosen_case(pairs: list[tuple[Any, Callable[[], Any]]], default: Callable[[
 def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Any:
     """Return the result of `function`, which fails unless `pred` holds.
 
-    In a graph it is the one branch of a choice. So numbers, arrays and variables are results that wait for the check,
-    and a function that is called for its effects gives an operation, as in `cond`.
+    In a graph it is the one branch of a choice whose number waits for the check. So do all results then, numbers,
+    arrays and variables too, and all that their gradients compute.
     """
     none = f"case: none of its {count} predicates holds, and it has no default. Give it default=, a function."
-
-    def checked() -> Any:
-        check = assert_true(holds, message=none)
-        if check is None:  # of values, at once
-            return function()
-        with get_default_graph().control_dependencies([check]):
-            return map_structure(_waiting, function())
-
     holds = convert_to_tensor(pred)
     if runs_now([holds]):
-        return checked()
+        assert_true(holds, message=none)
+        return function()
     graph = graph_for([holds])
     with graph.entered():
-        return _built_branches(graph, convert_to_tensor(0), [("function", checked)], "case")
-
-
-def _waiting(leaf: Any) -> Any:
-    """Make a result wait for control dependencies; a tensor from outside of the branch does not do so by itself."""
-    return identity(leaf) if isinstance(leaf, Tensor) else leaf
+        check = assert_true(holds, message=none)
+        with get_default_graph().control_dependencies([check]):
+            choice = cast(identity(logical_not(holds)), "int32")
+        return _built_branches(graph, choice, [("function", function)], "case")
 
 
 def _bind(branch: Callable[..., Any], operands: tuple[Any, ...]) -> Callable[[], Any]:

@@ -525,6 +525,32 @@ def test_what_a_case_without_default_returns_waits_for_its_predicate(name: str, 
         assert float(session.run(slope, {holds: True, never: False})) == 8.0
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["alone", "after another"])
+@pytest.mark.parametrize(("power", "order", "expected"), [(1, 1, 1.0), (2, 1, 3.0), (2, 2, 2.0)])
+def test_gradients_of_a_case_without_default_need_a_predicate_that_holds(
+    power: int, order: int, expected: float, before: bool
+) -> None:
+    holds, other = ab.placeholder((), "bool", "holds"), ab.placeholder((), "bool", "other")
+    x = number()
+    pairs: list[Any] = [(holds, lambda: x**power)]  # the slope needs no value that the branch computes
+    slope: Any = ab.case([(other, lambda: 5 * x), *pairs] if before else pairs)
+    for _ in range(order):
+        (slope,) = ab.gradients(slope, [x])
+    session = ab.Session()
+    assert float(session.run(slope, {holds: True, other: False, x: 1.5})) == expected
+    with pytest.raises(ab.errors.InvalidArgumentError, match=rf"none of its {1 + before} predicates holds"):
+        session.run(slope, {holds: False, other: False, x: 1.5})
+
+
+def test_slope_of_a_case_without_default_in_a_loop() -> None:
+    x, most = number(), number("most")
+    result = repeat(3, lambda i, h: ab.case([(i < 1, lambda: 2 * h), (i < most, lambda: 3 * h)]), x)
+    (slope,) = ab.gradients(result, [x])
+    assert run([slope], {x: 1.5, most: 3.0}) == [18.0]
+    with pytest.raises(ab.errors.InvalidArgumentError, match=r"none of its 2 predicates holds"):
+        run([slope], {x: 1.5, most: 2.0})
+
+
 def test_a_case_without_default_for_effects_is_an_operation() -> None:
     holds = ab.placeholder((), "bool", "holds")
     w = ab.Variable(0.0)
