@@ -1,17 +1,16 @@
 """Nested structures: what ``anabranch.tree`` is, with the names of ``keras.tree``.
 
-Lists, tuples, named tuples and dicts are structures, everything else is a leaf, None too. Dicts are gone through in
-the order of their sorted keys, an `OrderedDict` in its own order.
+Lists, tuples, named tuples, deques and dicts are structures, everything else is a leaf, None too. Dicts are gone
+through in the order of their sorted keys, an `OrderedDict` in its own order.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ..engine.common.names_elsewhere import TREE_MODULE
-from ..engine.common.nest import is_nested
 from ..engine.objects.on_demand import on_demand
 
 Path = tuple[Any, ...]
@@ -24,6 +23,15 @@ class MAP_TO_NONE:  # noqa: N801 - Keras's name
     >>> ab.tree.traverse(lambda part: ab.tree.MAP_TO_NONE if part == 3 else None, [(1, 2), 3])
     [(1, 2), None]
     """
+
+
+def is_nested(structure: object) -> bool:
+    """Test whether `structure` is a container, an empty one too.
+
+    >>> is_nested([]), is_nested("a"), is_nested({"a": 1})
+    (True, False, True)
+    """
+    return isinstance(structure, (tuple, list, dict, deque))
 
 
 def flatten(structure: object) -> list[Any]:
@@ -241,6 +249,8 @@ def _like(container: object, parts: Mapping[object, object]) -> object:
     items = list(parts.values())
     if hasattr(container, "_fields"):
         return type(container)(*items)
+    if isinstance(container, deque):
+        return deque(items, cast("deque[Any]", container).maxlen)
     return tuple(items) if isinstance(container, tuple) else items
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ STRUCTURES = st.recursive(
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(st.text(max_size=2), inner, max_size=3)
         | st.tuples(inner, inner).map(lambda pair: Point(*pair))
+        | st.lists(inner, max_size=3).map(deque)
     ),
     max_leaves=8,
 )
@@ -48,6 +49,21 @@ def test_paths_lead_to_their_leaves(structure: Any) -> None:
         for key in path:
             found = found[key]
         assert found is leaf
+
+
+def test_deques_are_structures() -> None:
+    queue = deque([1, [2]], maxlen=4)
+    assert tree.is_nested(deque())
+    assert tree.flatten(deque()) == []
+    assert tree.flatten_with_path(queue) == [((0,), 1), ((1, 0), 2)]
+    added: Any = tree.map_structure(lambda a, b: a + b, queue, deque([10, [20]]))
+    assert added == deque([11, [22]])
+    assert added.maxlen == 4
+    assert tree.lists_to_tuples(queue) == deque([1, (2,)])
+    assert tree.traverse(lambda part: 0 if part == 1 else None, queue) == deque([0, [2]])
+    assert tree.map_shape_structure(len, deque([(1, None)])) == deque([2])
+    with pytest.raises(ValueError, match=r"the first is of type deque, the second of type list"):
+        tree.assert_same_structure(queue, [1, [2]])
 
 
 def test_order_of_dicts() -> None:
