@@ -63,13 +63,14 @@ def _dump_lowered(fetches: Any) -> str:
     return dump_lowered(fetches)
 
 
-def _check_device(op: Any, name: str) -> None:
+def _check_device(asking: str, name: str) -> bool:
     from .devices.cuda import check_gpus
     from .place.constraints import declared_for
 
-    meant = declared_for(op, name)
+    meant = declared_for(asking, name)
     if all(device.kind == "gpu" for device in meant):
         check_gpus(meant[:1])  # as a step is refused: on the CPU it would run unnoticed
+    return bool(meant)
 
 
 _METHODS = {

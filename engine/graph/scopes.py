@@ -24,12 +24,13 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
 
     In nested scopes inner parts win, and parts that they leave open are taken over from outer ones. An operation that
     touches a variable runs where the variable is, whatever scopes are around. Outside of graphs operations compute on
-    the CPU at once, where a declared device is asked for; only variables keep the request.
+    the CPU at once, where a declared device is asked for; only variables and called functions keep the request.
 
     Raises:
         ValueError: the name can't be read.
-        PlacementError: an operation is to run at once, and no declared device of this process has that name.
-        GpuUnavailableError: an operation is to run at once, and the GPU of that name is declared but can't be used.
+        PlacementError: an operation, a function, or a step of a model is to run inside, outside of graphs, and no
+            declared device of this process has that name.
+        GpuUnavailableError: the same, where the GPU of that name is declared but can't be used.
         TypeError: it is neither a name, nor a function, nor None.
 
     >>> import anabranch as ab

@@ -52,6 +52,20 @@ class _Watch:
 watch = _Watch()
 
 
+def asked_device(asking: str) -> str:
+    """Return the device that the scopes around ask for where something runs at once; "" for none.
+
+    Args:
+        asking: for errors: what runs.
+
+    Raises:
+        PlacementError: it is not declared.
+        GpuUnavailableError: it is a GPU that is declared and can't be used.
+    """
+    name = graph_context.device if devices_at_once.open else ""
+    return name if name and operator_functions["check_device"](asking, name) else ""
+
+
 def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
     """Return the outputs of `op` on values, noted by the tapes that record.
 
@@ -65,8 +79,8 @@ def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, 
         PlacementError: a device is asked for that is not declared.
         GpuUnavailableError: a GPU is asked for that is declared and can't be used.
     """
-    if devices_at_once.open and graph_context.device:
-        operator_functions["check_device"](op, graph_context.device)
+    if devices_at_once.open:
+        asked_device(f"Op {op.type_name!r}, which runs at once,")
     try:
         outputs = _outputs(op, inputs, arrays)
     except MemoryError as error:

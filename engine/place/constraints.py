@@ -16,7 +16,6 @@ from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation, DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
-from ..graph.op import Op
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Symbol
 from ..ops.containers.records import RecordSpec
@@ -35,10 +34,14 @@ class PlacementError(ValueError):
     """
 
 
-def declared_for(op: Op, name: str) -> list[Device]:
-    """Return the devices that are meant where an op runs at once and a device of this process is asked for.
+def declared_for(asking: str, name: str) -> list[Device]:
+    """Return the devices that are meant where something runs at once and a device of this process is asked for.
 
     A name with a job or task is for the variables that are made there: then there are none.
+
+    Args:
+        asking: for errors: what runs.
+        name: the device's name.
 
     Raises:
         PlacementError: none is declared of that name.
@@ -48,7 +51,7 @@ def declared_for(op: Op, name: str) -> list[Device]:
         return []
     meant = [device for device in devices if asked.accepts(device.spec)]
     if not meant:
-        raise _no_such_device(f"Op {op.type_name!r}, which runs at once,", name, devices)
+        raise _no_such_device(asking, name, devices)
     return meant
 
 

@@ -15,7 +15,7 @@ from ..common.logs import INFO, changes_of, is_logged, log
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..common.outputs import Outputs
 from ..control_flow.region_op import component
-from ..graph.context import graph_context
+from ..graph.context import devices_at_once, graph_context
 from ..graph.graph import Operation, Placeholder, get_default_graph
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
@@ -25,6 +25,7 @@ from ..graph.value import FlowValue, Value
 from ..ops.base import as_array, convert_to_tensor, is_numpy
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue
+from ..ops.immediate import asked_device
 from ..runtime.program import as_fetched
 from .programs import make_variants
 from .recursion import call_on_tensors, meets_itself, mentions, static_key
@@ -65,7 +66,7 @@ class Function(Generic[Outputs]):
             raise
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outputs:
-        kinds = None if kwargs or graph_context.stack else _kinds(args)
+        kinds = None if kwargs or graph_context.stack or devices_at_once.open else _kinds(args)
         known = None if kinds is None else self._known.get(kinds)
         if known is not None and not meets_itself(self, args, kwargs):
             return known.run(args)
@@ -79,7 +80,7 @@ class Function(Generic[Outputs]):
             return call_on_tensors(self, args, kwargs)
         arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
         specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}
-        trace = self._trace((args, kwargs), leaves, specs)
+        trace = self._trace((args, kwargs), leaves, specs, asked_device(f"Function {self._name!r}"))
         if kinds is not None and len(self._known) < _MOST_KNOWN and all(map(_is_fed_as_it_is, args, arrays.values())):
             self._known[kinds] = trace
         return trace.run([leaves[p] if type(leaves[p]) is Value else array for p, array in arrays.items()])
@@ -99,10 +100,10 @@ class Function(Generic[Outputs]):
         latest = next(reversed(self._traces.values()), None)
         return None if latest is None else latest.fetches_and_feeds()
 
-    def _trace(self, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> _Trace:
+    def _trace(self, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec], device: str) -> _Trace:
         statics = tuple(static_key(leaf) for position, leaf in enumerate(leaves) if position not in specs)
         paths = tuple(path for path, _ in flatten_with_path(arguments))
-        key = (paths, statics, tuple(specs.items()))
+        key = (paths, statics, tuple(specs.items()), device)
         trace = self._traces.get(key)
         if trace is None:
             self._log_trace(key, leaves)
@@ -110,10 +111,10 @@ class Function(Generic[Outputs]):
             text = "function %r was traced for %d shapes: it is traced for any size of each axis, and runs slower"
             log("fallback", INFO, text, self._name, self.relax_shapes)
             relaxed = {p: TensorSpec((None,) * len(s.shape or ()), s.dtype) for p, s in specs.items()}
-            key = (paths, statics, tuple(relaxed.items()))
+            key = (paths, statics, tuple(relaxed.items()), device)
             trace, specs = self._traces.get(key), relaxed
         if trace is None:
-            trace = self._traces[key] = _Trace(self, arguments, leaves, specs)
+            trace = self._traces[key] = _Trace(self, arguments, leaves, specs, device)
         return trace
 
     def _log_trace(self, key: Any, leaves: Sequence[Any]) -> None:
@@ -130,7 +131,7 @@ class Function(Generic[Outputs]):
 
     def _count_alike(self, key: Any) -> int:
         """Return the number of traces that differ from `key` in their array arguments alone."""
-        return sum(other[:2] == key[:2] for other in self._traces)
+        return sum(other[:2] == key[:2] and other[3] == key[3] for other in self._traces)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -139,13 +140,15 @@ class Function(Generic[Outputs]):
 class _Trace:
     """One traced graph, compiled. Effects inside always run, whether or not the result depends on them."""
 
-    def __init__(self, function: Function, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> None:
+    def __init__(
+        self, function: Function, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec], device: str
+    ) -> None:
         # Kept, because the cache holds the id of some of them.
         self._statics = [leaf for position, leaf in enumerate(leaves) if position not in specs]
         self._function, self._arguments = function, arguments
         self._graph = graph = TraceGraph()
         graph.compiles_whole = function.jit_compile
-        with graph.as_default():
+        with graph.as_default(), graph.device(device or None):
             feeds = {p: graph.add(Placeholder(spec), (), f"argument_{p}").outputs[0] for p, spec in specs.items()}
             symbols = [feeds.get(position, leaf) for position, leaf in enumerate(leaves)]
             args, kwargs = pack_as(arguments, symbols)
@@ -272,7 +275,7 @@ def _argument_name(function: Callable[..., Any], path: str) -> str:
 
 def _describe_key(key: Any, count: int) -> list[str]:
     """Return the spec or the fixed value of each argument of a trace."""
-    _, statics, specs = key
+    _, statics, specs, _ = key
     fixed, fed = iter(statics), dict(specs)
     return [str(fed[place]) if place in fed else repr(next(fixed, "")) for place in range(count)]
 

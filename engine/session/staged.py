@@ -23,7 +23,7 @@ from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
 from ..ops.base import convert_to_tensor
 from ..ops.entrance import symbol_in
-from ..ops.immediate import value_of
+from ..ops.immediate import asked_device, value_of
 from ..runtime.interpreter import Interpreter
 from .programs import make_variants
 
@@ -228,6 +228,7 @@ def staged(function: Callable[..., Any], *args: Any, compiled: bool = False) -> 
         *args: values and structures of them, and other arguments.
         compiled: compile the graph, which pays where it has long loops; else compute it operation by operation.
     """
+    asked_device(f"Function {getattr(function, '__name__', 'function')!r}")
     graph = TraceGraph()
     leaves = flatten(args)
     with graph.as_default():

@@ -15,6 +15,7 @@ from ...engine.graph import Graph, Placeholder, Symbol, Tensor, TensorSpec, flat
 from ...engine.graph.graph import get_default_graph
 from ...engine.ops.base import apply
 from ...engine.ops.containers.tensor_arrays import ArrayRead
+from ...engine.ops.immediate import asked_device
 from ...engine.place.devices import devices_version
 from ...engine.session.inside import fetched_from
 from ...engine.session.programs import AS_IT_COMES, Schedule, make_program
@@ -99,7 +100,12 @@ class StepPrograms:
         return program
 
     def _check_scopes(self) -> None:
-        """Forget the programs if devices, the writer of summaries, weights, or schedules of rates are others."""
+        """Forget the programs if devices, the writer of summaries, weights, or schedules of rates are others.
+
+        Raises:
+            PlacementError, GpuUnavailableError: a device is asked for around that is not there.
+        """
+        asked_device("A step of a model")
         made_for = (self._devices, self._recording, self._replacements, self._rates)
         if made_for != (devices_version(), recording(), replacements(), replaced_rates()):
             self.clear()

@@ -12,6 +12,7 @@ from ...engine.common.logs import INFO, changes_of, is_logged, log
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
 from ...engine.ops import convert_to_tensor
 from ...engine.ops.base import TensorLike, as_array
+from ...engine.ops.immediate import asked_device
 from ...engine.place.devices import devices_version
 from ...engine.session.function import as_values
 from ...engine.session.programs import make_program
@@ -110,7 +111,12 @@ class ArrayFunction:
         self._recorded: dict[_Key, tuple[Any, Recording]] = {}
 
     def __call__(self, *given: TensorLike) -> Any:
-        """Return the function's result, of values; None where tapes record and its gradient can't be computed later."""
+        """Return the function's result, of values; None where tapes record and its gradient can't be computed later.
+
+        Raises:
+            PlacementError, GpuUnavailableError: a device is asked for around that is not there.
+        """
+        asked_device("The call of a layer")
         if self._devices != devices_version():  # other devices have been declared
             self._devices = devices_version()
             self._families.clear()

@@ -443,6 +443,50 @@ def test_an_op_that_runs_at_once_is_refused_on_a_device_that_is_not_declared():
         assert float(v * 3.0) == 6.0
 
 
+def test_functions_are_refused_on_a_device_that_is_not_declared() -> None:
+    double = ab.function(_double)
+    message = r"Function '{}' asks for device '/device:GPU:0', but the devices are cpu:0\. Declare"
+    with eagerly():
+        x = ab.ops.ones((2,))
+        assert double(x).numpy().tolist() == [2, 2]  # which has been compiled without a request
+        with ab.device("gpu:0"):
+            for value in (x, np.ones(2)):
+                with pytest.raises(PlacementError, match=message.format("_double")):
+                    double(value)
+            with ab.GradientTape(), pytest.raises(PlacementError, match=message.format("_double")):
+                double(x)
+            with pytest.raises(PlacementError, match=message.format("mapped")):
+                ab.vectorized_map(_double, x)
+            with ab.device("cpu:0"):
+                assert double(x).numpy().tolist() == [2, 2]
+        with ab.device("/job:worker/task:1"):
+            assert double(x).numpy().tolist() == [2, 2]
+
+
+def test_a_function_runs_where_the_scope_around_its_call_asks() -> None:
+    ab.config.set_devices(sim=2)
+    double = ab.function(_double)
+    found: list[str] = []
+    with eagerly():
+        x = ab.ops.ones((2,))
+        for name in ("sim:0", "sim:1", "sim:0", None):
+            with ab.device(name):
+                assert double(x).numpy().tolist() == [2, 2]
+                with ab.GradientTape() as tape:
+                    tape.watch(x)
+                    y = double(x)
+                assert tape.gradient(y, x).numpy().tolist() == [2, 2]
+            trace = double.latest_trace()
+            assert trace is not None
+            found.append(trace[0][0].operation.device)
+    assert found == ["/device:SIM:0", "/device:SIM:1", "/device:SIM:1", ""]  # the first is found again
+    assert double.trace_count() == 3
+
+
+def _double(x: Any) -> Any:
+    return 2 * x
+
+
 def test_a_declared_device_runs_on_the_cpu_until_it_has_an_executor():
     ab.config.set_devices(sim=1)
     with ab.device("sim:0"):

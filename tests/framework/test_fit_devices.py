@@ -12,6 +12,7 @@ from shared.sample import first_of
 
 import anabranch as ab
 from anabranch.engine.machine.program import MachineProgram
+from anabranch.engine.place import PlacementError
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,24 @@ def test_fit_goes_on_when_more_devices_are_declared():
     (after,) = programs(made, "train")
     assert after is not before
     assert made.get_metrics_result()["loss"] > 0
+
+
+def test_models_are_refused_in_the_scope_of_a_device_that_is_not_declared() -> None:
+    made = model((None, None), "sgd")
+    x, y = data(4)
+    lstm = ab.layers.LSTM(2)
+    expected = [made.predict(x, verbose=0), lstm(x[:, None]).numpy()]
+    calls = {
+        "A step of a model": [
+            lambda: made.fit(x, y, verbose=0), lambda: made.evaluate(x, y, verbose=0),
+            lambda: made.predict(x, verbose=0), lambda: made.train_on_batch(x, y),
+        ],
+        "The call of a layer": [lambda: lstm(x[:, None])],
+    }  # fmt: skip
+    for asking, refused in calls.items():
+        for call in refused:
+            with ab.device("gpu:0"), pytest.raises(PlacementError, match=rf"{asking} asks for device '/device:GPU:0'"):
+                call()
+    with ab.device("cpu:0"):
+        np.testing.assert_array_equal(made.predict(x, verbose=0), expected[0])
+        np.testing.assert_array_equal(lstm(x[:, None]).numpy(), expected[1])
