@@ -5,7 +5,8 @@ A model is walked depth first, each object counted once, at its first path:
 - A Sequential or functional model begins with its `layers`; then come attributes by name, private ones last, without
   those that any layer has.
 - An attribute's path is its name; inside a list or dict it is the class's name in snake case, with ``_1``, ``_2`` for
-  repeats, and ``container`` for a list in a list.
+  repeats, and ``container`` for a list in a list. Keras before 3.15 did not look into the latter: a model's layers in
+  there were saved under its ``layers``, those of other layers not at all.
 
 Matching a file with a model looks at everything before anything is assigned, and takes back what was assigned if an
 object's own `load_own_variables` fails after all.
@@ -14,6 +15,7 @@ object's own `load_own_variables` fails after all.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -37,42 +39,46 @@ from .weights_file import Array, Group, Stored, WeightsReader
 Saveable = Layer | Optimizer
 _Held = TypeVar("_Held")
 _SHOWN = 12
+_IN_CONTAINER = re.compile(r"(^|/)container(_\d+)?(/|$)")
 
 
-def walk(root: Saveable, left_out: Iterable[object] = ()) -> Iterator[tuple[str, Saveable]]:
+def walk(root: Saveable, left_out: Iterable[object] = (), nested: bool = True) -> Iterator[tuple[str, Saveable]]:
     """Yield every object below `root` that saves weights, `root` first, with its path.
 
     Args:
         root: a layer, a model or an optimizer.
         left_out: objects that are not given, nor what only they hold.
+        nested: look into lists in lists, as Keras does from 3.15 on.
     """
-    yield from _walk(root, "", {id(item) for item in left_out})
+    yield from _walk(root, "", {id(item) for item in left_out}, nested)
 
 
-def _walk(item: Saveable, path: str, visited: set[int]) -> Iterator[tuple[str, Saveable]]:
+def _walk(item: Saveable, path: str, visited: set[int], nested: bool) -> Iterator[tuple[str, Saveable]]:
     if id(item) in visited:
         return
     visited.add(id(item))
     yield path, item
     for name, child in _attributes(item):
-        yield from _walk_value(child, f"{path}/{name}" if path else name, visited, frozenset())
+        yield from _walk_value(child, f"{path}/{name}" if path else name, visited, nested, frozenset())
 
 
-def _walk_value(value: object, path: str, visited: set[int], above: frozenset[int]) -> Iterator[tuple[str, Saveable]]:
+def _walk_value(
+    value: object, path: str, visited: set[int], nested: bool, above: frozenset[int]
+) -> Iterator[tuple[str, Saveable]]:
     """Yield an attribute or an element: an object that saves, a container of them, or something else."""
     if isinstance(value, Saveable):
-        yield from _walk(value, path, visited)
+        yield from _walk(value, path, visited, nested)
     if not isinstance(value, (list, tuple, dict)) or id(value) in above:
         return
     counts: dict[str, int] = {}
     for child in list(value.values()) if isinstance(value, dict) else value:
         name = _name_in_container(child)
-        if name is None:
+        if name is None or (name == "container" and not nested and not isinstance(child, Saveable)):
             continue
         count = counts.get(name, 0)
         counts[name] = count + 1
         inner = f"{path}/{name}_{count}" if count else f"{path}/{name}"
-        yield from _walk_value(child, inner, visited, above | {id(value)})
+        yield from _walk_value(child, inner, visited, nested, above | {id(value)})
 
 
 def _name_in_container(child: object) -> str | None:
@@ -162,7 +168,7 @@ def match(root: Saveable, reader: WeightsReader, is_new: bool = False, left_out:
     result = Match()
     claimed: set[str] = set()
     wanted = {id(item) for _, item in walk(root, left_out)}
-    for path, item in walk(root):
+    for path, item in _places_in(reader.index, root):
         claimed.add(path)
         if id(item) not in wanted:
             continue
@@ -182,6 +188,20 @@ def match(root: Saveable, reader: WeightsReader, is_new: bool = False, left_out:
             shapes = ", ".join(str(one.shape) for one in reader.index[path].values())
             result.differences.append(f"{path}: the model has nothing here, the file has weights of shape {shapes}")
     return result
+
+
+def _places_in(paths: Collection[str], root: Saveable) -> list[tuple[str, Saveable]]:
+    """Return every object below `root` with its path in a file that has `paths`.
+
+    A file that has nothing in lists in lists, though the model has weights there, is of Keras before 3.15.
+    """
+    places = list(walk(root))
+    inside = [(path, item) for path, item in places if _IN_CONTAINER.search(path) and _store_of(item)]
+    if not inside or any(_IN_CONTAINER.search(path) for path in paths):
+        return places
+    elsewhere = list(walk(root, nested=False))
+    found = {id(item) for _, item in elsewhere}
+    return [*elsewhere, *[place for place in inside if id(place[1]) not in found]]  # the last of them were not saved
 
 
 def _build_like(optimizer: Optimizer, root: Saveable, stored: dict[str, Stored]) -> None:

@@ -160,3 +160,55 @@ def test_registered_functions_of_keras_3_6_are_found_by_name() -> None:
     with pytest.raises(TypeError, match=r"names function 'squared_of_old_keras', which is not known here"):
         ab.saving.deserialize_keras_object({**config, "registered_name": "function"})
     assert ab.saving.deserialize_keras_object({**config, "config": "another>squared_of_old_keras"}) is another
+
+
+class Nested(ab.Model):
+    """A model with layers in a tuple in a list, and a layer of its own with such a list."""
+
+    def __init__(self, inner: bool = False) -> None:
+        super().__init__()
+        self.blocks = [(ab.layers.Dense(4, use_bias=False, name=f"block_{number}"),) for number in range(2)]
+        self.inner = Inside() if inner else None
+        self.out = ab.layers.Dense(2)
+
+    def call(self, inputs: Any) -> Any:
+        for (dense,) in self.blocks:
+            inputs = dense(inputs)
+        return self.out(inputs if self.inner is None else self.inner(inputs))
+
+
+class Inside(ab.layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [[ab.layers.Dense(4)]]
+
+    def call(self, inputs: Any) -> Any:
+        return self.parts[0][0](inputs)
+
+
+def nested_model(inner: bool) -> Any:
+    made = Nested(inner)
+    made(np.ones((1, 3)))
+    return made
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_layers_in_lists_in_lists_as_keras_before_3_15_saved_them(inner: bool, tmp_path: Path) -> None:
+    path, saved, loaded = tmp_path / "nested.weights.h5", nested_model(inner), nested_model(inner)
+    saved.save_weights(path)
+    with h5py.File(path, "r+") as file:  # it did not look into these: a model's layers came under "layers"
+        for number, name in enumerate(["container", "container_1"]):
+            file.move(f"blocks/{name}/dense", f"layers/dense_{number}" if number else "layers/dense")
+        del file["blocks"]
+        if inner:
+            del file["inner/parts"]  # and those of layers were lost
+    if inner:
+        with pytest.raises(ValueError, match=r"inner/parts/container/dense\): the model has 2 weights, the file 0"):
+            loaded.load_weights(path)
+        with pytest.warns(UserWarning, match=r"inner/parts/container/dense"):
+            loaded.load_weights(path, skip_mismatch=True)
+    else:
+        loaded.load_weights(path)
+    for one, other in ((saved.blocks, loaded.blocks), ([[saved.out]], [[loaded.out]])):
+        for (wanted,), (found,) in zip(one, other, strict=True):
+            np.testing.assert_array_equal(found.kernel.numpy(), wanted.kernel.numpy())
