@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..engine.common.dtypes import DType
 from ..engine.common.nest import Nest
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, TensorSpec
 from ..engine.ops.base import TensorLike
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class SparseMatrix(Protocol):
     def tocsr(self) -> Any: ...
 
 
-InputSpecs: TypeAlias = "Nest[InputSpec | Tensor]"
-"""A signature that `export` takes: an `InputSpec`, or a symbolic input, for each argument."""
+InputSpecs: TypeAlias = "Nest[InputSpec | TensorSpec | Tensor]"
+"""A signature that `export` takes: an `InputSpec`, `tf.TensorSpec`, symbolic input or example of each argument."""
 
 Masks: TypeAlias = "list[Tensor | None] | tuple[Tensor | None, ...] | None"
 """A mask for each tensor, None for one without."""

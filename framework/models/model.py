@@ -18,6 +18,7 @@ from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
 from ..training.trainer import Trainer
 from .layer_graph import LayerGraph, layer_graph_between
+from .seen_inputs import note_inputs
 
 if TYPE_CHECKING:
     from ...engine.graph import ShardedVariable, Tensor, Variable
@@ -64,8 +65,9 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
     untracked = (
         Layer.untracked
         | {"_known_graph", "_steps", "_trained_variables", "_latest", "_found_metrics", "_read_logs_program"}
-        | {"optimizer", "_trained_states"}
+        | {"optimizer", "_trained_states", "_seen_dtypes"}
     )
+    _seen_dtypes: Mapping[str, Any] | None = None  # of the first call, beside `_build_shapes`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and is_functional_call(args, kwargs):
@@ -150,12 +152,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         if self.built or type(self).build is not Model.build:
             super()._ensure_built(arguments)
             return
-        # The call that follows makes the weights; what is noted here lets `load_model` do the same.
-        shapes = {name: _any_batch(shapes_of(value)) for name, value in arguments.items() if tensors_in(value)}
-        if len(shapes) == 1:
-            self._build_shapes = {"input_shape": next(iter(shapes.values()))}
-        else:
-            self._build_shapes = {f"{name}_shape": shape for name, shape in shapes.items()}
+        note_inputs(self, arguments)  # the call that follows makes the weights; this lets `load_model` do the same
         self.built = True
 
     def trace_again(self) -> Any:
@@ -474,8 +471,9 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             format: "anabranch", for `anabranch.serving`, or "onnx", for onnxruntime and others.
             verbose: whether to print what was exported; by default it is.
             input_signature: an `InputSpec` for each argument of `call`, with the batch on axis 0, or structures of
-                them; by default the symbolic inputs, if the model has them. Names of inputs are the keys of a dict,
-                else those that were given to `InputSpec` or `Input`, else "input_0", "input_1", ...
+                them; by default the symbolic inputs, else what the model was first called on (numbers with the dtype
+                of its weights, if it comes from a file). Names of inputs are the keys of a dict, else those that were
+                given to `InputSpec` or `Input`, else of several arguments theirs, else "input_0", "input_1", ...
             version: a number; by default one more than the highest that is there. Only for "anabranch".
             warmup: example inputs, as `predict` takes them: a server computes them before it is asked anything, so that
                 programs for their shapes are compiled by then. They are written into the folder. Only for "anabranch".
@@ -584,16 +582,6 @@ def has_own_constructor(cls: type) -> bool:
     from .sequential import Sequential
 
     return cls.__init__ not in (Model.__init__, Functional.__init__, Sequential.__init__)
-
-
-def _any_batch(shapes: Any) -> object:
-    """Return shapes, in their structure, with the size of the batch unknown."""
-    if isinstance(shapes, dict):
-        return {name: _any_batch(shape) for name, shape in shapes.items()}
-    is_list = isinstance(shapes, list)
-    if is_list or (isinstance(shapes, tuple) and any(isinstance(size, (tuple, list)) for size in shapes)):
-        return [_any_batch(shape) for shape in shapes]
-    return (None, *shapes[1:]) if shapes else shapes
 
 
 register_builtins("keras", {"Model": Model})

@@ -23,6 +23,18 @@ def rows(count: int) -> Any:
     return np.random.default_rng(count).normal(size=(count, 3)).astype("float32")
 
 
+class Mixed(ab.Model):
+    """A subclass, called on tokens and numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = ab.layers.Embedding(8, 3, embeddings_initializer="uniform")
+        self.dense = ab.layers.Dense(2)
+
+    def call(self, tokens: Any, more: Any) -> Any:
+        return self.dense(self.embedding(tokens) + more["a"] * more["b"][0])
+
+
 # --- several endpoints ----------------------------------------------------------------------------------------------
 
 
@@ -43,6 +55,38 @@ def test_endpoints_share_weights(tmp_path: Path) -> None:
     found = servable({"a": a, "b": b}, signature="distance")
     np.testing.assert_allclose(found, np.linalg.norm(expected - encoder.predict(b, verbose=0), axis=-1), rtol=1e-4)
     assert [servable.why_alone(name) for name in ("", "encode", "distance")] == [None] * 3
+
+
+def test_a_subclass_is_exported_with_the_inputs_it_was_called_on(tmp_path: Path) -> None:
+    tokens, a, b = np.array([[1], [2]]), np.ones((2, 1, 3), "float32"), np.full((2, 1, 1), 2.0, "float32")
+    model = Mixed()
+    with pytest.raises(ValueError, match=r"was not called on data.*Call it first, or give input_signature"):
+        model.export(tmp_path / "m", verbose=False)
+    expected = model(tokens, {"b": [b], "a": a}).numpy()
+    model.export(tmp_path / "m", verbose=False)
+    servable = ab.serving.load(tmp_path / "m")
+    inputs = servable.signatures["serving_default"].inputs
+    assert [(each.name, each.dtype, each.shape) for each in inputs] == [
+        ("tokens", "int64", (None, 1)),
+        ("input_1", "float32", (None, 1, 3)),
+        ("input_2", "float32", (None, 1, 1)),
+    ]
+    wide = [np.concatenate([each, each]) for each in (tokens, a, b)]
+    found = servable(dict(zip(["tokens", "input_1", "input_2"], wide, strict=True)))
+    np.testing.assert_allclose(found, np.concatenate([expected, expected]), rtol=1e-6)
+
+
+def test_signatures_of_specs_of_tensors_and_of_examples(tmp_path: Path) -> None:
+    model, x = dense(), rows(4)
+    archive = ab.export.ExportArchive()
+    archive.track_and_add_endpoint("spec", model, [ab.tf.TensorSpec((None, 3), "float32")])
+    archive.track_and_add_endpoint("example", model, [ab.ops.ones((1, 3))], row_wise=True)
+    with pytest.raises(TypeError, match=r"'input_0' is given as str; expected an ab.InputSpec, a tf.TensorSpec"):
+        archive.add_endpoint("text", model, ["float32"])  # type: ignore[list-item]
+    archive.write_out(tmp_path, verbose=False)
+    servable = ab.serving.load(tmp_path)
+    for name in ("spec", "example"):
+        np.testing.assert_allclose(servable(x, signature=name), model(x).numpy(), rtol=1e-6)
 
 
 def test_endpoints_are_served_by_name(tmp_path: Path) -> None:

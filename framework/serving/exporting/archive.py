@@ -124,6 +124,13 @@ class ExportArchive:
             self._warmups.append(request)
         self._endpoints[name] = endpoint
 
+    def track_and_add_endpoint(
+        self, name: str, resource: Callable[..., object], input_signature: InputSpecs | None = None, **options: Any
+    ) -> None:
+        """Add a layer or model as an endpoint: `track` and `add_endpoint`, whose arguments these are."""
+        self.track(resource)
+        self.add_endpoint(name, resource, input_signature, **options)
+
     def write_out(
         self,
         filepath: str | os.PathLike[str],

@@ -11,12 +11,13 @@ import numpy as np
 from ....distribute.inference import RequestError
 from ....engine import ops
 from ....engine.common.dtypes import as_dtype, name_of
-from ....engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Variable, flatten, pack_as
+from ....engine.graph import Graph, Operation, Placeholder, Symbol, Tensor, TensorSpec, Variable, flatten, pack_as
 from ....engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
 from ....engine.saving.writing import describe
 from ....layers.core.input_spec import InputSpec
 from ...config import floatx
 from ...models.layer_graph import history
+from ...models.seen_inputs import seen_signature
 from ..image_inputs import is_encoded
 from ..signature import OPEN_INFERENCE, Padding, Signature, TensorInfo, check_given
 from ..storage import WarmupRequest
@@ -92,15 +93,17 @@ def arguments_of(model: Model, input_signature: InputSpecs | None) -> list[Input
     """Return the positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
 
     Raises:
-        ValueError: nothing is given, and the model has no symbolic inputs.
+        ValueError: nothing is given, and the model has no symbolic inputs and was never called.
     """
     if input_signature is None:
-        if model.inputs is None:
+        known = seen_signature(model) if model.inputs is None else [model.input]
+        if known is None:
             raise ValueError(
-                f"Model {model.name!r} has no symbolic inputs, so that export() has no signature of it. Give "
-                'input_signature, such as [ab.InputSpec(shape=(None, 28, 28), dtype="float32", name="x")].'
+                f"Model {model.name!r} has no symbolic inputs and was not called on data, so that export() has no "
+                "signature of it. Call it first, or give input_signature, such as "
+                '[ab.InputSpec(shape=(None, 28, 28), dtype="float32", name="x")].'
             )
-        return [model.input]
+        return known
     given = list(input_signature) if isinstance(input_signature, (list, tuple)) else [input_signature]
     if len(given) > 1 and model.inputs is not None and len(model.inputs) == len(given):
         return [given]  # the inputs of a functional model are one argument
@@ -127,10 +130,15 @@ def _given_name(leaf: object) -> str | None:
 
 
 def _spec(name: str, leaf: object) -> TensorSpec:
-    if isinstance(leaf, Symbol):
+    if isinstance(leaf, (Symbol, TensorSpec)):
         return TensorSpec(leaf.shape, leaf.dtype)
+    if isinstance(leaf, Tensor):  # an example: a batch of any size
+        return TensorSpec((None, *leaf.shape[1:]) if leaf.shape else (), leaf.dtype)
     if not isinstance(leaf, InputSpec):
-        raise TypeError(f"export(): input {name!r} is given as {type(leaf).__name__}; expected an ab.InputSpec.")
+        raise TypeError(
+            f"export(): input {name!r} is given as {type(leaf).__name__}; expected an ab.InputSpec, a tf.TensorSpec, a "
+            "symbolic input or a tensor."
+        )
     if leaf.shape is None:
         raise ValueError(f"export(): the InputSpec of {name!r} needs a shape, with None for what is open.")
     return TensorSpec(leaf.shape, as_dtype(floatx() if leaf.dtype is None else leaf.dtype))

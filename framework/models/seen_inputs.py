@@ -1,0 +1,74 @@
+"""Inputs that a model was first called on: shapes to build it again from a file, and a signature for exports."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...engine.common.dtypes import DTypeLike, is_floating
+from ...engine.common.nest import is_mapping, is_sequence
+from ...engine.graph import Tensor
+from ...layers.core.calling import map_leaves, shapes_of, tensors_in
+from ...layers.core.input_spec import InputSpec
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+def note_inputs(model: Model, arguments: Mapping[str, Any]) -> None:
+    """Note the shapes, with batches of any size, and the dtypes of the tensors among a call's arguments."""
+    given = {name: value for name, value in arguments.items() if tensors_in(value)}
+    names = {name: "input_shape" if len(given) == 1 else f"{name}_shape" for name in given}
+    model._build_shapes = {names[name]: _any_batch(shapes_of(value)) for name, value in given.items()}
+    model._seen_dtypes = {names[name]: map_leaves(_dtype_of, value) for name, value in given.items()}
+
+
+def _any_batch(shapes: Any) -> object:
+    """Return shapes, in their structure, with the size of the batch unknown."""
+    if is_mapping(shapes):
+        return {name: _any_batch(shape) for name, shape in shapes.items()}
+    if isinstance(shapes, list) or (is_sequence(shapes) and not _is_shape(shapes)):
+        return [_any_batch(shape) for shape in shapes]
+    return (None, *shapes[1:]) if shapes else shapes
+
+
+def _dtype_of(leaf: object) -> DTypeLike:
+    return leaf.dtype if isinstance(leaf, Tensor) else None
+
+
+def seen_signature(model: Model) -> list[Any] | None:
+    """Return an `InputSpec`, or a structure of them, for each argument that a model was called on.
+
+    Numbers with fractions have the dtype of the model's weights. So have those whose dtype was not noted, as of a model
+    that a file described.
+
+    Returns:
+        The specs, or None where they are not known: the model was never called, or with arguments that are not the
+        first ones of its `call`.
+    """
+    shapes = model._build_shapes
+    if not model.built or not shapes:
+        return None
+    names = [name.removesuffix("_shape") for name in shapes]
+    if len(names) > 1 and list(inspect.signature(model.call).parameters)[: len(names)] != names:
+        return None
+    seen = model._seen_dtypes or {}
+    labels = names if len(names) > 1 else [None]
+    places = zip(shapes.items(), labels, strict=True)
+    return [_specs(model, shape, seen.get(place), label) for (place, shape), label in places]
+
+
+def _specs(model: Model, shape: Any, dtype: Any, name: str | None = None) -> Any:
+    if is_mapping(shape):
+        return {key: _specs(model, each, dtype[key] if is_mapping(dtype) else None) for key, each in shape.items()}
+    if not _is_shape(shape):
+        dtypes = dtype if is_sequence(dtype) else [None] * len(shape)
+        return [_specs(model, each, one) for each, one in zip(shape, dtypes, strict=True)]
+    is_number = dtype is None or is_floating(dtype)
+    return InputSpec(shape=(None, *shape[1:]), dtype=model.variable_dtype if is_number else dtype, name=name)
+
+
+def _is_shape(shape: Any) -> bool:
+    """Test whether a sequence is one shape, of integers and None, and not several."""
+    return is_sequence(shape) and all(size is None or isinstance(size, int) for size in shape)
