@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from ...optim import Optimizer
     from ..structures import Array
 
+# Parts of names, where no metric of the model has the name.
+_UP = ("acc", "auc", "precision", "recall", "f1", "iou")
+_DOWN = ("loss", "error", "entropy", "hinge", "poisson", "divergence", "logcosh", "log_cosh", "perplexity", "distance")
+_DOWN_WORDS = {"mse", "mae", "mape", "msle", "rmse", "kl", "kld", "nll"}
+
 
 class MonitorCallback(Callback):
     """Base of the callbacks that watch one quantity of the logs.
 
     Args:
         monitor: its name.
-        mode: "min", "max", or "auto", which goes by the name: accuracy, AUC, precision and recall are maximised,
-            everything else is minimised.
+        mode: "min", "max", or "auto", which goes by the model's metric of that name (losses and errors are minimised,
+            accuracies, scores and similarities maximised), else by words in the name, such as "acc" and "loss".
         min_delta: what counts as an improvement must exceed the best value by more than this.
         best: the value to beat at first.
 
@@ -55,19 +60,33 @@ class MonitorCallback(Callback):
 
     @property
     def maximises(self) -> bool:
-        """Test whether larger is better."""
+        """Test whether larger is better.
+
+        Raises:
+            ValueError: `mode` is "auto", and neither a metric of the model nor the name answers that.
+        """
         if self.mode != "auto":
             return self.mode == "max"
         name = self.monitor.removeprefix("val_")
-        return any(word in name for word in ("acc", "auc", "precision", "recall", "f1", "iou")) or name.startswith(
-            "fmeasure"
-        )
+        direction = _direction_by_metric(name, getattr(self.model, "metrics", ())) or _direction_by_name(name)
+        if direction is None:
+            raise ValueError(
+                f"{type(self).__name__} watches {self.monitor!r} with mode='auto', but neither a metric of the model "
+                "nor the name says whether larger values are better. Give mode='max' or mode='min'."
+            )
+        return direction == "up"
+
+    @property
+    def monitor_op(self) -> np.ufunc:
+        """The comparison that is true of a better value and a reference: `np.greater` or `np.less`."""
+        return np.greater if self.maximises else np.less
 
     def improves(self, value: float, reference: float | None) -> bool:
         """Test whether `value` beats `reference` by more than `min_delta`."""
+        maximises = self.maximises
         if reference is None:
             return True
-        return value - self.min_delta > reference if self.maximises else value + self.min_delta < reference
+        return value - self.min_delta > reference if maximises else value + self.min_delta < reference
 
     def monitored(self, logs: Logs | None) -> float | None:
         """Return the watched quantity; None, with a warning, if there is none of that name."""
@@ -79,6 +98,19 @@ class MonitorCallback(Callback):
                 stacklevel=2,
             )
         return value
+
+
+def _direction_by_metric(name: str, metrics: Iterable[Any]) -> str | None:
+    """Return the direction of the metric of a name, or of the one whose name it ends with, as an output's does."""
+    found = [metric for metric in metrics if name == metric.name or name.endswith(f"_{metric.name}")]
+    return max(found, key=lambda metric: len(metric.name))._direction if found else None
+
+
+def _direction_by_name(name: str) -> str | None:
+    words = set(name.lower().split("_"))
+    if name.startswith("fmeasure") or any(part in name for part in _UP):
+        return "up"
+    return "down" if words & _DOWN_WORDS or any(part in name for part in _DOWN) else None
 
 
 class EarlyStopping(MonitorCallback):

@@ -90,12 +90,16 @@ MetricLike: TypeAlias = "str | Metric | type[Metric] | Callable[..., Tensor] | C
 class Accuracy(MeanMetricWrapper):
     """Computes how often predictions equal targets."""
 
+    _direction = "up"
+
     def __init__(self, name: str | None = "accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(accuracy, name, dtype)
 
 
 class BinaryAccuracy(MeanMetricWrapper):
     """Computes how often predictions above `threshold` have targets of 1, and others targets of 0."""
+
+    _direction = "up"
 
     def __init__(self, name: str | None = "binary_accuracy", dtype: DTypeLike = None, threshold: float = 0.5) -> None:
         check_numbers("BinaryAccuracy", threshold=threshold)
@@ -107,6 +111,8 @@ class BinaryAccuracy(MeanMetricWrapper):
 class CategoricalAccuracy(MeanMetricWrapper):
     """Computes how often the largest prediction is that of the right class; targets are one-hot."""
 
+    _direction = "up"
+
     def __init__(self, name: str | None = "categorical_accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(categorical_accuracy, name, dtype)
 
@@ -114,12 +120,16 @@ class CategoricalAccuracy(MeanMetricWrapper):
 class SparseCategoricalAccuracy(MeanMetricWrapper):
     """Computes how often the largest prediction is that of the right class; targets are class numbers."""
 
+    _direction = "up"
+
     def __init__(self, name: str | None = "sparse_categorical_accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(sparse_categorical_accuracy, name, dtype)
 
 
 class TopKCategoricalAccuracy(MeanMetricWrapper):
     """Computes how often the right class is among the `k` largest predictions; targets are one-hot."""
+
+    _direction = "up"
 
     def __init__(self, k: int = 5, name: str | None = "top_k_categorical_accuracy", dtype: DTypeLike = None) -> None:
         check_numbers("TopKCategoricalAccuracy", k=k)
@@ -134,6 +144,8 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
         k: how many of the largest count.
         from_sorted_ids: whether predictions are class numbers in order of their scores, rather than scores.
     """
+
+    _direction = "up"
 
     def __init__(
         self,
@@ -154,12 +166,16 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
 class MeanSquaredError(MeanMetricWrapper):
     """The mean of ``square(y_true - y_pred)``."""
 
+    _direction = "down"
+
     def __init__(self, name: str | None = "mean_squared_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_squared_error, name, dtype)
 
 
 class RootMeanSquaredError(Mean):
     """The square root of the mean of ``square(y_true - y_pred)`` over all batches."""
+
+    _direction = "down"
 
     def __init__(self, name: str | None = "root_mean_squared_error", dtype: DTypeLike = None) -> None:
         super().__init__(name, dtype)
@@ -176,12 +192,16 @@ class RootMeanSquaredError(Mean):
 class MeanAbsoluteError(MeanMetricWrapper):
     """The mean of ``abs(y_true - y_pred)``."""
 
+    _direction = "down"
+
     def __init__(self, name: str | None = "mean_absolute_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_absolute_error, name, dtype)
 
 
 class MeanAbsolutePercentageError(MeanMetricWrapper):
     """The mean of ``100 * abs((y_true - y_pred) / y_true)``."""
+
+    _direction = "down"
 
     def __init__(self, name: str | None = "mean_absolute_percentage_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_absolute_percentage_error, name, dtype)
@@ -190,6 +210,8 @@ class MeanAbsolutePercentageError(MeanMetricWrapper):
 class MeanSquaredLogarithmicError(MeanMetricWrapper):
     """The mean of ``square(log(y_true + 1) - log(y_pred + 1))``."""
 
+    _direction = "down"
+
     def __init__(self, name: str | None = "mean_squared_logarithmic_error", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.mean_squared_logarithmic_error, name, dtype)
 
@@ -197,12 +219,16 @@ class MeanSquaredLogarithmicError(MeanMetricWrapper):
 class LogCoshError(MeanMetricWrapper):
     """The mean of ``log(cosh(y_pred - y_true))``."""
 
+    _direction = "down"
+
     def __init__(self, name: str | None = "logcosh", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.log_cosh, name, dtype)
 
 
 class CosineSimilarity(MeanMetricWrapper):
     """The mean cosine of the angle between targets and predictions, vectors along `axis`."""
+
+    _direction = "up"
 
     def __init__(self, name: str | None = "cosine_similarity", dtype: DTypeLike = None, axis: int = -1) -> None:
         check_axis("CosineSimilarity", axis)
@@ -215,12 +241,16 @@ class CosineSimilarity(MeanMetricWrapper):
 class Hinge(MeanMetricWrapper):
     """The mean of ``maximum(1 - y_true * y_pred, 0)``."""
 
+    _direction = "down"
+
     def __init__(self, name: str | None = "hinge", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.hinge, name, dtype)
 
 
 class SquaredHinge(MeanMetricWrapper):
     """The mean of ``square(maximum(1 - y_true * y_pred, 0))``."""
+
+    _direction = "down"
 
     def __init__(self, name: str | None = "squared_hinge", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.squared_hinge, name, dtype)
@@ -229,12 +259,16 @@ class SquaredHinge(MeanMetricWrapper):
 class CategoricalHinge(MeanMetricWrapper):
     """The mean categorical hinge loss; targets are one-hot."""
 
+    _direction = "down"
+
     def __init__(self, name: str | None = "categorical_hinge", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.categorical_hinge, name, dtype)
 
 
 class KLDivergence(MeanMetricWrapper):
     """The mean of ``sum(y_true * log(y_true / y_pred))``."""
+
+    _direction = "down"
 
     def __init__(self, name: str | None = "kl_divergence", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.kl_divergence, name, dtype)
@@ -243,12 +277,16 @@ class KLDivergence(MeanMetricWrapper):
 class Poisson(MeanMetricWrapper):
     """The mean of ``y_pred - y_true * log(y_pred)``."""
 
+    _direction = "down"
+
     def __init__(self, name: str | None = "poisson", dtype: DTypeLike = None) -> None:
         super().__init__(_losses.poisson, name, dtype)
 
 
 class BinaryCrossentropy(MeanMetricWrapper):
     """The mean cross-entropy of labels 0 and 1; the arguments are those of the loss."""
+
+    _direction = "down"
 
     def __init__(
         self,
@@ -264,6 +302,8 @@ class BinaryCrossentropy(MeanMetricWrapper):
 
 class CategoricalCrossentropy(MeanMetricWrapper):
     """The mean cross-entropy of one-hot targets; the arguments are those of the loss."""
+
+    _direction = "down"
 
     def __init__(
         self,
@@ -281,6 +321,8 @@ class CategoricalCrossentropy(MeanMetricWrapper):
 
 class SparseCategoricalCrossentropy(MeanMetricWrapper):
     """The mean cross-entropy of class numbers; the arguments are those of the loss."""
+
+    _direction = "down"
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ class AUC(Metric):
     0.75
     """
 
+    _direction = "up"
+
     true_positives: Variable
     false_positives: Variable
     true_negatives: Variable

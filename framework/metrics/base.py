@@ -65,6 +65,9 @@ class Metric(ChecksKeywords, TrackedMetric):
     4.0
     """
 
+    # Whether larger values are better ("up") or smaller ones ("down"), for callbacks; None where that is not known.
+    _direction: str | None = None
+
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         for name in _METHODS:

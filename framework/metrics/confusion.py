@@ -247,6 +247,8 @@ class FalseNegatives(_Count):
 class _Share(_Counting):
     """Base: true positives over something."""
 
+    _direction = "up"
+
     def result(self) -> Tensor:
         hits, misses = (self.counts[name].value for name in self.names)
         return self._one_or_all(ops.divide_no_nan(hits, hits + misses))

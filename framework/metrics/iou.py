@@ -40,6 +40,8 @@ class IoU(Metric):
     0.3333
     """
 
+    _direction = "up"
+
     def __init__(
         self,
         num_classes: int,

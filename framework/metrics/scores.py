@@ -71,6 +71,8 @@ class FBetaScore(_ByColumn):
     Tensor([0.3846, 0.9091, 0.8333], dtype=float32)
     """
 
+    _direction = "up"
+
     names = ("true_positives", "false_positives", "false_negatives", "intermediate_weights")
 
     def __init__(
@@ -170,6 +172,8 @@ class R2Score(_ByColumn):
     0.5714
     """
 
+    _direction = "up"
+
     names = ("squared_sum", "sum", "residual", "count")
 
     def __init__(
@@ -235,6 +239,8 @@ class PearsonCorrelation(MeanMetricWrapper):
     0.9967
     """
 
+    _direction = "up"
+
     def __init__(self, name: str | None = "pearson_correlation", dtype: DTypeLike = None, axis: int = -1) -> None:
         check_axis("PearsonCorrelation", axis)
         super().__init__(_functions.pearson_correlation, name, dtype, axis=axis)
@@ -248,6 +254,8 @@ class ConcordanceCorrelation(MeanMetricWrapper):
     >>> round(float(metric([[0, 1, 0.5], [1, 1, 0.2]], [[0.1, 0.9, 0.5], [1, 0.9, 0.2]])), 4)
     0.9816
     """
+
+    _direction = "up"
 
     def __init__(self, name: str | None = "concordance_correlation", dtype: DTypeLike = None, axis: int = -1) -> None:
         check_axis("ConcordanceCorrelation", axis)

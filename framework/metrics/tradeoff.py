@@ -30,6 +30,8 @@ class _BestAt(Metric):
         constrained: the one that has to be good enough; also the name of the argument.
     """
 
+    _direction = "up"
+
     wanted: str
     constrained: str
     true_positives: Variable

@@ -235,7 +235,49 @@ def test_a_quantity_that_is_not_there_is_a_warning() -> None:
     [("val_accuracy", True), ("auc", True), ("val_loss", False), ("mae", False), ("recall", True)],
 )
 def test_auto_mode_goes_by_the_name(name: str, maximises: bool) -> None:
-    assert EarlyStopping(name).maximises is maximises
+    callback = EarlyStopping(name)
+    assert callback.maximises is maximises
+    assert callback.monitor_op is (np.greater if maximises else np.less)
+
+
+@pytest.mark.parametrize(
+    ("metric", "name", "maximises"),
+    [
+        (ab.metrics.R2Score(), "r2_score", True),
+        (ab.metrics.CosineSimilarity(), "cosine_similarity", True),
+        (ab.metrics.PearsonCorrelation(axis=0), "pearson_correlation", True),
+        (ab.metrics.FBetaScore(average="micro"), "fbeta_score", True),
+        (ab.metrics.SensitivityAtSpecificity(0.5), "sensitivity_at_specificity", True),
+        (ab.metrics.SpecificityAtSensitivity(0.5, name="best"), "best", True),
+        (ab.metrics.BinaryAccuracy(name="loss_of_none"), "loss_of_none", True),
+        (ab.metrics.MeanSquaredError(name="accuracy_in_cm"), "accuracy_in_cm", False),
+        ("cosine_similarity", "cosine_similarity", True),
+    ],
+)
+def test_auto_mode_goes_by_the_metric_of_that_name(metric: Any, name: str, maximises: bool) -> None:
+    x = ab.Input((2,))
+    outputs = {"one": ab.layers.Dense(1, "sigmoid", name="one")(x), "two": ab.layers.Dense(1, name="two")(x)}
+    for model, prefix in ((ab.Model(x, outputs["one"]), ""), (ab.Model(x, outputs), "one_")):
+        model.compile("sgd", "mse", metrics={"one": [metric], "two": ["mae"]} if prefix else [metric])
+        stop = EarlyStopping(f"val_{prefix}{name}", patience=5)
+        targets = np.array([[0.0], [1.0]])
+        y: Any = {"one": targets, "two": targets} if prefix else targets
+        history = model.fit(np.eye(2), y, validation_data=(np.eye(2), y), verbose=0, callbacks=stop).history
+        assert stop.maximises is maximises
+        assert stop.best == history[f"val_{prefix}{name}"][0]
+
+
+def test_auto_mode_of_a_quantity_of_ones_own_is_an_error() -> None:
+    def agreement(y_true: Any, y_pred: Any) -> Any:
+        return -abs(y_true - y_pred)
+
+    model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[agreement])
+    with pytest.raises(ValueError, match=r"watches 'agreement' with mode='auto'.*Give mode='max' or mode='min'"):
+        model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0, callbacks=EarlyStopping("agreement"))
+    stop = EarlyStopping("agreement", mode="max")
+    model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0, callbacks=stop)
+    assert stop.best is not None
 
 
 # --- ModelCheckpoint ------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ class ExportServable(MonitorCallback):
         filepath: the folder of all versions, which `python -m anabranch serve` serves.
         monitor: the quantity that says which model is best; None for none.
         save_best_only: export only when the quantity improves.
-        mode: "min", "max" or "auto", which goes by the quantity's name.
+        mode: "min", "max" or "auto", as of `MonitorCallback`.
         every: the number of epochs between two exports.
         input_signature, warmup, pad, images: see `Model.export`.
 
