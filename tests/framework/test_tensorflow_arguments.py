@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import anabranch as ab
 from anabranch import tf
 
 LINE = np.array([-1.5, 0.0, 0.5, 2.0])
@@ -75,6 +76,17 @@ def test_arguments_that_are_not_supported() -> None:
         tf.math.bincount([1], axis=1)
     with pytest.raises(ValueError, match="binary_output takes no weights"):
         tf.math.bincount([1], weights=[1.0], binary_output=True)
+
+
+def test_the_constraint_of_a_variable() -> None:
+    variable = tf.Variable([1.0, 0.2], constraint=lambda value: tf.maximum(value, 0.0))
+    for optimizer in (ab.optim.SGD(0.5), ab.optim.Adam(0.5)):
+        variable.assign([1.0, 0.2])
+        optimizer.apply([tf.constant([1.0, 1.0])], [variable])
+        np.testing.assert_allclose(variable.numpy(), [0.5, 0.0], rtol=1e-5)
+    wrong: Any = "non_neg"
+    with pytest.raises(ValueError, match=r"constraint must be a function of its value.*ab\.constraints\.get"):
+        tf.Variable(1.0, constraint=wrong)
 
 
 def test_the_argument_of_device() -> None:

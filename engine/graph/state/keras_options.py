@@ -7,15 +7,25 @@ from typing import Any
 _AGGREGATIONS = ("none", "sum", "mean", "only_first_replica")
 
 
-def checked_aggregation(aggregation: str, name: str) -> str | None:
-    """Check how replicas are to agree on a value; return None for "none".
+def set_options(variable: Any, aggregation: str | None, constraint: Any) -> None:
+    """Give a new variable its options, of which most have none.
+
+    Args:
+        variable: the variable.
+        aggregation: how replicas are to agree on a value; "none" is None.
+        constraint: a function of its value.
 
     Raises:
-        ValueError: there is no such way.
+        ValueError: there is no such way, or `constraint` is no function.
     """
-    if aggregation not in _AGGREGATIONS:
-        raise ValueError(f"Variable {name!r}: aggregation must be one of {_AGGREGATIONS}, got {aggregation!r}.")
-    return None if aggregation == "none" else aggregation
+    if aggregation not in (None, *_AGGREGATIONS):
+        raise ValueError(
+            f"Variable {variable.name!r}: aggregation must be one of {_AGGREGATIONS}, got {aggregation!r}."
+        )
+    if aggregation not in (None, "none"):
+        variable.aggregation = aggregation
+    if constraint is not None:
+        variable.constraint = constraint
 
 
 def checked_name(name: object) -> str:
@@ -52,6 +62,7 @@ class _FunctionOrNone:
 class KerasOptions:
     """The options that are attributes."""
 
+    aggregation: str | None = None
     # A layer's weights have their own of these.
     regularizer: Any = _FunctionOrNone()
     constraint: Any = _FunctionOrNone()

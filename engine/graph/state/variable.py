@@ -32,7 +32,7 @@ from .container import current_container
 from .forked import free_in_children
 from .home import Home
 from .initial_values import Later, as_later, call_initializer, names_initializer, one_initial_value
-from .keras_options import KerasOptions, checked_aggregation, checked_name
+from .keras_options import KerasOptions, checked_name, set_options
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
@@ -94,6 +94,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         aggregation: how replicas agree on a value that a step assigns: "sum", "mean" or "only_first_replica"; by
             default the mean of what has fractions, and the first replica's of other values.
         autocast, synchronization: accepted as in Keras, and of no effect.
+        constraint: a function of the value, which optimizers assign after each update. `ab.constraints` has some.
 
     Made inside ``with ab.device(...):``, it is on that device, and so are its reads and updates (`device`).
     Made inside ``with ab.container(name):``, it lives as long as the process, or until that container is cleared.
@@ -115,7 +116,6 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
     array([3., 4.], dtype=float32)
     """
 
-    aggregation: str | None = None
     whole: Any = None  # the `ShardedVariable` of which it is a shard
     home: Home | None = None  # the place of its value, if a task of a cluster holds that
     _first: Later | None = None  # its value, before that is needed
@@ -133,6 +133,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         autocast: bool = True,
         aggregation: str | None = None,
         synchronization: str | None = None,
+        constraint: Callable[[Variable], Any] | None = None,
     ) -> None:
         if initializer is None and names_initializer(initial_value, shape, dtype):
             initial_value, initializer = None, initial_value
@@ -161,8 +162,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         self.spec = TensorSpec(static, value.dtype)
         self.name = checked_name(name)
         self.trainable = self.was_made_trainable = trainable
-        if aggregation is not None:
-            self.aggregation = checked_aggregation(aggregation, self.name)
+        set_options(self, aggregation, constraint)
         if later is None:
             self._value: Any = _own(value)
         else:
