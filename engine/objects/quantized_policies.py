@@ -55,6 +55,11 @@ class QuantizedDTypePolicy(DTypePolicy):
         return self._mode
 
     @property
+    def mode(self) -> str:
+        """The same, as Keras's policies call it."""
+        return self._mode
+
+    @property
     def source_name(self) -> str:
         """The name of the policy that the layer had before."""
         return self._source_name

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..structures import Array
-from .dataset_folders import check_folder_arguments, list_folder
+from .dataset_folders import check_folder_arguments, check_format, list_folder
 from .datasets import _datasets
 
 
@@ -28,6 +28,7 @@ def audio_dataset_from_directory(
     validation_split: float | None = None,
     subset: str | None = None,
     follow_links: bool = False,
+    format: str = "tf",
     verbose: bool = True,
 ) -> Any:
     """Make a dataset of the sounds (``.wav``) of a folder, with labels.
@@ -47,6 +48,7 @@ def audio_dataset_from_directory(
         validation_split: the part of the files that is for validation.
         subset: "training", "validation", or "both" for a list of the two datasets.
         follow_links: follow links to folders.
+        format: "tf" or "grain", accepted as in Keras; the dataset is the same.
         verbose: print how many files there are.
 
     Returns:
@@ -68,6 +70,7 @@ def audio_dataset_from_directory(
     >>> [(x.shape, y.tolist()) for x, y in sounds]
     [((2, 10, 1), [0, 1])]
     """
+    check_format(format)
     if ragged:
         raise ValueError("audio_dataset_from_directory: ragged=True is not supported. Give output_sequence_length.")
     if sampling_rate is not None and (not isinstance(sampling_rate, int) or sampling_rate < 1):

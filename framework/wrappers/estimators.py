@@ -82,7 +82,9 @@ class _Estimator(BaseEstimator):
     def _made(self, X: object, y: object) -> Any:
         if not isinstance(self.model, Model):
             return self._made_by_function({"X": X, "y": y, **(self.model_kwargs or {})})
-        made = copy.deepcopy(self.model) if self.warm_start else clone_model(self.model)
+        if self.warm_start:
+            return self.model
+        made = clone_model(self.model)
         config = self.model.get_compile_config()
         if not made.compiled and config is not None:
             made.compile_from_config(config)
@@ -124,7 +126,7 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
     Args:
         model: a compiled model, which is copied for each `fit` with new weights, or a function ``model(X, y, ...)``
             that makes one for the data: `X` is ``[samples, features]``, `y` as the model is to predict it.
-        warm_start: train on what the last `fit` has left, if there is one, instead of new weights.
+        warm_start: train the model itself, as the last `fit` has left it, instead of a copy with new weights.
         model_kwargs: further arguments of that function.
         fit_kwargs: arguments of `Model.fit`, such as ``{"epochs": 5}``. Those of `fit` go before them.
         random_state: a seed (an integer) by which each `fit` gives the same: `utils.set_random_seed` gets it.
@@ -183,7 +185,7 @@ class SKLearnRegressor(RegressorMixin, _Estimator):
     Args:
         model: a compiled model, which is copied for each `fit` with new weights, or a function ``model(X, y, ...)``
             that makes one for the data: `X` is ``[samples, features]``, `y` as the model is to predict it.
-        warm_start: train on what the last `fit` has left, if there is one, instead of new weights.
+        warm_start: train the model itself, as the last `fit` has left it, instead of a copy with new weights.
         model_kwargs: further arguments of that function.
         fit_kwargs: arguments of `Model.fit`, such as ``{"epochs": 5}``. Those of `fit` go before them.
         random_state: a seed (an integer) by which each `fit` gives the same: `utils.set_random_seed` gets it.
@@ -221,7 +223,7 @@ class SKLearnTransformer(TransformerMixin, _Estimator):
     Args:
         model: a compiled model, which is copied for each `fit` with new weights, or a function ``model(X, y, ...)``
             that makes one for the data: `X` is ``[samples, features]``, `y` as the model is to predict it.
-        warm_start: train on what the last `fit` has left, if there is one, instead of new weights.
+        warm_start: train the model itself, as the last `fit` has left it, instead of a copy with new weights.
         model_kwargs: further arguments of that function.
         fit_kwargs: arguments of `Model.fit`, such as ``{"epochs": 5}``. Those of `fit` go before them.
         random_state: a seed (an integer) by which each `fit` gives the same: `utils.set_random_seed` gets it.

@@ -98,6 +98,10 @@ def test_sounds_of_a_folder(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels, [0, 1, 1])
     cut = utils.audio_dataset_from_directory(tmp_path, None, output_sequence_length=1, shuffle=False, verbose=False)
     assert next(iter(cut)).shape == (3, 1, 1)
+    again = utils.audio_dataset_from_directory(tmp_path, shuffle=False, format="grain", verbose=False)
+    np.testing.assert_array_equal(next(iter(again))[0], sounds)
+    with pytest.raises(ValueError, match="format must be 'tf' or 'grain', got 'torch'"):
+        utils.audio_dataset_from_directory(tmp_path, format="torch", verbose=False)
     other = utils.audio_dataset_from_directory(tmp_path, sampling_rate=16000, verbose=False)
     with pytest.raises(ValueError, match="has 8000 samples a second, but sampling_rate=16000 was asked for"):
         next(iter(other))

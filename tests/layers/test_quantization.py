@@ -140,7 +140,8 @@ def test_another_quantizer_rounds_as_it_says():
 def test_a_dtype_builds_a_quantised_layer(mode: str, dtype: str):
     layer = layers.Dense(3, dtype=f"{mode}_from_{dtype}")
     outputs = layer(normal(2, 4))
-    assert layer.quantization_mode == mode
+    policy: Any = layer.dtype_policy
+    assert layer.quantization_mode == policy.mode == mode
     assert outputs.dtype == layer.compute_dtype
     assert "int8" in [weight.dtype.name for weight in layer.weights]
 
