@@ -80,17 +80,17 @@ class RawOp:
             return None
         return [slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item for item in items]
 
-    def serialize(self) -> dict[str, object]:
-        """Return the op in a model's config.
+    def serialize(self, name: str | None = None) -> dict[str, object]:
+        """Return the op in a model's config, called `name` there; by default as it is here.
 
         Raises:
             ValueError: the op has attributes that can't be written.
         """
         class_name = type(self.op).__name__
         if self.key is not None:
-            return op_entry(f"numpy.{class_name}", self.name, {})
+            return op_entry(f"numpy.{class_name}", name or self.name, {})
         if self.keras is not None:
-            return op_entry(self.keras.name, self.name, self.keras.config)
+            return op_entry(self.keras.name, name or self.name, self.keras.config)
         if self.made is not None:
             raise ValueError(
                 f"Op {self.name!r} of the model, defined at {self.made.location}, is a loop or branch, whose functions "
@@ -103,7 +103,7 @@ class RawOp:
                 f"Op {self.name!r} ({class_name}) of the model can't be saved: {error}. Put the computation into the "
                 "call() of a Layer of your own."
             ) from error
-        return _entry(OWN_OPS, class_name, self.name, config)
+        return _entry(OWN_OPS, class_name, name or self.name, config)
 
     def written_arguments(self, args: Sequence[object]) -> list[object]:
         """Return the arguments of a call as a file holds them."""

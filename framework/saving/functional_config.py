@@ -72,6 +72,7 @@ class _Written:
         self._candidates: dict[int, KerasCall | None] = {}
         self._kept: set[Layer | RawOp] = {op for op in graph.operations if not isinstance(op, RawOp)}
         self._first: dict[RawOp, list[int]] = {}  # before which op a call is written
+        self._names: dict[RawOp, str] = {}  # of those that are written
         self._ops: list[Layer | RawOp] = list(graph.operations)
         self._walk()
         self._name_calls()
@@ -157,17 +158,19 @@ class _Written:
             self._first.setdefault(op, []).append(key)
 
     def _name_calls(self) -> None:
-        """Give calls names that nothing else has which is written."""
-        taken = {operation.name for operation in self._kept}
-        for key in (key for op in self._ops if isinstance(op, RawOp) for key in self._first.get(op, [])):
-            call, _ = self.calls[key]
-            prefix = to_snake_case(call.name.partition(".")[2])
-            numbers = itertools.count(1)
-            name = prefix
-            while name in taken:
-                name = f"{prefix}_{next(numbers)}"
-            taken.add(name)
-            self.calls[key] = (call, name)
+        """Give calls and ops names that nothing else has which is written, whatever was made before in the process."""
+        taken = {operation.name for operation in self._kept if not isinstance(operation, RawOp)}
+        for op in self._ops:
+            if not isinstance(op, RawOp):
+                continue
+            for key in self._first.get(op, []):
+                call, _ = self.calls[key]
+                self.calls[key] = (call, _free_name(to_snake_case(call.name.partition(".")[2]), taken))
+            if op in self._kept:
+                self._names[op] = _free_name(to_snake_case(type(op.op).__name__), taken)
+
+    def _name(self, operation: Layer | RawOp) -> str:
+        return self._names[operation] if isinstance(operation, RawOp) else operation.name
 
     # --- configs --------------------------------------------------------------------------------------------
 
@@ -190,9 +193,10 @@ class _Written:
         return {**op_entry(call.name, name, call.config), "name": name, "inbound_nodes": [node]}
 
     def _layer_config(self, operation: Layer | RawOp) -> dict[str, object]:
-        config = operation.serialize() if isinstance(operation, RawOp) else serialize_keras_object(operation)
+        name = self._name(operation)
+        config = operation.serialize(name) if isinstance(operation, RawOp) else serialize_keras_object(operation)
         nodes = [node for node in operation.inbound_nodes if node in self.numbers and node.input_tensors]
-        return {**config, "name": operation.name, "inbound_nodes": [self._node_config(node) for node in nodes]}
+        return {**config, "name": name, "inbound_nodes": [self._node_config(node) for node in nodes]}
 
     def _node_config(self, node: Node) -> dict[str, object]:
         args, kwargs = node.arguments
@@ -219,7 +223,7 @@ class _Written:
             call, position = tensor.annotations[CALL]
             return [self.calls[id(call)][1], 0, position]
         found = history(tensor)
-        return [found.layer.name, self.numbers[_node(tensor)], found.tensor_index]
+        return [self._name(found.layer), self.numbers[_node(tensor)], found.tensor_index]
 
     def structure(self, structure: Any) -> object:
         """Return addresses in the structure of the tensors."""
@@ -269,6 +273,17 @@ def model_from_config(cls: Any, config: dict[str, Any]) -> Any:
     outputs = rebuild.structure(config["output_layers"])
     options = {name: config[name] for name in ("name", "trainable") if config.get(name) is not None}
     return cls(inputs=inputs, outputs=outputs, **options)
+
+
+def _free_name(prefix: str, taken: set[str]) -> str:
+    """Return the first name of "x", "x_1", ... that is not taken, and take it."""
+    name = prefix
+    for number in itertools.count(1):
+        if name not in taken:
+            break
+        name = f"{prefix}_{number}"
+    taken.add(name)
+    return name
 
 
 class _Rebuild:

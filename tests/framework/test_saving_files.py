@@ -368,3 +368,17 @@ def test_files_leave_out_objects_to_skip(tmp_path: Path) -> None:
     model.save_weights(tmp_path / "body.safetensors")
     with pytest.raises(ValueError, match=r"objects_to_skip is for files that end in \.weights\.h5"):
         model.load_weights(tmp_path / "body.safetensors", objects_to_skip=[model])
+
+
+def test_names_of_ops_in_a_config_do_not_depend_on_what_was_made_before() -> None:
+    def build() -> Any:
+        x, y = ab.Input((4,), name="x"), ab.Input((4,), name="y")
+        slices = [ab.ops.softmax(x)[:, 0:1], y[:, 1:3]]
+        return ab.Model([x, y], ab.ops.relu(slices[0] * y) + ab.ops.gelu(slices[1])[:, :1], name="model")
+
+    config = build().get_config()
+    names = [layer["name"] for layer in config["layers"]]
+    assert len(set(names)) == len(names)
+    assert {"softmax", "get_item", "get_item_1", "get_item_2"} <= set(names)
+    assert build().get_config() == config
+    assert ab.Model.from_config(config).get_config() == config
