@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved
 from ..control_flow.scheduling import Scheduled
 from ..control_flow.while_loop import While
-from ..graph.device import State
+from ..graph.device import DeviceName, State
 from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.spec import FrameSpec, Spec, StoreSpec, TensorSpec
@@ -42,6 +42,19 @@ def why_not(kind: str, operation: Operation) -> str | None:
     if kind == "gpu" and op.host_only:
         return f"{operation.type!r} has no kernel for GPUs"
     return None
+
+
+def where_possible(device: str) -> Callable[[Any], str | None]:
+    """Return a function for `ab.device` that asks for `device` for all that can run on a device of its kind.
+
+    For the operations of a function that is called on a device. Strings, checks and calls of Python stay on a CPU.
+    """
+    kind = (DeviceName.parse(device).kind or "cpu").lower()
+
+    def choose(made: Any) -> str | None:
+        return None if isinstance(made, Operation) and why_not(kind, made) is not None else device
+
+    return choose
 
 
 def _on_host(resource: Any) -> bool:

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from operator import eq
-from typing import Any, Generic, cast, overload
+from typing import Any, ClassVar, Generic, cast, overload
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..ops.base import as_array, convert_to_tensor, is_numpy
 from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.store_value import StoreValue
 from ..ops.immediate import asked_device
+from ..place.kernels import where_possible
 from ..runtime.program import as_fetched
 from .programs import make_variants
 from .recursion import call_on_tensors, meets_itself, mentions, static_key
@@ -45,6 +46,8 @@ class Function(Generic[Outputs]):
             that it takes to compile where small arrays are computed again and again. (See "Native regions" in the
             design notes for what is compiled so by itself.)
     """
+
+    takes_device: ClassVar[bool] = True  # whether it runs where the scopes around a call ask, outside of graphs
 
     def __init__(
         self, python_function: Callable[..., Outputs], relax_shapes: int = 8, jit_compile: bool | None = None
@@ -80,7 +83,8 @@ class Function(Generic[Outputs]):
             return call_on_tensors(self, args, kwargs)
         arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
         specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}
-        trace = self._trace((args, kwargs), leaves, specs, asked_device(f"Function {self._name!r}"))
+        device = asked_device(f"Function {self._name!r}") if self.takes_device else ""
+        trace = self._trace((args, kwargs), leaves, specs, device)
         if kinds is not None and len(self._known) < _MOST_KNOWN and all(map(_is_fed_as_it_is, args, arrays.values())):
             self._known[kinds] = trace
         return trace.run([leaves[p] if type(leaves[p]) is Value else array for p, array in arrays.items()])
@@ -137,6 +141,12 @@ class Function(Generic[Outputs]):
         return self if instance is None else functools.partial(self, instance)
 
 
+class HostFunction(Function[Outputs]):
+    """A function that prepares data: it computes on the CPU whatever device scopes are around its calls."""
+
+    takes_device = False
+
+
 class _Trace:
     """One traced graph, compiled. Effects inside always run, whether or not the result depends on them."""
 
@@ -148,7 +158,7 @@ class _Trace:
         self._function, self._arguments = function, arguments
         self._graph = graph = TraceGraph()
         graph.compiles_whole = function.jit_compile
-        with graph.as_default(), graph.device(device or None):
+        with graph.as_default(), graph.device(where_possible(device) if device else None):
             feeds = {p: graph.add(Placeholder(spec), (), f"argument_{p}").outputs[0] for p, spec in specs.items()}
             symbols = [feeds.get(position, leaf) for position, leaf in enumerate(leaves)]
             args, kwargs = pack_as(arguments, symbols)

@@ -14,7 +14,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor, eagerly
-from ...engine.session import Function
+from ...engine.session.function import HostFunction
 from ..config import floatx
 from ..structures import Array
 
@@ -216,14 +216,14 @@ def smart_resize(
         return ops.image.resize(x[key], target, interpolation=interpolation, data_format=data_format)
     array = np.asarray(x)
     floats = array if array.dtype.kind == "f" and array.dtype.itemsize < 8 else array.astype(floatx())
-    resized = Function(lambda image: ops.image.resize(image, target, interpolation, data_format=data_format))
+    resized = HostFunction(lambda image: ops.image.resize(image, target, interpolation, data_format=data_format))
     with eagerly():
         return resized(floats[key])
 
 
 def resizer(
     size: tuple[int, ...], interpolation: str, crop: bool, padded: bool, data_format: str | None
-) -> Function[Tensor]:
+) -> HostFunction[Tensor]:
     """Return a function that gives an image another size, as `image_dataset_from_directory` does.
 
     Args:
@@ -238,7 +238,7 @@ def resizer(
         raise ValueError(f"image_size must be (height, width), got {size}.")
     if crop and padded:
         raise ValueError("Only one of crop_to_aspect_ratio and pad_to_aspect_ratio can be True.")
-    resize = Function(
+    resize = HostFunction(
         lambda image: ops.image.resize(
             image,
             size,

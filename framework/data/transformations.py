@@ -17,7 +17,7 @@ from ...engine.graph.tensor import NoValueError
 from ...engine.graph.value import Value
 from ...engine.ops.base import as_array, constant
 from ...engine.ops.random.keys import drawn_entropy
-from ...engine.session.function import Function
+from ...engine.session.function import HostFunction
 from ..structures import Array
 from .padding import padded_rows
 
@@ -94,7 +94,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
 
     def reduce(self, initial_state: Arrays, reduce_func: Callable[..., object], name: str | None = None) -> Any:
         """Return the last state: ``reduce_func(state, element)``, of ops, gives the state that follows."""
-        step = Function(reduce_func)
+        step = HostFunction(reduce_func)
         state: object = arrays_of(initial_state)
         for item in self.as_numpy_iterator():
             state = step(state, item)
@@ -151,7 +151,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
         self, initial_state: Arrays, scan_func: Callable[..., tuple[object, object]], name: str | None = None
     ) -> ElementDataset:
         """Map by a function that carries a state: ``scan_func(state, element)``, of ops, gives (state, element)."""
-        step = eagerly()(Function(scan_func))
+        step = eagerly()(HostFunction(scan_func))
 
         def elements() -> Iterator[object]:
             state: object = arrays_of(initial_state)
@@ -509,7 +509,7 @@ def on_elements(function: Callable[..., object]) -> Callable[[object], object]:
     A function that takes an element for a number, as in ``if x > 0``, runs at once, element by element. So does any
     where a graph is being built: a pass over a dataset in a function is made by Python.
     """
-    traced, can_trace = eagerly()(Function(function)), True
+    traced, can_trace = eagerly()(HostFunction(function)), True
 
     @eagerly()
     def at_once(item: object) -> object:

@@ -13,7 +13,7 @@ from ...engine.common.claims import claim
 from ...engine.graph import Tensor
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ...engine.ops.base import TensorLike
-from ...engine.session import Function
+from ...engine.session.function import HostFunction
 from .base import PreprocessingLayer, batches_of, encoded_shape, strings_of
 from .lookup import StringLookup
 
@@ -117,7 +117,7 @@ class TextVectorization(PreprocessingLayer):
                 f"Layer {self.name!r}: output_sequence_length must be a positive integer, got "
                 f"{output_sequence_length!r}."
             )
-        self._tokenize = Function(lambda texts: self._tokens(texts).values)
+        self._tokenize = HostFunction(lambda texts: self._tokens(texts).values)
         self.autocast = False
         self._build_at_init()
 

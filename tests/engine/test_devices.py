@@ -483,6 +483,34 @@ def test_a_function_runs_where_the_scope_around_its_call_asks() -> None:
     assert double.trace_count() == 3
 
 
+def test_strings_and_checks_of_a_function_that_is_called_on_a_device_stay_on_the_host() -> None:
+    ab.config.set_devices(sim=1)
+
+    @ab.function
+    def checked(x: Any) -> Any:
+        with ab.control_dependencies([ab.ops.assert_less(x, 10.0)]):
+            return ab.ops.strings.as_string(x + 1.0), x * 2.0
+
+    with eagerly(), ab.device("sim:0"):
+        text, number = checked(ab.ops.ones(()))
+        assert (str(text.numpy()), float(number)) == ("2.000000", 2.0)
+        with pytest.raises(ab.errors.InvalidArgumentError):
+            checked(ab.ops.ones(()) * 20.0)
+    trace = checked.latest_trace()
+    assert trace is not None
+    assert [each.operation.device for each in trace[0][:2]] == ["", "/device:SIM:0"]
+
+
+def test_data_is_prepared_on_the_cpu_whatever_device_is_asked_for_around() -> None:
+    ab.config.set_devices(sim=1)
+    with eagerly(), ab.device("sim:0"):
+        texts = ab.tf.data.Dataset.from_tensor_slices(["A b", "C"]).map(ab.tf.strings.lower)
+        assert [str(text) for text in texts.as_numpy_iterator()] == ["a b", "c"]
+        layer = ab.layers.TextVectorization()
+        layer.adapt(["A b", "C"])
+        assert sorted(layer.get_vocabulary()[2:]) == ["a", "b", "c"]
+
+
 def _double(x: Any) -> Any:
     return 2 * x
 
