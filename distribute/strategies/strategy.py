@@ -180,6 +180,8 @@ class ParameterServer(Strategy):
         self._own: OwnTask | None = None
         self.count: Callable[[], dict[str, Any]] = dict  # what `statistics` gives: set by `fit`
         self.work: Any = None  # by which workers share passes over data, once there was one
+        self.present = self.num_workers  # how many workers have come to the latest single step
+        self.ends: list[Callable[[], None]] = []  # what else ends with this process's task, before it
         if place is not None:
             self._start(place)
 
@@ -295,10 +297,13 @@ class ParameterServer(Strategy):
         """Close it at the end of the process."""
         if self._own is not None:
             self._own.end_with_process()
+        self.ends.clear()  # no step can be prepared any more: ps tasks see that this task is gone
         self.close()
 
     def close(self) -> None:
         """End this process's task, if no other strategy of the process has it. It ends with the process, too."""
+        while self.ends:
+            self.ends.pop()()
         if self.work is not None:
             self.work.close()
             self.work = None

@@ -52,7 +52,8 @@ class ReplicaAccounts:
 
     def shortage(self, who: Callable[[int], str] = str) -> str:
         """Say for whom steps wait, because too few workers take part; nothing if there are enough, or at the end."""
-        if self._has_ended or not self.are_too_few:
+        is_idle = not self._workers and not self._undone and not self._is_open  # nobody is there, and no step is begun
+        if self._has_ended or is_idle or not self.are_too_few:
             return ""
         absent = ", ".join(map(who, sorted(self._seen - self._workers.keys()))) or "workers that have not come yet"
         present = ", ".join(map(who, self.members)) or "nobody"

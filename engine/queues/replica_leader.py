@@ -1,4 +1,4 @@
-"""Check who leads, and take in the rows that the leader reads for all: the part of the state for that worker.
+"""Check who leads, pass on what the leader announces, and take in the rows that it reads for all.
 
 The leader of an *open* epoch, whose length is unknown, supplies one batch after the other until it seals the epoch. So
 much is read ahead that no worker has to wait for the leader's own share.
@@ -6,11 +6,14 @@ much is read ahead that no worker has to wait for the leader's own share.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from typing import Any
 
+from .attempts import Attempt
 from .errors import CancelledError, StateLostError
 from .replica_shares import ReplicaShares
+from .replica_tickets import LEAVE_TEXT
 
 _AHEAD = 2  # shares that may be read ahead, for each share of a step or each worker
 
@@ -26,6 +29,12 @@ class ReplicaLeader(ReplicaShares):
     _is_running: bool
     _rows: dict[int, Any]
     _supplied: str
+    _closed: str | None
+    _is_appointed: bool
+    _announcements: list[str]
+    _hears: list[tuple[Attempt, int, int]]
+    _assemblies: list[tuple[Attempt, int]]
+    _chooses: collections.deque[Attempt]
 
     def note(self, text: str) -> None:
         """Keep what the next leader will need, in place of what was noted before."""
@@ -64,6 +73,81 @@ class ReplicaLeader(ReplicaShares):
         """
         if self._abandoned is not None:
             raise StateLostError(self._abandoned)
+
+    # --- announcements ----------------------------------------------------------------------------------------------
+
+    def announce(self, text: str) -> None:
+        """Add an announcement for all workers. It is kept for those that come later."""
+        self._announcements.append(text)
+        self._serve_all()
+
+    def hear(self, worker: int, incarnation: int, number: int) -> Attempt:
+        """Ask for the announcement of a number, counted from 0; it waits until there is one."""
+        attempt = Attempt(1)
+        refusal = self._refusal(worker, incarnation)
+        if refusal is not None and not (self._closed is not None and number < len(self._announcements)):
+            attempt.fail(refusal)
+        else:
+            self._serve(attempt, number, worker)
+        return attempt
+
+    def _serve_all(self) -> None:
+        hears, self._hears = self._hears, []
+        for hear in hears:
+            self._serve(*hear)
+
+    def _serve(self, attempt: Attempt, number: int, worker: int) -> None:
+        if number < len(self._announcements):
+            attempt.finish((self._announcements[number],))
+        elif worker in self._retiring:
+            attempt.finish((LEAVE_TEXT,))
+        elif worker == self.leader and self._is_appointed:
+            attempt.finish(("",))
+        else:
+            self._hears.append((attempt, number, worker))
+            self._serve_assemblies()
+
+    def assemble(self, least: int) -> Attempt:
+        """Ask to hear when all other workers wait for the next announcement, and at least so many have taken part.
+
+        Then nobody is at work on what was announced before. The outcome is the number of workers.
+        """
+        attempt = Attempt(1)
+        if self._closed is not None:
+            attempt.fail(CancelledError(self._closed))
+        else:
+            self._assemblies.append((attempt, least))
+            self._serve_assemblies()
+        return attempt
+
+    def _serve_assemblies(self) -> None:
+        if not self._assemblies or self.absent():
+            return
+        found, seen = self._assemblies, len(self._seen)
+        self._assemblies = [each for each in found if each[1] > seen]
+        for attempt, least in found:
+            if least <= seen:
+                attempt.finish((len(self._workers),))
+
+    def absent(self) -> list[int]:
+        """Return the workers but for the leader that do not wait for the next announcement."""
+        return sorted(self._workers.keys() - {hear[2] for hear in self._hears} - {self.leader})
+
+    def _fail_leader(self, error: Exception) -> None:
+        """Have the leader's requests that wait fail."""
+        waiting = [*self._chooses, *[each[0] for each in self._assemblies]]
+        self._chooses.clear()
+        self._assemblies.clear()
+        for attempt in waiting:
+            attempt.fail(error)
+
+    def _fail_all(self, others: Sequence[Attempt], error: Exception) -> None:
+        """Have all requests for sets and announcements fail that wait, and some others."""
+        waiting = [*others, *[hear[0] for hear in self._hears]]
+        self._hears.clear()
+        for attempt in waiting:
+            attempt.fail(error)
+        self._fail_leader(error)
 
     # --- rows that the leader reads -----------------------------------------------------------------------------------
 
@@ -120,6 +204,9 @@ class ReplicaLeader(ReplicaShares):
         return is_whole
 
     def _choose(self) -> None:
+        raise NotImplementedError
+
+    def _refusal(self, worker: int, incarnation: int) -> Exception | None:
         raise NotImplementedError
 
     def _settle(self) -> None:

@@ -53,13 +53,21 @@ METHODS = {
     "end_choosing": Method("", is_leaders=True),
     "announce": Method("s", is_leaders=True),
     "hear": Method("iii", (_TEXT,)),
+    "assemble": Method("i", (_NUMBER,), is_leaders=True),
     "statistics": Method("", (_TEXT,)),
     "take": Method("iii", (_NUMBER, _NUMBER, _NUMBER)),
     "watch": Method("iii"),
     "choose": Method("", (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER), is_leaders=True),
 }
 WORDS = {"i": "an integer", "v": "a vector of integers", "s": "a text", "b": "bytes"}
-WAITING = ("take", "watch", "choose", "hear", "enrol")
+WAITING = {  # requests that may have to wait: for what, where "{}" stands for what the step lacks
+    "take": "a ticket for {}",
+    "watch": "the gradients of its own step, or the set that does without",
+    "choose": "the set of {}",
+    "hear": "what the chief announces next",
+    "assemble": "all workers to come to the next step",
+    "enrol": "training to begin, or to start again from a backup",
+}
 
 
 def fits(letter: str, given: Any) -> bool:

@@ -19,7 +19,7 @@ from .arrivals import Arrivals
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
 from .replica_leader import ReplicaLeader
-from .replica_tickets import LEAD, LEAVE, LEAVE_TEXT, NO_TICKET, SUPPLY, Chosen, Member, Out, Receipt, Ticket
+from .replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY, Chosen, Member, Out, Receipt, Ticket
 
 _NO_FURTHER_SET = "no further set is wanted"
 _TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
@@ -96,6 +96,7 @@ class ReplicaStepsState(ReplicaLeader):
         self._has_ended_choosing = False  # the leader wants no further set
         self._announcements: list[str] = []
         self._hears: list[tuple[Attempt, int, int]] = []  # with number and worker
+        self._assemblies: list[tuple[Attempt, int]] = []  # with the least number of workers
         self._is_running = False
         self._closed: str | None = None
         self._has_ended = False
@@ -226,18 +227,13 @@ class ReplicaStepsState(ReplicaLeader):
             self._settle()
 
     def _forget(self, reason: str) -> None:
-        waiting = [*[take[0] for take in self._takes], *self._chooses, *[hear[0] for hear in self._hears]]
+        self._fail_all([each[0] for each in self._takes], StateLostError(reason))
         self._takes.clear()
-        self._chooses.clear()
-        self._hears.clear()
-        for attempt in waiting:
-            attempt.fail(StateLostError(reason))
 
     def _depose(self) -> None:
         """Have the leader lead no more; what it was given and has not applied is to be given to the next one."""
         self.leader, self.token = None, self.token + 1
-        while self._chooses:
-            self._chooses.popleft().fail(StateLostError("the leader was taken for dead"))
+        self._fail_leader(StateLostError("the leader was taken for dead"))
         if self._handed is not None and self._handed not in self._sets:
             self._sets.appendleft(self._handed)
 
@@ -356,54 +352,20 @@ class ReplicaStepsState(ReplicaLeader):
         """End everything: whoever asks or waits gets a `CancelledError` with the reason."""
         self._closed = self._closed or reason
         self._is_running = False
-        for attempt, *_ in [*self._takes, *self._enrolments]:
-            attempt.fail(CancelledError(self._closed))
-        for attempt in [*self._chooses, *[hear[0] for hear in self._hears]]:
-            attempt.fail(CancelledError(self._closed))
+        self._fail_all([each[0] for each in [*self._takes, *self._enrolments]], CancelledError(self._closed))
         for out in self._out.values():
             out.give_up()
         self._takes.clear()
         self._enrolments.clear()
-        self._chooses.clear()
-        self._hears.clear()
 
-    # --- announcements ----------------------------------------------------------------------------------------------
-
-    def announce(self, text: str) -> None:
-        """Add an announcement for all workers. It is kept for those that come later."""
-        self._announcements.append(text)
-        self._serve_all()
-
-    def hear(self, worker: int, incarnation: int, number: int) -> Attempt:
-        """Ask for the announcement of a number, counted from 0; it waits until there is one."""
-        attempt = Attempt(1)
-        refusal = self._refusal(worker, incarnation)
-        if refusal is not None and not (self._closed is not None and number < len(self._announcements)):
-            attempt.fail(refusal)
-        else:
-            self._serve(attempt, number, worker)
-        return attempt
-
-    def _serve_all(self) -> None:
-        hears, self._hears = self._hears, []
-        for hear in hears:
-            self._serve(*hear)
-
-    def _serve(self, attempt: Attempt, number: int, worker: int) -> None:
-        if number < len(self._announcements):
-            attempt.finish((self._announcements[number],))
-        elif worker in self._retiring:
-            attempt.finish((LEAVE_TEXT,))
-        elif worker == self.leader and self._is_appointed:
-            attempt.finish(("",))
-        else:
-            self._hears.append((attempt, number, worker))
+    # --- requests that wait -----------------------------------------------------------------------------------------
 
     def withdraw(self, attempt: Attempt) -> None:
         """Forget a request that waits."""
         self._takes = [each for each in self._takes if each[0] is not attempt]
         self._hears = [each for each in self._hears if each[0] is not attempt]
         self._enrolments = [each for each in self._enrolments if each[0] is not attempt]
+        self._assemblies = [each for each in self._assemblies if each[0] is not attempt]
         if attempt in self._chooses:
             self._chooses.remove(attempt)
         for out in self._out.values():
@@ -537,6 +499,7 @@ class ReplicaStepsState(ReplicaLeader):
             return
         self._let_in()
         self._appoint()
+        self._serve_assemblies()
         again = True
         while again:
             again, self._is_served = False, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -213,22 +214,10 @@ class ReplicaSteps(NamedResource):
             given = self._checked(method, inputs)
             return getattr(state, method)(*given[:1], task, *given[1:]) if task else getattr(state, method)(*given)
 
-        return Request(self._gate, ask, state.withdraw, getattr(self, f"_describe_{method}"))
+        return Request(self._gate, ask, state.withdraw, partial(self._describe, method))
 
-    def _describe_take(self, attempt: Attempt) -> str:
-        return f"a ticket of {self.name!r} for {self._state.describe(_worker)}."
-
-    def _describe_watch(self, attempt: Attempt) -> str:
-        return f"the gradients of its own step, or the set that does without, of {self.name!r}."
-
-    def _describe_hear(self, attempt: Attempt) -> str:
-        return f"what the chief announces next, of {self.name!r}."
-
-    def _describe_enrol(self, attempt: Attempt) -> str:
-        return f"training to begin, or to start again from a backup, of {self.name!r}."
-
-    def _describe_choose(self, attempt: Attempt) -> str:
-        return f"the set of {self._state.describe(_worker)}, of {self.name!r}."
+    def _describe(self, method: str, attempt: Attempt) -> str:
+        return f"{WAITING[method].format(self._state.describe(_worker))}, of {self.name!r}."
 
     # --- building operations ----------------------------------------------------------------------------------------
 
@@ -343,6 +332,10 @@ class ReplicaSteps(NamedResource):
     def hear(self, worker: Any, incarnation: Any, number: Any) -> Tensor:
         """Return the announcement of a number, counted from 0. Waits until there is one."""
         return self._add("hear", [worker, incarnation, number]).outputs[0]
+
+    def assemble(self, token: Any, least: Any) -> Tensor:
+        """Return the number of workers once so many have come, and all others wait for the next announcement."""
+        return self._add("assemble", [token, least]).outputs[0]
 
     def statistics(self) -> Tensor:
         """Return what was done, as JSON."""

@@ -104,6 +104,21 @@ class ReplicaMember(ClusterFit):
             time.sleep(_POLL_SECONDS)
             self._connect_again()
 
+    def _settle(self, mark: int) -> None:
+        """Find out what has become of a set that the chief before was given to apply.
+
+        Raises:
+            StateLostError: a part of it is written.
+        """
+        if mark < 0:
+            return
+        marks = self.programs.marks()
+        if all(written == mark for _, written in marks):
+            step, *_ = self.programs.choose()
+            self.programs.applied(int(step))
+        elif any(begun == mark for begun, _ in marks):
+            raise StateLostError("the chief was lost while it applied a step, of which a part is written")
+
     def _keep_statistics(self) -> None:
         found: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # a ps task may be gone

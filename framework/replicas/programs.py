@@ -417,6 +417,10 @@ class ReplicaPrograms:
         self._heard += 1
         return read_message(str(text))
 
+    def assemble(self, least: int) -> int:
+        """Wait until all other workers wait for an announcement, and so many have come; return how many take part."""
+        return int(self._lead_on("assemble", lambda *asked: [self.plan.steps.assemble(*asked)], (_NUMBER, least))[0])
+
     # --- building ---------------------------------------------------------------------------------------------------
 
     def _lead_on(

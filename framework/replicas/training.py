@@ -315,21 +315,6 @@ class ReplicaFit(ReplicaMember):
                 current.shares.read_from(self.passes, supplied)
         self._lead_epochs(run, range(begin, epochs.stop), current)
 
-    def _settle(self, mark: int) -> None:
-        """Find out what has become of a set that the chief before was given to apply.
-
-        Raises:
-            StateLostError: a part of it is written.
-        """
-        if mark < 0:
-            return
-        marks = self.programs.marks()
-        if all(written == mark for _, written in marks):
-            step, *_ = self.programs.choose()
-            self.programs.applied(int(step))
-        elif any(begun == mark for begun, _ in marks):
-            raise StateLostError("the chief was lost while it applied a step, of which a part is written")
-
     def _begun(self, epochs: range) -> tuple[TrainingRun, range]:
         """Lead a generation; return the run and the epochs to make, and restores what was saved between two of them."""
         is_again, hooks = self._run is not None, self.hooks

@@ -112,7 +112,7 @@ def test_workers(kind: str, workers: int, ps: int, names: list[str], tmp_path: P
     names = names or [name for name in MODELS if name not in LEFT_OUT.get(kind, ())]
     first, *others = launched(kind, workers, ps, tmp_path, names)
     for name in names:
-        expected = results(name, is_single=kind != "ParameterServer")
+        expected = results(name)
         assert_same(first, {f"{name}: {key}": value for key, value in expected.items()})
     for other in others:
         for key in first.files:

@@ -162,11 +162,10 @@ def test_callbacks_are_called_once_for_each_group_of_steps(strategy: ParameterSe
 
 
 @synchronous
-def test_single_steps_are_refused_where_ps_tasks_have_the_parameters(strategy: ParameterServer) -> None:
+def test_single_steps_are_made_between_calls_of_fit(strategy: ParameterServer) -> None:
     model = compiled(strategy)
-    with pytest.raises(ValueError, match=r"train_on_batch\(\) under ParameterServer on a cluster: there a"):
-        model.train_on_batch(X, Y)
-    assert float(model.test_on_batch(X, Y)) > 0
+    first = model.train_on_batch(X, Y)
+    assert model.test_on_batch(X, Y) < first
     assert model.predict_on_batch(X).shape == (20, 1)
     seen: list[str] = []
 

@@ -504,6 +504,14 @@ def test_at_the_end_nobody_is_waited_for():
     assert state.shortage() == ""
 
 
+def test_between_epochs_steps_wait_for_nobody_if_all_are_gone():
+    state = joined(1, 1)
+    state.lost("/job:worker/task:0", 100)
+    assert state.shortage() == ""
+    state.begin_epoch(1)
+    assert "wait for 0" in state.shortage()
+
+
 def test_an_epoch_may_have_another_number_of_shares():
     state = joined(3, 3)
     state.begin_epoch(1)
@@ -514,6 +522,42 @@ def test_an_epoch_may_have_another_number_of_shares():
     for worker, each in tickets.items():
         assert state.commit(worker, 100 + worker, each.number, 1) is Receipt.TAKEN
     assert len(state.choose().outcome().tickets) == 2
+
+
+def test_the_leader_waits_until_all_others_wait_for_what_it_announces():
+    state = ReplicaStepsState(2)
+    state.lead(0, "task 0", 100)
+    first = state.assemble(3)
+    state.enrol(1, "task 1", 101, 0)
+    state.hear(1, 101, 0)
+    assert not first.is_done, "a third one has not come yet"
+    state.enrol(2, "task 2", 102, 0)
+    assert not first.is_done, "it has come, and is still on its way to the step"
+    state.hear(2, 102, 0)
+    assert first.outcome() == (3,)
+    state.announce("a step")
+    second = state.assemble(3)
+    state.hear(1, 101, 1)
+    assert not second.is_done
+    assert state.absent() == [2], "it has not yet asked for what comes after the step"
+    state.lost("task 2", 102)
+    assert second.outcome() == (2,), "nobody waits for who is lost"
+    assert state.assemble(3).outcome() == (2,), "three have taken part"
+
+
+def test_who_does_not_lead_any_more_waits_for_nobody():
+    state = ReplicaStepsState(2)
+    state.lead(0, "task 0", 100)
+    state.enrol(1, "task 1", 101, 0)
+    given_up, waits = state.assemble(1), state.assemble(1)
+    state.withdraw(given_up)
+    state.lost("task 0", 100)
+    assert not given_up.is_done
+    with pytest.raises(StateLostError, match="the leader was taken for dead"):
+        waits.outcome()
+    state.close("all has ended")
+    with pytest.raises(CancelledError, match="all has ended"):
+        state.assemble(1).outcome()
 
 
 @pytest.mark.parametrize("seed", range(300))

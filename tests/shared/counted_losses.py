@@ -152,13 +152,12 @@ MODELS: dict[str, Callable[[], Case]] = {
 }
 
 
-def results(name: str, strategy: Any = None, is_single: bool = True) -> dict[str, Any]:
+def results(name: str, strategy: Any = None) -> dict[str, Any]:
     """Train a model in float64; return its weights, and the logs.
 
     Args:
         name: the model's.
         strategy: under which it is trained; None for one process.
-        is_single: whether to make a single step, too.
     """
     ab.config.set_floatx("float64")
     ab.utils.set_random_seed(3)
@@ -169,9 +168,7 @@ def results(name: str, strategy: Any = None, is_single: bool = True) -> dict[str
     else:
         history = model.fit(x, y, BATCH, epochs=2, shuffle=False, verbose=0, sample_weight=weight)
     found = {key: np.array(values) for key, values in history.history.items()}
-    single: dict[str, Any] = {}
-    if is_single:
-        single = model.train_on_batch(*ab.tree.map_structure(lambda rows: rows[1:8], (x, y)), return_dict=True)
+    single = model.train_on_batch(*ab.tree.map_structure(lambda rows: rows[1:8], (x, y)), return_dict=True)
     evaluated = model.evaluate(x, y, BATCH, verbose=0, sample_weight=weight, return_dict=True)
     found |= {f"weight {number}": value for number, value in enumerate(model.get_weights())}
     found |= {f"single {key}": np.array(value) for key, value in single.items()}

@@ -28,7 +28,7 @@ def main(kind: str, output: str, names: list[str]) -> None:
         strategy = getattr(ab.distribute, kind)()
     found: dict[str, Any] = {}
     for name in names:
-        found |= {f"{name}: {key}": value for key, value in results(name, strategy, kind != "ParameterServer").items()}
+        found |= {f"{name}: {key}": value for key, value in results(name, strategy).items()}
     np.savez(f"{output}-{strategy.task_index}.npz", **found)
 
 
