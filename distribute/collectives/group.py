@@ -47,15 +47,21 @@ class ProcessGroup(Group):
 
     Attributes:
         ways: the names of those that can be chosen.
+        watches: connections that carry nothing, between the members of the group of which this one is left: who has
+            ended is seen by these. None before `watch`.
+        left: the ranks there of this group's members.
     """
 
     def __init__(
         self, links: Links, shares_memory: bool = True, host: str | None = None, way: str | None = None
     ) -> None:
+        self._made_with: tuple[bool, str | None, str | None] = shares_memory, host, way
         self._hosts = Hosts(links, shares_memory, host)
         self._begun = Begun("anabranch collectives")
         self._lock = threading.RLock()
         self._way = way
+        self.watches: Links | None = None
+        self.left = [*range(len(links.names))]
         self._subgroups: dict[tuple[int, ...], ProcessGroup] = {}
         self._join(links, tuple(range(len(links.names))))
 
@@ -88,6 +94,7 @@ class ProcessGroup(Group):
                 # One lock and one order for all groups of a process: they share its connections.
                 found._hosts, found._begun, found._lock = self._hosts, self._begun, self._lock
                 found._way, found._subgroups = None, {}
+                found.watches, found.left = None, [*ranks]
                 found._join(self.links, ranks)
             return found
 
@@ -333,12 +340,46 @@ class ProcessGroup(Group):
     def close(self) -> None:
         """End the connections and give the memory up, that of parts of the group, too."""
         self.links.close()
+        if self.watches is not None:
+            self.watches.close()
         self._begun.close()
         for part in self._subgroups.values():
             part.close()
         self._maps.clear()
         for segment in self._segments:
             segment.close()
+
+    # --- after a loss -----------------------------------------------------------------------------------------------
+
+    def watch(self, timeout: float) -> None:
+        """Have members see who has ended; all members call it, before one may be lost whom the others go on without.
+
+        Args:
+            timeout: for how many seconds members wait for each other.
+        """
+        if self.watches is None:
+            self.watches = self.links.again(self.links.names, self.links.rank, timeout)
+
+    def without_lost(self, timeout: float) -> ProcessGroup:
+        """Return the group of the members that are left; all of these call it, as they learn that one was lost.
+
+        The first member is the first of the new group. No collective runs in this one any more.
+
+        Args:
+            timeout: for how many seconds members wait for each other once it is clear who is left.
+
+        Raises:
+            TaskFailedError: the first member is lost.
+            TimeoutError: one was lost while the group was formed.
+        """
+        assert self.watches is not None, "This is a bug in anabranch: members that are lost are not watched for."
+        self._begun.close()
+        self.links.close()  # whoever waits for this member in a collective learns of the loss by this
+        ranks = self.watches.survivors(self.left)
+        names = [self.watches.names[rank] for rank in ranks]
+        found = ProcessGroup(self.watches.again(names, ranks.index(self.watches.rank), timeout), *self._made_with)
+        found.watches, found.left = self.watches, ranks
+        return found
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ..transport.wire import Decoder, FrameError, Kind, encode_document
 SAYS_SECONDS = 30.0  # after how long a member says for whom it waits
 _RETRY_SECONDS = 0.05
 _LOOK_MILLISECONDS = 500  # how often a wait looks whether it was interrupted
-_OPEN = b"\x01"
+_OPEN, _COUNT = b"\x01", b"\x02"  # the first byte of a connection: to join a group, or to say who is left of one
 _ENDED = getattr(select, "POLLRDHUP", 0)  # the other side has ended the connection, whatever it has sent before
 _logger = logging.getLogger(__name__)
 _PORT = struct.Struct("<I")
@@ -37,6 +37,9 @@ class Links:
         token: that of the job.
         timeout: for how many seconds to wait for the others.
 
+    Attributes:
+        address: where the first member listens while members connect.
+
     Raises:
         TimeoutError: members are absent; the message names them.
         RefusedError: a member does not have the token.
@@ -52,6 +55,7 @@ class Links:
         self._token = token
         self._sockets: dict[int, socket.socket] = {}
         self._error: Exception | None = None
+        self.address = addresses[0]
         self._refused = ""  # a sentence on who was refused last
         try:
             self._connect(addresses, time.monotonic() + timeout, timeout)
@@ -163,6 +167,98 @@ class Links:
             f"{self.names[self.rank]} has waited {timeout:g} s for {names}.{self._refused} Start all members of the "
             "group with the same addresses, and see whether they have failed."
         )
+
+    # --- after a loss -----------------------------------------------------------------------------------------------
+
+    def has_ended(self, rank: int) -> bool:
+        """Test whether a member's process has ended, or has closed its connections."""
+        poller = select.poll()
+        poller.register(self._sockets[rank], _ENDED)
+        return bool(poller.poll(0))
+
+    def again(self, names: Sequence[str], rank: int, timeout: float) -> Links:
+        """Connect to some of the members once more, the first of which is the first of all.
+
+        Args:
+            names: theirs.
+            rank: the number of this member among them.
+            timeout: for how many seconds to wait for the others.
+        """
+        return Links(names, [self.address], rank, self._own.incarnation, self._token, timeout)
+
+    def survivors(self, members: Sequence[int]) -> list[int]:
+        """Agree with all members that are left on who they are; waits until each of them has called this.
+
+        The first of them counts the others. Sockets of this object show whose process has ended: so they stay open.
+
+        Args:
+            members: the ranks among which some were lost, in ascending order.
+
+        Raises:
+            TaskFailedError: the first one was lost.
+        """
+        if self.rank == members[0]:
+            return self._counted(members[1:])
+        says_at = self.says_at()
+        while not self.has_ended(members[0]):
+            try:
+                with self._called_to_count(members[0]) as sock:
+                    size = _PORT.unpack(_read(sock, _PORT.size))[0]
+                    return [int(rank) for rank in _read(sock, size).split()]
+            except (OSError, FrameError):
+                time.sleep(_RETRY_SECONDS)  # it is still at a step, or has begun to count again
+            if time.monotonic() >= says_at:
+                says_at = float("inf")
+                self.say([members[0]])
+        raise task_failed(self.names[members[0]], "its connection was closed")
+
+    def _called_to_count(self, first: int) -> socket.socket:
+        host, port = split_address(self.address)
+        sock = socket.create_connection((resolved(host), port), SAYS_SECONDS)
+        try:
+            handshake = Handshake(self._own, self._token, accepts=False)
+            shake_hands(sock, handshake)
+            sock.settimeout(None)  # it waits for others
+            sock.sendall(_COUNT)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _counted(self, others: Sequence[int]) -> list[int]:
+        """Wait until each other member is here, or has ended; send those who are here their ranks."""
+        says_at = self.says_at()
+        with contextlib.ExitStack() as stack:
+            here: dict[int, socket.socket] = {}
+            host, port = split_address(self.address)
+            listener = stack.enter_context(_listening(host, port))
+            listener.settimeout(_RETRY_SECONDS)
+            while True:
+                absent = [rank for rank in others if rank not in here and not self.has_ended(rank)]
+                if not absent:
+                    break
+                with contextlib.suppress(OSError, FrameError):  # nobody has come, or who was here has given up
+                    sock = stack.enter_context(listener.accept()[0])
+                    rank = self._rank_of_counted(sock)
+                    if rank in others:
+                        here[rank] = sock
+                if time.monotonic() >= says_at:
+                    says_at = float("inf")
+                    self.say(absent)
+            found = [self.rank, *sorted(rank for rank in here if not self.has_ended(rank))]
+            text = " ".join(map(str, found)).encode()
+            for sock in here.values():
+                with contextlib.suppress(OSError):  # it is lost now: the group of these will notice
+                    sock.sendall(_PORT.pack(len(text)) + text)
+        return found
+
+    def _rank_of_counted(self, sock: socket.socket) -> int:
+        """Return the rank of the member that has called to be counted; -1 for whoever else has connected."""
+        sock.settimeout(SAYS_SECONDS)
+        handshake = Handshake(self._own, self._token, accepts=True)
+        shake_hands(sock, handshake)
+        name = "" if handshake.other is None else handshake.other.name
+        return self.names.index(name) if name in self.names and sock.recv(1) == _COUNT else -1
 
     # --- exchanging -------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import secrets
 
 from ...engine.ops import collectives
@@ -73,6 +74,21 @@ def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -
     return group
 
 
+def regrouped(group: ProcessGroup, timeout: float = CONNECT_SECONDS) -> ProcessGroup:
+    """Make the group of the members that are left, which is that of this process from now on.
+
+    Raises:
+        TaskFailedError: the first member is lost.
+    """
+    found: ProcessGroup | None = None
+    while found is None:
+        with contextlib.suppress(TimeoutError):  # one more was lost while the others connected
+            found = group.without_lost(timeout)
+    atexit.register(_leave, found)
+    collectives.set_group(found)
+    return found
+
+
 def _leave(group: ProcessGroup) -> None:
     """Leave a group at the end of the process."""
     group.note_end()
@@ -90,5 +106,6 @@ __all__ = [
     "joined",
     "rank",
     "reduce_scatter",
+    "regrouped",
     "world_size",
 ]

@@ -314,7 +314,7 @@ class Launch:
         name, status = next(self._failed(), ("", 0))
         if not name or not self.restarts.take():
             return False
-        # Without ps tasks all workers hold the state together, and end when one of them is lost.
+        # Without ps tasks no worker can join those that go on: so all start again, with the number that was asked for.
         # With them a chief that was killed has a successor; one that has failed has ended the training of all.
         is_alone = bool(self.ps) and (name != f"worker {self._chief_index}" or status < 0)
         again = "it is started again" if is_alone else "all tasks are started again"

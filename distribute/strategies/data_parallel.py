@@ -27,8 +27,9 @@ class DataParallel(Strategy):
 
     A worker finds its place in the environment: ``TF_CONFIG``, which ``python -m anabranch launch --ps 0`` sets, or the
     variables of torchrun, ``mpirun`` and ``srun``.
-    Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When a
-    worker is lost, training ends in all others with an error that names it.
+    Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When
+    another worker is lost, or leaves after SIGTERM, `fit` goes on in those that are left. When the chief is lost, or
+    with `shard`, or if the chief reads the data for all, it ends in all with an error that names who was lost.
 
     On several devices of one process `shard` and `gradient_dtype` are refused in `compile`: one copy of the variables,
     and of what the optimizer keeps, is for all replicas.
@@ -186,6 +187,14 @@ class DataParallel(Strategy):
     def is_distributed(self) -> bool:
         return self.group is not None
 
+    def use_group(self, group: ProcessGroup) -> None:
+        """Go on with the workers that are left: this worker keeps its number, and `num_workers` is theirs.
+
+        Args:
+            group: theirs.
+        """
+        self.group, self.num_workers, self._mesh = group, group.size, None
+
     def note_steps(self, count: int) -> None:
         self.steps += count
 
@@ -196,7 +205,8 @@ class DataParallel(Strategy):
             ``step``: how many steps this worker has taken part in; ``members``: the workers; with ``shard="optimizer"``
             ``optimizer_bytes``: how much of the optimizer's variables this worker has had in the latest `fit`.
         """
-        found: dict[str, Any] = {"step": self.steps, "members": list(range(self.num_workers))}
+        members = [0] if self.group is None else self.group.left
+        found: dict[str, Any] = {"step": self.steps, "members": [*members]}
         return found | ({"optimizer_bytes": self.optimizer_bytes} if self.shard else {})
 
     def close(self) -> None:

@@ -16,13 +16,14 @@ from ...engine import ops
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Operation, Tensor
 from ...engine.graph.graph import get_default_graph
-from ...engine.ops.begun_collectives import begin_all_reduce, end_all_reduce
-from ...engine.ops.collectives import all_reduce
+from ...engine.ops.begun_collectives import EndAllReduce, begin_all_reduce, end_all_reduce
+from ...engine.ops.collectives import AllGather, AllReduce, all_reduce
 from ...engine.passes.framework.order import hoist
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
     from ...engine.graph import Graph
+    from .traced import Entry
 
 
 def buckets_of(sizes: Sequence[int], dtypes: Sequence[object], order: Sequence[int], most: int) -> list[list[int]]:
@@ -108,4 +109,40 @@ def _behind(graph: Graph, wanted: Sequence[Any], since: int) -> list[Operation]:
     return list(found)
 
 
-__all__ = ["buckets_of", "summed"]
+def exchanged(graph: Graph) -> list[Operation]:
+    """Return the operations of a graph whose results depend on other workers."""
+    kinds = (AllReduce, AllGather, EndAllReduce)
+    return [operation for operation in graph.operations if isinstance(operation.op, kinds)]
+
+
+def weighted(entry: Entry, tensors: list[Tensor], weight: Tensor, is_first: bool) -> list[Tensor]:
+    """Return what a worker adds to a sum over all of them; for rows of a table, the indices before."""
+    *indices, value = tensors
+    reduction = entry.part.reduction
+    value = _summable(value)
+    if reduction == "mean":
+        value = value * ops.cast(weight, value.dtype)
+    elif reduction == "first" and not is_first:
+        value = ops.zeros_like(value)
+    if entry.part.has_rows:
+        value = ops.cast(value, entry.part.dtype)
+    return [*indices, value]
+
+
+def nothing(entry: Entry) -> list[Tensor]:
+    """Return what a worker without rows adds."""
+    dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()
+    if entry.part.has_rows:
+        return [ops.zeros((0,), "int64"), ops.zeros((0, *shape[1:]), dtype)]
+    return [_summable(ops.zeros(shape, dtype))]
+
+
+def _summable(value: Tensor) -> Tensor:
+    """Return a tensor of a dtype in which sums over workers lose nothing: of half precision they are float32."""
+    kind, size = value.dtype.kind, value.dtype.itemsize
+    if kind == "b":
+        return ops.cast(value, "int32")
+    return ops.cast(value, "float32") if size < 4 and kind not in "iu" else value
+
+
+__all__ = ["buckets_of", "exchanged", "nothing", "summed", "weighted"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from ..training.steps import compile_step
 from .shares import Shares, are_handed_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from ..structures import Array
     from ..training.steps import Program
@@ -78,6 +80,28 @@ class ClusterFit:
     def run(self, epochs: range) -> None:
         """Train; see the strategies' own."""
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def leaving_when_asked(self, asked: Callable[[], None]) -> Generator[None]:
+        """Have SIGTERM make this worker leave between steps; a second one ends it at once.
+
+        Args:
+            asked: called by the first one.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            yield
+            return
+
+        def take(number: int, frame: object) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            asked()
+
+        signal.signal(signal.SIGTERM, take)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     # --- validation -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...distribute.strategies.strategy import ParameterServer
@@ -43,24 +43,14 @@ class ReplicaMember(ClusterFit):
 
     # --- leaving ----------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _leaving_when_asked(self) -> Generator[None]:
+    def _leaving_when_asked(self) -> AbstractContextManager[None]:
         """Have SIGTERM make this worker leave between steps; a second one ends it at once."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            yield
-            return
 
-        def asked(number: int, frame: object) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        def asked() -> None:
             self._is_leaving = True
             threading.Thread(target=self._retire, name="anabranch leaves", daemon=True).start()
 
-        signal.signal(signal.SIGTERM, asked)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return self.leaving_when_asked(asked)
 
     def _retire(self) -> None:
         try:

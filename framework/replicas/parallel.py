@@ -8,29 +8,35 @@ what callbacks have changed, and what the logs were.
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ...distribute.collectives.elastic import Elastic
 from ...distribute.collectives.group import ProcessGroup
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
-from ...engine.common.dtypes import as_dtype
-from ...engine.graph import Graph, IndexedSlices, TensorSpec
+from ...engine.graph import Graph, IndexedSlices, TensorSpec, Variable, control_dependencies
+from ...engine.graph.graph import get_default_graph
 from ...engine.ops.collectives import all_gather, all_reduce
 from ...engine.ops.random.keys import global_generator
 from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
+from ...engine.queues.errors import TaskFailedError
 from ...engine.session.programs import make_program
 from ..callbacks.progress import make_progress
 from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import TrainingRun
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
-from .buckets import summed
+from .buckets import exchanged, nothing, summed, weighted
 from .cluster_fit import (
     ClusterFit,
     Logs,
@@ -45,9 +51,10 @@ from .cluster_fit import (
 from .cut_steps import CutSteps, totals_of_batch
 from .handed_out import HandedOut
 from .optimizer_shards import OptimizerShards
+from .programs import LeavingError
 from .shares import Shares
 from .traced import Entry, StepTracer, placeholders
-from .ways import GroupWay
+from .ways import GroupWay, packed, unpacked
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
@@ -56,12 +63,20 @@ if TYPE_CHECKING:
     from ..data.adapters import Layout
     from ..structures import Array
 
+_logger = logging.getLogger(__name__)
+
 
 class ParallelFit(ClusterFit):
     """One call of `fit` in one worker under `DataParallel`."""
 
     strategy: DataParallel
     _done = 0  # steps of the epoch, as callbacks see them
+    _is_leaving = False
+    _all_validate = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._together = Elastic(self._group, self.strategy.use_group, self._state, self._set_state)
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -74,7 +89,10 @@ class ParallelFit(ClusterFit):
             TaskFailedError: another worker is gone.
         """
         try:
-            self._train(epochs)
+            with self.leaving_when_asked(self._is_asked_to_leave):
+                self._train(epochs)
+        except LeavingError:
+            self._leave()
         except BaseException as error:
             self._group.abort(reason_of(error))
             raise
@@ -85,6 +103,58 @@ class ParallelFit(ClusterFit):
     def _group(self) -> ProcessGroup:
         assert self.strategy.group is not None
         return self.strategy.group
+
+    # --- workers that are lost or leave -----------------------------------------------------------------------------
+
+    def _is_asked_to_leave(self) -> None:
+        if self.strategy.is_chief or not self._together.is_on:
+            os.kill(os.getpid(), signal.SIGTERM)  # the others can't go on
+        self._is_leaving = True
+
+    def _leave(self) -> NoReturn:
+        """End this process, as it was asked to; the others go on.
+
+        Raises:
+            SystemExit: always.
+        """
+        self._group.close()
+        _logger.warning("%s leaves the training.", self._group.links.names[self._group.rank])
+        raise SystemExit(0)
+
+    def _may_go_on(self) -> bool:
+        """Test whether the others go on when a worker other than the chief is lost: all of them have all state."""
+        return self.strategy.shard is None and not self._hands_out
+
+    def _run_together(self, work: Callable[[], bytes]) -> bytes:
+        """Make an operation of all workers; see `Elastic.run`."""
+        if self._is_leaving:
+            raise LeavingError
+        return self._together.run(work)
+
+    def _drawn(self) -> list[list[int]]:
+        return [*self.plan.states(), seed_now()]
+
+    def _set_drawn(self, states: Sequence[Sequence[int]]) -> None:
+        *others, own = states
+        self.plan.set_states(others)
+        global_generator().state = np.array(own, "int64")
+
+    def _numbers(self) -> list[Variable]:
+        """Return the variables that steps change: a vocabulary is text, which they do not."""
+        return [variable for variable in self._shared if variable.dtype.kind != "T"]
+
+    def _state(self) -> bytes:
+        """Return the values behind a step, and the states of generators that are the same in all workers."""
+        drawn = [np.array(each, "int64") for each in self._drawn()] if self._axes else []
+        return packed([np.int64(len(drawn)), *drawn, *[np.asarray(each.numpy()) for each in self._numbers()]])
+
+    def _set_state(self, data: bytes) -> None:
+        count, *values = unpacked(data)
+        drawn, values = values[: int(count)], values[int(count) :]
+        if drawn:
+            self._set_drawn([each.tolist() for each in drawn])
+        for variable, value in zip(self._numbers(), values, strict=True):
+            variable.assign(value)
 
     # --- single steps -----------------------------------------------------------------------------------------------
 
@@ -159,6 +229,8 @@ class ParallelFit(ClusterFit):
         for each in self._shards_of_optimizers:
             each.scatter()
         logs: Logs = {}
+        if self._may_go_on():
+            self._together.begin()
         for epoch in epochs:
             logs = self._epoch(epoch, epochs.stop)
             if model.stop_training or self._broadcast(self.passes.exhausted):
@@ -169,6 +241,7 @@ class ParallelFit(ClusterFit):
         before = self._values()
         hooks.on_end("train", logs)
         self._share_changes(before)
+        self._together.end()
 
     def _begin(self, epochs: range, run: TrainingRun | None) -> range:
         """Agree on the epochs to make, and on what came before; the chief has the run."""
@@ -256,7 +329,7 @@ class ParallelFit(ClusterFit):
         """Give all workers the chief's logs; before that they join validation, if the chief has begun to share it."""
         shared = self._broadcast({"logs": logs})
         if "logs" not in shared:
-            self.validation(self._epoch_of_validation, GroupWay(self._group))
+            self.validation(self._epoch_of_validation, GroupWay(self._together, shared["most"]))
             shared = self._broadcast(None)
         return shared["logs"]
 
@@ -267,8 +340,9 @@ class ParallelFit(ClusterFit):
     def _begin_validation(self, batches: int) -> GroupWay | None:
         if not self._all_validate:
             return None
-        self._broadcast({"batches": batches})
-        return GroupWay(self._group)
+        most = self._group.size
+        self._broadcast({"batches": batches, "most": most})
+        return GroupWay(self._together, most)
 
     def _next_shares(self, epoch: int) -> Shares | HandedOut:
         """Return the rows of an epoch, in the order that the chief draws."""
@@ -295,9 +369,7 @@ class ParallelFit(ClusterFit):
     def _share_states(self) -> bool:
         """Have all workers draw with the keys that the chief has; return whether they draw by row."""
         if self._axes:
-            *states, own = self._broadcast([*self.plan.states(), seed_now()])
-            self.plan.set_states(states)
-            global_generator().state = np.array(own, "int64")
+            self._set_drawn(self._broadcast(self._drawn()))
         return bool(self._axes)
 
     def _run_epoch(self, shares: Shares | HandedOut, progress: Progress, first: int) -> int:
@@ -329,11 +401,31 @@ class ParallelFit(ClusterFit):
         return done
 
     def _step(self, number: int, shares: Shares | HandedOut) -> None:
-        share = number * self.strategy.shares + self.strategy.task_index
-        batch = shares.batch(share)
+        states = self._drawn()
+        leaves_out = shares.size_of(number) < self.strategy.shares  # some worker, as workers are when it begins
+
+        def made() -> None:
+            try:
+                self._make_step(number, shares)
+            except TaskFailedError:
+                self._set_drawn(states)  # nothing else was changed
+                raise
+
+        if self._is_leaving:
+            raise LeavingError
+        self._together.change(made)
+        if leaves_out:
+            self._share_states()  # whoever had no rows has taken no keys
+        self.strategy.steps += 1
+
+    def _make_step(self, number: int, shares: Shares | HandedOut) -> None:
+        if isinstance(shares, Shares):
+            shares.parts = self.strategy.shares  # fewer than before, if workers were lost
+        batch = shares.batch(number * self.strategy.shares + self._group.rank)
         if batch.size:
             if not self.model._checked_batch:
                 self.model._check_batch(batch)
+            share = number * self.strategy.shares + self._group.rank
             weight = np.asarray(shares.part(share, batch), "float64")
             rows = [np.asarray(each, "int64") for each in shares.window(share)]
             self._programs.run(Batch(batch.layout, [*batch.leaves, weight, *rows], batch.size))
@@ -342,9 +434,6 @@ class ParallelFit(ClusterFit):
             if self._idle is None:
                 self._idle = self._build_idle()
             self._idle()
-        if shares.size_of(number) < self.strategy.shares:
-            self._share_states()  # whoever had no rows has taken no keys
-        self.strategy.steps += 1
 
     def _refuse_idle(self, number: int) -> None:
         """Refuse a batch that leaves a worker without rows, if layers have to exchange what they compute.
@@ -365,7 +454,7 @@ class ParallelFit(ClusterFit):
     def _broadcast(self, message: object) -> Any:
         """Give all workers a message that the chief has; what others pass does not count."""
         text = write_message(message) if self.strategy.is_chief else ""
-        return read_message(self._group.gather_bytes(text.encode())[0].decode())
+        return read_message(self._run_together(lambda: self._group.gather_bytes(text.encode())[0]).decode())
 
     def _values(self) -> list[Array]:
         """Return the values of all variables now, in the chief."""
@@ -390,10 +479,15 @@ class ParallelFit(ClusterFit):
         for number in numbers:
             variable = self._shared[number]
             value = np.asarray(variable.numpy())
-            # A vocabulary is text, which has no fixed size.
-            value = self._broadcast(value.tolist()) if value.dtype.kind == "T" else self._group.broadcast(value, 0)
+            if value.dtype.kind == "T":  # a vocabulary, which has no fixed size
+                value = self._broadcast(value.tolist())
+            else:
+                value = unpacked(self._run_together(partial(self._packed_of_chief, value)))[0]
             if not self.strategy.is_chief:
                 variable.assign(value)
+
+    def _packed_of_chief(self, value: Array) -> bytes:
+        return packed([self._group.broadcast(value, 0)])
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -407,7 +501,7 @@ class ParallelFit(ClusterFit):
             else:
                 with replicated(weight):
                     entries = parts.entries(self.plan, layout, feeds, weight)
-            given = [_weighted(entry, tensors, weight, self.strategy.is_chief) for entry, tensors in entries]
+            given = [weighted(entry, tensors, weight, self.strategy.is_chief) for entry, tensors in entries]
             self._build_updates(given, self.plan.gradients_at if parts is None else None)
         return []
 
@@ -416,7 +510,7 @@ class ParallelFit(ClusterFit):
         with Graph().as_default() as graph:
             for total in self._summed_totals():  # of losses, of which it has nothing
                 all_reduce(ops.zeros(total.shape or (), total.dtype))
-            self._build_updates([_nothing(entry) for entry in self.plan.entries])
+            self._build_updates([nothing(entry) for entry in self.plan.entries])
             effects = [operation for operation in graph.operations if operation.writes]
         return make_program(graph, effects, [])
 
@@ -454,7 +548,9 @@ class ParallelFit(ClusterFit):
                 )
             else:
                 values.append(ops.cast(next(sums), entry.part.dtype))
-        self.plan.build_updates(values, shards)
+        # So all updates are made, or none, where a sum fails. Parts of an optimizer are gathered behind its updates.
+        with control_dependencies([] if shards else exchanged(get_default_graph())):
+            self.plan.build_updates(values, shards)
 
 
 def _whole(entry: Entry, tensors: list[Tensor]) -> Tensor:
@@ -463,36 +559,6 @@ def _whole(entry: Entry, tensors: list[Tensor]) -> Tensor:
         return tensors[0]
     whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
     return ops.convert_to_tensor(IndexedSlices(tensors[1], tensors[0], whole))
-
-
-def _weighted(entry: Entry, tensors: list[Tensor], weight: Tensor, is_first: bool) -> list[Tensor]:
-    """Return what a worker adds to a sum over all of them; for rows of a table, the indices before."""
-    *indices, value = tensors
-    reduction = entry.part.reduction
-    value = _summable(value)
-    if reduction == "mean":
-        value = value * ops.cast(weight, value.dtype)
-    elif reduction == "first" and not is_first:
-        value = ops.zeros_like(value)
-    if entry.part.has_rows:
-        value = ops.cast(value, entry.part.dtype)
-    return [*indices, value]
-
-
-def _nothing(entry: Entry) -> list[Tensor]:
-    """Return what a worker without rows adds."""
-    dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()
-    if entry.part.has_rows:
-        return [ops.zeros((0,), "int64"), ops.zeros((0, *shape[1:]), dtype)]
-    return [_summable(ops.zeros(shape, dtype))]
-
-
-def _summable(value: Tensor) -> Tensor:
-    """Return a tensor of a dtype in which sums over workers lose nothing: of half precision they are float32."""
-    kind, size = value.dtype.kind, value.dtype.itemsize
-    if kind == "b":
-        return ops.cast(value, "int32")
-    return ops.cast(value, "float32") if size < 4 and kind not in "iu" else value
 
 
 __all__ = ["ParallelFit"]

@@ -25,7 +25,7 @@ from ..training.fit_data import without_targets
 from .additive import can_be_split
 from .alike import add_to_digest
 from .shares import bounds
-from .ways import PARTS_OF_A_WORKER, GroupWay, TaskWay, Way
+from .ways import PARTS_OF_A_WORKER, GroupWay, OfOneGroup, TaskWay, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +90,8 @@ def _agreed_way(strategy: Strategy, digest: bytes, batches: int) -> Way | None:
     if isinstance(strategy, DataParallel):
         assert strategy.group is not None
         is_main = threading.current_thread() is threading.main_thread()  # others might come in another order
-        return GroupWay(strategy.group) if is_main and strategy.group.offer(digest) else None
+        shares = is_main and strategy.group.offer(digest)
+        return GroupWay(OfOneGroup(strategy.group), strategy.group.size) if shares else None
     assert isinstance(strategy, ParameterServer)
     try:
         return TaskWay.joined(strategy, digest.hex(), min(batches, PARTS_OF_A_WORKER * strategy.num_workers))

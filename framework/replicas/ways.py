@@ -47,28 +47,67 @@ class Way(Protocol):
         ...
 
 
-class GroupWay:
-    """Each member of a group computes the part of its rank."""
+class Operations(Protocol):
+    """Operations that all members of a group make together; see `Elastic`."""
+
+    group: ProcessGroup
+
+    def run(self, work: Callable[[], bytes]) -> bytes: ...
+
+
+class OfOneGroup:
+    """Operations of a group that fail when a member is lost.
+
+    Args:
+        group: the group.
+    """
 
     def __init__(self, group: ProcessGroup) -> None:
-        self._group = group
-        self.most = group.size
+        self.group = group
+
+    def run(self, work: Callable[[], bytes]) -> bytes:
+        """Make an operation."""
+        return work()
+
+
+class GroupWay:
+    """Each member of a group computes the part of its rank, and more where there are more parts than members.
+
+    Args:
+        operations: by which members gather what they have computed.
+        most: into how many parts a pass is cut at most, such as the number of members.
+    """
+
+    def __init__(self, operations: Operations, most: int) -> None:
+        self._operations = operations
+        self.most = most
 
     def results(self, parts: int, compute: Compute) -> list[list[Array]]:
+        known: dict[int, bytes] = {}
+
+        def gathered() -> bytes:
+            return _joined(self._gathered(parts, compute, known))
+
+        return [unpacked(each) for each in _parted(self._operations.run(gathered))]
+
+    def _gathered(self, parts: int, compute: Compute, known: dict[int, bytes]) -> list[bytes]:
+        """Compute the parts of this member that are not known yet; return all parts in order."""
+        group = self._operations.group
         error: Exception | None = None
-        data = b""
         try:
-            data = b"+" + packed(compute(self._group.rank) if self._group.rank < parts else [])
+            for part in range(group.rank, parts, group.size):
+                known[part] = known.get(part) or packed(compute(part))
+            data = b"+" + _joined([known[part] for part in range(group.rank, parts, group.size)])
         except Exception as found:  # the others wait for this member's part
             error, data = found, b"-" + reason_of(found).encode()
-        gathered = self._group.gather_bytes(data)
+        gathered = group.gather_bytes(data)
         if error is not None:
             raise error
         for rank, each in enumerate(gathered):
             if each[:1] != b"+":
-                name = self._group.links.names[rank]
-                raise CancelledError(f"{name} could not compute its part: {each[1:].decode()}")
-        return [unpacked(each[1:]) for each in gathered[:parts]]
+                raise CancelledError(f"{group.links.names[rank]} could not compute its part: {each[1:].decode()}")
+        by_rank = [_parted(each[1:]) for each in gathered]
+        return [by_rank[part % group.size][part // group.size] for part in range(parts)]
 
 
 class TaskWay:
@@ -198,4 +237,34 @@ def unpacked(data: bytes) -> list[Array]:
     return [decode_value(each, arrays) for each in described]
 
 
-__all__ = ["PARTS_OF_A_WORKER", "Compute", "GroupWay", "TaskWay", "Way", "WorkPrograms", "packed", "unpacked"]
+def _joined(parts: Sequence[bytes]) -> bytes:
+    """Write several bytes as one."""
+    return b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+
+
+def _parted(data: bytes) -> list[bytes]:
+    """Read what `_joined` has written.
+
+    >>> _parted(_joined([b"ab", b"", b"c"]))
+    [b'ab', b'', b'c']
+    """
+    found: list[bytes] = []
+    while data:
+        size = 8 + int.from_bytes(data[:8], "little")
+        found.append(data[8:size])
+        data = data[size:]
+    return found
+
+
+__all__ = [
+    "PARTS_OF_A_WORKER",
+    "Compute",
+    "GroupWay",
+    "OfOneGroup",
+    "Operations",
+    "TaskWay",
+    "Way",
+    "WorkPrograms",
+    "packed",
+    "unpacked",
+]

@@ -19,7 +19,7 @@ from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 from anabranch.framework.data.adapters import batch_of
 from anabranch.framework.replicas.additive import can_be_split
 from anabranch.framework.replicas.single_steps import _check_alike  # pyright: ignore[reportPrivateUsage]
-from anabranch.framework.replicas.ways import GroupWay, TaskWay, packed, unpacked
+from anabranch.framework.replicas.ways import GroupWay, OfOneGroup, TaskWay, packed, unpacked
 
 pytestmark = pytest.mark.xdist_group("tasks")
 RNG = np.random.default_rng(0)
@@ -39,7 +39,10 @@ def test_arrays_travel_as_bytes() -> None:
 def test_members_compute_a_part_each() -> None:
     group = made(3, shares_memory=False)
     for parts in (2, 3):
-        found = each(group, lambda member, p=parts: GroupWay(member).results(p, lambda part: [np.full(part, part)]))
+        found = each(
+            group,
+            lambda member, p=parts: GroupWay(OfOneGroup(member), 3).results(p, lambda part: [np.full(part, part)]),
+        )
         assert [[array.tolist() for (array,) in one] for one in found] == [[[], [1], [2, 2]][:parts]] * 3
     for member in group:
         member.close()
@@ -51,7 +54,7 @@ def test_a_member_that_fails_is_named_and_the_group_goes_on() -> None:
     def compute(part: int) -> list[Any]:
         return [np.ones(1) / (np.ones(1) if part else np.array(None))]
 
-    one, other = all_at_once(*[lambda m=member: GroupWay(m).results(2, compute) for member in group])
+    one, other = all_at_once(*[lambda m=member: GroupWay(OfOneGroup(m), 2).results(2, compute) for member in group])
     assert isinstance(one, TypeError)
     assert isinstance(other, CancelledError)
     assert "/job:worker/task:0 could not compute its part: unsupported operand" in str(other)

@@ -1,0 +1,233 @@
+"""Groups that go on with fewer members: each operation is made once, whoever is lost, and whenever."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.members import all_at_once, made
+
+from anabranch import Sequential, layers
+from anabranch.distribute.collectives import elastic
+from anabranch.distribute.collectives.elastic import Elastic
+from anabranch.distribute.collectives.group import ProcessGroup
+from anabranch.distribute.strategies.data_parallel import DataParallel
+from anabranch.engine.graph import Graph, Operation
+from anabranch.engine.graph.graph import get_default_graph
+from anabranch.engine.ops import collectives
+from anabranch.engine.ops.begun_collectives import EndAllReduce
+from anabranch.engine.queues.errors import TaskFailedError
+from anabranch.framework.replicas.traced import StepTracer
+from anabranch.framework.replicas.ways import GroupWay, packed
+
+OPERATIONS = 12
+
+
+@contextlib.contextmanager
+def made_for_a_while(count: int, shares_memory: bool = True) -> Generator[list[ProcessGroup]]:
+    groups = made(count, shares_memory)
+    try:
+        yield groups
+    finally:
+        for group in groups:
+            group.close()
+
+
+class LostError(Exception):
+    """A member of a test has ended."""
+
+
+@pytest.fixture(autouse=True)
+def _quietly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Each member of a test has a thread, and this process keeps no group."""
+    monkeypatch.setattr(elastic, "regrouped", lambda group: group.without_lost(30.0))
+    caplog.set_level(logging.ERROR)
+
+
+def lose(group: ProcessGroup, reached: set[int]) -> None:
+    """Have a member end in its next exchange, of which some others get what it sends."""
+
+    def exchange(sends: Any, receives: Any, arrived: Any = None) -> None:
+        sent = {rank: buffers for rank, buffers in sends.items() if rank in reached}
+        with contextlib.suppress(TaskFailedError):  # one of them may have ended
+            type(group.links).exchange(group.links, sent, {})
+        group.close()
+        raise LostError
+
+    group.links.exchange = exchange  # type: ignore[method-assign]
+
+
+class Member:
+    """A member that makes operations, some of which change its number."""
+
+    def __init__(self, group: ProcessGroup, lost_at: int, reached: set[int]) -> None:
+        self.number = 1
+        self.results: list[str] = []
+        self._lost_at = lost_at
+        self._reached = reached
+        self.elastic = Elastic(group, lambda group: None, self._state, self._set_state)
+
+    def _state(self) -> bytes:
+        return str(self.number).encode()
+
+    def _set_state(self, data: bytes) -> None:
+        self.number = int(data)
+
+    def run(self, goes_on: bool = True) -> None:
+        if goes_on:
+            self.elastic.begin()
+        for operation in range(OPERATIONS):
+            if operation == self._lost_at:
+                lose(self.elastic.group, self._reached)
+            if operation % 3:
+                self.elastic.change(lambda given=operation: self._change(given))
+            else:
+                self.results.append(self.elastic.run(lambda given=operation: self._said(given)).decode())
+        self.elastic.end()
+
+    def _change(self, operation: int) -> None:
+        found = self.elastic.group.all_reduce(np.array([operation, self.number]), "max")
+        self.number = (3 * int(found[1]) + int(found[0])) % 1000003
+
+    def _said(self, operation: int) -> bytes:
+        own = f"{operation}: {self.number}" if self.elastic.group.rank == 0 else ""
+        return self.elastic.group.gather_bytes(own.encode())[0]
+
+
+def expected() -> tuple[int, list[str]]:
+    number, said = 1, []
+    for operation in range(OPERATIONS):
+        if operation % 3:
+            number = (3 * number + operation) % 1000003
+        else:
+            said.append(f"{operation}: {number}")
+    return number, said
+
+
+def outcome_of(call: Callable[[], None]) -> Exception | None:
+    try:
+        call()
+    except (LostError, TaskFailedError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("seed", [*range(20), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 400)]])
+def test_each_operation_is_made_once(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.choice([2, 3, 4])
+    lost = rng.sample(range(1, count), rng.randint(1, count - 1))
+    with made_for_a_while(count, shares_memory=seed % 2 == 0) as groups:
+        members = [
+            Member(
+                group,
+                rng.randrange(OPERATIONS) if rank in lost else -1,
+                {other for other in range(count) if rng.random() < 0.5 and other != rank},
+            )
+            for rank, group in enumerate(groups)
+        ]
+        all_at_once(*[lambda member=member: outcome_of(member.run) for member in members])
+        for rank, member in enumerate(members):
+            if rank not in lost:
+                assert (member.number, member.results) == expected()
+                assert member.elastic.group.left == [each for each in range(count) if each not in lost]
+                member.elastic.group.close()
+
+
+def test_the_loss_of_the_first_member_is_raised() -> None:
+    with made_for_a_while(3) as groups:
+        members = [Member(group, 4 if not rank else -1, {2}) for rank, group in enumerate(groups)]
+        _, *found = all_at_once(*[lambda member=member: outcome_of(member.run) for member in members])
+        for error in found:
+            assert isinstance(error, TaskFailedError)
+            assert "0" in str(error)
+
+
+def test_a_loss_is_raised_where_members_do_not_go_on() -> None:
+    with made_for_a_while(2) as groups:
+        members = [Member(group, 5 if rank else -1, set()) for rank, group in enumerate(groups)]
+        found, _ = all_at_once(*[lambda member=member: outcome_of(lambda: member.run(False)) for member in members])
+        assert isinstance(found, TaskFailedError)
+
+
+def test_parts_of_a_pass_are_computed_by_who_is_left() -> None:
+    """Three parts, of which the second is lost with its member; the others' are not computed again."""
+    computed: list[list[int]] = [[], [], []]
+    lock = threading.Lock()
+
+    def results(member: Member, rank: int) -> Any:
+        def compute(part: int) -> list[Any]:
+            with lock:
+                computed[rank].append(part)
+            return [np.float64(part)]
+
+        member.elastic.begin()
+        if rank == 1:
+            lose(member.elastic.group, {0})
+        try:
+            found = GroupWay(member.elastic, 3).results(3, compute)
+        except LostError:
+            return None
+        member.elastic.end()
+        return found
+
+    with made_for_a_while(3) as groups:
+        members = [Member(group, -1, set()) for group in groups]
+        found = all_at_once(*[lambda rank=rank: results(members[rank], rank) for rank in range(3)])
+        for member in members:
+            member.elastic.group.close()
+    assert [float(each[0]) for each in found[0]] == [0.0, 1.0, 2.0]
+    assert packed([each[0] for each in found[2]]) == packed([each[0] for each in found[0]])
+    assert found[1] is None
+    assert sorted(computed[0] + computed[2]) in ([0, 1, 2], [0, 2])
+
+
+def test_a_step_changes_nothing_before_all_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So members have the values of before the step if another one is lost between two sums, and make it again."""
+    built: list[tuple[Graph, int]] = []
+    build = StepTracer.build_updates
+
+    def noting(self: StepTracer, *given: Any) -> None:
+        built.append((get_default_graph(), len(get_default_graph().operations)))
+        build(self, *given)
+
+    monkeypatch.setattr(StepTracer, "build_updates", noting)
+    x = np.random.default_rng(0).normal(size=(8, 4))
+    with made_for_a_while(1) as (group,):
+        strategy = DataParallel(bucket_bytes=50)
+        strategy.use_group(group)
+        try:
+            collectives.set_group(group)
+            with strategy.scope():
+                model = Sequential([layers.Dense(4), layers.Dense(3), layers.Dense(1)])
+                model.compile("adam", "mse", metrics=["mae"])
+            model.fit(x, x[:, :1], verbose=0)
+        finally:
+            collectives.set_group(None)
+    assert built
+    for graph, first in built:
+        sums = {operation for operation in graph.operations if isinstance(operation.op, EndAllReduce)}
+        writes = [operation for operation in graph.operations[first:] if operation.writes]
+        assert len(sums) > 2
+        assert len(writes) > 6
+        for operation in writes:
+            assert sums <= before(operation), operation
+
+
+def before(operation: Operation) -> set[Operation]:
+    """Return all operations that end before an operation begins."""
+    found: set[Operation] = set()
+    left = [operation]
+    while left:
+        each = left.pop()
+        for other in [*[tensor.operation for tensor in each.inputs], *each.control_inputs]:
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return found

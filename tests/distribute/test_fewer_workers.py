@@ -1,0 +1,87 @@
+"""`fit` under `DataParallel` while workers are lost or leave: the others go on from the step, with the same results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PATIENCE
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "train_on_fewer.py")
+pytestmark = pytest.mark.xdist_group("tasks")
+
+
+def run(*command: str, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * PATIENCE
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+def found(folder: Path, worker: int) -> Any:
+    return json.loads((folder / f"found-{worker}.json").read_text())
+
+
+def launch(workers: int, folder: Path, *arguments: str, status: int = 0) -> str:
+    counts = ["-n", str(workers), "--ps", "0"]
+    return run("-m", "anabranch", "launch", *counts, SCRIPT, str(folder), *arguments, status=status)
+
+
+@pytest.mark.parametrize(
+    ("model", "workers", "lost"),
+    [
+        ("dense", 4, ["1:2:BUCKET", "2:7:TERM"]),
+        *[
+            pytest.param(*each, marks=pytest.mark.slow, id=f"{each[0]} {each[1]} {'+'.join(each[2])}")
+            for each in (
+                ("dense", 3, ["2:3"]),
+                ("table", 3, ["2:5:BUCKET"]),
+                ("dense", 3, ["2:4"]),  # the last step of an epoch
+                ("dense", 2, ["1:14"]),  # the last of all
+                ("dense", 4, ["1:3", "3:3"]),
+                ("table", 3, ["1:0"]),
+                ("synchronized", 3, ["1:3", "2:8:TERM"]),  # batches of 12 and 2 rows
+            )
+        ],
+    ],
+)
+def test_the_others_go_on(model: str, workers: int, lost: list[str], tmp_path: Path) -> None:
+    """Dropout draws by row, so that any number of workers has the results of one process."""
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    run(SCRIPT, str(alone), model)
+    expected = found(alone, 0)
+    printed = launch(workers, tmp_path, model, *lost)
+    gone = [int(each.split(":")[0]) for each in lost]
+    rest = [worker for worker in range(workers) if worker not in gone]
+    for worker in rest:
+        mine = found(tmp_path, worker)
+        assert mine["members"] == rest
+        assert mine["seen"] == expected["seen"], "each step is seen once"
+        for name, values in expected["history"].items():
+            np.testing.assert_allclose(mine["history"][name], values, 1e-9, err_msg=name)
+        for name in ("weights", "optimizer"):
+            for value, other in zip(mine[name], expected[name], strict=True):
+                np.testing.assert_allclose(value, other, 1e-9, 1e-11, err_msg=name)
+        np.testing.assert_allclose(mine["evaluated"], expected["evaluated"], 1e-9)
+        assert mine["weights"] == found(tmp_path, rest[0])["weights"]
+    notes = [line for line in printed.splitlines() if line.endswith(" gone; the others go on.")]
+    for each in lost:
+        worker = int(each.split(":")[0])
+        assert any(f"/job:worker/task:{worker} " in line.replace(",", " ") for line in notes)
+        if each.endswith("TERM"):
+            assert f"[worker {worker}] /job:worker/task:{worker} leaves the training." in printed
+    is_killed = not all(each.endswith("TERM") for each in lost)
+    assert (" ended with exit status -9" in printed) == is_killed, "who leaves has not failed"
+
+
+def test_the_loss_of_the_chief_ends_training(tmp_path: Path) -> None:
+    printed = launch(2, tmp_path, "dense", "0:6", status=137)
+    assert "[worker 1] anabranch.engine.queues.errors.TaskFailedError: /job:worker/task:0 has failed" in printed
+    assert "worker 0 ended with exit status -9" in printed
