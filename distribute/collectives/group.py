@@ -366,20 +366,28 @@ class ProcessGroup(Group):
         The first member is the first of the new group. No collective runs in this one any more.
 
         Args:
-            timeout: for how many seconds members wait for each other once it is clear who is left.
+            timeout: for how many seconds members wait for each other once it is clear who is left. Then they count
+                again: one more may be lost.
 
         Raises:
             TaskFailedError: the first member is lost.
-            TimeoutError: one was lost while the group was formed.
         """
         assert self.watches is not None, "This is a bug in anabranch: members that are lost are not watched for."
         self._begun.close()
         self.links.close()  # whoever waits for this member in a collective learns of the loss by this
-        ranks = self.watches.survivors(self.left)
-        names = [self.watches.names[rank] for rank in ranks]
-        found = ProcessGroup(self.watches.again(names, ranks.index(self.watches.rank), timeout), *self._made_with)
-        found.watches, found.left = self.watches, ranks
-        return found
+        while True:
+            ranks = self.watches.survivors(self.left)
+            names = [self.watches.names[rank] for rank in ranks]
+            links: Links | None = None
+            try:
+                links = self.watches.again(names, ranks.index(self.watches.rank), timeout)
+                found = ProcessGroup(links, *self._made_with)
+            except (TaskFailedError, OSError):  # one more is lost, or has counted again
+                if links is not None:
+                    links.close()
+                continue
+            found.watches, found.left = self.watches, ranks
+            return found
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 

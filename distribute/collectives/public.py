@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import secrets
 
 from ...engine.ops import collectives
@@ -16,6 +15,7 @@ from .group import ProcessGroup
 from .links import Links
 
 CONNECT_SECONDS = 30.0
+AGAIN_SECONDS = 5.0  # how long members wait for each other that have just been counted
 
 
 def rank() -> int:
@@ -74,16 +74,13 @@ def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -
     return group
 
 
-def regrouped(group: ProcessGroup, timeout: float = CONNECT_SECONDS) -> ProcessGroup:
+def regrouped(group: ProcessGroup) -> ProcessGroup:
     """Make the group of the members that are left, which is that of this process from now on.
 
     Raises:
         TaskFailedError: the first member is lost.
     """
-    found: ProcessGroup | None = None
-    while found is None:
-        with contextlib.suppress(TimeoutError):  # one more was lost while the others connected
-            found = group.without_lost(timeout)
+    found = group.without_lost(AGAIN_SECONDS)
     atexit.register(_leave, found)
     collectives.set_group(found)
     return found

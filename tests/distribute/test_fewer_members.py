@@ -140,6 +140,33 @@ def test_each_operation_is_made_once(seed: int) -> None:
                 member.elastic.group.close()
 
 
+def test_one_more_member_is_lost_while_a_group_is_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait for it for a moment, and then count again who is left."""
+    monkeypatch.setattr(elastic, "regrouped", lambda group: group.without_lost(0.5))
+    with made_for_a_while(4) as groups:
+        members = [Member(group, 4 if rank == 1 else -1, {2}) for rank, group in enumerate(groups)]
+
+        def counted_and_lost() -> None:
+            members[2].elastic.begin()
+            watches = members[2].elastic.group.watches
+            assert watches is not None
+
+            def again(*given: Any) -> Any:
+                members[2].elastic.group.close()
+                raise LostError
+
+            watches.again = again  # type: ignore[method-assign]
+            members[2].run()
+
+        calls: list[Callable[[], None]] = [member.run for member in members]
+        calls[2] = counted_and_lost
+        all_at_once(*[lambda call=call: outcome_of(call) for call in calls])
+        for rank in (0, 3):
+            assert (members[rank].number, members[rank].results) == expected()
+            assert members[rank].elastic.group.left == [0, 3]
+            members[rank].elastic.group.close()
+
+
 def test_the_loss_of_the_first_member_is_raised() -> None:
     with made_for_a_while(3) as groups:
         members = [Member(group, 4 if not rank else -1, {2}) for rank, group in enumerate(groups)]
