@@ -29,7 +29,7 @@ class DataParallel(Strategy):
     variables of torchrun, ``mpirun`` and ``srun``.
     Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When
     another worker is lost, or leaves after SIGTERM, `fit` goes on in those that are left. When the chief is lost, or
-    with `shard`, or if the chief reads the data for all, it ends in all with an error that names who was lost.
+    with `shard`, it ends in all with an error that names who was lost.
 
     On several devices of one process `shard` and `gradient_dtype` are refused in `compile`: one copy of the variables,
     and of what the optimizer keeps, is for all replicas.

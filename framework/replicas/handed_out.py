@@ -14,22 +14,25 @@ from ..data.adapters import X_ONLY, Batch, layout_of
 from ..training.epochs import Epochs
 from .programs import ReplicaPrograms
 from .shares import Totals, bounds
-from .ways import packed, unpacked
+from .ways import Operations, packed, unpacked
 
 
 class HandedOut:
     """One epoch of batches, under `DataParallel`.
 
     Args:
-        group: the workers.
+        operations: by which the chief hands out, to the workers that are left.
         running: the batches, in the chief; None in other workers.
     """
 
-    def __init__(self, group: ProcessGroup, running: Iterator[Batch] | None) -> None:
-        self._group = group
+    def __init__(self, operations: Operations, running: Iterator[Batch] | None) -> None:
+        self._operations = operations
         self._running = running
+        self._whole: Batch | None = None  # in the chief
+        self._group: ProcessGroup | None = None  # among which the rows were shared
         self._batch: Batch | None = None
         self._window = (0, 0, 0)
+        self._size = 0
 
     def has(self, number: int) -> bool:
         """Hand out the next batch, if there is one. All workers call it, for one number after the other."""
@@ -42,18 +45,28 @@ class HandedOut:
             whole: the batch; None for none, or in another worker.
             is_first_part: whether all workers get the rows of the first one.
         """
+        self._whole, self._group = whole, None
+        found = self._operations.run(lambda: b"" if not self._share(is_first_part) else str(self._window[2]).encode())
+        self._size = int(found or b"0")
+        return bool(found)
+
+    def _share(self, is_first_part: bool = False) -> bool:
+        """Give each worker of the group its rows of the chief's batch; return whether there is one."""
+        group, whole = self._operations.group, self._whole
         parts: list[bytes] | None = None
-        if self._group.rank == 0:
-            ranks = [0] * self._group.size if is_first_part else range(self._group.size)
-            parts = [b"" if whole is None else _written(whole, rank, self._group.size) for rank in ranks]
-        data = self._group.scatter_bytes(parts, 0)
-        if not data:
-            return False
-        self._batch, self._window, _ = _read(data)
-        return True
+        if group.rank == 0:
+            ranks = [0] * group.size if is_first_part else range(group.size)
+            parts = [b"" if whole is None else _written(whole, rank, group.size) for rank in ranks]
+        data = group.scatter_bytes(parts, 0)
+        if data:
+            self._batch, self._window, _ = _read(data)
+        self._group = group
+        return bool(data)
 
     def batch(self, share: int) -> Batch:
-        """Return the rows of this worker."""
+        """Return the rows of this worker. All workers call it at the same step: their rows are others after a loss."""
+        if self._group is not self._operations.group:
+            self._share()
         assert self._batch is not None
         return self._batch
 
@@ -67,7 +80,7 @@ class HandedOut:
 
     def size_of(self, number: int) -> int:
         """Return the number of rows of the batch."""
-        return self._window[2]
+        return self._size
 
 
 class SuppliedRows:

@@ -123,7 +123,7 @@ class ParallelFit(ClusterFit):
 
     def _may_go_on(self) -> bool:
         """Test whether the others go on when a worker other than the chief is lost: all of them have all state."""
-        return self.strategy.shard is None and not self._hands_out
+        return self.strategy.shard is None
 
     def _run_together(self, work: Callable[[], bytes]) -> bytes:
         """Make an operation of all workers; see `Elastic.run`."""
@@ -213,7 +213,7 @@ class ParallelFit(ClusterFit):
         Raises:
             ValueError: there is none.
         """
-        found = HandedOut(self._group, None)
+        found = HandedOut(self._together, None)
         whole = self.passes.peek() if self.strategy.is_chief else None
         if not found.give(whole, is_first_part=True):
             raise ValueError("fit() got no data: x gave no batch.")
@@ -349,7 +349,7 @@ class ParallelFit(ClusterFit):
         if self._hands_out:
             if not self._share_states() and not self.strategy.is_chief:
                 self.plan.begin_epoch(epoch)
-            return HandedOut(self._group, self.passes.epoch() if self.strategy.is_chief else None)
+            return HandedOut(self._together, self.passes.epoch() if self.strategy.is_chief else None)
         seed, self._seed_within = self._seed_within, None
         if seed is not None:  # an interrupted epoch goes on
             shares, self._shares = self._shares_in_order(self.strategy.shares, seed), None

@@ -45,6 +45,7 @@ def launch(workers: int, folder: Path, *arguments: str, status: int = 0) -> str:
                 ("dense", 3, ["2:4"]),  # the last step of an epoch
                 ("dense", 2, ["1:14"]),  # the last of all
                 ("dense", 4, ["1:3", "3:3"]),
+                ("generated", 4, ["1:2:BUCKET", "2:4", "3:9:TERM"]),
                 ("table", 3, ["1:0"]),
                 ("synchronized", 3, ["1:3", "2:8:TERM"]),  # batches of 12 and 2 rows
             )
