@@ -156,7 +156,7 @@ class DataParallel(Strategy):
         """The devices of the replicas."""
         if self._mesh is not None:
             return self._mesh
-        names = [f"/job:worker/task:{number}" for number in range(self.num_workers)]
+        names = [f"/job:worker/task:{number}" for number in self._members]
         return DeviceMesh([len(names)], [BATCH], names) if len(names) > 1 else _mesh_of_all()
 
     @property
@@ -187,6 +187,10 @@ class DataParallel(Strategy):
     def is_distributed(self) -> bool:
         return self.group is not None
 
+    @property
+    def _members(self) -> list[int]:
+        return [0] if self.group is None else self.group.left
+
     def use_group(self, group: ProcessGroup) -> None:
         """Go on with the workers that are left: this worker keeps its number, and `num_workers` is theirs.
 
@@ -205,8 +209,7 @@ class DataParallel(Strategy):
             ``step``: how many steps this worker has taken part in; ``members``: the workers; with ``shard="optimizer"``
             ``optimizer_bytes``: how much of the optimizer's variables this worker has had in the latest `fit`.
         """
-        members = [0] if self.group is None else self.group.left
-        found: dict[str, Any] = {"step": self.steps, "members": [*members]}
+        found: dict[str, Any] = {"step": self.steps, "members": [*self._members]}
         return found | ({"optimizer_bytes": self.optimizer_bytes} if self.shard else {})
 
     def close(self) -> None:

@@ -227,8 +227,8 @@ class ReplicaStepsState(ReplicaLeader):
             self._settle()
 
     def _forget(self, reason: str) -> None:
-        self._fail_all([each[0] for each in self._takes], StateLostError(reason))
-        self._takes.clear()
+        takes, self._takes = self._takes, []
+        self._fail_all([each[0] for each in takes], StateLostError(reason))
 
     def _depose(self) -> None:
         """Have the leader lead no more; what it was given and has not applied is to be given to the next one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,17 @@ def test_the_others_go_on(model: str, workers: int, lost: list[str], tmp_path: P
             assert f"[worker {worker}] /job:worker/task:{worker} leaves the training." in printed
     is_killed = not all(each.endswith("TERM") for each in lost)
     assert (" ended with exit status -9" in printed) == is_killed, "who leaves has not failed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_whoever_is_lost_in_whichever_step(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    model = rng.choice(["dense", "table", "generated"])
+    workers = rng.choice([2, 3, 4, 5])
+    gone = rng.sample(range(1, workers), rng.randint(1, workers - 1))
+    lost = [f"{worker}:{rng.randrange(14)}{rng.choice(['', ':TERM', ':BUCKET'])}" for worker in gone]
+    test_the_others_go_on(model, workers, lost, tmp_path)
 
 
 def test_the_loss_of_the_chief_ends_training(tmp_path: Path) -> None:
