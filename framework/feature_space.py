@@ -319,7 +319,7 @@ class FeatureSpace(Layer):
         }
         return super().__call__(table, *args[1:], **kwargs)
 
-    def call(self, data: Mapping[str, Tensor]) -> Any:
+    def call(self, data: Mapping[str, Tensor]) -> dict[str, Tensor] | Tensor:
         ranks = {value.ndim for value in data.values()}
         columns = {key: ops.reshape(value, (-1, 1)) if value.ndim in (0, 1) else value for key, value in data.items()}
         merged = self._merged(self._preprocessed(columns))
@@ -329,7 +329,7 @@ class FeatureSpace(Layer):
             return {key: ops.squeeze(value, 0) for key, value in merged.items()}
         return ops.squeeze(merged, 0)
 
-    def _preprocessed(self, columns: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _preprocessed(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         made: dict[str, Tensor] = {}
         for key, feature in self.features.items():
             value = columns[key]
@@ -385,7 +385,7 @@ class FeatureSpace(Layer):
     def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**config)
 
-    def get_build_config(self) -> dict[str, Any]:
+    def get_build_config(self) -> dict[str, object]:
         return {key: layer.get_build_config() for key, layer in self.preprocessors.items()}
 
     def build_from_config(self, config: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def map_structure(func: Callable[..., object], *structures: object, none_is_leaf
     for other in structures[1:]:
         assert_same_structure(structures[0], other)
 
-    def mapped(*leaves: object) -> Any:
+    def mapped(*leaves: object) -> object:
         return None if not none_is_leaf and all(leaf is None for leaf in leaves) else func(*leaves)
 
     return map_structure_up_to(structures[0], mapped, *structures)
@@ -203,7 +203,7 @@ def lists_to_tuples(structure: object) -> Any:
     if not is_nested(structure):
         return structure
     made = _like(structure, {key: lists_to_tuples(item) for key, item in _items(structure)})
-    return tuple(cast("list[Any]", made)) if isinstance(made, list) else made
+    return tuple(cast("list[object]", made)) if isinstance(made, list) else made
 
 
 def map_shape_structure(func: Callable[[Any], object], structure: object) -> Any:
@@ -221,19 +221,19 @@ def map_shape_structure(func: Callable[[Any], object], structure: object) -> Any
 
 def _is_shape(structure: object) -> bool:
     return isinstance(structure, (list, tuple)) and all(
-        item is None or isinstance(item, int) for item in cast("Iterable[Any]", structure)
+        item is None or isinstance(item, int) for item in cast("Iterable[object]", structure)
     )
 
 
 # --- containers -----------------------------------------------------------------------------------------------------
 
 
-def _items(structure: object) -> Iterator[tuple[Any, Any]]:
+def _items(structure: object) -> Iterator[tuple[object, object]]:
     """Yield the parts of a container, with their keys or positions."""
     if not isinstance(structure, dict):
-        yield from enumerate(cast("Iterable[Any]", structure))
+        yield from enumerate(cast("Iterable[object]", structure))
         return
-    mapping = cast("dict[Any, Any]", structure)
+    mapping = cast("dict[str, object]", structure)
     keys = list(mapping) if isinstance(structure, OrderedDict) else sorted(mapping)
     for key in keys:
         yield key, mapping[key]
@@ -242,9 +242,9 @@ def _items(structure: object) -> Iterator[tuple[Any, Any]]:
 def _like(container: object, parts: Mapping[object, object]) -> object:
     """Return a container of the kind of `container`, with other parts."""
     if isinstance(container, dict):
-        made: dict[Any, Any] = {key: parts[key] for key in cast("dict[Any, Any]", container)}
+        made = {key: parts[key] for key in cast("dict[object, object]", container)}
         if isinstance(container, defaultdict):
-            return defaultdict(cast("defaultdict[Any, Any]", container).default_factory, made)
+            return defaultdict(cast("defaultdict[object, object]", container).default_factory, made)
         return OrderedDict(made) if isinstance(container, OrderedDict) else made
     items = list(parts.values())
     if hasattr(container, "_fields"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -135,9 +134,9 @@ def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name
     return ops.roll(input, shift, axis)
 
 
-def shape(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
+def shape(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Sizes | Tensor:
     """Return the shape: of each axis an int where it is known, and a tensor where it is not. See `Sizes`."""
-    sizes: Any = ops.shape(input)
+    sizes = ops.shape(input)
     if isinstance(sizes, Tensor):  # of an input of unknown rank
         return ops.cast(sizes, out_type)
     return Sizes(size if isinstance(size, int) else ops.cast(size, out_type) for size in sizes)
@@ -191,7 +190,7 @@ def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str 
 
 def where(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
-) -> Any:
+) -> Tensor:
     """Return `x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
     if x is None and y is None:
         return ops.cast(ops.argwhere(condition), "int64")
@@ -211,7 +210,7 @@ def split(
     axis: int = 0,
     num: int | None = None,
     name: str | None = None,
-) -> Any:
+) -> list[Tensor]:
     """Split a tensor along an axis into equal parts, or parts of given sizes, of which -1 takes what is left.
 
     Raises:
@@ -231,7 +230,7 @@ def split(
     return ops.split(value, list(accumulate(sizes))[:-1], axis)
 
 
-def concat(values: Sequence[Any], axis: int, name: str | None = None) -> Tensor:
+def concat(values: Sequence[TensorLike], axis: int, name: str | None = None) -> Tensor:
     """Concatenate tensors one after the other along an axis."""
     return ops.concatenate(values, axis)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...engine import autodiff, ops
 from ...engine import control_flow as loops
@@ -17,7 +17,7 @@ from ...engine.graph import Tensor, TensorSpec, Variable, as_shape, control_depe
 from ...engine.graph.context import in_explicit_graph
 from ...engine.ops.base import TensorLike
 from ..structures import ShapeLike
-from ..training.gradient_tape import GradientTape, unconnected_choice
+from ..training.gradient_tape import GradientTape, Sources, unconnected_choice
 from .arrays import identity
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from ..structures import Array
 
-Branch = Callable[[], Any]
+Result = TypeVar("Result")
+Branch = Callable[[], object]
 
 
 def cond(pred: TensorLike, true_fn: Branch, false_fn: Branch, name: str | None = None) -> Any:
@@ -155,7 +156,7 @@ def _check_dtypes(function: str, found: object, wanted: object) -> None:
 
 
 def scan(
-    fn: Callable[[Any, Any], Any],
+    fn: Callable[[Any, Any], object],
     elems: object,
     initializer: object = None,
     parallel_iterations: int = 10,
@@ -226,7 +227,7 @@ def vectorized_map(
     return vectorize(fn, elems, fallback_to_while_loop)
 
 
-def _propagated(found: object, back_prop: bool) -> Any:
+def _propagated(found: Result, back_prop: bool) -> Result:
     """Return what was found; without `back_prop` no gradient flows through it."""
     return found if back_prop else map_structure(ops.stop_gradient, found)
 
@@ -262,7 +263,7 @@ class _Eagerly:
         """The name of the function, for messages."""
         return getattr(self.func, "__name__", type(self.func).__name__)
 
-    def __call__(self, *arrays: Array) -> Any:
+    def __call__(self, *arrays: Array) -> object:
         with eagerly():
             return map_structure(_as_array, self.func(*[ops.convert_to_tensor(array) for array in arrays]))
 
@@ -304,20 +305,20 @@ class _EagerGradient:
         return [by_index.get(index) for index in range(len(inputs))]
 
 
-def _results(returned: Any, count: int) -> Sequence[Any]:
+def _results(returned: Any, count: int) -> Sequence[TensorLike]:
     """Return what a function returned as so many results; a list may also be the parts of one tensor."""
     is_whole = count == 1 and not (is_sequence(returned) and len(returned) == 1)
     return (returned,) if is_whole else returned
 
 
 def gradients(
-    ys: Any,
-    xs: Any,
-    grad_ys: Any = None,
+    ys: Tensor | Variable | Sequence[Tensor | Variable],
+    xs: Sources,
+    grad_ys: TensorLike | Sequence[TensorLike | None] | None = None,
     name: str | None = None,
     gate_gradients: bool = False,
     aggregation_method: object = None,
-    stop_gradients: Any = None,
+    stop_gradients: Sources | None = None,
     unconnected_gradients: str | Enum = "none",
 ) -> list[Any]:
     """Return the gradient of the sum of `ys` with respect to each of `xs` (`anabranch.gradients`), in a list.
@@ -332,9 +333,10 @@ def gradients(
     """
     sources = list(xs) if is_sequence(xs) else [xs]
     absent = unconnected_choice(unconnected_gradients)
+    targets = list(ys) if isinstance(ys, Sequence) else [ys]
     if grad_ys is None:
-        ys = [y for y in (ys if is_sequence(ys) else [ys]) if is_differentiable(as_dtype(y.dtype))] or ys
-    return autodiff.gradients(ys, sources, grad_ys, stop_gradients, absent, name or "gradients")
+        targets = [y for y in targets if is_differentiable(as_dtype(y.dtype))] or targets
+    return autodiff.gradients(targets, sources, grad_ys, stop_gradients, absent, name or "gradients")
 
 
 def convert_to_tensor(

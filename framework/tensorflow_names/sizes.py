@@ -11,6 +11,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.dtypes import DType, as_dtype
 from ...engine.graph import Tensor
+from ..structures import Array
 
 
 class Sizes(tuple[Any, ...]):
@@ -35,7 +36,7 @@ class Sizes(tuple[Any, ...]):
     def shape(self) -> tuple[int]:
         return (len(self),)
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Array:
         """Return the sizes as an array.
 
         Raises:
@@ -47,28 +48,28 @@ class Sizes(tuple[Any, ...]):
         found = super().__getitem__(key)
         return Sizes(found) if isinstance(key, slice) else found
 
-    def __add__(self, other: object, /) -> Any:
+    def __add__(self, other: object, /) -> Sizes | Tensor:
         return self._with(operator.add, other)
 
-    def __radd__(self, other: object, /) -> Any:
+    def __radd__(self, other: object, /) -> Sizes | Tensor:
         return self._with(operator.add, other)
 
-    def __sub__(self, other: object, /) -> Any:
+    def __sub__(self, other: object, /) -> Sizes | Tensor:
         return self._with(operator.sub, other)
 
-    def __rsub__(self, other: object, /) -> Any:
+    def __rsub__(self, other: object, /) -> Sizes | Tensor:
         return self._with(lambda own, theirs: theirs - own, other)
 
-    def __mul__(self, other: object, /) -> Any:
+    def __mul__(self, other: object, /) -> Sizes | Tensor:
         return self._with(operator.mul, other)
 
-    def __rmul__(self, other: object, /) -> Any:
+    def __rmul__(self, other: object, /) -> Sizes | Tensor:
         return self._with(operator.mul, other)
 
-    def __floordiv__(self, other: object, /) -> Any:
+    def __floordiv__(self, other: object, /) -> Sizes | Tensor:
         return self._with(operator.floordiv, other)
 
-    def __mod__(self, other: object, /) -> Any:
+    def __mod__(self, other: object, /) -> Sizes | Tensor:
         return self._with(operator.mod, other)
 
     def __truediv__(self, other: object, /) -> Tensor:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ....engine.graph import Symbol
 from ....engine.graph.graph import Operation
 from ....engine.ops.base import Constant
+from ....engine.ops.linear_algebra.einsum import Contraction
+from ....engine.ops.linear_algebra.linalg import BatchMatMul
 from .patterns import match
-from .registry import attribute
+from .registry import attribute, axes_of
 from .shapes import scalar_dim
 from .sizes import Sizes
 from .writer import FLOAT, Writer
@@ -205,9 +207,11 @@ def _attention(operation: Operation, recogniser: _Recogniser) -> Composite | Non
     if found is None:
         return None
     weights, product, groups = found
-    softmax: Any = weights.operation
+    softmax = weights.operation
     rank = len(weights.shape or ())
-    if softmax.type != "softmax" or softmax.op.axes not in ((rank - 1,), (-1,)) or not recogniser.is_used_once(weights):
+    if softmax.type != "softmax" or axes_of(softmax) not in ((rank - 1,), (-1,)):
+        return None
+    if not recogniser.is_used_once(weights):
         return None
     masks, masked = _masks(softmax.inputs[0])
     if _is_repeated(masked, softmax.inputs[0]):
@@ -269,10 +273,10 @@ _Labelled = tuple[str, Symbol]
 
 def _labelled(operation: Operation) -> tuple[_Labelled, _Labelled, str] | None:
     """Return the operands of a product with a letter for each axis, as of einsum, and the letters of the result."""
-    op: Any = operation.op
-    if operation.type == "contraction":
+    op = operation.op
+    if isinstance(op, Contraction):
         a, b, out = op.a, op.b, op.out
-    elif operation.type == "batch_matmul":
+    elif isinstance(op, BatchMatMul):
         ranks = {len(each.shape or ()) for each in (*operation.inputs, operation.outputs[0])}
         if len(ranks) != 1:
             return None
@@ -290,8 +294,8 @@ def _labelled(operation: Operation) -> tuple[_Labelled, _Labelled, str] | None:
 
 def _before_transposes(labels: str, symbol: Symbol) -> _Labelled:
     while symbol.operation.type == "transpose":
-        op: Any = symbol.operation.op
-        axes = list(range(len(labels)))[::-1] if op.axes is None else list(op.axes)
+        order = axes_of(symbol.operation)
+        axes = list(range(len(labels)))[::-1] if order is None else list(order)
         labels = "".join(labels[axes.index(axis)] for axis in range(len(labels)))
         symbol = symbol.operation.inputs[0]
     return labels, symbol

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....engine.graph import Symbol
 from ....engine.graph.graph import Operation
+from ....engine.ops.linear_algebra.einsum import Contraction
+from ....engine.ops.linear_algebra.linalg import BatchMatMul
+from .registry import attribute, axes_of
 
 _Axis = tuple[Symbol, int]
 _ELEMENTWISE = {"add", "subtract", "multiply", "divide", "tanh", "softmax", "cos", "sin", "cast", "identity", "where"}
@@ -51,7 +53,7 @@ def _sources(symbol: Symbol, axis: int) -> list[list[_Axis]]:
     the origin.
     """
     operation = symbol.operation
-    op: Any = operation.op
+    op = operation.op
     shape = symbol.shape
     if shape is None or shape[axis] is not None:
         return []
@@ -59,11 +61,11 @@ def _sources(symbol: Symbol, axis: int) -> list[list[_Axis]]:
     if operation.type in _ELEMENTWISE:
         places = [(each, axis - rank + _rank(each)) for each in operation.inputs]
         return [[place] for place in places if place[1] >= 0 and _known(*place) != 1]
-    if operation.type == "contraction":
+    if isinstance(op, Contraction):
         label = op.out[axis]
         places = [(x, own.index(label)) for x, own in zip(operation.inputs, (op.a, op.b), strict=True) if label in own]
         return [[place for place in places if _known(*place) != 1]]
-    if operation.type == "batch_matmul":
+    if isinstance(op, BatchMatMul):
         left, right = operation.inputs
         if axis == rank - 2:
             return [[(left, _rank(left) - (1 if op.transpose_a else 2))]]
@@ -75,16 +77,15 @@ def _sources(symbol: Symbol, axis: int) -> list[list[_Axis]]:
 
 def _source(operation: Operation, axis: int, rank: int) -> list[_Axis]:
     """Return the axis from which an open size comes, where it is that of one tensor."""
-    op: Any = operation.op
     if operation.type == "reshape":
-        given: Sequence[int | None] = op.shape
+        given: Sequence[int | None] = attribute(operation, "shape", tuple)
         return _of_size(operation.inputs[1 + given[:axis].count(None)]) if given[axis] is None else []
     if operation.type in ("concatenate", "split"):
-        return [(operation.inputs[0], axis)] if op.axis % rank != axis else []
-    if operation.type == "transpose" and op.axes is not None:
-        return [(operation.inputs[0], op.axes[axis])]
+        return [(operation.inputs[0], axis)] if attribute(operation, "axis", int) % rank != axis else []
+    if operation.type == "transpose" and (order := axes_of(operation)) is not None:
+        return [(operation.inputs[0], order[axis])]
     if operation.type == "expand_dims":
-        added: Any = op.axes
+        added = attribute(operation, "axes", tuple)
         return [(operation.inputs[0], axis - sum(each % rank < axis for each in added))]
     if operation.type == "range":
         start, stop, step = operation.inputs
@@ -94,8 +95,7 @@ def _source(operation: Operation, axis: int, rank: int) -> list[_Axis]:
 
 
 def _of_size(size: Symbol) -> list[_Axis]:
-    op: Any = size.operation.op
     if size.operation.type != "dim_of":
         return []
     source = size.operation.inputs[0]
-    return [(source, op.axis % _rank(source))] if _rank(source) else []
+    return [(source, attribute(size.operation, "axis", int) % _rank(source))] if _rank(source) else []
