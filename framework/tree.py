@@ -104,7 +104,7 @@ def _map_up_to(shallow: object, func: Callable[..., object], structures: tuple[o
     return _like(shallow, {key: _map_up_to(item, func, _parts(structures, key)) for key, item in _items(shallow)})
 
 
-def _parts(structures: tuple[Any, ...], key: object) -> tuple[Any, ...]:
+def _parts(structures: tuple[Any, ...], key: object) -> tuple[object, ...]:
     return tuple([structure[key] for structure in structures])
 
 

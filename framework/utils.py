@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import random
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -172,7 +172,7 @@ def standardize_dtype(dtype: DTypeLike) -> str:
 
 
 def pad_sequences(
-    sequences: collections.abc.Sequence[Any],
+    sequences: collections.abc.Sequence[object],
     maxlen: int | None = None,
     dtype: DTypeLike = "int32",
     padding: str = "pre",

@@ -50,7 +50,7 @@ def padded_rows(
     return map_structure(lambda _: next(stacked), rows[0])
 
 
-def _shapes(shapes: object, count: int) -> list[Any]:
+def _shapes(shapes: object, count: int) -> list[object]:
     found = list(_each_shape(shapes))
     if len(found) != count:
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def split_dataset(
             "out, or give the parts to torch.utils.data.TensorDataset."
         )
     if isinstance(dataset, Transformations):
-        rows: Any = list((dataset.unbatch() if dataset.batch_rows else dataset).as_numpy_iterator())
+        rows = list((dataset.unbatch() if dataset.batch_rows else dataset).as_numpy_iterator())
         total, batch_rows = len(rows), dataset.batch_rows
     else:
         rows = _arrays(dataset)

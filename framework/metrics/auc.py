@@ -139,7 +139,7 @@ class AUC(Metric):
         return ops.sum(by_label * ops.cast(self.label_weights, self.dtype)) / sum(self.label_weights)
 
     def get_config(self) -> dict[str, Any]:
-        config: dict[str, Any] = {
+        config: dict[str, object] = {
             "num_thresholds": self.num_thresholds,
             "curve": self.curve,
             "summation_method": self.summation_method,

@@ -165,7 +165,7 @@ class Metric(ChecksKeywords, TrackedMetric):
 
     def _stateless(
         self, method: str, values: Sequence[TensorLike], args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> tuple[Any, list[Tensor]]:
+    ) -> tuple[object, list[Tensor]]:
         if len(values) != len(self.variables):
             raise ValueError(
                 f"Metric {self.name!r} was given {len(values)} values for its variables, expected "

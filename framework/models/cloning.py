@@ -162,10 +162,10 @@ class _Cloning:
             outputs = self._call(node.layer, args, kwargs)
             values.update(zip(node.output_tensors, flatten(outputs), strict=True))
         outputs = map_leaves(values.__getitem__, graph.outputs_structure)
-        cls: Any = Functional if has_own_constructor(type(model)) else type(model)
+        cls = Functional if has_own_constructor(type(model)) else type(model)
         return cls(inputs=inputs, outputs=outputs, name=model.name)
 
-    def _call(self, operation: Layer | RawOp, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _call(self, operation: Layer | RawOp, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         if isinstance(operation, RawOp):
             return operation(*args, **kwargs)
         layer = self._layer(operation)

@@ -74,7 +74,7 @@ class Distiller(Model):
             who: _extractor(model, [getattr(loss, f"{who}_layer_name", None) for loss in self.distillation_losses])
             for who, model in (("teacher", teacher), ("student", student))
         }
-        self._latest_student: tuple[Any, list[Tensor]] | None = None
+        self._latest_student: tuple[object, list[Tensor]] | None = None
         self.student_loss_tracker = Mean(name="student_loss")
         self.distillation_loss_tracker = Mean(name="distillation_loss")
         self.total_loss_tracker = Mean(name="total_loss")
@@ -156,7 +156,7 @@ class Distiller(Model):
             terms.append(weight * loss.compute_loss(taught, learnt))
         return sum(terms[1:], terms[0])
 
-    def _run(self, who: str, inputs: Tensors | None, training: bool | None) -> tuple[Any, list[Tensor]]:
+    def _run(self, who: str, inputs: Tensors | None, training: bool | None) -> tuple[object, list[Tensor]]:
         """Return the outputs of a model, and the features that losses ask for, in the order of the losses."""
         extractor = self._extractors[who]
         if extractor is None:

@@ -188,7 +188,7 @@ class LayerGraph:
             )
         return flat
 
-    def _flat_like(self, structure: object, given: Any, path: str) -> list[Any]:
+    def _flat_like(self, structure: object, given: Any, path: str) -> list[object]:
         """Return the leaves of `given`, which is a structure of structures like that of the inputs."""
         if isinstance(structure, dict):
             keys = sorted(structure)
@@ -207,7 +207,7 @@ class LayerGraph:
         items = [(key, given.get(key) if isinstance(given, dict) else given[key]) for key in keys]
         return [leaf for key, value in items for leaf in self._flat_like(structure[key], value, f"{path}[{key!r}]")]
 
-    def _flat_dict(self, inputs: dict[str, Any]) -> list[Any]:
+    def _flat_dict(self, inputs: dict[str, object]) -> list[object]:
         keys = sorted(self.inputs_structure) if isinstance(self.inputs_structure, dict) else self.input_names
         pairs = list(zip(keys, self.input_names, strict=True)) if len(keys) == len(self.inputs) else []
         missing = [
@@ -304,7 +304,7 @@ def _is_of_models(inputs: object) -> bool:
     return any(is_construction_graph(symbol.graph) for symbol in symbols_in(inputs))
 
 
-def _children(structure: object) -> list[Any]:
+def _children(structure: object) -> list[object]:
     if isinstance(structure, dict):
         return list(structure.values())
     return list(structure) if isinstance(structure, (list, tuple)) else []

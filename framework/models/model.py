@@ -148,7 +148,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             self.built = False
             raise
 
-    def _ensure_built(self, arguments: dict[str, Any]) -> None:
+    def _ensure_built(self, arguments: dict[str, object]) -> None:
         if self.built or type(self).build is not Model.build:
             super()._ensure_built(arguments)
             return

@@ -189,7 +189,7 @@ class Sequential(Model):
         self._build_shapes = {"input_shape": spec.shape}
         self.built = True
 
-    def _ensure_built(self, arguments: dict[str, Any]) -> None:
+    def _ensure_built(self, arguments: dict[str, object]) -> None:
         if self.built:
             return
         if type(self).build is not Sequential.build:
@@ -234,7 +234,7 @@ class Sequential(Model):
     # --- configs --------------------------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
+        config: dict[str, object] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
         graph = self._layer_graph
         inputs = [] if graph is None or self._input_layer is None else [self._input_layer]
         config["layers"] = [serialize_keras_object(layer) for layer in [*inputs, *self._stack]]

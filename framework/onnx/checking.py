@@ -83,7 +83,7 @@ def _runner(path: str) -> tuple[list[str], Callable[[dict[str, Array]], Mapping[
     return inputs, run
 
 
-def _ort_value(array: Array) -> Any:
+def _ort_value(array: Array) -> object:
     """Return an array as onnxruntime takes it; it reads bfloat16 as the bits of uint16."""
     import onnxruntime
 

@@ -152,7 +152,7 @@ def _add_ops(graph: LayerGraph, stages: list[list[Any]]) -> None:
     stage_of = {
         id(inner): number for number, stage in enumerate(stages) for layer in stage for inner in layer._flatten_layers()
     }
-    made: dict[Any, int] = {}
+    made: dict[object, int] = {}
     for node in graph.nodes:
         taken = [made.get(tensor, 0) for tensor in flatten(node.arguments) if tensor in made] if made else []
         number = stage_of.get(id(node.layer), max(taken, default=0))
@@ -184,7 +184,7 @@ def _cut(model: Model, count: int) -> list[list[object]]:
     return [[unit for unit, _ in units[first:last]] for first, last in bounds]
 
 
-def _units(graph: LayerGraph, around: str) -> Iterator[tuple[Any, str]]:
+def _units(graph: LayerGraph, around: str) -> Iterator[tuple[object, str]]:
     """Yield layers and ops in the order of their first calls, with their paths; of models inside, their layers."""
     seen: set[int] = set()
     for node in graph.nodes:

@@ -38,7 +38,7 @@ def read_objects(stream: BinaryIO) -> Any:
     Raises:
         ValueError: the file has something else in it.
     """
-    stack: list[Any] = []
+    stack: list[object] = []
     marks: list[int] = []
     memo: dict[int, object] = {}
     for code, argument, _ in pickletools.genops(stream):
@@ -88,7 +88,7 @@ def _follow(name: str, stack: list[Any], marks: list[int]) -> None:
         raise ValueError(f"The file holds {name}, which no data set needs. It is damaged or another file; delete it.")
 
 
-def _taken(stack: list[Any], start: int) -> list[Any]:
+def _taken(stack: list[object], start: int) -> list[Any]:
     items = stack[start:]
     del stack[start:]
     return items

@@ -64,7 +64,7 @@ def unnumbered(name: str) -> str:
     return re.sub(r"_\d+(?=[/_]|$)", "", name)
 
 
-def _comparable(config: object) -> Any:
+def _comparable(config: object) -> object:
     """Return a configuration with such names, and without learning rates that are numbers: of inner optimizers, too."""
     if isinstance(config, dict):
         found = {key: _comparable(value) for key, value in config.items()}

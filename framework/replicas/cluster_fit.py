@@ -230,7 +230,7 @@ def read_message(text: str) -> Any:
     return json.loads(text, object_hook=_read)
 
 
-def _described(value: object) -> Any:
+def _described(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -78,7 +78,7 @@ class ReplicaMember(ClusterFit):
         self.programs.close()
         self.programs = ReplicaPrograms(self.plan, self.programs.token)
 
-    def _enter(self, enter: Callable[[ReplicaPrograms], Any], is_again: bool) -> Any:
+    def _enter(self, enter: Callable[[ReplicaPrograms], object], is_again: bool) -> Any:
         """Lead or enrol; where that was done before, ps tasks that are gone are waited for.
 
         Raises:
@@ -110,7 +110,7 @@ class ReplicaMember(ClusterFit):
             raise StateLostError("the chief was lost while it applied a step, of which a part is written")
 
     def _keep_statistics(self) -> None:
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         with contextlib.suppress(Exception):  # a ps task may be gone
             found = self.programs.statistics()
         self.strategy.count = lambda: found

@@ -291,12 +291,12 @@ class StepTracer:
         scope: StatelessScope,
         first: Mapping[Variable, object],
         counted: Iterable[Variable],
-    ) -> tuple[dict[LogKey, Any], dict[str, RunningLog]]:
+    ) -> tuple[dict[LogKey, object], dict[str, RunningLog]]:
         """Divide a step's logs into what replicas give, and what depends on the states of metrics and optimizers."""
         variables = [v for metric in self.model.metrics for v in metric.variables] if values else []
         variables += counted
         tensors = {variable: scope.get_current_value(variable) for variable in variables}
-        logs: dict[LogKey, Any] = {}
+        logs: dict[LogKey, object] = {}
         running: dict[str, RunningLog] = {}
         for name, value in values.items():
             found = find_running(value, tensors, first)

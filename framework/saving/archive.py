@@ -144,7 +144,7 @@ def _first_unfit(value: object, place: str, above: frozenset[int]) -> tuple[str,
     return "", None
 
 
-def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[object, object]]:
+def _children(value: dict[object, object] | list[object] | tuple[object, ...]) -> list[tuple[object, object]]:
     """Return the children of a container by key, where layers in a list go by their names."""
     if isinstance(value, dict):
         return list(value.items())
@@ -269,7 +269,7 @@ def _check_sizes(path: Path, packed: int, archive: zipfile.ZipFile, is_trusted: 
         )
 
 
-def _parse(path: Path, content: bytes) -> dict[str, Any]:
+def _parse(path: Path, content: bytes) -> dict[str, object]:
     config = json.loads(content)
     if not isinstance(config, dict) or "class_name" not in config:
         raise SavedFileError(f"{str(path)!r}: {CONFIG} describes no model. {SAVE_AGAIN}")

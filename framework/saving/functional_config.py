@@ -94,7 +94,7 @@ class _Written:
                 arguments = self._written_op(tensor, node, node.layer)
                 sources += [leaf for leaf in flatten(arguments) if isinstance(leaf, Symbol) and not is_literal(leaf)]
 
-    def _written_op(self, tensor: Symbol, node: Node, op: RawOp) -> Any:
+    def _written_op(self, tensor: Symbol, node: Node, op: RawOp) -> object:
         """See to it that a tensor is written, as a call, an op or what is composed for it; what that takes."""
         call = self._call(tensor)
         if call is not None:
@@ -371,7 +371,7 @@ class _Rebuild:
             ) from None
 
 
-def _without_calls(entry: dict[str, Any]) -> dict[str, Any]:
+def _without_calls(entry: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in entry.items() if name != "inbound_nodes"}
 
 
@@ -384,12 +384,12 @@ def _as_given(kwargs: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _addresses(call: Call | OldCall) -> list[Sequence[Any]]:
+def _addresses(call: Call | OldCall) -> list[Sequence[object]]:
     """Return the addresses of all tensors in a call's arguments."""
     if not isinstance(call, dict):
         return [entry[:3] for entry in call]
-    found: list[Sequence[Any]] = []
-    pending: list[Any] = [call["args"], call["kwargs"]]
+    found: list[Sequence[object]] = []
+    pending: list[object] = [call["args"], call["kwargs"]]
     while pending:
         value = pending.pop()
         if isinstance(value, list):

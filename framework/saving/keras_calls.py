@@ -321,7 +321,7 @@ def keras_call(call: PublicCall) -> KerasCall | None:
     bound = signature.bind(*call.args, **call.kwargs)
     bound.apply_defaults()
     config: dict[str, object] = {}
-    arguments: list[Any] = []
+    arguments: list[object] = []
     for name, parameter in signature.parameters.items():
         value = bound.arguments[name]
         if name in _LEFT_OUT.get(operation.name, ()):

@@ -68,7 +68,7 @@ def _write_arrays(group: Any, variables: list[Variable]) -> None:
         group.create_dataset(name, data=variable.numpy())
 
 
-def _as_of_old(item: dict[str, Any]) -> dict[str, Any]:
+def _as_of_old(item: dict[str, Any]) -> dict[str, object]:
     """Return a model's or layer's config with class and config alone, and calls if a functional model contains it."""
     config = dict(item["config"])
     if isinstance(config.get("layers"), list):

@@ -65,7 +65,7 @@ class NestedState:
             ValueError: the tree has a group or a path that the model has not. Then nothing is assigned.
         """
         groups = self._state_groups()
-        pairs: list[tuple[Variable, Any]] = []
+        pairs: list[tuple[Variable, object]] = []
         for group, tree in state_tree.items():
             if group not in groups:
                 raise ValueError(f"set_state_tree: there is no group {group!r}; expected {', '.join(groups)}.")
@@ -82,7 +82,7 @@ class NestedState:
             variable.assign(value)
 
 
-def _nested(variables: Sequence[Variable], read: Callable[[Variable], object]) -> dict[str, Any]:
+def _nested(variables: Sequence[Variable], read: Callable[[Variable], object]) -> dict[str, object]:
     tree: dict[str, Any] = {}
     for variable in variables:
         *parts, last = variable.path.split("/")
@@ -99,7 +99,7 @@ def _nested(variables: Sequence[Variable], read: Callable[[Variable], object]) -
 
 
 def _flat(tree: Mapping[str, object], before: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, item in tree.items():
         if isinstance(item, Mapping):
             values.update(_flat(item, f"{before}{name}/"))

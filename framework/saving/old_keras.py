@@ -27,7 +27,7 @@ def modern_config(config: Config, keras_version: str) -> Any:
     return _modern(config, version) if version < _NESTED_BEFORE else config
 
 
-def _modern(config: Config, version: tuple[int, ...]) -> Any:
+def _modern(config: Config, version: tuple[int, ...]) -> object:
     if isinstance(config, list):
         return [_modern(item, version) for item in config]
     if not isinstance(config, Mapping):

@@ -164,7 +164,7 @@ def _model(name: str, entry: object) -> ModelConfig:
     )
     if "path" not in given:
         raise ValueError(f"{where}: expected a 'path'.")
-    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Batching)}
+    kinds: dict[str, object] = {field.name: type(field.default) for field in fields(Batching)}
     kinds["max_queue_delay_ms"] = kinds["sequence_idle_seconds"] = (int, float)
     batching = _checked(given.pop("batching", {}), f"{where}.batching", kinds)
     try:

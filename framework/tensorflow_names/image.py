@@ -326,14 +326,14 @@ def decode_image(
     if channels not in (None, 0, *_COLOR_MODES):
         raise ValueError(f"decode_image: channels must be 0, 1, 3 or 4, got {channels!r}.")
 
-    def decoded(data: Any) -> Any:
+    def decoded(data: Any) -> object:
         return _pixels(io.BytesIO(data.tobytes()), channels)
 
     shape = (None, None, channels or None)
     return convert_image_dtype(ops.numpy_function(decoded, contents, "uint8", shape=shape, name=name), dtype)
 
 
-def _pixels(file: io.BytesIO, channels: int | None) -> Any:
+def _pixels(file: io.BytesIO, channels: int | None) -> object:
     mode = open_image(file).mode
     if mode.startswith("I"):  # grey of 16 bits
         grey = (img_to_array(load_img(file, color_mode="grayscale"), dtype="int32") // 256).astype("uint8")

@@ -154,7 +154,7 @@ class _LayerCheck:
             flat = [ops.convert_to_tensor(y) for y in tree.flatten(self.layer(symbols))]
             branch = cond(n > 0, lambda: tree.flatten(self.layer(symbols)), lambda: [ops.zeros_like(y) for y in flat])
 
-            def body(i: Tensor, *carried: Any) -> Any:
+            def body(i: Tensor, *carried: object) -> Any:
                 del carried
                 return (i + 1, *tree.flatten(self.layer(symbols)))
 
@@ -173,7 +173,7 @@ class _LayerCheck:
         wide = tree.map_structure(lambda x: x.astype("float64") if x.dtype.kind == "f" else x, self.inputs)
         leaves = [np.array(x) for x in tree.flatten(wide)]
         draw = np.random.default_rng(0)
-        factors: list[Any] = []
+        factors: list[object] = []
 
         def loss(values: list[Any]) -> Any:
             outputs = [y for y in tree.flatten(layer(tree.pack_sequence_as(wide, values))) if _is_floating(y)]
@@ -229,7 +229,7 @@ class _LayerCheck:
             assert_close(np.asarray(found).astype("float64"), right, "in mixed_bfloat16", 0.1)
         return len(outputs)
 
-    def _symbols(self) -> Any:
+    def _symbols(self) -> object:
         return tree.map_structure(lambda x: placeholder((None, *x.shape[1:]), x.dtype.name), self.inputs)
 
     def _with_weights(self, layer: Layer) -> Layer:
@@ -262,7 +262,7 @@ def _is_floating(y: Any) -> bool:
     return "float" in np.dtype(y.dtype).name
 
 
-def _shapes(shapes: Any) -> list[tuple[Any, ...]]:
+def _shapes(shapes: Any) -> list[tuple[object, ...]]:
     """Return the shapes in a structure, of which each is a tuple of integers."""
     if isinstance(shapes, tuple | list) and all(size is None or isinstance(size, int) for size in shapes):
         return [tuple(shapes)]
@@ -270,7 +270,7 @@ def _shapes(shapes: Any) -> list[tuple[Any, ...]]:
     return [shape for item in items for shape in _shapes(item)]
 
 
-def _refuse(value: object) -> Any:
+def _refuse(value: object) -> object:
     raise TypeError(
         f"get_config has {value!r}, which JSON can't hold; serialize it with ab.saving.serialize_keras_object"
     )

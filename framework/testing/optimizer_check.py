@@ -113,7 +113,7 @@ class _OptimizerCheck:
         first, weights, gradients = self.make(), _weights(), _gradients(4)
         for step in gradients[:2]:
             first.apply(step, weights)
-        stored: dict[str, Any] = {}
+        stored: dict[str, object] = {}
         first.save_own_variables(stored)
         second = deserialize(serialize(first), custom_objects=custom)
         others = [Variable(weight.numpy(), name=weight.name) for weight in weights]
@@ -156,7 +156,7 @@ class _OptimizerCheck:
 
     def options(self) -> int:
         """Take steps with the options of `Optimizer`, and look for values that are not finite."""
-        chosen: list[dict[str, Any]] = [
+        chosen: list[dict[str, object]] = [
             {"weight_decay": 0.1},
             {"clipnorm": 0.5},
             {"clipvalue": 0.5},

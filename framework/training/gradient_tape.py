@@ -249,7 +249,7 @@ class GradientTape:
         return index >= self._start and not any(first <= index < last for first, last in self._pauses)
 
 
-def _packed(sources: Sources, found: list[Any]) -> Any:
+def _packed(sources: Sources, found: list[object]) -> Any:
     return found[0] if isinstance(sources, (Tensor, Variable, ShardedVariable)) else pack_as(sources, found)
 
 

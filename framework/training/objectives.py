@@ -123,7 +123,7 @@ def per_output(value: object, names: Names, keys: Names | None, what: str) -> li
     )
 
 
-def _by_name(value: dict[str, Any], names: Names, keys: Names | None, what: str) -> list[Any]:
+def _by_name(value: dict[str, object], names: Names, keys: Names | None, what: str) -> list[object]:
     aliases = list(keys) if keys is not None and len(keys) == len(names) else list(names)
     unknown = [key for key in value if key not in names and key not in aliases]
     if unknown:
@@ -257,7 +257,7 @@ class CompiledLoss:
             terms.append(value if factor is None else value * factor)
         return sum_of(terms)
 
-    def _targets(self, y_true: Tensors, predictions: list[Any], names: Names) -> list[Any]:
+    def _targets(self, y_true: Tensors, predictions: list[object], names: Names) -> list[Any]:
         if not isinstance(y_true, (dict, list, tuple)) and len(predictions) > 1 and not self._is_per_output():
             raise ValueError(
                 f"The model has {len(predictions)} outputs ({', '.join(names)}), but y is one array. Give a list or a "
@@ -319,7 +319,7 @@ def _check_targets(targets: Sequence[object], names: Names, wanted: Sequence[obj
         )
 
 
-def _weights_per_output(sample_weight: Tensors | None, names: Names, keys: Names | None) -> list[Any]:
+def _weights_per_output(sample_weight: Tensors | None, names: Names, keys: Names | None) -> list[object]:
     if sample_weight is None or not isinstance(sample_weight, (dict, list, tuple)):
         return [sample_weight] * len(names)  # the same rows weigh the same for every output
     return per_output(sample_weight, names, keys, "sample_weight")
@@ -449,7 +449,7 @@ class _Entry:
         self.weighted = weighted
 
 
-def _lists_per_output(given: object, names: Names, keys: Names | None, what: str) -> list[list[Any]]:
+def _lists_per_output(given: object, names: Names, keys: Names | None, what: str) -> list[list[object]]:
     if given is None or given == [] or given == {}:
         return [[] for _ in names]
     if len(names) == 1 and not isinstance(given, dict):

@@ -374,7 +374,7 @@ class StepMethods:
             return self.get_metrics_result()
         return dict(sorted(zip(names, map(plain, values), strict=True)))
 
-    def _in_order(self, logs: Logs) -> Any:
+    def _in_order(self, logs: Logs) -> object:
         """Return the values of logs as Keras orders them: loss, the metrics of a single output, others by name."""
         compiled = [] if self._compiled_metrics is None else [metric.name for metric in self._compiled_metrics.metrics]
         trackers = [] if self._compiled_loss is None else [tracker.name for tracker in self._compiled_loss.trackers]
@@ -413,7 +413,7 @@ def _flat_logs(logs: Mapping[str, object]) -> Logs:
     return flat
 
 
-def _compile_results(metrics: list[Any], names: Mapping[int, str]) -> tuple[Program, list[Any], Logs, int]:
+def _compile_results(metrics: list[object], names: Mapping[int, str]) -> tuple[Program, list[object], Logs, int]:
     """Compile a program that reads metrics' results; return also these, their structure, and the program's devices."""
     found: Logs = {}
 

@@ -326,7 +326,7 @@ def _kind_for(model: Model, data: tuple[ModelData | None, Rows | None, Rows | No
 
 def _holds_arrays(x: object) -> bool:
     """Test whether `x` holds the inputs of a model, and not batches of inputs and targets."""
-    leaves: list[Any] = list(x.values() if isinstance(x, dict) else x) if isinstance(x, (list, tuple, dict)) else [x]
+    leaves: list[object] = list(x.values() if isinstance(x, dict) else x) if isinstance(x, (list, tuple, dict)) else [x]
     return not any(isinstance(leaf, tuple) for leaf in leaves)
 
 
@@ -357,7 +357,7 @@ def explain_step(
         batch, _ = _first_batch(model, data, kind, batch_size, "explain")
         model._steps[kind].prepare(batch)
         with recording() as log:
-            program: Any = model._steps[kind].build_anew(batch)
+            program = model._steps[kind].build_anew(batch)
     lines = tuple(_explained(model, program))
     rows = model._steps[kind].describe_rows(batch) if kind == "predict" else []
     report, summary = format_pass_log(log), summary_of(program, log, rows)

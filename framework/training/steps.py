@@ -74,7 +74,7 @@ class StepPrograms:
         Args:
             batches: at least one.
         """
-        found: tuple[Any, ...] = ()
+        found: tuple[object, ...] = ()
         for key, run in groupby(batches, _key_of):
             alike = list(run)
             program = self._loop_of(key, alike)

@@ -484,7 +484,7 @@ class Trainer(PassMethods):
         self._prepare("test_on_batch")
         return self._one_step("test", batch_of(x, y, sample_weight), return_dict)
 
-    def _one_step(self, mode: str, batch: Batch, return_dict: bool) -> Any:
+    def _one_step(self, mode: str, batch: Batch, return_dict: bool) -> object:
         if not self._checked_batch:
             self._check_batch(batch)
         strategy = self.distribute_strategy

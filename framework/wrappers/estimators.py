@@ -90,7 +90,7 @@ class _Estimator(BaseEstimator):
             made.compile_from_config(config)
         return made
 
-    def _made_by_function(self, arguments: Mapping[str, object]) -> Any:
+    def _made_by_function(self, arguments: Mapping[str, object]) -> object:
         if not callable(self.model):
             raise TypeError(
                 f"{type(self).__name__}: model must be a compiled model, or a function that makes one; got "
@@ -147,7 +147,7 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
     """
 
     def __sklearn_tags__(self) -> Any:
-        tags: Any = super().__sklearn_tags__()
+        tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True
         return tags
 
@@ -204,7 +204,7 @@ class SKLearnRegressor(RegressorMixin, _Estimator):
     """
 
     def __sklearn_tags__(self) -> Any:
-        tags: Any = super().__sklearn_tags__()
+        tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         tags.target_tags.multi_output = True
         return tags
@@ -240,7 +240,7 @@ class SKLearnTransformer(TransformerMixin, _Estimator):
     """
 
     def __sklearn_tags__(self) -> Any:
-        tags: Any = super().__sklearn_tags__()
+        tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = []
         return tags

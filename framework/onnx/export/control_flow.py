@@ -102,7 +102,7 @@ class GraphExporter(Writer):
         for symbol, value in zip(operation.outputs, given, strict=False):
             self.values[symbol] = value
 
-    def _written(self, operation: Operation) -> Any:
+    def _written(self, operation: Operation) -> object:
         op = operation.op
         if isinstance(op, Constant):
             return constant_parts(self, op.value) if op.value.dtype.kind == "c" else self.constant(op.value)
@@ -459,7 +459,7 @@ class LoopExport:
         return "", self.w.inline(self.condition, self.inits)[0]
 
     def _arguments(self, names: list[str], iteration: str) -> list[Any]:
-        values: list[Any] = list(self.inits)
+        values: list[object] = list(self.inits)
         for name, k in zip(names, self.carried, strict=False):
             values[k] = _of_kind(name, self.kinds[k])
         if self.limit is not None and self.counter is not None:

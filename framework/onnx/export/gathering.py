@@ -165,7 +165,7 @@ def added_at_places(w: Writer, base: str, values: str, take: Callable[[str], str
 
 def _expanded(key: Sequence[object], symbols: Sequence[Symbol], rank: int) -> list[object]:
     """Return the items with the ellipsis written out, and whole slices at the end."""
-    items: list[Any] = list(key)
+    items: list[object] = list(key)
     remaining = iter(symbols)
     used = 0
     for item in items:

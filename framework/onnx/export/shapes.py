@@ -146,7 +146,7 @@ def _fill(w: Writer, node: Operation, value: str, *sizes: str) -> str:
 @exports("sum_to_shape")
 def _sum_to_shape(w: Writer, node: Operation, x: str, shape: str) -> str:
     """Sum over the axes of x that the shape lacks, and those where it has 1 and x has not, which are kept."""
-    want: Any = node.outputs[0].shape
+    want = node.outputs[0].shape
     rank = rank_of(node)
     if want is None:
         raise ValueError("the rank of the shape is not known")

@@ -238,7 +238,7 @@ class OnnxLayer(Layer):
         return {**config, "rounded": describe_rounded(self)}
 
 
-def _as_output(value: object) -> Any:
+def _as_output(value: object) -> object:
     if isinstance(value, Optional):
         value = value.value
     return [_as_output(each) for each in value] if isinstance(value, list) else tensor(plain(value))

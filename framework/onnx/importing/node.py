@@ -62,7 +62,7 @@ class Node:
         self.name: str = proto.name or next(iter(proto.output), "")
         self.version = version
         self.runner = runner
-        self._attributes: dict[str, Any] | None = None
+        self._attributes: dict[str, object] | None = None
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def normal_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: Any) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], bytes):

@@ -198,14 +198,14 @@ def _slice(
     if isinstance(x, Dims):
         return Dims(x.entries[_python_slice(first[0], last[0], pace[0])]) if first else x
     x = tensor(x)
-    key: list[Any] = [slice(None)] * rank_of(x)
+    key: list[object] = [slice(None)] * rank_of(x)
     for axis, start, end, step in zip(along, first, last, pace, strict=True):
         size = shape_of(x)[axis]
         key[axis] = _python_slice(*_clamped(start, end, step, size), step)
     return x[tuple(key)]
 
 
-def _clamped(start: object, end: object, step: object, size: int) -> tuple[Any, Any]:
+def _clamped(start: object, end: object, step: object, size: int) -> tuple[object, object]:
     """Return bounds of ints as Python has them: None where a negative step ends before the front."""
     if isinstance(end, int) and isinstance(step, int) and step < 0:
         lowest = -_END if size is None else -size
@@ -313,7 +313,7 @@ def _pad(
     rank = rank_of(x)
     given = list(node.get("pads") or node.get("paddings")) if pads is None else dims_of(pads)
     along = list(range(rank)) if axes is None else [axis % rank for axis in node.ints(axes, "axes")]
-    widths: list[list[Any]] = [[0, 0] for _ in range(rank)]
+    widths: list[list[object]] = [[0, 0] for _ in range(rank)]
     for k, axis in enumerate(along):
         widths[axis] = [given[k], given[k + len(along)]]
     x, widths = _without_cut(x, widths)
@@ -323,7 +323,7 @@ def _pad(
     return ops.pad(x, widths, {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}[mode])
 
 
-def _without_cut(x: Tensor, widths: list[list[Any]]) -> tuple[Tensor, list[list[Any]]]:
+def _without_cut(x: Tensor, widths: list[list[Any]]) -> tuple[Tensor, list[list[object]]]:
     """Cut off the cells of `x` that negative widths remove, and return the widths without these."""
     if not any(isinstance(width, int) and width < 0 for pair in widths for width in pair):
         return x, widths

@@ -163,7 +163,7 @@ def _prompts(given: object) -> list[object]:
 
 async def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, index: int) -> _Choice:
     stop = body.get("stop")
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "max_tokens": _MAX_TOKENS if body.get("max_tokens") is None else body["max_tokens"],
         "temperature": 1.0 if body.get("temperature") is None else body["temperature"],
         "stop": [] if stop is None else [stop] if isinstance(stop, str) else stop,

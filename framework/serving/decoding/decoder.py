@@ -169,7 +169,7 @@ class Decoder:
         if len(seeds) != len(prompts) or wrong is not None:
             what = "seed" if wrong is None else f"inputs[{wrong!r}]"
             raise ValueError(f"generate: {what} has to have an entry for each of {len(prompts)} prompts.")
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_k": top_k,

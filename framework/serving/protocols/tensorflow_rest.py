@@ -161,7 +161,7 @@ def _in_base64(value: Any) -> object:
     return {"b64": base64.b64encode(value.encode("utf-8")).decode("ascii")}
 
 
-def _rows(signature: Signature, outputs: Sequence[Array], shown: Sequence[Any], count: int) -> object:
+def _rows(signature: Signature, outputs: Sequence[Array], shown: Sequence[object], count: int) -> object:
     for info, array in zip(signature.outputs, outputs, strict=True):
         if not array.ndim or len(array) != count:
             raise RequestError(

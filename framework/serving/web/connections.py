@@ -242,7 +242,7 @@ class _Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        parser: Any = self.parser
+        parser = self.parser
         if parser.should_upgrade() and parser.get_method() != b"CONNECT":
             self._offers_upgrade = True
             return
@@ -274,7 +274,7 @@ class _Connection(HttpToolsProtocol):
 
     def _may_come_whole(self) -> bool:
         """Test whether a request may be answered without a task, if its body has come with its head."""
-        parser: Any = self.parser
+        parser = self.parser
         if (
             parser.get_method() != b"POST"
             or self.expect_100_continue
@@ -316,7 +316,7 @@ class _Connection(HttpToolsProtocol):
     def _answer_whole(self, body: bytes) -> None:
         """Answer a request that has come whole, now or when its answer is there."""
         self._whole = None
-        parser: Any = self.parser
+        parser = self.parser
         keep_alive = parser.should_keep_alive()
         found = self.application.begin(self._path, self._texts, body, self.scheme or "http")
         if isinstance(found, Begun):
@@ -501,5 +501,5 @@ class HttpServer(uvicorn.Server):
 
     def _abort(self, is_meant: Callable[[Any], bool]) -> None:
         for connection in [each for each in self.server_state.connections if is_meant(each)]:
-            transport: Any = connection.transport
+            transport = connection.transport
             transport.abort()

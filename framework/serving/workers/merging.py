@@ -53,7 +53,7 @@ def _sorted(lines: Sequence[str]) -> list[str]:
 
 def merged_statistics(found: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return Triton's statistics of several processes as those of one."""
-    merged: dict[tuple[str, str], dict[str, Any]] = {}
+    merged: dict[tuple[str, str], dict[str, object]] = {}
     for entries in found:
         for entry in entries:
             key = entry["name"], entry["version"]
@@ -62,7 +62,7 @@ def merged_statistics(found: Iterable[Sequence[dict[str, Any]]]) -> list[dict[st
 
 
 def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for key, value in one.items():
         more = other.get(key)
         if key == "batch_stats":
@@ -76,8 +76,8 @@ def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _batches(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    by_size: dict[int, dict[str, Any]] = {}
+def _batches(entries: Sequence[dict[str, Any]]) -> list[dict[str, object]]:
+    by_size: dict[int, dict[str, object]] = {}
     for entry in entries:
         size = entry["batch_size"]
         by_size[size] = {**_added(by_size[size], entry), "batch_size": size} if size in by_size else entry
