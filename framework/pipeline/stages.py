@@ -147,7 +147,7 @@ def _holds(layer: Layer, given: Sequence[object]) -> bool:
     return any(id(inner) in wanted for inner in layer._flatten_layers())
 
 
-def _add_ops(graph: LayerGraph, stages: list[list[Any]]) -> None:
+def _add_ops(graph: LayerGraph, stages: list[list[Layer]]) -> None:
     """Put the ops between layers into the stage of what they take last."""
     stage_of = {
         id(inner): number for number, stage in enumerate(stages) for layer in stage for inner in layer._flatten_layers()

@@ -47,7 +47,7 @@ class PipelineSteps(CutSteps):
 
     def build_sums(
         self, tracer: StepTracer, layout: Layout, tensors: list[Tensor], share: float | Tensor = 1.0
-    ) -> list[Any]:
+    ) -> list[IndexedSlices | Tensor]:
         return _Loop(self.strategy, self._found_stages(), tracer, layout, tensors, share).build()
 
     def _found_stages(self) -> Stages:
@@ -94,7 +94,7 @@ class _Loop:
             with device(None):
                 self._stacked = [_stacked(tensor, self._count) for tensor in tensors]
 
-    def build(self) -> list[Any]:
+    def build(self) -> list[IndexedSlices | Tensor]:
         """Build it; return what each of the tracer's entries has come to: a tensor, or rows of a table."""
         entries = self._tracer.entries
         starts = [start for entry in entries for start in self._starts(entry)]
@@ -132,7 +132,7 @@ class _Loop:
 
     # --- microbatches -----------------------------------------------------------------------------------------------
 
-    def _microbatch(self, number: Tensor) -> tuple[list[Tensor], Any]:
+    def _microbatch(self, number: Tensor) -> tuple[list[Tensor], Tensor | None]:
         """Return the tensors of a microbatch, and its share of the rows: None where all have the same."""
         if self._is_even:
             return [stacked[number] for stacked in self._stacked], None
@@ -144,7 +144,7 @@ class _Loop:
 
     # --- sums -------------------------------------------------------------------------------------------------------
 
-    def _starts(self, entry: Entry) -> list[Any]:
+    def _starts(self, entry: Entry) -> Sequence[TensorArray | Tensor]:
         """Return the initial values of an entry's loop variables."""
         with self._at(entry):
             dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()

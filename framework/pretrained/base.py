@@ -95,7 +95,7 @@ def tokens_and_mask(inputs: Tensors) -> tuple[Any, Any]:
     return inputs["tokens"], inputs.get("mask")
 
 
-def check_length(tokens: Any, most: int, setting: str) -> None:
+def check_length(tokens: Tensor, most: int, setting: str) -> None:
     """Raise a `ValueError` where sequences are known to be longer than a model's table of positions.
 
     Args:

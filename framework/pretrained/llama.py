@@ -136,7 +136,7 @@ class LlamaForCausalLM(PretrainedModel):
         self.norm = RMSNormalization(epsilon=config.get("rms_norm_eps", 1e-6), name="norm", dtype=policy)
 
     @staticmethod
-    def attention_settings(config: Config) -> dict[str, Any]:
+    def attention_settings(config: Config) -> dict[str, object]:
         """Return the arguments that variants set in `SelfAttention`."""
         biased = bool(config.get("attention_bias", False))
         return {"use_bias": biased, "output_bias": biased}
@@ -187,7 +187,7 @@ class MistralForCausalLM(LlamaForCausalLM):
     """As Llama, with a window of places that each one sees."""
 
     @staticmethod
-    def attention_settings(config: Config) -> dict[str, Any]:
+    def attention_settings(config: Config) -> dict[str, object]:
         return {"use_bias": False, "output_bias": False, "window": config.get("sliding_window")}
 
 
@@ -196,6 +196,6 @@ class Qwen2ForCausalLM(LlamaForCausalLM):
     """As Llama, with biases of queries, keys and values."""
 
     @staticmethod
-    def attention_settings(config: Config) -> dict[str, Any]:
+    def attention_settings(config: Config) -> dict[str, object]:
         refuse(config, "use_sliding_window", False)
         return {"use_bias": True, "output_bias": False}

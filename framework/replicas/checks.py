@@ -26,7 +26,7 @@ def check_compiled(model: Any, strategy: Strategy) -> None:
         check_optimizer(model.optimizer)
 
 
-def check_model(model: Any) -> None:
+def check_model(model: Model) -> None:
     """Check that the state of layers belongs to no row, and that losses are scalars.
 
     Raises:
@@ -47,7 +47,7 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_not_synchronized(model: Any) -> None:
+def check_not_synchronized(model: Model) -> None:
     """Check that no layer waits for other workers.
 
     Raises:

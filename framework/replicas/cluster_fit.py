@@ -234,12 +234,12 @@ def _described(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
-        array: np.ndarray[Any, Any] = value
+        array: Array = value
         return {_ARRAY: array.tolist(), "dtype": name_of(array.dtype)}
     raise TypeError(f"An object of type {type(value).__name__} can't be sent to other workers.")
 
 
-def _read(found: dict[str, Any]) -> Any:
+def _read(found: dict[str, Any]) -> Array | dict[str, Any]:
     return np.asarray(found[_ARRAY], as_dtype(found["dtype"])) if _ARRAY in found else found
 
 

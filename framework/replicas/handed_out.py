@@ -163,7 +163,7 @@ class SuppliedRows:
         return json.dumps({**found, "position": place_of(self._passes)})
 
 
-def place_of(passes: Epochs) -> dict[str, Any]:
+def place_of(passes: Epochs) -> dict[str, object]:
     """Return the place in the data up to which batches were read, as JSON has it; see `Epochs.position`."""
     return {**passes.position, "random": None}
 

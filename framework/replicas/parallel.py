@@ -265,7 +265,7 @@ class ParallelFit(ClusterFit):
             self._shares = None if begun["passes"] or begun["seed"] else self._shares
         return range(*begun["epochs"])
 
-    def _rows(self) -> dict[str, Any]:
+    def _rows(self) -> dict[str, object]:
         """Return the account of the rows of the epoch that are done; see `TrainingRun.rows`."""
         shares = self.strategy.shares
         return {"seed": self._seed, "shares": shares, "done": [*range(self._done * shares)]}

@@ -131,7 +131,7 @@ class ReplicaPlan(StepTracer):
     def place_of(self, variable: Variable) -> int:
         return self._ps_of[variable]
 
-    def places(self, resource: object) -> dict[str, Any]:
+    def places(self, resource: object) -> dict[str, str | list[int]]:
         """Return what tasks need about state; see `Client.places`."""
         if isinstance(resource, Variable) and resource in self._numbers:
             path = f"{self._numbers[resource]}: {unnumbered(resource.path)}"

@@ -345,7 +345,7 @@ class ReplicaFit(ReplicaMember):
         self._counts_rows = any(callback.wants_batches("train") for callback in savers)
         return savers
 
-    def _rows(self) -> dict[str, Any]:
+    def _rows(self) -> dict[str, object]:
         """Return the account of the rows of the epoch that are in the values that were pulled last."""
         rows = {"seed": self._seed, "shares": self._parts, "done": self._done, "states": self.plan.begin_states}
         return {**rows, "seen": self._seen}

@@ -83,7 +83,7 @@ class KerasFileEditor:
             for name, value in weights.items():
                 print(f"  {name}: {value.shape} {value.dtype}")
 
-    def compare(self, reference_model: Model) -> dict[str, Any]:
+    def compare(self, reference_model: Model) -> dict[str, str | int]:
         """Compare with the weights of a model, and print each difference.
 
         Returns:

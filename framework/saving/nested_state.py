@@ -35,7 +35,7 @@ class NestedState:
             "metrics_variables": self.metrics_variables,
         }
 
-    def get_state_tree(self, value_format: str = "backend_tensor") -> dict[str, dict[str, Any]]:
+    def get_state_tree(self, value_format: str = "backend_tensor") -> dict[str, dict[str, object]]:
         """Return the values of all variables as dicts in dicts, by the parts of their paths.
 
         Args:
@@ -98,7 +98,7 @@ def _nested(variables: Sequence[Variable], read: Callable[[Variable], object]) -
     return tree
 
 
-def _flat(tree: Mapping[str, object], before: str) -> dict[str, Any]:
+def _flat(tree: Mapping[str, object], before: str) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, item in tree.items():
         if isinstance(item, Mapping):

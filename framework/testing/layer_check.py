@@ -175,7 +175,7 @@ class _LayerCheck:
         draw = np.random.default_rng(0)
         factors: list[object] = []
 
-        def loss(values: list[Any]) -> Any:
+        def loss(values: list[Any]) -> Tensor:
             outputs = [y for y in tree.flatten(layer(tree.pack_sequence_as(wide, values))) if _is_floating(y)]
             factors.extend(draw.uniform(0.5, 1.5, tuple(y.shape)) for y in outputs[len(factors) :])
             return sum((ops.sum(y * k) for y, k in zip(outputs, factors, strict=True)), ops.zeros((), "float64"))
@@ -184,7 +184,7 @@ class _LayerCheck:
         weights = list(layer.trainable_weights)
         places = [i for i, x in enumerate(leaves) if x.dtype.kind == "f"]
         with GradientTape() as tape:
-            values: list[Any] = [ops.convert_to_tensor(x) for x in leaves]
+            values = [ops.convert_to_tensor(x) for x in leaves]
             for i in places:
                 tape.watch(values[i])
             total = loss(values)
@@ -258,7 +258,7 @@ class _LayerCheck:
         return (ends[0] - ends[1]) / (2 * STEP)
 
 
-def _is_floating(y: Any) -> bool:
+def _is_floating(y: Tensor) -> bool:
     return "float" in np.dtype(y.dtype).name
 
 

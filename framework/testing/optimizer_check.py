@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import IndexedSlices, Variable
+from ...engine.graph import IndexedSlices, Tensor, Variable
 from ...engine.session.function import function
 from ...engine.testing.comparing import fail_unless
 from ...optim import Optimizer, deserialize, serialize
+from ..structures import Array
 from ..training.gradient_tape import GradientTape
 from .findings import Findings, assert_close
 
@@ -92,7 +93,7 @@ class _OptimizerCheck:
         optimizer, (kernel, bias) = self.make(), _weights()
         targets = [kernel.numpy() + 1.0, bias.numpy() - 1.0]
 
-        def step() -> Any:
+        def step() -> Tensor:
             with GradientTape() as tape:
                 gaps = [weight - target for weight, target in zip((kernel, bias), targets, strict=True)]
                 loss = ops.sum(ops.square(gaps[0])) + ops.sum(ops.square(gaps[1]))
@@ -178,7 +179,7 @@ class _OptimizerCheck:
             )
         return len(chosen)
 
-    def _compare(self, found: list[Any], wanted: list[Any], what: str) -> int:
+    def _compare(self, found: Sequence[Variable], wanted: Sequence[Variable], what: str) -> int:
         for one, other in zip(found, wanted, strict=True):
             assert_close(one.numpy(), other.numpy(), f"{what}, {one.name}", self.tolerance)
         return len(found)
@@ -190,6 +191,6 @@ def _weights() -> list[Variable]:
     return [Variable(draw.normal(size=shape).astype("float32"), name=name) for name, shape in shapes.items()]
 
 
-def _gradients(steps: int) -> list[list[Any]]:
+def _gradients(steps: int) -> list[list[Array]]:
     draw = np.random.default_rng(1)
     return [[draw.normal(size=shape).astype("float32") for shape in ((ROWS, WIDTH), (WIDTH,))] for _ in range(steps)]

@@ -25,6 +25,7 @@ from .step_methods import Logs, StepMethods
 
 if TYPE_CHECKING:
     from ...distribute.strategies.strategy import Strategy
+    from ..replicas.passes import SharedPass
     from ..structures import Array, Losses, Tensors
 
 
@@ -165,7 +166,7 @@ class PassMethods(StepMethods):
             raise ValueError("predict() got no data: x gave no batch.")
         return structure, [column[0] if len(column) == 1 else _joined(column) for column in zip(*parts, strict=True)]
 
-    def _shared_pass(self, mode: str, data: Epochs, hooks: CallbackList) -> Any:
+    def _shared_pass(self, mode: str, data: Epochs, hooks: CallbackList) -> SharedPass | None:
         """Make a pass together with the other workers of a cluster; return None where this process makes it alone."""
         strategy = self.distribute_strategy
         if strategy is None or not strategy.is_distributed:

@@ -34,6 +34,7 @@ from ..saving.checkpointing import random_state, set_random_state, stateful_part
 from .fit_data import without_targets
 
 if TYPE_CHECKING:
+    from ...engine.graph import Variable
     from ..models.model import Model
     from ..structures import ModelData, Rows
 
@@ -330,7 +331,7 @@ def _holds_arrays(x: object) -> bool:
     return not any(isinstance(leaf, tuple) for leaf in leaves)
 
 
-def _bytes_of(variables: Iterable[Any]) -> int:
+def _bytes_of(variables: Iterable[Variable]) -> int:
     return sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables if v.shape is not None)
 
 

@@ -143,8 +143,8 @@ def open_dimensions(name: str, spec: Spec, batch: str | None = None) -> list[int
 
 
 def build_model(
-    inputs: Mapping[str, Any],
-    outputs: Mapping[str, Any],
+    inputs: Mapping[str, Symbol],
+    outputs: Mapping[str, Symbol],
     dims: Mapping[str, Sequence[int | str | None] | None],
     opset: int,
     name: str,
@@ -365,7 +365,7 @@ def _bytes_of(array: Array) -> memoryview | bytes:
 
 def trace_model(
     model: object, named: Sequence[tuple[str, TensorSpec]], call: Callable[[list[Symbol]], Tensors]
-) -> tuple[dict[str, Symbol], Any]:
+) -> tuple[dict[str, Symbol], Tensors]:
     """Return placeholders by name, and what the model gives for them in inference."""
     graph = Graph()
     with graph.as_default():

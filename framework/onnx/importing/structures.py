@@ -122,7 +122,7 @@ def _no_rows(info: ValueInfoProto) -> Tensor:
 
 def _run_in_graph(
     node: Node, body: GraphProto, trips: TensorLike | None, condition: Tensor | None, carried: list[NodeValue]
-) -> Any:
+) -> tuple[Tensor | GrowingSequence, ...]:
     """Build a `while_loop`; one that nothing but the number of trips ends carries no condition."""
     scans = len(body.output) - 1 - len(carried)
     start = [_as_state(each, body.input[2 + k]) for k, each in enumerate(carried)]

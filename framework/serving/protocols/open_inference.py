@@ -6,7 +6,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable, MutableSequence, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def _listed(data: object) -> object:
     return list(in_pieces(data)) if is_repeated else data
 
 
-def _shape(what: str, shape: Any) -> tuple[int, ...]:
+def _shape(what: str, shape: Sequence[int]) -> tuple[int, ...]:
     try:
         sizes = tuple(shape)
     except TypeError:

@@ -61,7 +61,7 @@ def merged_statistics(found: Iterable[Sequence[dict[str, Any]]]) -> list[dict[st
     return list(merged.values())
 
 
-def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, object]:
     result: dict[str, object] = {}
     for key, value in one.items():
         more = other.get(key)
