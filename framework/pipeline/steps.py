@@ -109,7 +109,7 @@ class _Loop:
             with replicated(share, totals):
                 found = self._tracer.traced_entries(self._layout, feeds, share)
             rest = iter(sums)
-            given: list[Any] = []
+            given: list[Tensor] = []
             for entry, tensors in found:
                 with self._at(entry):
                     given += self._added(entry, tensors, [next(rest) for _ in tensors], number, weight)

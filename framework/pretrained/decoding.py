@@ -54,11 +54,11 @@ def decoder(model: PretrainedModel, *, end_token: int, max_length: int, slots: i
             caches.append(tuple(ops.zeros((rows, max_length, heads, size), dtype) for _ in range(2)))
         return {"caches": caches, "start": ops.zeros((rows,), "int32")}
 
-    def step(tokens: Tensor, states: Tensor) -> Any:
+    def step(tokens: Tensor, states: Tensor) -> tuple[Tensor, dict[str, object]]:
         logits, caches = causal.step(ops.expand_dims(tokens, 1), states["caches"], states["start"])
         return logits[:, 0], {"caches": caches, "start": states["start"] + 1}
 
-    def prefill(tokens: Tensor, lengths: Tensor, states: Tensor) -> Any:
+    def prefill(tokens: Tensor, lengths: Tensor, states: Tensor) -> tuple[Tensor, dict[str, object]]:
         logits, caches = causal.step(tokens, states["caches"], states["start"])
         last = ops.expand_dims(ops.maximum(lengths - 1, 0), 1)
         chosen = ops.take_along_axis(logits, ops.expand_dims(last, 2), axis=1)

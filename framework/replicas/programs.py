@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -46,7 +46,7 @@ _NUMBER, _NUMBERS, _PART, _TEXT, _BYTES = (
 )
 _GIVEN = ((_NUMBER, "ticket"), (_PART, "part"), (_NUMBER, "first"), (_NUMBER, "count"), (_NUMBER, "total"))
 _NOTHING = np.zeros(0, "int64")
-Run = Callable[..., tuple[Any, ...]]
+Run: TypeAlias = "Callable[..., tuple[Array, ...]]"
 
 
 class LeavingError(Exception):

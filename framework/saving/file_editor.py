@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 OPTIMIZER = "optimizer"
+
+
+class Comparison(TypedDict):
+    """The result of `KerasFileEditor.compare`."""
+
+    status: str
+    error_count: int
+    match_count: int
 
 
 class KerasFileEditor:
@@ -83,7 +91,7 @@ class KerasFileEditor:
             for name, value in weights.items():
                 print(f"  {name}: {value.shape} {value.dtype}")
 
-    def compare(self, reference_model: Model) -> dict[str, str | int]:
+    def compare(self, reference_model: Model) -> Comparison:
         """Compare with the weights of a model, and print each difference.
 
         Returns:

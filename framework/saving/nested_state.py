@@ -35,7 +35,7 @@ class NestedState:
             "metrics_variables": self.metrics_variables,
         }
 
-    def get_state_tree(self, value_format: str = "backend_tensor") -> dict[str, dict[str, object]]:
+    def get_state_tree(self, value_format: str = "backend_tensor") -> dict[str, dict[str, Any]]:
         """Return the values of all variables as dicts in dicts, by the parts of their paths.
 
         Args:

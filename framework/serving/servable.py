@@ -72,7 +72,7 @@ class Servable:
             raise RequestError(404, f"There is no signature {name or DEFAULT!r}. There are {known}.")
         return found
 
-    def __call__(self, *args: Any, signature: str = "", **kwargs: Any) -> Array | list[Array] | dict[str, Array]:
+    def __call__(self, *args: Any, signature: str = "", **kwargs: Any) -> Any:
         """Compute the outputs.
 
         Args:

@@ -242,7 +242,7 @@ class _LayerCheck:
             assert_close(found, wanted, what, self.tolerance)
 
     def _difference(
-        self, loss: Callable[[list[Any]], Any], leaves: list[Any], source: Any, position: int | None, direction: Any
+        self, loss: Callable[[list[Any]], Tensor], leaves: list[Any], source: Any, position: int | None, direction: Any
     ) -> float:
         ends: list[float] = []
         kept = None if position is not None else source.numpy()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import warnings
-from typing import Any
 
 
 class _Limits:
@@ -119,7 +118,7 @@ def _checked(name: str, value: int | None) -> int | None:
     return value
 
 
-def check_counts(method: str, **counts: Any) -> None:
+def check_counts(method: str, **counts: int | None) -> None:
     """Check that arguments which count something are positive integers, or None; `epochs` may be 0.
 
     Raises:

@@ -413,7 +413,7 @@ class CompiledMetrics:
             weight = weights[entry.output] if entry.weighted else None
             entry.metric.update_state(targets[entry.output], predictions[entry.output], sample_weight=weight)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> dict[str, object]:
         """Return the results by the names that they have in the logs."""
         return {entry.name: entry.metric.result() for entry in self._entries or ()}
 

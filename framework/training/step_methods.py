@@ -84,7 +84,7 @@ class StepMethods:
         self._cut_steps: CutSteps | None = None  # what builds the steps of a model on several devices of this process
         self._output_structure: dict[str, Any] = {}
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
-        self._latest: dict[str, tuple[str, tuple[Any, ...]]] = {}  # by kind of step: layout and values of the latest
+        self._latest: dict[str, tuple[str, tuple[Array, ...]]] = {}  # by kind of step: layout and values of the latest
         self._found_metrics: tuple[list[Any], dict[int, str]] | None = None  # so that single steps are quick
 
     def _forget_programs(self) -> None:

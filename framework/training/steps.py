@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from .carried_steps import StepGraph, carried_loop
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-Program = Callable[..., tuple[Any, ...]]  # of the arrays of a batch: what it fetches
+    from ..structures import Array
+
+Program: TypeAlias = "Callable[..., tuple[Array, ...]]"  # of the arrays of a batch: what it fetches
 Build = Callable[[Layout, list[Tensor]], list[Tensor]]
 
 
@@ -60,7 +62,7 @@ class StepPrograms:
         self._loops: dict[Hashable, tuple[int, Program]] = {}
         self._latest: tuple[Layout, list[TensorSpec]] | None = None  # the kind of batch of the program made last
 
-    def run(self, batch: Batch) -> tuple[Any, ...]:
+    def run(self, batch: Batch) -> tuple[Array, ...]:
         """Run the step on a batch; return what it fetches."""
         try:
             return self.prepare(batch)(*batch.leaves)
@@ -68,13 +70,13 @@ class StepPrograms:
             _name_the_batch(error, batch)
             raise
 
-    def run_together(self, batches: Sequence[Batch]) -> tuple[Any, ...]:
+    def run_together(self, batches: Sequence[Batch]) -> tuple[Array, ...]:
         """Run the step on one batch after the other, those of equal shapes in one loop; return what the last fetches.
 
         Args:
             batches: at least one.
         """
-        found: tuple[object, ...] = ()
+        found: tuple[Array, ...] = ()
         for key, run in groupby(batches, _key_of):
             alike = list(run)
             program = self._loop_of(key, alike)

@@ -504,7 +504,7 @@ class Trainer(PassMethods):
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def _converted(x: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
+def _converted(x: object, y: object, sample_weight: object) -> tuple[Rows, Rows | None, Rows | None]:
     return convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
 
 

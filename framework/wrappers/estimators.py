@@ -19,6 +19,7 @@ from ..utils import set_random_seed
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from sklearn.utils import Tags
 
     from ..structures import Array
 
@@ -146,7 +147,7 @@ class SKLearnClassifier(ClassifierMixin, _Estimator):
     ['low', 'high']
     """
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True
         return tags
@@ -203,7 +204,7 @@ class SKLearnRegressor(RegressorMixin, _Estimator):
     True
     """
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         tags.target_tags.multi_output = True
@@ -239,7 +240,7 @@ class SKLearnTransformer(TransformerMixin, _Estimator):
     (1, 3)
     """
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = []

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..configuration import DRAIN_SECONDS
 from .member import MOST_BYTES, SIGN_SECONDS, start_among, write_message
@@ -107,7 +107,7 @@ class Supervisor:
         finally:
             watching.cancel()
 
-    async def _serve(self, ending: asyncio.Event, ends: asyncio.Task[Any]) -> int:
+    async def _serve(self, ending: asyncio.Event, ends: asyncio.Task[Literal[True]]) -> int:
         """Start the processes, wait for the end, and end them."""
         first = await self._start()
         await asyncio.wait([first.started, ends], return_when=asyncio.FIRST_COMPLETED)
