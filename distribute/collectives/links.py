@@ -21,6 +21,7 @@ SAYS_SECONDS = 30.0  # after how long a member says for whom it waits
 _RETRY_SECONDS = 0.05
 _LOOK_MILLISECONDS = 500  # how often a wait looks whether it was interrupted
 _OPEN, _COUNT = b"\x01", b"\x02"  # the first byte of a connection: to join a group, or to say who is left of one
+_LEFT = b"left"  # begins the answer to _COUNT; a member that forms a group sends a refusal in its place
 _ENDED = getattr(select, "POLLRDHUP", 0)  # the other side has ended the connection, whatever it has sent before
 _logger = logging.getLogger(__name__)
 _PORT = struct.Struct("<I")
@@ -203,6 +204,8 @@ class Links:
         while not self.has_ended(members[0]):
             try:
                 with self._called_to_count(members[0]) as sock:
+                    if _read(sock, len(_LEFT)) != _LEFT:
+                        raise ConnectionError("The first member does not count now.")
                     size = _PORT.unpack(_read(sock, _PORT.size))[0]
                     return [int(rank) for rank in _read(sock, size).split()]
             except (OSError, FrameError):
@@ -249,7 +252,7 @@ class Links:
             text = " ".join(map(str, found)).encode()
             for sock in here.values():
                 with contextlib.suppress(OSError):  # it is lost now: the group of these will notice
-                    sock.sendall(_PORT.pack(len(text)) + text)
+                    sock.sendall(_LEFT + _PORT.pack(len(text)) + text)
         return found
 
     def _rank_of_counted(self, sock: socket.socket) -> int:

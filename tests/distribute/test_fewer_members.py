@@ -167,6 +167,21 @@ def test_one_more_member_is_lost_while_a_group_is_formed(monkeypatch: pytest.Mon
             members[rank].elastic.group.close()
 
 
+def test_who_asks_to_be_counted_while_the_first_member_forms_a_group_asks_again() -> None:
+    with made_for_a_while(2) as groups:
+        all_at_once(*[lambda group=group: group.watch(10) for group in groups])
+        first, other = [group.watches for group in groups]
+        assert first is not None
+        assert other is not None
+
+        def counts_late() -> list[int]:
+            with pytest.raises(TimeoutError, match="no member that connects here"):
+                first.again(first.names, 0, 0.3)
+            return first.survivors([0, 1])
+
+        assert all_at_once(counts_late, lambda: other.survivors([0, 1])) == [[0, 1], [0, 1]]
+
+
 def test_the_loss_of_the_first_member_is_raised() -> None:
     with made_for_a_while(3) as groups:
         members = [Member(group, 4 if not rank else -1, {2}) for rank, group in enumerate(groups)]
