@@ -15,7 +15,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
+from ..engine.checkpoint.files import (
+    MANIFEST,
+    CheckpointReader,
+    is_checkpoint,
+    is_leftover,
+    write_manifest,
+    write_shard,
+)
 from ..engine.checkpoint.folders import Folder, folder_of
 from ..engine.checkpoint.ops import assign_restored, checked, copy_into, save, save_copies
 from ..engine.common.dtypes import string
@@ -193,7 +200,7 @@ class CheckpointManager:
 
         def write() -> None:
             values = {name: value.copy() for name, value in self._values().items()} if copied is None else copied
-            folder.remove(MANIFEST)
+            self._make_way(folder)
             write_manifest(folder, [write_shard(folder, 0, 1, values)], more)
             self._remove_old()
 
@@ -268,6 +275,14 @@ class CheckpointManager:
 
     def _folder(self, step: int) -> Folder:
         return self._root / f"step-{int(step)}"
+
+    def _make_way(self, folder: Folder) -> None:
+        """Remove what saves have left here that did not come to their end, so that it takes no room."""
+        folder.remove(MANIFEST)
+        for name in self._root.folders("step-"):
+            if name.removeprefix("step-").isdigit() and is_leftover(self._root / name):
+                with contextlib.suppress(OSError):  # another's, which only takes room
+                    (self._root / name).remove(MANIFEST)
 
     def _remove_old(self) -> None:
         """Remove what is not to be kept."""
@@ -379,7 +394,7 @@ class CheckpointManager:
             self._session.run(copied)
 
         def write() -> None:
-            folder.remove(MANIFEST)
+            self._make_way(folder)
             self._session.run(done, {where: folder.absolute(), what: json.dumps(more)})
             self._remove_old()
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.atomic import is_temporary
 from ..common.dtypes import as_dtype, name_of, string
 from ..graph.state.sharded import Rows
 from ..queues.errors import DataLossError
-from .folders import Folder, folder_of
+from .folders import Folder, Place, folder_of, is_name
 
-Place = str | os.PathLike[str] | Folder  # a folder, by its path or URL
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "anabranch-checkpoint", 2
 _OF_ROWS_IN_TURN = 2  # the version of checkpoints in which a piece holds every n-th row; others are of version 1
@@ -121,8 +119,7 @@ def write_shard(folder: Place, number: int, count: int, tensors: Mapping[str, An
                     dataset.attrs["step"] = rows.step
                     piece["step"] = rows.step
                 pieces.append(piece)
-        stream.flush()
-        size = os.fstat(stream.fileno()).st_size
+        size = stream.seek(0, 2)
     return {"file": name_of_file, "size": size, "pieces": pieces}
 
 
@@ -389,6 +386,14 @@ def is_checkpoint(path: Place) -> bool:
     return folder_of(path).size(MANIFEST) is not None
 
 
+def is_leftover(path: Place) -> bool:
+    """Test whether a folder holds nothing but what a save has left that did not come to its end."""
+    if is_checkpoint(path):
+        return False
+    names = folder_of(path).names()
+    return all(is_temporary(name) or (name.startswith("shard-") and name.endswith(".h5")) for name in names)
+
+
 def _read(dataset: Any, dtype: Any) -> Any:
     if dtype.kind == "T":
         return np.asarray(dataset.asstr()[()], string)
@@ -421,7 +426,7 @@ def _shards(path: Folder, manifest: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Return the names of the files of a checkpoint, and their sizes."""
     try:
         found = [(str(shard["file"]), int(shard["size"])) for shard in manifest["shards"]]
-        outside = [name for name, _ in found if Path(name).name != name]
+        outside = [name for name, _ in found if not is_name(name)]
         if outside:
             raise ValueError(f"{outside[0]!r} is not in this folder")
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -453,4 +458,4 @@ def _entries(path: Folder, manifest: Mapping[str, Any]) -> dict[str, Entry]:
         raise DataLossError(f"{path.file(MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
 
 
-__all__ = ["CheckpointReader", "Part", "is_checkpoint", "write_manifest", "write_shard"]
+__all__ = ["CheckpointReader", "Part", "is_checkpoint", "is_leftover", "write_manifest", "write_shard"]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..common.atomic import atomic_write
+from ..common.atomic import DISK, Disk, atomic_write
 
 
 class Folder:
@@ -23,62 +22,81 @@ class Folder:
 
     Args:
         path: of the folder.
+        disk: does what this asks of the system.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], disk: Disk = DISK) -> None:
         self.path = Path(path)
+        self._disk = disk
 
     def __str__(self) -> str:
         return str(self.path)
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(self.path / name)
+        return Folder(self.path / name, self._disk)
 
     def absolute(self) -> str:
         """Return the folder's name for other processes."""
-        return str(self.path.resolve())
+        return str(self._disk.real_path(self.path))
 
     def file(self, name: str) -> str:
         """Return the name of a file in the folder."""
         return str(self.path / name)
 
     def make(self) -> None:
-        """Make the folder, and those around it, where there are none."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Make the folder, and those around it, where there are none. Afterwards they are on the disk."""
+        missing: list[Path] = []
+        path = self.path
+        while not self._disk.is_folder(path) and path != path.parent:
+            missing.append(path)
+            path = path.parent
+        for path in reversed(missing):
+            self._disk.make_folder(path)
+            self._disk.sync_folder(path.parent)
+        if not missing:  # whoever has made it may not have come to that
+            self._disk.sync_folder(self.path.parent)
 
     def exists(self) -> bool:
         """Test whether there is such a folder."""
-        return self.path.is_dir()
+        return self._disk.is_folder(self.path)
 
     def folders(self, beginning: str) -> list[str]:
         """Return the names of the folders inside that begin with `beginning`."""
-        return [path.name for path in self.path.glob(f"{beginning}*") if path.is_dir()]
+        names = [name for name in self.names() if name.startswith(beginning)]
+        return [name for name in names if self._disk.is_folder(self.path / name)]
+
+    def names(self) -> list[str]:
+        """Return the names of what is inside; none if there is no such folder."""
+        try:
+            return self._disk.names(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a file; None if there is none."""
-        path = self.path / name
-        return path.stat().st_size if path.is_file() else None
+        return self._disk.size(self.path / name)
 
     def read(self, name: str) -> bytes:
         """Return what is in a file."""
-        return (self.path / name).read_bytes()
+        return self._disk.read(self.path / name)
 
     @contextmanager
     def opened(self, name: str) -> Generator[Any]:
         """Yield a file for h5py to read: of it alone what is needed."""
-        yield self.path / name
+        yield self._disk.readable(self.path / name)
 
     @contextmanager
     def writing(self, name: str) -> Generator[BinaryIO]:
         """Yield a stream that becomes a file when the block ends, and nothing at all when it fails."""
-        with atomic_write(self.path / name) as stream:
+        with atomic_write(self.path / name, self._disk) as stream:
             yield stream
 
     def remove(self, first: str) -> None:
         """Remove the folder, and the file `first` before all others."""
-        if self.path.is_dir():
-            (self.path / first).unlink(missing_ok=True)
-            shutil.rmtree(self.path)
+        if self.exists():
+            self._disk.remove(self.path / first)
+            self._disk.sync_folder(self.path)  # else that file may come back, after a power failure, and others not
+            self._disk.remove_folder(self.path)
 
 
 class RemoteFolder(Folder):
@@ -126,13 +144,18 @@ class RemoteFolder(Folder):
         return bool(self._store.isdir(self._root))
 
     def folders(self, beginning: str) -> list[str]:
+        names = [_last(entry["name"]) for entry in self._entries() if entry["type"] == "directory"]
+        return [name for name in names if name.startswith(beginning)]
+
+    def names(self) -> list[str]:
+        return [_last(entry["name"]) for entry in self._entries()]
+
+    def _entries(self) -> list[dict[str, Any]]:
         self._forget()
         try:
-            found = self._store.ls(self._root, detail=True)
+            return self._store.ls(self._root, detail=True)
         except FileNotFoundError:
             return []
-        names = [entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "directory"]
-        return [name for name in names if name.startswith(beginning)]
 
     def size(self, name: str) -> int | None:
         self._forget()
@@ -171,7 +194,20 @@ class RemoteFolder(Folder):
         self._store.invalidate_cache()
 
 
-def folder_of(path: str | os.PathLike[str] | Folder) -> Folder:
+def _last(path: str) -> str:
+    """Return the last part of a path in a store."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+Place = str | os.PathLike[str] | Folder  # a folder, by its path or URL
+
+
+def is_name(text: str) -> bool:
+    """Test whether a text names a file in a folder, and is no path that leads elsewhere."""
+    return Path(text).name == text
+
+
+def folder_of(path: Place) -> Folder:
     """Return the folder of a path, or of a URL such as ``s3://bucket/run`` or ``memory://run``."""
     if isinstance(path, Folder):
         return path
@@ -182,4 +218,4 @@ def folder_of(path: str | os.PathLike[str] | Folder) -> Folder:
     return RemoteFolder(text) if separator else Folder(text)
 
 
-__all__ = ["Folder", "RemoteFolder", "folder_of"]
+__all__ = ["Folder", "Place", "RemoteFolder", "folder_of", "is_name"]

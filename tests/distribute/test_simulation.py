@@ -360,11 +360,12 @@ def test_traces_are_aligned_within_the_error_that_they_tell(requests: dict[int, 
         assert all(flow.sent <= flow.received for flow in flows)
 
 
-PROTOCOL = (
+OF_TASKS = (
     *("tasks/master", "tasks/worker", "tasks/task", "tasks/peers", "tasks/watch", "tasks/sessions", "tasks/resources"),
     *("tasks/clocks", "tasks/links", "tasks/preparing", "tasks/resets", "tasks/running", "tasks/traces"),
     *("tasks/deadlines", "transport/values", "transport/failures", "transport/wire"),
 )
+PROTOCOL = (*[f"distribute/{name}" for name in OF_TASKS], "engine/checkpoint/files")
 OF_THE_MACHINE = {
     *("time", "datetime", "sched", "signal", "threading", "_thread", "queue", "concurrent", "asyncio"),
     *("random", "secrets", "uuid", "selectors", "select", "socketserver", "ssl", "grpc", "http", "urllib"),
@@ -395,7 +396,7 @@ def uses_of_the_machine(text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_the_protocol_takes_clock_transport_chance_and_storage_as_arguments(name: str):
-    text = (Path(__file__).parents[2] / "distribute" / f"{name}.py").read_text()
+    text = (Path(__file__).parents[2] / f"{name}.py").read_text()
     assert uses_of_the_machine(text) == set()
 
 

@@ -1,0 +1,115 @@
+"""Checkpoints on a simulated disk that tears writes, loses names, fills up and stops at any event: what has to hold.
+
+What is restored is what a manifest names, bit for bit. A failed save leaves the earlier ones, and the newest that was
+reported as saved is there whatever fails later. A seed replays exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.simulated_disk import ROOT, KilledError, SimulatedDisk
+
+import anabranch as ab
+from anabranch.distribute import CheckpointManager
+from anabranch.engine.checkpoint.files import CheckpointReader, is_checkpoint
+from anabranch.engine.checkpoint.folders import Folder
+
+FEW = 40
+SIMULATIONS = int(os.environ.get("ANABRANCH_SIMULATIONS", "10000")) // 10  # of the slow test
+RUN = ROOT / "shared" / "run"
+ROWS = 300
+
+
+def value_of(step: int) -> Any:
+    return np.random.default_rng(step).normal(size=ROWS)
+
+
+class Run:
+    """A run that saves on a simulated disk, is killed, and goes on."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk = SimulatedDisk(seed)
+        self.variable = ab.Variable(np.zeros(ROWS), name="w")
+        self.keep = self.chance.randint(1, 3)
+        self.step = 0
+        self.saved = 0  # the newest that `save` has reported
+
+    def manager(self) -> CheckpointManager:
+        folder: Any = Folder(RUN, self.disk)
+        return CheckpointManager(folder, [self.variable], max_to_keep=self.keep, save_async=False)
+
+    def save(self) -> None:
+        self.step += self.chance.randint(1, 3)
+        self.variable.assign(value_of(self.step))
+        assert self.manager().save(self.step)
+
+    def check(self) -> None:
+        """Restore, and compare with what was saved."""
+        self.variable.assign(np.full(ROWS, -1.0))
+        manager = self.manager()
+        found = manager.restore()  # a warning, which is an error, would say that one is damaged
+        assert (found or 0) >= self.saved, f"step {self.saved} was reported as saved, and {found} is the newest"
+        if found is not None:
+            np.testing.assert_array_equal(self.variable.numpy(), value_of(found))
+        for step in manager.all_steps():
+            np.testing.assert_array_equal(
+                CheckpointReader(Folder(RUN / f"step-{step}", self.disk))["w"], value_of(step)
+            )
+        self.saved = found or 0
+        self.step = max(self.step, self.saved)
+
+    def fault(self) -> None:
+        """Save, and have a fault at any event of it."""
+        kind = self.chance.choice(["none", "killed", "power", "power", "full", "late power"])
+        at = self.disk.events + self.chance.randint(1, 40)
+        if kind in ("killed", "power"):
+            self.disk.fails_at = at
+        if kind == "full":
+            self.disk.full_from, self.disk.full_until = at, at + self.chance.randint(1, 10)
+        (error,) = self.disk.run([self.save])
+        if error is None:
+            self.saved = self.step
+        else:
+            assert isinstance(error, KilledError if kind in ("killed", "power") else OSError), repr(error)
+        if "power" in kind:
+            self.disk.lose_power()
+
+
+def simulate(seed: int) -> tuple[int, list[str]]:
+    """Run a seed; return what it has come to."""
+    run = Run(seed)
+    for _ in range(6):
+        run.fault()
+        run.check()
+    run.save()
+    run.saved = run.step
+    run.check()
+    left = run.disk.names(RUN)
+    assert len(left) <= run.keep, f"{left} were left"
+    assert all(is_checkpoint(Folder(RUN / name, run.disk)) for name in left)
+    return run.disk.events, left
+
+
+@pytest.mark.parametrize("seed", range(FEW))
+def test_what_is_restored_is_what_a_manifest_names(seed: int) -> None:
+    simulate(seed)
+
+
+@pytest.mark.slow
+def test_many_simulations_of_storage() -> None:
+    for seed in range(FEW, FEW + SIMULATIONS):
+        try:
+            simulate(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_a_seed_of_storage_replays_exactly() -> None:
+    assert simulate(7) == simulate(7)
