@@ -7,12 +7,14 @@ only when all shards are on the disk: a folder without it is not a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -97,30 +99,67 @@ def write_shard(folder: Place, number: int, count: int, tensors: Mapping[str, An
     """
     h5py, folder = _h5py(), folder_of(folder)
     folder.make()
-    name_of_file = f"shard-{number}-of-{count}.h5"
-    pieces: list[dict[str, Any]] = []
+    found = list(_parts(tensors))
+    pieces = [_described(position, *part) for position, part in enumerate(found)]
+    # By its contents: a task of an earlier save into this folder, which comes late, doesn't write over this shard.
+    digest = hashlib.blake2b(json.dumps(pieces).encode(), digest_size=6).hexdigest()
+    name_of_file = f"shard-{number}-of-{count}-{digest}.h5"
     with folder.writing(name_of_file) as stream:
-        with h5py.File(stream, "w", libver=("v108", "v108")) as file:
-            for position, (name, array, rows, whole) in enumerate(_parts(tensors)):
-                offset = [0] * array.ndim if rows is None else [rows.first, *[0] * (array.ndim - 1)]
-                dataset = file.create_dataset(str(position), data=_stored(array))
-                dataset.attrs.update({"name": name, "dtype": name_of(array.dtype), "offset": offset})
-                dataset.attrs["global_shape"] = whole
-                piece = {
-                    "name": name,
-                    "dataset": str(position),
-                    "dtype": name_of(array.dtype),
-                    "shape": list(array.shape),
-                    "whole": list(whole),
-                    "offset": offset,
-                    "crc32": _crc32(array),
-                }
-                if rows is not None and rows.step != 1:
-                    dataset.attrs["step"] = rows.step
-                    piece["step"] = rows.step
-                pieces.append(piece)
+        steady = _Steady(stream)
+        with h5py.File(steady, "w", libver=("v108", "v108")) as file:
+            for (_, array, _, _), piece in zip(found, pieces, strict=True):
+                dataset = file.create_dataset(piece["dataset"], data=_stored(array))
+                dataset.attrs.update({key: piece[key] for key in ("name", "dtype", "offset", "step") if key in piece})
+                dataset.attrs["global_shape"] = tuple(piece["whole"])
+        if steady.error is not None:
+            raise steady.error
         size = stream.seek(0, 2)
     return {"file": name_of_file, "size": size, "pieces": pieces}
+
+
+class _Steady:
+    """A stream for HDF5 to write, which keeps the first error: HDF5 goes on after one, and then raises any other.
+
+    Attributes:
+        error: the first one; None if there was none.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.error: BaseException | None = None
+        self.seek, self.tell, self.read = stream.seek, stream.tell, stream.read
+
+    def write(self, data: Any) -> int:
+        self._keeping(lambda: self._stream.write(data))
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        self._keeping(lambda: self._stream.truncate(size))
+        return size
+
+    def flush(self) -> None:
+        self._keeping(self._stream.flush)
+
+    def _keeping(self, call: Callable[[], Any]) -> None:
+        if self.error is None:
+            try:
+                call()
+            except BaseException as error:
+                self.error = error
+
+
+def _described(position: int, name: str, array: Any, rows: Rows | None, whole: tuple[int, ...]) -> dict[str, Any]:
+    """Return what the manifest has to say of a piece."""
+    piece = {
+        "name": name,
+        "dataset": str(position),
+        "dtype": name_of(array.dtype),
+        "shape": list(array.shape),
+        "whole": list(whole),
+        "offset": [0] * array.ndim if rows is None else [rows.first, *[0] * (array.ndim - 1)],
+        "crc32": _crc32(array),
+    }
+    return piece if rows is None or rows.step == 1 else {**piece, "step": rows.step}
 
 
 def _parts(tensors: Mapping[str, Any] | Sequence[Part]) -> Iterator[tuple[str, Any, Rows | None, tuple[int, ...]]]:
@@ -179,6 +218,15 @@ def write_manifest(folder: Place, shards: Sequence[Mapping[str, Any]], more: Map
     document["crc32"] = _crc32_of_json(document)
     with folder.writing(MANIFEST) as stream:
         stream.write(json.dumps(document, indent=1).encode())
+    named = {shard["file"] for shard in shards}
+    for name in folder.names():
+        if _is_shard(name) and name not in named:  # of what was saved here before
+            with contextlib.suppress(OSError):
+                folder.remove_file(name)
+
+
+def _is_shard(name: str) -> bool:
+    return name.startswith("shard-") and name.endswith(".h5")
 
 
 def _two(folder: Folder, name: str) -> str:
@@ -391,7 +439,7 @@ def is_leftover(path: Place) -> bool:
     if is_checkpoint(path):
         return False
     names = folder_of(path).names()
-    return all(is_temporary(name) or (name.startswith("shard-") and name.endswith(".h5")) for name in names)
+    return all(is_temporary(name) or _is_shard(name) for name in names)
 
 
 def _read(dataset: Any, dtype: Any) -> Any:

@@ -91,6 +91,10 @@ class Folder:
         with atomic_write(self.path / name, self._disk) as stream:
             yield stream
 
+    def remove_file(self, name: str) -> None:
+        """Remove a file."""
+        self._disk.remove(self.path / name)
+
     def remove(self, first: str) -> None:
         """Remove the folder, and the file `first` before all others."""
         if self.exists():
@@ -181,6 +185,9 @@ class RemoteFolder(Folder):
                 yield stream
             self.make()
             self._store.put_file(str(local), f"{self._root}/{name}")
+
+    def remove_file(self, name: str) -> None:
+        self._store.rm_file(f"{self._root}/{name}")
 
     def remove(self, first: str) -> None:
         if self.exists():

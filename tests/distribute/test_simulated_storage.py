@@ -16,7 +16,7 @@ from shared.simulated_disk import ROOT, KilledError, SimulatedDisk
 
 import anabranch as ab
 from anabranch.distribute import CheckpointManager
-from anabranch.engine.checkpoint.files import CheckpointReader, is_checkpoint
+from anabranch.engine.checkpoint.files import CheckpointReader, is_checkpoint, write_manifest, write_shard
 from anabranch.engine.checkpoint.folders import Folder
 
 FEW = 40
@@ -106,6 +106,7 @@ def test_many_simulations_of_storage() -> None:
     for seed in range(FEW, FEW + SIMULATIONS):
         try:
             simulate(seed)
+            simulate_two_tasks(seed)
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
@@ -113,3 +114,77 @@ def test_many_simulations_of_storage() -> None:
 
 def test_a_seed_of_storage_replays_exactly() -> None:
     assert simulate(7) == simulate(7)
+
+
+# --- two tasks ------------------------------------------------------------------------------------------------------
+
+
+def of_task(number: int, value: int) -> dict[str, Any]:
+    return {f"w{number}": value_of(10 * value + number)}
+
+
+class SaveOfTwoTasks:
+    """A save of which two tasks write a shard each, and the first the manifest when both are done."""
+
+    def __init__(self, disk: SimulatedDisk, folder: Folder, value: int) -> None:
+        self.disk, self.folder, self.value = disk, folder, value
+        self.shards: dict[int, Any] = {}
+        self.failed = False
+
+    def task(self, number: int) -> None:
+        try:
+            self.shards[number] = write_shard(self.folder, number, 2, of_task(number, self.value))
+        except BaseException:
+            self.failed = True
+            raise
+
+    def master(self) -> None:
+        while len(self.shards) < 2:
+            if self.failed:
+                raise ConnectionError
+            self.disk.event()
+        write_manifest(self.folder, [self.shards[0], self.shards[1]], {"step": self.value})
+
+    def parts(self) -> list[Any]:
+        return [lambda: self.task(0), lambda: self.task(1), self.master]
+
+
+def values_in(folder: Folder) -> int | None:
+    """Return which values a checkpoint has, all of one save; None if there is none."""
+    if not is_checkpoint(folder):
+        return None
+    reader = CheckpointReader(folder)
+    value = reader.manifest["step"]
+    for number in (0, 1):
+        np.testing.assert_array_equal(reader[f"w{number}"], of_task(number, value)[f"w{number}"])
+    return value
+
+
+def simulate_two_tasks(seed: int) -> None:
+    """Save the same step again and again, while tasks of earlier attempts go on, and others are killed."""
+    chance = random.Random(seed)
+    disk = SimulatedDisk(seed)
+    folder = Folder(RUN / "step-1", disk)
+    newest = None
+    late: list[Any] = []
+    for value in range(1, 5):
+        save = SaveOfTwoTasks(disk, folder, value)
+        kind = chance.choice(["none", "killed", "power", "late"])
+        if kind in ("killed", "power"):
+            disk.fails_at = disk.events + chance.randint(1, 60)
+        # a task of an earlier save that had stopped, and goes on ten times slower beside this one
+        results = disk.run([*save.parts(), *late], [1.0] * 3 + [0.1] * len(late))
+        late = [lambda save=save: save.task(1)] if kind == "late" else []
+        if kind == "power":
+            disk.lose_power()
+        found = values_in(folder)
+        if results[2] is None:
+            assert found == value
+        else:
+            assert found in (newest, value)
+        newest = found
+
+
+@pytest.mark.parametrize("seed", range(FEW))
+def test_saves_of_two_tasks_do_not_mix(seed: int) -> None:
+    simulate_two_tasks(seed)

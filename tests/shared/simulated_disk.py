@@ -94,7 +94,7 @@ def _apply(names: dict[str, Any], change: dict[str, Any]) -> None:
 
 
 class _Stream(io.RawIOBase):
-    """An open file of the disk; each write of it is an event."""
+    """An open file of the disk; each write is an event, at which no other task goes on: h5py holds a lock meanwhile."""
 
     def __init__(self, disk: SimulatedDisk, file: _File) -> None:
         super().__init__()
@@ -123,14 +123,14 @@ class _Stream(io.RawIOBase):
         return len(found)
 
     def write(self, data: Any) -> int:
-        self._disk.event(space=True)
+        self._disk.event(space=True, gives_way=False)
         self.inode.write(self._at, bytes(data))
         self._at += len(data)
         return len(data)
 
     def truncate(self, size: int | None = None) -> int:
         size = self._at if size is None else size
-        self._disk.event(space=True)
+        self._disk.event(space=True, gives_way=False)
         self.inode.write(size, b"")
         return size
 
@@ -157,9 +157,10 @@ class SimulatedDisk(Disk):
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
-    def event(self, space: bool = False) -> None:
+    def event(self, space: bool = False, gives_way: bool = True) -> None:
         """Let others go first, and fail if that is due."""
-        self._tasks.give_way()
+        if gives_way:
+            self._tasks.give_way()
         if self._is_dead:
             raise KilledError
         self.events += 1
