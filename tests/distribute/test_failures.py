@@ -606,6 +606,72 @@ def test_the_disk_is_full(tmp_path: Path):
         assert not (tmp_path / "step-4" / "manifest.json").exists()
 
 
+@shows(
+    "stopped for 30 s (SIGSTOP, SIGCONT)",
+    "storage",
+    "A save waits until the storage goes on. With `save_async=True` steps run meanwhile, and the next save waits.",
+    "none",
+    "Everything",
+)
+@shows(
+    "ten times slower",
+    "storage",
+    "Saves take longer. With `save_async=True` steps run meanwhile.",
+    "none",
+    "Everything",
+)
+def test_the_storage_stops(monkeypatch: pytest.MonkeyPatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    begun, goes_on = threading.Event(), threading.Event()
+    put = type(memory).put_file
+
+    def waits(*arguments: Any, **more: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(PATIENCE)
+        return put(*arguments, **more)
+
+    monkeypatch.setattr(type(memory), "put_file", waits)
+    v = ab.Variable([1.0], name="v")
+    with ab.distribute.CheckpointManager(f"memory://{os.getpid()}/stopped", [v]) as manager:
+        assert manager.save(1)
+        assert begun.wait(PATIENCE)
+        v.assign([2.0])  # a step, while the storage does nothing
+        assert v.numpy().tolist() == [2.0]
+        goes_on.set()
+        assert manager.save(2)
+        assert manager.all_steps() == [1, 2]
+        assert (manager.restore(1), v.numpy().tolist()) == (1, [1.0])
+
+
+@shows("absent at start", "storage", "No manager is made.", "`OSError` that names the folder, at once", "All state")
+@shows(
+    "restarted",
+    "storage",
+    "Saves fail while the storage is absent. Once it is there, they are written, and earlier checkpoints are found.",
+    "`OSError` at the save, or at the next call if the save is asynchronous",
+    "Earlier checkpoints, all state",
+)
+def test_the_storage_is_absent(tmp_path: Path):
+    v = ab.Variable([1.0], name="v")
+    root = tmp_path / "run"
+    root.write_text("no folder")
+    with pytest.raises(OSError, match="run"):
+        ab.distribute.CheckpointManager(root / "checkpoints", [v])
+    root.unlink()
+    manager = ab.distribute.CheckpointManager(root, [v], save_async=False)
+    assert manager.save(1)
+    root.rename(tmp_path / "elsewhere")
+    root.write_text("no folder")
+    v.assign([2.0])
+    with pytest.raises(OSError, match="run"):
+        manager.save(2)
+    root.unlink()
+    (tmp_path / "elsewhere").rename(root)
+    assert manager.save(2)
+    assert manager.all_steps() == [1, 2]
+    assert (manager.restore(1), v.numpy().tolist()) == (1, [1.0])
+
+
 # --- the page -------------------------------------------------------------------------------------------------------
 
 FAULTS = list(dict.fromkeys(row.fault for row in ROWS))
