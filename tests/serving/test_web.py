@@ -222,6 +222,9 @@ def test_a_connection_may_be_used_for_long(folder: Path) -> None:
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 
+TOKEN = {"Authorization": "Bearer secret"}
+
+
 @pytest.fixture(scope="module")
 def several(folder: Path) -> Iterator[Any]:
     decoder = ab.serving.Decoder(
@@ -243,7 +246,7 @@ def several(folder: Path) -> Iterator[Any]:
 
 
 def test_the_page_describes_models_without_other_files(several: Any) -> None:
-    reply = ask(several.rest_url, "/")
+    reply = ask(several.rest_url, "/", headers=TOKEN)
     text = reply.body.decode()
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     for part in ("<h2>wide</h2>", "<h2>count</h2>", f"{several.rest_url}/v1/models/wide:predict", "/generate", "Token"):
@@ -254,16 +257,32 @@ def test_the_page_describes_models_without_other_files(several: Any) -> None:
 
 
 def test_what_the_page_proposes_works(several: Any) -> None:
-    text = ask(several.rest_url, "/").body.decode()
+    text = ask(several.rest_url, "/", headers=TOKEN).body.decode()
     for form in text.split("<form data-path=")[1:]:
         path = form.split('"')[1]
         body = form.split("spellcheck=false>")[1].split("</textarea>")[0].replace("&quot;", '"').encode()
-        headers = {"Authorization": "Bearer secret"}
-        assert ask(several.rest_url, path, body, headers=headers).status == 200
+        assert ask(several.rest_url, path, body, headers=TOKEN).status == 200
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer other"}])
+def test_without_its_token_nothing_but_the_name_of_a_model_is_shown(several: Any, headers: dict[str, str]) -> None:
+    text = ask(several.rest_url, "/", headers=headers).body.decode()
+    asks, count = (part.split("</section>")[0] for part in reversed(text.split("<section ")[1:]))
+    assert "<h2>wide</h2>" in asks
+    assert "asks for its token" in asks
+    assert "<table>" in count
+    for part in ("<table>", "Version", "float32", "predict"):
+        assert part not in asks
+    found = ask(several.rest_url, "/openapi.json", headers=headers).json
+    assert set(found["paths"]) == {
+        "/v2/models/count/generate",
+        "/v2/models/count/generate_stream",
+        "/v2/health/ready",
+    }
 
 
 def test_openapi(several: Any) -> None:
-    found = ask(several.rest_url, "/openapi.json").json
+    found = ask(several.rest_url, "/openapi.json", headers=TOKEN).json
     assert found["openapi"].startswith("3.")
     operation = found["paths"]["/v1/models/wide:predict"]["post"]
     assert operation["security"] == [{"token": []}]

@@ -28,15 +28,23 @@ textarea{width:100%;box-sizing:border-box;height:5em}button{font:inherit;padding
 @media(prefers-color-scheme:dark){body{background:#111;color:#ddd}pre,textarea{background:#222;color:#ddd}}
 """
 _SCRIPT = """
-for (const form of document.forms) form.onsubmit = async event => {
+document.onsubmit = async event => {
   event.preventDefault();
-  const out = form.querySelector("output"), headers = {"Content-Type": "application/json"};
-  const token = form.elements.token && form.elements.token.value;
+  const form = event.target, out = form.querySelector("output"), headers = {"Content-Type": "application/json"};
+  const token = form.elements.token && form.elements.token.value, model = form.dataset.model;
   if (token) headers["Authorization"] = "Bearer " + token;
   out.textContent = "...";
   try {
-    const reply = await fetch(form.dataset.path, {method: "POST", headers, body: form.elements.body.value});
-    out.textContent = reply.status + "\\n" + await reply.text();
+    if (model === undefined) {
+      const reply = await fetch(form.dataset.path, {method: "POST", headers, body: form.elements.body.value});
+      out.textContent = reply.status + "\\n" + await reply.text();
+      return;
+    }
+    const page = new DOMParser().parseFromString(await (await fetch("", {headers})).text(), "text/html");
+    const found = [...page.querySelectorAll("section")].find(each => each.dataset.name === model);
+    if (!found || found.dataset.locked) { out.textContent = "This is not the model's token."; return; }
+    form.closest("section").replaceWith(found);
+    found.querySelector("[name=token]").value = token;
   } catch (error) { out.textContent = String(error); }
 };
 """
@@ -56,7 +64,9 @@ class Pages:
         ]
 
     def _models(self) -> list[tuple[str, ServedModel | ServedDecoder]]:
-        found = [(name, entry.find("", "")) for name, entry in self._catalogue.models.items()]
+        """Return the loaded models for which the request bears the token."""
+        models = self._catalogue.models
+        found = [(name, models[name].find("", "")) for name in self._catalogue.open_names()]
         return [(name, model) for name, model in found if model is not None]
 
     async def _page(self, request: Request) -> Response:
@@ -64,6 +74,10 @@ class Pages:
         parts = [
             _section(name, model, f"{request.scheme}://{host}", self._catalogue.needs_token(name))
             for name, model in self._models()
+        ]
+        shown = set(self._catalogue.open_names())
+        parts += [
+            _locked_section(name) for name, each in self._catalogue.models.items() if each.loaded and name not in shown
         ]
         others = [name for name, entry in self._catalogue.models.items() if not entry.loaded]
         if others:
@@ -123,7 +137,17 @@ def _section(name: str, model: ServedModel | ServedDecoder, url: str, needs_toke
         "<p><button>Send</button></p><pre><output></output></pre></form>"
     )
     heading = f"<h2>{html.escape(name)}</h2><p>Version {html.escape(model.version)}.</p>"
-    return f"{heading}{tables}<pre>{html.escape(curl)}</pre>{form}"
+    return f'<section data-name="{html.escape(name)}">{heading}{tables}<pre>{html.escape(curl)}</pre>{form}</section>'
+
+
+def _locked_section(name: str) -> str:
+    """Return a form that asks for the token of a model, of which nothing but the name is shown without."""
+    escaped = html.escape(name)
+    return (
+        f'<section data-name="{escaped}" data-locked=1><h2>{escaped}</h2><form data-model="{escaped}">'
+        "<p>This model asks for its token.</p><p><label>Token <input name=token type=password></label> "
+        "<button>Show</button> <output></output></p></form></section>"
+    )
 
 
 def _table(name: str, signature: Signature) -> str:
