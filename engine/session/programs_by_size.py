@@ -27,8 +27,8 @@ class ProgramsBySize:
     A program for exactly some sizes takes a half to a tenth of the time of one for all, and from 10 milliseconds on to
     be compiled. So sizes that come often, or that a server makes, are known to a program of their own: up to 64 rows,
     up to 32 along other axes, and powers of two. Other sizes stay open. Which requests came before makes no difference
-    to that. Where there are too many programs, the one that was not used for the longest time goes, and is compiled
-    again when it is needed.
+    to that, unless `get` is asked to count them. Where there are too many programs, the one that was not used for the
+    longest time goes, and is compiled again when it is needed.
 
     Args:
         graph: the graph.
@@ -40,13 +40,25 @@ class ProgramsBySize:
         self._devices = devices_version()
         self._sizes = lru_cache(_MOST_SHAPES)(partial(_known, [feed.shape for feed in feeds]))
         self._program = lru_cache(_MOST_PROGRAMS)(partial(_made, graph, targets, feeds))
+        self._first: set[tuple[Shape, ...]] = set()
 
-    def get(self, arrays: Sequence[Any]) -> Any:
-        """Return the program for arrays of these shapes."""
+    def get(self, arrays: Sequence[Any], first: int = 0) -> Any:
+        """Return the program for arrays of these shapes.
+
+        Args:
+            arrays: what is fed.
+            first: so many shapes of sizes that would stay open have programs of their own, too: those that came first
+                in calls with this argument.
+        """
         if self._devices != devices_version():  # others have been declared
             self._devices = devices_version()
             self._program.cache_clear()
-        return self._program(self._sizes(tuple([array.shape for array in arrays])))
+        shapes = tuple([array.shape for array in arrays])
+        sizes = self._sizes(shapes)
+        if first and sizes != shapes and (shapes in self._first or len(self._first) < first):
+            self._first.add(shapes)
+            sizes = shapes
+        return self._program(sizes)
 
 
 def _known(declared: Sequence[Shape], shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int | None, ...], ...]:

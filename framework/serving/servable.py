@@ -19,6 +19,7 @@ from ...engine.passes.framework.prune import all_operations, needed_operations
 from ...engine.passes.loops.independent_rows import why_rows_depend
 from ...engine.runtime.program import Program
 from ...engine.session.programs_by_size import ProgramsBySize
+from ...layers.core.shape_programs import STATIC_PROGRAMS
 from .lengths import Lengths, padded_length
 from .signature import DEFAULT, Signature, check_given
 from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
@@ -90,7 +91,8 @@ class Servable:
             found = self.signature(signature)
             given = _by_name([info.name for info in found.inputs], args, kwargs)
             self.check_names(found, given)
-            outputs = self.run([as_input(info, given[info.name]) for info in found.inputs], signature)
+            arrays = [as_input(info, given[info.name]) for info in found.inputs]
+            outputs = self.run(arrays, signature, first=STATIC_PROGRAMS)  # predict has as many
         except RequestError as error:
             raise ValueError(str(error)) from None
         if found.outputs_as == "one":
@@ -189,11 +191,12 @@ class Servable:
             listed = ", ".join(f"{name!r}: {count}" for name, count in rows.items())
             raise RequestError(400, f"All inputs must have the same number of rows (size of axis 0). Got {listed}.")
 
-    def run(self, arrays: Sequence[Array], signature: str = "") -> list[Array]:
+    def run(self, arrays: Sequence[Array], signature: str = "", first: int = 0) -> list[Array]:
         """Return the outputs for arrays that fit the signature's inputs; callers wait for each other.
 
         Where layers are stateful, arrays may go on with their states, and then the outputs go on with the new ones;
-        without these, each row begins a sequence.
+        without these, each row begins a sequence. `first` is that of `ProgramsBySize.get`: in a server sizes alone
+        decide which program computes.
 
         Raises:
             RequestError: the inputs differ in their rows, or an op refuses the values.
@@ -212,7 +215,7 @@ class Servable:
                 self._asked[kind] = None
                 if len(self._asked) > _MOST_SHAPES:
                     del self._asked[next(iter(self._asked))]
-                program = programs.get(arrays)
+                program = programs.get(arrays, first)
                 values = program(*arrays)
                 self.had_bounded_time = isinstance(program, Program) and program.has_bounded_time
         except (ValueError, TypeError, IndexError, ArithmeticError) as error:
@@ -284,9 +287,9 @@ def load(filepath: str | os.PathLike[str], version: int | None = None) -> Servab
         version: the version; by default the highest.
 
     Returns:
-        A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict` where both
-        have a program for exactly these sizes: a servable for up to 64 rows, up to 32 along other open axes, and powers
-        of two, whatever came before; `predict` for its first three shapes. Others give its numbers up to rounding.
+        A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict`, as long as
+        neither has computed more than three shapes. Later `predict` has one program for all shapes, and a servable one
+        for all but up to 64 rows, up to 32 along other open axes, and powers of two: numbers agree up to rounding.
 
     Raises:
         ServableError: there is no such version, it is damaged, or it is a decoder (see `load_decoder`).

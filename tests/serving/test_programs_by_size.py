@@ -66,6 +66,16 @@ def test_others_share_one_and_rows_may_still_be_known() -> None:
         np.testing.assert_allclose(program(x)[0], 2 * np.tanh(x), rtol=1e-6)
 
 
+def test_the_first_shapes_have_programs_of_their_own_where_that_is_asked_for() -> None:
+    programs = scaled()
+    found = [programs.get(zeros(rows, 6, 3), first=2) for rows in (100, 5, 101)]
+    shared = programs.get(zeros(100, 6, 3))
+    assert len({id(shared), *map(id, found)}) == 4
+    assert programs.get(zeros(102, 6, 3), first=2) is shared
+    assert [programs.get(zeros(rows, 6, 3), first=2) for rows in (100, 5, 101)] == found
+    assert programs.get(zeros(5, 6, 3)) is found[1]
+
+
 def test_the_one_that_was_not_used_for_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs_by_size, "_MOST_PROGRAMS", 2)
     programs = scaled()
