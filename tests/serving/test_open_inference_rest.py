@@ -127,6 +127,7 @@ WORDS = {"name": "words", "shape": [1], "datatype": "BYTES", "parameters": {"bin
         ("letters", {"inputs": [{**X, "shape": [2]}]}, None, "'x': expected the shape (any, any), got (2,)"),
         ("letters", {"inputs": [{**X, "shape": [-1, -2]}]}, None, "sizes that are whole numbers"),
         ("letters", {"inputs": [{**X, "shape": [1.0, 2]}]}, None, "sizes that are whole numbers"),
+        ("letters", {"inputs": [{**X, "shape": [2**62, 4]}]}, None, "whole numbers from 0 to 2**62 - 1, got [46116860"),
         ("letters", {"inputs": [{**X, "shape": [2**61, 2**61]}]}, None, "values, got 2"),
         ("letters", {"inputs": [{**SIZED, "shape": [2**61, 2**61]}]}, b"0" * 16, "bytes, got 16"),
         (

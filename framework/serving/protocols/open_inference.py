@@ -111,7 +111,9 @@ def _shape(what: str, shape: Sequence[int]) -> tuple[int, ...]:
         raise RequestError(400, f"{what}: expected a shape such as [1, 3], got {shape!r}.") from None
     for size in sizes:
         if type(size) is not int or not 0 <= size < 2**62:
-            raise RequestError(400, f"{what}: expected sizes that are whole numbers from 0 on, got {list(sizes)}.")
+            raise RequestError(
+                400, f"{what}: expected sizes that are whole numbers from 0 to 2**62 - 1, got {list(sizes)}."
+            )
     if 0 in sizes and math.prod(size or 1 for size in sizes) > _MOST_WITHOUT_ELEMENTS:
         raise RequestError(400, f"{what}: the shape {list(sizes)} is too large, though it has no elements.")
     return sizes
