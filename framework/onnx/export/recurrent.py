@@ -84,6 +84,8 @@ def as_operator(loop: LoopExport) -> list[Held] | None:
     if found is None:
         return None
     op_type, bound, order = found
+    if any(loop.body.results[k].operation.inputs[2] is not loop.body.results[order[0]] for k in loop.scanned):
+        return None  # the operators give all first states, and nothing else of each step
     rows = _rows(loop, bound["?x"])
     names = {key: _outer(loop, bound.get(key)) for key in ("?kernel", "?recurrent", "?bias")}
     if rows is None or any(name is None for key, name in names.items() if key in bound):
