@@ -17,13 +17,17 @@ onnx 1.23.2 computes these otherwise than its own specification says (https://on
 
       Flatten(x, axis=-1), x of shape (4, 0, 3)
 
+- `LSTM`, `GRU` and `RNN` leave out `sequence_lens`: all sequences are as long as the longest. ::
+
+      LSTM(x, w, r, "", [2, 0]), x of shape (3, 2, 4)      # the second sequence has no steps
+
 Left as they are: `LSTM` and `RNN` of no steps, and `RNN` with `Relu`, fail there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +57,7 @@ def reference_evaluator(model: str | ModelProto) -> ReferenceEvaluator:
 def _mended_ops() -> list[type[OpRun]]:
     """Return the classes of operators that replace those of the package."""
     from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import op_loop
+    from onnx.reference.ops import op_gru, op_loop, op_lstm, op_rnn
 
     class Loop(op_loop.Loop):
         def _run(
@@ -94,7 +98,46 @@ def _mended_ops() -> list[type[OpRun]]:
             place = axis + x.ndim if axis < 0 else axis
             return (x.reshape(math.prod(x.shape[:place]), math.prod(x.shape[place:])),)
 
-    return [Loop, SequenceInsert, Flatten]
+    class LSTM(op_lstm.LSTM):
+        def _run(self, *inputs: Array | None, **attributes: object) -> tuple[Array, ...]:
+            return _by_lengths(super()._run, inputs, attributes)
+
+    class GRU(op_gru.GRU):
+        def _run(self, *inputs: Array | None, **attributes: object) -> tuple[Array, ...]:
+            return _by_lengths(super()._run, inputs, attributes)
+
+    class RNN(op_rnn.RNN_14):
+        def _run(self, *inputs: Array | None, **attributes: object) -> tuple[Array, ...]:
+            return _by_lengths(super()._run, inputs, attributes)
+
+    return [Loop, SequenceInsert, Flatten, LSTM, GRU, RNN]
+
+
+def _by_lengths(
+    run: Callable[..., tuple[Array, ...]], inputs: Sequence[Array | None], attributes: Mapping[str, object]
+) -> tuple[Array, ...]:
+    """Return the outputs of a recurrent operator: each sequence by itself, of as many steps as it has.
+
+    Behind their ends outputs are 0, and so are the last states of sequences without steps, as in onnxruntime.
+    """
+    lengths = inputs[4] if len(inputs) > 4 else None
+    if lengths is None or not lengths.size:
+        return run(*inputs, **attributes)
+    time, batch = (1, 0) if attributes.get("layout") else (0, 1)  # of sequences, the latter also of states
+    x = inputs[0]
+    assert x is not None
+    columns: list[tuple[Array, ...]] = []
+    for row, length in enumerate(lengths):
+        steps = np.take(x, [row], axis=batch).take(range(length), axis=time)
+        steps = steps if length else np.zeros_like(x, shape=[1, 1, x.shape[2]])
+        states = [None if state is None else np.take(state, [row], axis=batch) for state in inputs[5:7]]
+        y, *last = run(steps, *inputs[1:4], None, *states, *inputs[7:], **attributes)
+        missing = [(0, 0)] * 4
+        missing[time] = (0, x.shape[time] - length)
+        y = np.pad(y.take(range(length), axis=time), missing)
+        columns.append((y, *[each if length else np.zeros_like(each) for each in last]))
+    axes = [0 if batch == 0 else 2, *[batch] * 2]  # of the sequences among outputs, and among states
+    return tuple(np.concatenate(parts, axis) for parts, axis in zip(zip(*columns, strict=True), axes, strict=False))
 
 
 def _stacked(rows: list[Array], info: ValueInfoProto) -> Array:

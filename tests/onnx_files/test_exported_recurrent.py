@@ -45,3 +45,148 @@ def test_other_outputs_than_the_first_state_are_those_of_a_loop(cell: Any, tmp_p
     model.export(tmp_path / "m.onnx", "onnx", verbose=False)
     assert used(tmp_path / "m.onnx") == {"Loop"}
     ab.onnx.check(model, tmp_path / "m.onnx", np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32"))
+
+
+# --- lengths of sequences -------------------------------------------------------------------------------------------
+
+FEATURES, UNITS = 3, 4
+
+
+def _stacked(x: Any, **options: Any) -> Any:
+    return layers.GRU(UNITS)(layers.LSTM(UNITS, return_sequences=True)(x, **options), **options)
+
+
+def _call(layer: Callable[[], Any]) -> Callable[..., Any]:
+    return lambda x, **options: layer()(x, **options)
+
+
+def _dynamic(x: Any, mask: Any = None, sequence_length: Any = None) -> Any:
+    outputs, final = ab.dynamic_rnn(layers.GRUCell(UNITS, bias_initializer="normal"), x, sequence_length)
+    return [outputs, *final]
+
+
+BOTH = {"return_sequences": True, "return_state": True, "bias_initializer": "normal"}
+CALLS: dict[str, tuple[Callable[..., Any], str]] = {
+    "lstm": (_call(lambda: layers.LSTM(UNITS)), "LSTM"),
+    "lstm, all": (_call(lambda: layers.LSTM(UNITS, **BOTH)), "LSTM"),
+    "lstm, backwards": (_call(lambda: layers.LSTM(UNITS, go_backwards=True, **BOTH)), "LSTM"),
+    "lstm, zeros": (_call(lambda: layers.LSTM(UNITS, zero_output_for_mask=True, **BOTH)), "LSTM"),
+    "gru": (_call(lambda: layers.GRU(UNITS)), "GRU"),
+    "gru, all": (_call(lambda: layers.GRU(UNITS, **BOTH)), "GRU"),
+    "gru, reset before": (_call(lambda: layers.GRU(UNITS, reset_after=False, go_backwards=True, **BOTH)), "GRU"),
+    "simple": (_call(lambda: layers.SimpleRNN(UNITS, **BOTH)), "RNN"),
+    "simple, backwards": (_call(lambda: layers.SimpleRNN(UNITS, "relu", go_backwards=True, **BOTH)), "RNN"),
+    "both ways": (_call(lambda: layers.Bidirectional(layers.LSTM(UNITS, return_sequences=True))), "LSTM"),
+    "both ways, last": (_call(lambda: layers.Bidirectional(layers.GRU(UNITS, return_state=True))), "GRU"),
+    "stacked": (_stacked, "GRU LSTM"),
+}
+MASKS: dict[str, Callable[[Any, Any], Any]] = {
+    "sequence_mask": lambda n, time: ops.sequence_mask(n, time),
+    "arange": lambda n, time: ops.arange(time)[None, :] < n[:, None],
+    "greater": lambda n, time: ops.reshape(n, (-1, 1)) >= 1 + ops.arange(time),
+    "cast": lambda n, time: ops.cast(ops.sequence_mask(n, time, dtype="float32"), "bool"),
+    "both": lambda n, time: ops.logical_and(ops.sequence_mask(n, time), ops.arange(time) < 4),
+    "not": lambda n, time: ops.logical_not(ops.less_equal(n[:, None], ops.arange(time))),
+}
+LENGTHS = [
+    ((3, 5, FEATURES), [5, 0, 2]),
+    ((1, 4, FEATURES), [1]),
+    ((2, 3, FEATURES), [0, 0]),
+    ((4, 2, FEATURES), [2] * 4),
+]
+EMPTY = [((0, 3, FEATURES), []), ((2, 0, FEATURES), [0, 0]), ((0, 0, FEATURES), [])]
+
+
+def _compare(
+    call: Callable[..., Any], mask: Callable[[Any, Any], Any] | None, op_types: str, path: Path, opset: int
+) -> None:
+    """Export, and compare the file in onnxruntime and the imported file with the graph, for batches of any lengths."""
+    ab.utils.set_random_seed(5)
+    x, n = ab.placeholder((None, None, FEATURES), "float32", name="x"), ab.placeholder((None,), "int64", name="n")
+    time = ops.shape(x)[1]
+    found = call(x, sequence_length=n) if mask is None else call(x, mask=mask(n, time))
+    outputs = list(found) if isinstance(found, (list, tuple)) else [found]
+    names = [f"y_{k}" for k in range(len(outputs))]
+    ab.onnx.export_graph(path, {"x": x, "n": n}, dict(zip(names, outputs, strict=True)), opset_version=opset)
+    assert used(path) == set(op_types.split())
+    assert all(node.input[4] for node in onnx.load(path).graph.node if node.op_type in op_types.split())
+    session, imported = ab.Session(), ab.onnx.load(path)
+    for shape, lengths in [*LENGTHS, *EMPTY]:
+        feeds = {
+            x: np.random.default_rng(sum(shape)).normal(size=shape).astype("float32"),
+            n: np.array(lengths, "int64"),
+        }
+        wanted = session.run(outputs, feeds)
+        named = {"x": feeds[x], "n": feeds[n]}
+        again = imported(named)
+        again = again if isinstance(again, tuple) else (again,)
+        for one, other, third in zip(run_file(path, named), again, wanted, strict=True):
+            assert_same(one, third)
+            assert_same(other, third)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_masks_of_lengths(name: str, tmp_path: Path) -> None:
+    """No steps of a row, of all rows, and no rows, too, for which onnxruntime gives zeros or ends the process."""
+    call, op_types = CALLS[name]
+    _compare(call, MASKS["sequence_mask"], op_types, tmp_path / "m.onnx", 21)
+
+
+@pytest.mark.parametrize("name", [*CALLS, "dynamic_rnn"])
+def test_given_lengths(name: str, tmp_path: Path) -> None:
+    call, op_types = CALLS.get(name, (_dynamic, "GRU"))
+    _compare(call, None, op_types, tmp_path / "m.onnx", 21)
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("mask", [None, "arange"])
+def test_lengths_by_opset(mask: str | None, opset: int, tmp_path: Path) -> None:
+    call, op_types = CALLS["both ways"]
+    _compare(call, None if mask is None else MASKS[mask], op_types, tmp_path / "m.onnx", opset)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_spellings_of_a_mask(mask: str, tmp_path: Path) -> None:
+    call, op_types = CALLS["lstm, all"]
+    _compare(call, MASKS[mask], op_types, tmp_path / "m.onnx", 21)
+
+
+OTHER_MASKS: dict[str, Callable[[Any, Any], Any]] = {
+    "begins late": lambda n, time: ops.arange(time) >= n[:, None],
+    "holes": lambda n, time: ops.logical_and(ops.sequence_mask(n, time), ops.not_equal(ops.arange(time), 1)),
+    "of signs": lambda n, time: ops.cast(n[:, None] - 2 - ops.arange(time), "bool"),
+    "by step": lambda n, time: ops.arange(time) * ops.arange(time) < n[:, None],
+    "backwards": lambda n, time: ops.flip(ops.sequence_mask(n, time), 1),
+}
+
+
+@pytest.mark.parametrize("mask", OTHER_MASKS)
+def test_masks_that_are_not_known_to_come_from_lengths_are_those_of_a_loop(mask: str, tmp_path: Path) -> None:
+    """Also one that does, but by an operation, a square, that keeps no order in general."""
+    x, n = ab.placeholder((None, None, FEATURES), "float32", name="x"), ab.placeholder((None,), "int64", name="n")
+    y = layers.LSTM(UNITS)(x, mask=OTHER_MASKS[mask](n, ops.shape(x)[1]))
+    path = tmp_path / "m.onnx"
+    ab.onnx.export_graph(path, {"x": x, "n": n}, {"y": y})
+    assert used(path) == {"Loop"}
+    feeds = {x: np.random.default_rng(3).normal(size=(3, 4, FEATURES)).astype("float32"), n: np.array([1, 0, 3])}
+    assert_same(run_file(path, {"x": feeds[x], "n": feeds[n]})[0], ab.Session().run(y, feeds))
+
+
+def test_lengths_and_a_mask_of_lengths(tmp_path: Path) -> None:
+    def both(x: Any, sequence_length: Any) -> Any:
+        return layers.GRU(UNITS, **BOTH)(
+            x, sequence_length=sequence_length, mask=ops.sequence_mask([3], ops.shape(x)[1])
+        )
+
+    _compare(both, None, "GRU", tmp_path / "m.onnx", 21)
+
+
+def test_lengths_of_known_sizes(tmp_path: Path) -> None:
+    """The loop ends with the longest row, whose length is known here."""
+    x = ab.placeholder((2, 4, FEATURES), "float32", name="x")
+    outputs = layers.LSTM(UNITS, **BOTH)(x, sequence_length=[2, 0])
+    path, names = tmp_path / "m.onnx", ["y", "h", "c"]
+    ab.onnx.export_graph(path, {"x": x}, dict(zip(names, outputs, strict=True)))
+    feed = np.random.default_rng(3).normal(size=(2, 4, FEATURES)).astype("float32")
+    for found, wanted in zip(run_file(path, {"x": feed}), ab.Session().run(list(outputs), {x: feed}), strict=True):
+        assert_same(found, wanted)

@@ -99,3 +99,49 @@ def test_rows_of_a_tensor_that_may_be_empty(shape: tuple[int, ...], tmp_path: Pa
     node = helper.make_node("Flatten", ["x"], ["y"], axis=-1)
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
     _compare(_model([node], [_tensor("x", (None, None, 3))], [_tensor("y", (None, 3))]), tmp_path, {"x": x})
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("op_type", "gates", "states"), [("LSTM", 4, 2), ("GRU", 3, 1), ("RNN", 1, 1)])
+def test_lengths_of_sequences(
+    op_type: str, gates: int, states: int, direction: str, layout: int, tmp_path: Path
+) -> None:
+    """In onnxruntime sequences are the second axis."""
+    random, ways = np.random.default_rng(1), 2 if direction == "bidirectional" else 1
+
+    def values(*shape: int) -> Any:
+        return random.normal(size=shape).astype("float32")
+
+    feeds = {"x": values(3, 4, 2), "lengths": np.array([3, 0, 1, 2], "int32"), "h": values(ways, 4, 5)}
+    feeds |= {"c": values(ways, 4, 5)} if states == 2 else {}
+    feeds |= {"w": values(ways, gates * 5, 2), "r": values(ways, gates * 5, 5), "b": values(ways, 2 * gates * 5)}
+    outputs = ["y", "h_n", "c_n"][: 1 + states]
+    own = ["x", "w", "r", "b", "lengths", "h", "c"][: 5 + states]
+    kinds = {"lengths": onnx.TensorProto.INT32}
+
+    def model_of(layout: int, feeds: dict[str, Any]) -> Any:
+        options = {"hidden_size": 5, "direction": direction, "linear_before_reset": 1 if op_type == "GRU" else None}
+        node = helper.make_node(op_type, own, outputs, layout=layout, **options)
+        inputs = [_tensor(name, array.shape, kinds.get(name, FLOAT)) for name, array in feeds.items()]
+        ranks = [4, *[3] * states]
+        return _model([node], inputs, [_tensor(name, [None] * rank) for name, rank in zip(outputs, ranks, strict=True)])
+
+    wanted = _compare(model_of(0, feeds), tmp_path, feeds)
+    if layout:
+        turned = {name: array.swapaxes(0, 1) if name in ("x", "h", "c") else array for name, array in feeds.items()}
+        y, *last = reference_evaluator(model_of(1, turned)).run(None, turned)
+        assert_same(y, wanted[0].transpose(2, 0, 1, 3))
+        for found, other in zip(last, wanted[1:], strict=True):
+            assert_same(found, other.swapaxes(0, 1))
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_check_of_lengths_without_onnxruntime(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, n = ab.Input((None, 3), name="x"), ab.Input((), dtype="int32", name="n")
+    layer = {"lstm": ab.layers.LSTM, "gru": ab.layers.GRU}[name](4, return_sequences=True)
+    model = ab.Model([x, n], layer(x, mask=ab.ops.sequence_mask(n, ab.ops.shape(x)[1])))
+    model.export(tmp_path / "m.onnx", "onnx", verbose=False)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    batch = np.random.default_rng(0).normal(size=(3, 4, 3)).astype("float32")
+    ab.onnx.check(model, tmp_path / "m.onnx", [batch, np.array([4, 0, 2], "int32")])

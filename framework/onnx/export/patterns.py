@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ....engine.graph.graph import Operation
 from ....engine.graph.tensor import Symbol
+from ....engine.ops.arrays.indexing import SliceItem
 from ....engine.ops.base import Constant
-from .registry import attribute
+from .registry import attribute, axes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,3 +84,148 @@ def match_any(symbol: Symbol, patterns: Mapping[str, object], found: Bindings) -
         if bound is not None:
             return name, bound
     return None
+
+
+# --- values that rise or fall along an axis -------------------------------------------------------------------------
+
+_SAFE = 2**24  # sums of a constant below it and of a count along an axis stay within all integers of 32 bits
+_OPPOSITE = {"up": "down", "down": "up", "same": "same"}
+_COMPARED = {"less": 1, "less_equal": 1, "greater": -1, "greater_equal": -1}
+
+
+def is_prefix(mask: Symbol, axis: int) -> bool:
+    """Test whether a mask is, for all values, True up to some place of an axis and False behind it.
+
+    Such a mask comes from lengths: ``arange(time) < lengths[:, None]`` or what computes the same.
+
+    Args:
+        mask: bools.
+        axis: counted from the last, below 0.
+    """
+    return mask.dtype.kind == "b" and _trend(mask, axis) in ("down", "same")
+
+
+def _trend(x: Symbol, axis: int) -> str | None:
+    """Return whether values never fall along an axis, "up", never rise, "down", or are the "same"; else None."""
+    if x.shape is None:
+        return None
+    if -axis > len(x.shape) or x.shape[axis] in (0, 1):
+        return "same"  # as where it is broadcast
+    operation = x.operation
+    if isinstance(operation.op, Constant):
+        return _trend_of(np.asarray(operation.op.value), axis)
+    rule = _TRENDS.get(operation.type)
+    return None if rule is None else rule(operation, axis)
+
+
+def _trend_of(array: Any, axis: int) -> str | None:
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and np.isnan(array).any()):
+        return None
+    array = np.moveaxis(array, axis, 0)
+    if (array[1:] == array[:-1]).all():
+        return "same"
+    if (array[1:] >= array[:-1]).all():
+        return "up"
+    return "down" if (array[1:] <= array[:-1]).all() else None
+
+
+def _of_range(operation: Operation, axis: int) -> str | None:
+    step = operation.inputs[2].operation.op
+    return "up" if isinstance(step, Constant) and step.value > 0 else None
+
+
+def _of_cast(operation: Operation, axis: int) -> str | None:
+    """Return the trend of a cast, where that keeps the order of all values."""
+    (x,) = operation.inputs
+    before, after = x.dtype, operation.outputs[0].dtype
+    if before.kind not in "biuf":
+        return None
+    if after.kind == "b":  # numbers are true on both sides of 0, unless they were bools
+        while x.operation.type == "cast":
+            (x,) = x.operation.inputs
+        return _trend(x, axis) if x.dtype.kind == "b" else None
+    is_kept = np.can_cast(before, after) or (before.kind in "iu" and after.kind == "f" and after.itemsize > 2)
+    return _trend(x, axis) if is_kept else None
+
+
+def _of_sum(operation: Operation, axis: int) -> str | None:
+    """Return the trend of a sum with a constant."""
+    for constant, x in (operation.inputs, operation.inputs[::-1]):
+        value = constant.operation.op
+        if isinstance(value, Constant) and np.ndim(value.value) == 0 and abs(value.value) < _SAFE:
+            return _trend(x, axis) if x.dtype.itemsize >= 4 else None
+    return None
+
+
+def _of_comparison(operation: Operation, axis: int) -> str | None:
+    """Return the trend of ``x < y``, which falls where x rises and y does not."""
+    x, y = (_trend(each, axis) for each in operation.inputs)
+    if _COMPARED[operation.type] < 0:
+        x, y = y, x
+    return None if x is None or y is None else _joined([_OPPOSITE[x], y])
+
+
+def _of_both(operation: Operation, axis: int) -> str | None:
+    if any(each.dtype.kind != "b" for each in operation.inputs):
+        return None
+    return _joined([_trend(each, axis) for each in operation.inputs])
+
+
+def _joined(trends: Sequence[str | None]) -> str | None:
+    """Return the trend of what rises and falls with each of some values."""
+    ways = {*trends} - {"same"}
+    return "same" if not ways else ways.pop() if len(ways) == 1 else None
+
+
+def _of_inverse(operation: Operation, axis: int) -> str | None:
+    found = _of_both(operation, axis)
+    return None if found is None else _OPPOSITE[found]
+
+
+def _of_flip(operation: Operation, axis: int) -> str | None:
+    x, axes = operation.inputs[0], axes_of(operation)
+    rank = len(x.shape or ())
+    turned = axes is None or axis in [each if each < 0 else each - rank for each in axes]
+    found = _trend(x, axis)
+    return found if found is None or not turned else _OPPOSITE[found]
+
+
+def _of_transpose(operation: Operation, axis: int) -> str | None:
+    x, axes = operation.inputs[0], axes_of(operation)
+    rank = len(x.shape or ())
+    places = list(range(rank))[::-1] if axes is None else [each % rank for each in axes]
+    return _trend(x, places[axis] - rank)
+
+
+def _of_new_axes(operation: Operation, axis: int) -> str | None:
+    """Return the trend of a value with axes of size 1 more, which come from `expand_dims`, or from Nones as items."""
+    x, rank = operation.inputs[0], len(operation.outputs[0].shape or ())
+    if operation.type == "expand_dims":
+        new = {each % rank for each in attribute(operation, "axes", tuple)}
+    else:
+        items = attribute(operation, "items", tuple)
+        if any(item is not None and item != SliceItem() for item in items):
+            return None
+        new = {place for place, item in enumerate(items) if item is None}
+    own = [place for place in range(rank) if place not in new]
+    return _trend(x, own.index(axis % rank) - len(own))
+
+
+def _of_same(operation: Operation, axis: int) -> str | None:
+    return _trend(operation.inputs[0], axis)
+
+
+_TRENDS: Mapping[str, Callable[[Operation, int], str | None]] = {
+    "range": _of_range,
+    "cast": _of_cast,
+    "add": _of_sum,
+    **dict.fromkeys(_COMPARED, _of_comparison),
+    "bitwise_and": _of_both,
+    "bitwise_or": _of_both,
+    "logical_not": _of_inverse,
+    "flip": _of_flip,
+    "transpose": _of_transpose,
+    "expand_dims": _of_new_axes,
+    "get_item": _of_new_axes,
+    "identity": _of_same,
+}

@@ -112,6 +112,8 @@ def _one_way(
 
     final = while_loop(lambda i, *_: ops.less(i, ops.cast(time, "int32")), body, (0, *first, rows))
     y = final[-1].stack()
+    if not isinstance(batch, int):  # no steps leave no trace of the number of sequences
+        y = ops.reshape(y, (time, batch, units))
     return (_turned(y, lengths) if backward else y), list(final[1:-1])
 
 
