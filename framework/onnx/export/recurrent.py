@@ -80,7 +80,7 @@ _MASKED = ("where", ("expand_dims", "?keep"), "?new", "?old")
 
 
 class _Steps(NamedTuple):
-    """What the iterations read."""
+    """The tensor that the iterations read, and in which order."""
 
     name: str  # the rows (time, batch, features), or a mask (time, batch)
     backward: bool  # from the last to the first
