@@ -287,3 +287,33 @@ def test_weights_of_layers_in_layers_have_the_same_names_in_a_loaded_model(tmp_p
     loaded.load_weights(tmp_path / "w.safetensors")
     for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+# --- the package safetensors ----------------------------------------------------------------------------------------
+
+
+def _every_dtype() -> dict[str, Any]:
+    made = {name: np.arange(12).reshape(3, 4).astype(name) for name in DTYPES}
+    return {**made, **{key: value for key, value in ARRAYS.items() if value.dtype != ml_dtypes.bfloat16}}
+
+
+def test_the_package_safetensors_reads_our_files(tmp_path: Path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="the format's own package is compared with")
+    ab.saving.write_safetensors(tmp_path / "a.safetensors", _every_dtype(), {"format": "np"})
+    found = numpy.load_file(tmp_path / "a.safetensors")
+    assert set(found) == set(_every_dtype())
+    for name, array in _every_dtype().items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+    with pytest.importorskip("safetensors").safe_open(tmp_path / "a.safetensors", framework="np") as opened:
+        assert opened.metadata() == {"format": "np"}
+
+
+def test_files_of_the_package_safetensors_are_read(tmp_path: Path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="the format's own package is compared with")
+    numpy.save_file(_every_dtype(), tmp_path / "a.safetensors", metadata={"by": "safetensors"})
+    found = ab.saving.read_safetensors(tmp_path / "a.safetensors")
+    assert set(found) == set(_every_dtype())
+    for name, array in _every_dtype().items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
