@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 _PARTS: tuple[str, ...] = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 
@@ -54,7 +54,7 @@ class Statistics:
         self._counts[part] += count
         self._nanoseconds[part] += nanoseconds
 
-    def to_json(self, name: str, version: str) -> dict[str, object]:
+    def to_json(self, name: str, version: str) -> dict[str, Any]:
         """Return the fields of Triton's ``ModelStatistics``; times are nanoseconds."""
         batches = [
             {"batch_size": rows, "compute_infer": {"count": count, "ns": nanoseconds}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -134,7 +135,7 @@ def roll(input: TensorLike, shift: int | Sequence[int] | Tensor, axis: int, name
     return ops.roll(input, shift, axis)
 
 
-def shape(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Sizes | Tensor:
+def shape(input: TensorLike, out_type: DTypeLike = "int32", name: str | None = None) -> Any:
     """Return the shape: of each axis an int where it is known, and a tensor where it is not. See `Sizes`."""
     sizes = ops.shape(input)
     if isinstance(sizes, Tensor):  # of an input of unknown rank

@@ -51,7 +51,7 @@ def _sorted(lines: Sequence[str]) -> list[str]:
     return [line for group in groups.values() for line in group]
 
 
-def merged_statistics(found: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, object]]:
+def merged_statistics(found: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return Triton's statistics of several processes as those of one."""
     merged: dict[tuple[str, str], dict[str, object]] = {}
     for entries in found:
