@@ -18,7 +18,7 @@ from .masks import as_mask, both, causal_mask
 
 if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike
-    from ..core.options import LayerOptions
+    from ..core.options import AttentionOptions, LayerOptions
 
 
 @config_from_signature()
@@ -158,7 +158,7 @@ class AdditiveAttention(Attention):
     (4,)
     """
 
-    def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Unpack[AttentionOptions]) -> None:
         super().__init__(use_scale=use_scale, dropout=dropout, **kwargs)
 
     def weight_specs(self, input_shape: Sequence[Sequence[int | None]]) -> Sequence[WeightSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -21,7 +21,7 @@ from ..core.weight import Weight, WeightSpec
 
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
-    from ..core.options import LayerOptions
+    from ..core.options import EmbeddingOptions, LayerOptions
     from ..quantizers.configs import QuantizationConfig
     from ..quantizers.quantizable import Array
 
@@ -242,7 +242,7 @@ class ReversibleEmbedding(Embedding):
         mask_zero: bool = False,
         reverse_dtype: str | None = None,
         logit_soft_cap: float | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EmbeddingOptions],
     ) -> None:
         super().__init__(
             input_dim,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, TypedDict
 
 from ...engine import ops
 from ...engine.graph import Tensor, Variable
@@ -14,6 +14,15 @@ from ..core.layer import Layer
 from ..core.shaping import check_data_format
 from ..core.weight import Weight
 from .spatial import axis_sizes, channels_axis, known_channels, one_of
+
+
+class Windows(TypedDict):
+    """The arguments that all ops of convolution take."""
+
+    strides: tuple[int, ...]
+    padding: str
+    data_format: str
+    dilation_rate: tuple[int, ...]
 
 
 class Convolution(Layer):
@@ -63,7 +72,7 @@ class Convolution(Layer):
         return known_channels(self, input_shape, self.rank, self.data_format)
 
     @property
-    def _windows(self) -> dict[str, Any]:
+    def _windows(self) -> Windows:
         """The arguments that all ops of convolution take."""
         return {
             "strides": self.strides,

@@ -35,7 +35,7 @@ def axis_sizes(layer: str, name: str, value: TensorLike, rank: int, least: int =
 
 def _integers(value: object) -> tuple[int, ...] | None:
     """Return the integers of a sequence, or an integer alone; None if there is anything else."""
-    items: list[Any] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    items: Sequence[Any] = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if any(isinstance(item, bool) for item in items):
         return None
     try:

@@ -102,7 +102,7 @@ class Lambda(Layer):
         self,
         function: Callable[..., object],
         output_shape: object = None,
-        mask: Callable[..., Any] | TensorLike | None = None,
+        mask: Callable[..., object] | TensorLike | None = None,
         arguments: Mapping[str, object] | None = None,
         **kwargs: Unpack[LayerOptions],
     ) -> None:
@@ -132,7 +132,7 @@ class Lambda(Layer):
 
     @classmethod
     def from_config(
-        cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None, safe_mode: bool | None = None
+        cls, config: dict[str, Any], custom_objects: Mapping[str, object] | None = None, safe_mode: bool | None = None
     ) -> Lambda:
         """Return the layer of a config.
 

@@ -263,7 +263,7 @@ def is_array(leaf: object) -> TypeGuard[ArrayLike]:
     return not isinstance(leaf, (Tensor, Variable)) and hasattr(leaf, "__array__") and hasattr(leaf, "dtype")
 
 
-def numbers_to_arrays(structure: object) -> Any:
+def numbers_to_arrays(structure: object) -> object:
     """Return `structure` with nested lists of numbers, ``[[1, 2], [3, 4]]``, as arrays; other lists stay lists."""
     if isinstance(structure, (list, tuple)) and structure and not hasattr(structure, "_fields"):
         leaves = flatten(structure)

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.autodiff.custom_gradient import CustomGradient
@@ -38,7 +38,7 @@ class Cut:
     """
 
     axes: tuple[int, ...]
-    devices: np.ndarray[Any, np.dtype[np.str_]]
+    devices: NDArray[np.str_]
 
     def parts(self, tensor: Tensor, axes: Sequence[int | None]) -> dict[Index, Tensor]:
         """Split a tensor along the axes given, one for each that the weight is cut along; None leaves it whole."""
@@ -97,7 +97,7 @@ class Cut:
         def along(rest: list[int], chosen: dict[int, int]) -> Tensor:
             if rest:
                 first, others = rest[0], rest[1:]
-                axis: Any = output_axes[first]
+                axis = output_axes[first]
                 return ops.concatenate(
                     [along(others, {**chosen, first: number}) for number in range(shape[first])], axis=axis
                 )

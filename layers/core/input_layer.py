@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...engine.common.dtypes import name_of
 from ...engine.graph import Tensor, as_dtype, as_shape
@@ -76,7 +76,7 @@ class InputLayer(Layer):
         tensor.annotations["name"] = self.name
         Node(self, ((), {}), tensor)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError(f"Input {self.name!r} is the start of a model and can't be called; call the model on data.")
 
     @property

@@ -87,7 +87,7 @@ class Layer(StatelessCalls):
     supports_jit: bool = True  # as in Keras, for code that asks; calls are compiled however it is set
     has_loops: bool = False  # whether calls on values run compiled: op by op, each step of a loop costs more
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: Mapping[str, str] | None) -> None:
         super().__init_subclass__(**kwargs)
         if "build" in cls.__dict__:
             setattr(cls, "build", _recorded_build(cls.__dict__["build"]))  # noqa: B010 - a method can't be assigned
@@ -170,14 +170,14 @@ class Layer(StatelessCalls):
             shorten(error)
             raise
 
-    def _call_on_tensors(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def _call_on_tensors(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         symbols = symbols_in((args, kwargs))
         if not symbols and not in_explicit_graph():
             return self._called(None, args, kwargs)
         with _graph_of(symbols) as graph, calls_around(graph):
             return self._called(graph, args, kwargs)
 
-    def _called(self, graph: Graph | None, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def _called(self, graph: Graph | None, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Call the layer: return the outputs, built into `graph`, or computed at once if there is none."""
         outermost = is_outermost()
         if outermost:
@@ -203,7 +203,7 @@ class Layer(StatelessCalls):
 
     def _run_call(
         self, graph: Graph | None, arguments: dict[str, object], converted: dict[str, object], training: bool | None
-    ) -> Any:
+    ) -> object:
         """Build, check, and run `call` inside the layer's scopes."""
         try:
             with (
@@ -225,7 +225,7 @@ class Layer(StatelessCalls):
             raise
         return outputs
 
-    def _call_itself(self, graph: Graph | None, converted: dict[str, object]) -> Any:
+    def _call_itself(self, graph: Graph | None, converted: dict[str, object]) -> object:
         call = partial(self.call, *_positional(converted), **_keywords(converted, self._call_signature))
         if self._remat is None or graph is None:
             return call()
@@ -245,7 +245,7 @@ class Layer(StatelessCalls):
         """The names of the arguments of `call`."""
         return list(self._call_signature.names)
 
-    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, Any], bool | None]:
+    def _bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[dict[str, object], bool | None]:
         """Return the arguments by parameter name, and the value of `training`: given, from around, or by default."""
         signature = self._call_signature
         takes_training = signature.takes("training")
@@ -322,7 +322,7 @@ class Layer(StatelessCalls):
                 f"{type(self).__name__}.__init__() did not call super().__init__(). Make that its first statement."
             )
 
-    def _call_compiled(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def _call_compiled(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run compiled: one function for each combination of settings, traced for each kind of values."""
         leaves = flatten((args, kwargs))
         data = len(flatten(args[0])) if args else 0  # numbers among the inputs are data, elsewhere settings
@@ -350,7 +350,7 @@ class Layer(StatelessCalls):
     def _compiled_call(self, arguments: Arguments, settings: Sequence[object], positions: list[int]) -> ArrayFunction:
         masked = [_mask_of(leaf, None) is not None for leaf in flatten(arguments)]
 
-        def run(*tensors: Tensor) -> Any:
+        def run(*tensors: Tensor) -> object:
             filled: list[object] = list(settings)
             masks = iter(tensors[len(positions) :])
             for position, tensor in zip(positions, tensors, strict=False):
@@ -399,7 +399,7 @@ class Layer(StatelessCalls):
             )
         return {name: shape for name, shape in shapes.items() if parameters.takes(name) or parameters.takes_anything}
 
-    def _trace(self, *shapes: object, **named_shapes: object) -> Any:
+    def _trace(self, *shapes: object, **named_shapes: object) -> object:
         """Return the outputs of a call on symbols of the given shapes, in a graph made for it."""
         with Graph().as_default(), self._losses_kept():
             args = [_symbols(shape, self.compute_dtype) for shape in shapes]
@@ -410,7 +410,7 @@ class Layer(StatelessCalls):
                 args, kwargs = [kwargs["input"]], {}
             return self._call_on_tensors(tuple(args), kwargs)
 
-    def trace_again(self) -> Any:
+    def trace_again(self) -> object:
         """Return the outputs of a call on symbols of the shapes that the layer was built for.
 
         Raises:
@@ -489,7 +489,7 @@ def _scope_of(layer: Layer) -> Generator[None]:
         yield
 
 
-def _symbols(shape: Any, dtype: str) -> Any:
+def _symbols(shape: Any, dtype: str) -> object:
     """Return placeholders of a shape, or of a structure of shapes."""
     if shape is None:
         return None
@@ -540,7 +540,7 @@ def _keywords(arguments: dict[str, object], signature: CallSignature) -> dict[st
     return dict(list(arguments.items())[skipped:])
 
 
-def _apart_from(outputs: object, inputs: list[Tensor]) -> Any:
+def _apart_from(outputs: object, inputs: list[Tensor]) -> object:
     """Return the outputs, none of which is one of the inputs: notes about an output must not change an input."""
     known = {id(tensor) for tensor in inputs}
 

@@ -13,6 +13,7 @@ from ...engine.objects import activations, policies
 from ...engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from .calling import enclosing_path, paths_below
 from .layer_state import LayerState
+from .node import Arguments
 
 C = TypeVar("C", bound="LayerConfig")
 
@@ -76,7 +77,7 @@ class LayerConfig(LayerState):
     """The describing half of `Layer`; see there."""
 
     _config_attributes: ClassVar[Mapping[str, str] | None] = None  # by argument, of a class made by the decorator
-    _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
+    _constructor_call: Arguments
     _parts_have_own_paths: ClassVar[bool] = False  # as the layers of a functional model
     _build_shapes: dict[str, object] | None
     activity_regularizer: Any
@@ -99,7 +100,7 @@ class LayerConfig(LayerState):
         Raises:
             NotImplementedError: one of these can't be written; the class has to override `get_config`.
         """
-        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
+        config: dict[str, object] = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
         attributes = self._config_attributes
         if attributes is None and type(self).get_config is LayerConfig.get_config:
             return {**config, **self._constructor_config()}
@@ -158,7 +159,7 @@ class LayerConfig(LayerState):
                 if variable.name in frozen.get(str(place), ()):
                     variable.trainable = False
 
-    def _dtype_config(self) -> Any:
+    def _dtype_config(self) -> object:
         policy = self._policy_with_inner()
         has_name = not isinstance(policy, policies.DTypePolicyMap) and policy.quantization_mode is None
         return policy.name if has_name else serialize_keras_object(policy)
@@ -178,7 +179,7 @@ class LayerConfig(LayerState):
         args, kwargs = self._constructor_call
         signature = inspect.signature(type(self).__init__)
         bound = signature.bind(self, *args, **kwargs)
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for name, value in list(bound.arguments.items())[1:]:
             kind = signature.parameters[name].kind
             if kind == inspect.Parameter.VAR_POSITIONAL:

@@ -387,7 +387,7 @@ class LayerState:
         """Return the variables that files hold of this layer itself, in their order."""
         return self._own_variables()
 
-    def _stored_values(self) -> list[np.ndarray[Any, Any]]:
+    def _stored_values(self) -> list[np.ndarray]:
         """Return the arrays that files hold of them; shards of one variable are one array."""
         return [variable.numpy() for variable in grouped(self._stored_variables())]
 

@@ -93,6 +93,20 @@ class UnnamedOptions(ShapeOptions, total=False):
     activity_regularizer: RegularizerLike
 
 
+class LookupOptions(UnnamedOptions, total=False):
+    """Further arguments of the layers that look up a vocabulary, as configs have them."""
+
+    vocabulary_size: int | None
+    has_input_vocabulary: bool | None
+
+
+class AttentionOptions(LayerOptions, total=False):
+    """Further arguments of `Attention`, for classes that are made of it."""
+
+    score_mode: str
+    seed: int | None
+
+
 class RecurrentOptions(CommonOptions, total=False):
     """Further arguments of the layers that are named after their cell."""
 

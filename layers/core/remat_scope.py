@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 from ...engine.autodiff.remat import run_again
 from ...engine.graph import Symbol, Tensor
@@ -63,7 +62,7 @@ class RematScope:
     ) -> None:
         _scopes.stack.remove(self)
 
-    def call(self, name: str, has_activation: bool, call: Callable[[], object], tensors: Sequence[Tensor]) -> Any:
+    def call(self, name: str, has_activation: bool, call: Callable[[], object], tensors: Sequence[Tensor]) -> object:
         """Return what the call of a layer gives, with inner values that are computed again where the scope says so."""
         if self.mode == "larger_than":
             return run_again(call, tensors, self._is_large)

@@ -18,11 +18,11 @@ from ...engine.session.function import as_values
 from ...engine.session.programs import make_program
 from ...engine.session.staged import Recording, TraceGraph, is_recording
 
-Program = Callable[..., tuple[Any, ...]]
+Program = Callable[..., Any]  # a function of arrays, in the structure of what was traced
 Specs = list[TensorSpec]
 Array = np.ndarray
 _Key = tuple[tuple[tuple[int, ...], DType], ...]  # shapes and dtypes of arrays
-Compile = Callable[[], Callable[..., Any]]  # gives a function of arrays
+Compile = Callable[[], Program]
 Trace = Callable[[Specs], Compile]  # traces for given specs, and returns what compiles the trace
 
 # So many shapes get programs of their own, which run quicker because every size is known: usually the batch and the
@@ -41,10 +41,10 @@ class ShapePrograms:
     def __init__(self, trace: Trace, name: str = "the call of a layer") -> None:
         self._trace, self._name = trace, name
         self._seen: list[Specs] = []
-        self._relaxed: Callable[..., Any] | None = None
+        self._relaxed: Program | None = None
         self._relaxed_specs: Specs = []
 
-    def find(self, specs: Specs) -> Callable[..., Any]:
+    def find(self, specs: Specs) -> Program:
         """Return the program for arrays of these specs, made if there is none that serves them.
 
         Raises:
@@ -66,7 +66,7 @@ class ShapePrograms:
             changes = changes_of(names, self._seen[-1], specs)
             log("trace", INFO, "%s is traced again (trace %d): %s", self._name, len(self._seen) + 1, changes)
 
-    def _relax(self, specs: Specs, exact: Compile) -> Callable[..., object]:
+    def _relax(self, specs: Specs, exact: Compile) -> Program:
         joined = specs
         for other in self._seen:
             joined = [_join(spec, like) for spec, like in zip(joined, other, strict=True)]
@@ -107,8 +107,8 @@ class ArrayFunction:
         self._function = function
         self._devices = devices_version()
         self._families: dict[Hashable, ShapePrograms] = {}
-        self._found: dict[_Key, Callable[..., Any]] = {}
-        self._recorded: dict[_Key, tuple[Any, Recording]] = {}
+        self._found: dict[_Key, Program] = {}
+        self._recorded: dict[_Key, tuple[object, Recording]] = {}
 
     def __call__(self, *given: TensorLike) -> Any:
         """Return the function's result, of values; None where tapes record and its gradient can't be computed later.
@@ -164,10 +164,10 @@ class ArrayFunction:
         graph, feeds, result, fetches, effects = self._traced(specs)
         targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
 
-        def compiled() -> Callable[..., Any]:
+        def compiled() -> Program:
             program = make_program(graph, targets, feeds)
 
-            def run(*arrays: Array) -> Any:
+            def run(*arrays: Array) -> object:
                 values = iter(program(*arrays))
                 found = [None if fetch is None else as_values(next(values)) for fetch in fetches]
                 return pack_as(result, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from .layer import Layer
 from .layer_config import config_from_signature
 
 if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
     from .options import LayerOptions
 
 
-def _product(sizes: Sequence[Any]) -> Any:
+def _product(sizes: Sequence[DimLike]) -> DimLike:
     """Return the product of sizes: an int where all are known, otherwise an int32 tensor."""
     result = 1
     for size in sizes:

@@ -26,7 +26,7 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
     """The half of `Layer` that calls it without changing it; see there."""
 
     _functions: dict[Hashable, ArrayFunction]
-    _call_on_tensors: Callable[[tuple[object, ...], dict[str, object]], Any]
+    _call_on_tensors: Callable[[tuple[object, ...], dict[str, object]], object]
 
     def stateless_call(
         self,
@@ -65,7 +65,7 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
 
     def _call_with(
         self, values: list[TensorLike], args: tuple[object, ...], kwargs: dict[str, object], return_losses: bool
-    ) -> Any:
+    ) -> tuple[object, ...]:
         variables = [*self.trainable_variables, *self.non_trainable_variables]
         symbols = symbols_in((values, args, kwargs))
         with _graph_of(symbols), StatelessScope(zip(variables, values, strict=True)) as scope:

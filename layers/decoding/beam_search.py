@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -202,7 +202,7 @@ class _Search:
         if self.early_stop:
             can_win = self._scores(live[:, 0], self.best_divisors, length) > best.scores[:, -1]
 
-        def left() -> Any:
+        def left() -> tuple[Tensor, ...]:
             """Remove the rows that are done, and put their results where they belong."""
             (gone,), (kept,) = ops.nonzero(ops.logical_not(can_win)), ops.nonzero(can_win)
             results = _put(found, _Best(*[ops.take(x, gone, axis=0) for x in best]), ops.take(beams.rows, gone, axis=0))
@@ -304,7 +304,7 @@ class _Search:
 
     def _moved(
         self, states: Nest[Tensor | None], new_states: Nest[Tensor | None], untouched: list[Tensor], sources: Tensor
-    ) -> Any:
+    ) -> Nest[Tensor | None]:
         """Return the states of the beams `sources`; what is untouched is there already."""
         remaining = iter(untouched)
 

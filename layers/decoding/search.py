@@ -190,7 +190,7 @@ def _decode(
         found: _Found,
         written: tuple[TensorArray, TensorArray],
         totals: Sequence[Tensor],
-    ) -> Any:
+    ) -> tuple[object, ...]:
         logits, states, totals = checked.of_some_rows(live.tokens, states, totals, live.rows)
         tokens = ops.cast(choose(logits, live.rows), "int32")
         gained = ops.take_along_axis(logits, ops.expand_dims(tokens, 1), axis=1)[:, 0] - ops.logsumexp(logits, axis=1)
@@ -300,7 +300,7 @@ def scheduled_sampling(
 
     def body(
         position: Tensor, own: Tensor, outputs: TensorArray, states: Nest[Tensor | None], totals: Sequence[Tensor]
-    ) -> Any:
+    ) -> tuple[object, ...]:
         takes_own = ops.logical_and(random.uniform((batch,), seed=generator) < probability, position > 0)
         logits, states, totals = checked(ops.where(takes_own, own, given.read(position)), states, totals)
         apart = ops.stop_gradient(logits)

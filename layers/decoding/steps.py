@@ -139,7 +139,7 @@ class CheckedStep:
                 )
         return logits, new_states, totals
 
-    def _called(self, tokens: Tensor, states: Nest[Tensor | None]) -> tuple[Tensor, Any]:
+    def _called(self, tokens: Tensor, states: Nest[Tensor | None]) -> tuple[Tensor, Nest[Tensor]]:
         with rows_live(None, other_rows=True):  # of a step around the search, if there is one
             result = self._step(tokens, states)
         if not isinstance(result, tuple) or len(result) != 2:

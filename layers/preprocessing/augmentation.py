@@ -328,7 +328,7 @@ class RandomErasing(RandomImageLayer):
         chosen = self._chosen(images, *self.factor)
         return {"erased": ops.logical_and(self._inside(down, across, height, width), chosen)}
 
-    def _span(self, images: Tensor, size: int, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, share.dtype)
         start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole

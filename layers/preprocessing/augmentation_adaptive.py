@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         top, bottom, down = _neighbours(rows, high)
         left, right, across = _neighbours(columns, wide)
 
-        def looked_up(row: Tensor, column: Tensor) -> Tensor:
+        def looked_up(row: np.ndarray, column: np.ndarray) -> Tensor:
             tile = (planes * rows + ops.reshape(row, (-1, 1))) * columns + column
             return ops.take(ops.reshape(tables, (-1,)), tile * _LEVELS + levels)
 
@@ -118,7 +118,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         return ops.clip((below - least) * 255.0 / ops.where(ops.equal(rest, 0.0), 1.0, rest), 0.0, 255.0)
 
 
-def _neighbours(tiles: int, size: int) -> tuple[Any, Any, Any]:
+def _neighbours(tiles: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return, for each position on an axis, the tiles before and behind it by their middles, and the latter's share."""
     places = (np.arange(tiles * size, dtype="float32") - size / 2.0) / size
     before = np.floor(places)

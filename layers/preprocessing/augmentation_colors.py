@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar, Unpack
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..core.options import ImageOptions
 
 
+_Made = TypeVar("_Made", bound=RandomImageLayer)
 _EPSILON = 1e-7
 _BITS = 8
 
@@ -311,7 +312,7 @@ class RandomColorJitter(RandomImageLayer):
         self.saturation_factor = saturation_factor
         self.hue_factor = hue_factor
 
-        def made(kind: Any, name: str, factor: object, bounds: tuple[float, float]) -> Any:
+        def made(kind: Callable[..., _Made], name: str, factor: object, bounds: tuple[float, float]) -> _Made | None:
             options = {"value_range": self.value_range, "seed": seed, "data_format": data_format, "dtype": self.dtype}
             return None if factor is None else kind(factor_pair(self, factor, name, bounds), **options)
 

@@ -13,6 +13,7 @@ from .box_formats import Size
 from .images import RandomImageLayer, Transformation, factor_pair
 
 if TYPE_CHECKING:
+    from ...engine.ops.arrays.shaping import DimLike
     from ..core.options import ImageOptions
 
 
@@ -136,7 +137,7 @@ class CutMix(_Mixing):
             "partners": self._partners(images),
         }
 
-    def _span(self, images: Tensor, size: int, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _span(self, images: Tensor, size: DimLike, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, "float32")
         start = self._uniform(images, 0.0, 1.0, ones=0) * (whole - share * whole)
         return start, start + share * whole
@@ -146,7 +147,7 @@ class CutMix(_Mixing):
         return ops.where(transformation["inside"], others, images)
 
 
-def _between(size: int, first: Tensor, last: Tensor) -> Tensor:
+def _between(size: DimLike, first: Tensor, last: Tensor) -> Tensor:
     """Return a mask of the places in the spans, ``(batch, size)``."""
     places = ops.cast(ops.arange(size), "float32")
     return ops.logical_and(places >= first[:, None], places < last[:, None])

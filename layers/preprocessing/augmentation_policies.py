@@ -48,7 +48,7 @@ class _Policy(RandomImageLayer):
         interpolation: str,
         seed: int | None,
         data_format: str | None,
-        **kwargs: Any,
+        **kwargs: Unpack[ImageOptions],
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
         self.value_range = value_pair(self, value_range)
@@ -291,7 +291,7 @@ class Pipeline(Layer):
     def call(self, inputs: TensorLike, training: bool | None = True, mask: TensorLike | None = None) -> Any:
         for place, layer in enumerate(self._pipeline_layers):
             takes = signature_of(type(layer).call).takes
-            given: dict[str, Any] = {"training": training} if takes("training") else {}
+            given: dict[str, object] = {"training": training} if takes("training") else {}
             if place == 0 and mask is not None and takes("mask"):
                 given["mask"] = mask
             inputs = layer(inputs, **given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Unlearnt(Later):
     def shape(self) -> tuple[int, ...]:
         return (0,)
 
-    def compute(self) -> Any:
+    def compute(self) -> NoReturn:
         raise self._error(self._message)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...engine import ops
 from ...engine.graph import Tensor
+from ...engine.ops.arrays.shaping import DimLike
 
 _FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh", "center_yxhw")
 
-Size = tuple[Any, Any]
+Size = tuple[DimLike, DimLike]
 """Height and width in pixels, ints or scalar tensors."""
 
 

@@ -7,7 +7,7 @@ each image of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, overload
 
 import numpy as np
@@ -152,7 +152,7 @@ class ImageLayer(Layer):
             return self.transform_labels(labels, transformation)
         return ops.squeeze(self.transform_labels(ops.expand_dims(labels, 0), transformation), 0)
 
-    def _check_keys(self, data: dict[str, Any]) -> None:
+    def _check_keys(self, data: Mapping[str, object]) -> None:
         takes_boxes = self.moves_boxes or not self.moves_pixels
         others = ["labels", "segmentation_masks", *(["bounding_boxes"] if takes_boxes else [])]
         if "bounding_boxes" in data and not takes_boxes:
@@ -204,7 +204,7 @@ class ImageLayer(Layer):
     def _cast(self, images: Tensor) -> Tensor:
         return ops.cast(images, self.compute_dtype)
 
-    def _size(self, images: Tensor) -> tuple[Any, Any]:
+    def _size(self, images: Tensor) -> Size:
         """Return height and width: ints where they are known, else scalar tensors."""
         shape = ops.shape(images)
         return shape[self.height_axis], shape[self.width_axis]

@@ -13,7 +13,7 @@ import os
 from collections.abc import MutableMapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Unpack
 
 import numpy as np
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ...engine.common.dtypes import DType
+    from ..core.options import LookupOptions, UnnamedOptions
 
 
 _FILE = "vocabulary.txt"
@@ -110,7 +111,7 @@ class IndexLookup(PreprocessingLayer):
         salt: int | Sequence[int] | None = None,
         vocabulary_size: int | None = None,
         has_input_vocabulary: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[UnnamedOptions],
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.output_mode = check_mode(self, output_mode, ("int", *ENCODED_MODES, "tf_idf"), sparse)
@@ -462,7 +463,7 @@ def _listed(layer: str, name: str, values: object) -> list[Any] | None:
     """Return a vocabulary or weights as a list of Python values."""
     if values is None:
         return None
-    items: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else listed(layer, name, values, "a list")
+    items = values.tolist() if isinstance(values, np.ndarray) else listed(layer, name, values, "a list")
     return [
         item.decode() if isinstance(item, bytes) else item.item() if isinstance(item, np.generic) else item
         for item in items
@@ -575,7 +576,7 @@ class IntegerLookup(IndexLookup):
         oov_method: str = "floormod",
         salt: int | Sequence[int] | None = None,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LookupOptions],
     ) -> None:
         if vocabulary_dtype != "int64":
             raise ValueError(f"IntegerLookup: vocabulary_dtype must be 'int64', got {vocabulary_dtype!r}.")

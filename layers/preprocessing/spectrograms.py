@@ -295,5 +295,5 @@ class MelSpectrogram(Layer):
         return np.pad(np.maximum(0.0, np.minimum(rising, falling)), [[1, 0], [0, 0]]).astype(dtype)
 
 
-def _mel_of(hertz: float | np.ndarray) -> Any:
+def _mel_of(hertz: float | np.ndarray) -> np.ndarray:
     return 1127.0 * np.log1p(hertz / 700.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .base import PreprocessingLayer, batches_of, encoded_shape, strings_of
 from .lookup import StringLookup
 
 if TYPE_CHECKING:
+    from ..core.options import UnnamedOptions
     from .lookup import VocabularyLike
 
 
@@ -84,7 +85,7 @@ class TextVectorization(PreprocessingLayer):
         name: str | None = None,
         vocabulary_size: int | None = None,
         has_input_vocabulary: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[UnnamedOptions],
     ) -> None:
         super().__init__(name=name, **kwargs)
         self._standardize = self._known("standardize", standardize, _STANDARDS)

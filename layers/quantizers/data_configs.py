@@ -10,6 +10,8 @@ from .configs import QuantizationConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..core.layer import Layer
+
 _SETTINGS = tuple[str, ...]
 _OF_THE_SEARCH = ("calibration_batch_size", "apply_clip")  # what is found is in the weights
 
@@ -27,7 +29,7 @@ class _DataConfig(QuantizationConfig):
         sequence_length: int,
         weight_bits: int,
         group_size: int,
-        quantization_layer_structure: Mapping[str, Sequence[Any]] | None,
+        quantization_layer_structure: Mapping[str, Sequence[Layer]] | None,
     ) -> None:
         super().__init__()
         for name, value in (("num_samples", num_samples), ("sequence_length", sequence_length)):
@@ -121,7 +123,7 @@ class GPTQConfig(_DataConfig):
         group_size: int = 128,
         symmetric: bool = False,
         activation_order: bool = False,
-        quantization_layer_structure: Mapping[str, Sequence[Any]] | None = None,
+        quantization_layer_structure: Mapping[str, Sequence[Layer]] | None = None,
     ) -> None:
         if weight_bits not in (2, 3, 4, 8):
             raise ValueError(f"Unsupported weight_bits {weight_bits}. Supported values are 2, 3, 4, and 8.")
@@ -182,7 +184,7 @@ class AWQConfig(_DataConfig):
         group_size: int = 128,
         num_grid_points: int = 20,
         apply_clip: bool = False,
-        quantization_layer_structure: Mapping[str, Any] | None = None,
+        quantization_layer_structure: Mapping[str, Sequence[Layer]] | None = None,
     ) -> None:
         if weight_bits != 4:
             raise ValueError(f"AWQ only supports 4-bit quantization. Received weight_bits={weight_bits}.")

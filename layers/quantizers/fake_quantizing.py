@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
@@ -58,7 +58,7 @@ def fake_quant_with_min_max_vars(
         cut = ops.clip(ops.cast(x, scale.dtype), nudged_low, nudged_high)
         result = ops.floor((cut - nudged_low) * inverse - shift + 0.5) * scale
 
-        def gradient(dy: Tensor) -> Any:
+        def gradient(dy: Tensor) -> tuple[Tensor, ...]:
             others = None if at is None else [i for i in range(rank) if i != at]
             ends = [ops.less_equal(x, nudged_low), ops.greater_equal(x, nudged_high)]
             inside = ops.logical_and(ops.greater_equal(x, nudged_low), ops.less_equal(x, nudged_high))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class QuantizableKernel(QuantizableLayer):
     quantization_modes = ("int8", "int4", "gptq", "awq")
     untracked = QuantizableLayer.untracked | {"kernel"}  # what it comes to is no part of the layer
     kernel_shape: tuple[int, ...]
+    bias: Weight | None
     _kernel: Any = None
 
     # --- what classes define --------------------------------------------------------------------------------
@@ -136,7 +138,10 @@ class QuantizableKernel(QuantizableLayer):
     def _build_by_data(self, mode: str) -> None:
         """Make the weights of GPTQ and AWQ: a scale and a zero point for each group of terms of an output."""
         terms, outputs = self._matrix_sizes()
-        policy: Any = self._own_policy
+        from ...engine.objects.quantized_policies import GPTQDTypePolicy
+
+        policy = self._own_policy
+        assert isinstance(policy, GPTQDTypePolicy)  # or of AWQ, which is one
         group, bits = policy.group_size, policy.weight_bits
         rows = (outputs + 1) // 2 if bits == 4 else outputs
         groups = 1 if group == -1 else -(-terms // group)
@@ -251,14 +256,13 @@ class QuantizableKernel(QuantizableLayer):
 
     def _biased(self, inputs: Tensor) -> Tensor:
         """Return the product of the inputs and the kernel, what adapters add to it, and the bias."""
-        layer: Any = self
         cut = None if self.quantization_mode is not None else cut_of(self._kernel)
         if cut is not None:
             axes = self._kernel_axes(len(known_shape(inputs.shape)))
-            outputs = product_in_parts(cut, inputs, self._kernel, layer.bias, self._product, axes)
+            outputs = product_in_parts(cut, inputs, self._kernel, self.bias, self._product, axes)
             return self._with_adapters(inputs, outputs)
         outputs = self._weighted(inputs)
-        return outputs if layer.bias is None else outputs + layer.bias
+        return outputs if self.bias is None else outputs + self.bias
 
     def _weighted(self, inputs: Tensor) -> Tensor:
         """Return the product of the inputs and the kernel, and what adapters add to it."""
@@ -279,7 +283,7 @@ class QuantizableKernel(QuantizableLayer):
         return ops.cast(outputs + adapted * self._lora_scale, self.compute_dtype)
 
 
-def ops_now() -> Any:
+def ops_now() -> AbstractContextManager[None]:
     """Compute at once, whatever graph is being built."""
     from ...engine.graph import eagerly
 

@@ -6,8 +6,8 @@ shapes for which the outer layer was built come with it, whoever makes the inner
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...engine.objects import policies
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
@@ -33,7 +33,7 @@ def policy_map(layer: LayerState, own: policies.DTypePolicy) -> policies.DTypePo
     return policies.DTypePolicyMap(own.name, {inner.path: inner._own_policy for inner in found})
 
 
-def describe(layer: LayerState) -> dict[str, dict[str, Any]] | None:
+def describe(layer: LayerState) -> dict[str, dict[str, object]] | None:
     """Return what `follow` needs, by the place of each quantised layer among those inside; None if there is none."""
     inner = layer._flatten_layers(include_self=False)
     return {
@@ -72,7 +72,7 @@ def follow(layer: LayerState, described: Mapping[str, Mapping[str, Any]]) -> Non
         inner.inputs_scale = entry.get("inputs_scale")
 
 
-def describe_rounded(layer: LayerState) -> dict[str, dict[str, Any]] | None:
+def describe_rounded(layer: LayerState) -> dict[str, dict[str, _Rounding]] | None:
     """Return what `hold_as_described` needs, by the place of each layer with rounded weights; None if there is none."""
     return {
         str(place): {
@@ -84,7 +84,7 @@ def describe_rounded(layer: LayerState) -> dict[str, dict[str, Any]] | None:
     } or None
 
 
-def hold_as_described(layer: LayerState, described: Mapping[str, Mapping[str, Any]]) -> None:
+def hold_as_described(layer: LayerState, described: Mapping[str, Mapping[str, _Rounding]]) -> None:
     """Put rounded weights in the place of those of a layer that was just built, and of layers inside of it.
 
     Raises:
@@ -102,6 +102,11 @@ def hold_as_described(layer: LayerState, described: Mapping[str, Mapping[str, An
                     f"file, where there is {'no layer' if inner is None else 'no such weight'}."
                 )
             hold_rounded(inner, name, entry["kept"], entry["rounds_rows"])
+
+
+class _Rounding(TypedDict):
+    kept: Sequence[int]
+    rounds_rows: bool
 
 
 def become_like_file(layer: Any, stored: Mapping[str, Any]) -> None:

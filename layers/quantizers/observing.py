@@ -26,17 +26,16 @@ _MOST_KEPT = 1 << 18  # values of a layer, evenly taken from all that were seen
 _CANDIDATES = 100  # limits that are tried by "mse"
 
 
-Data: TypeAlias = "ArrayLike | Mapping[str, ArrayLike] | Iterable[Any]"
+Data: TypeAlias = "ArrayLike | Mapping[str, ArrayLike] | Iterable[object]"
 """Arrays of inputs, or an iterable of batches."""
 
 
 @contextmanager
-def observed(layer: Layer, note: Callable[[Any, Any], None]) -> Generator[None]:
+def observed(layer: Layer, note: Callable[[Any, object], None]) -> Generator[None]:
     """Call `note` with the inputs and outputs of each call of a layer on values, inside of the block."""
-    target: Any = layer
-    original = target.call
+    original = layer.call
 
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         outputs = original(*args, **kwargs)
         first = args[0] if args else next(iter(kwargs.values()))
         if any(isinstance(leaf, Value) for leaf in flatten(first)):
@@ -215,5 +214,5 @@ def _outputs(root: Layer, layers: Sequence[Layer], batch: object) -> list[list[A
 
 
 def _keep(kept: list[Array], outputs: object) -> None:
-    leaves: Iterable[Any] = flatten(outputs)
+    leaves: Iterable[object] = flatten(outputs)
     kept.extend(np.asarray(leaf, "float64") for leaf in leaves if isinstance(leaf, Value) and leaf.dtype.kind in "fV")

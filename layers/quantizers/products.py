@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ...engine import ops
@@ -60,13 +61,13 @@ def _product_by(quantizer: Any, x: Tensor, kernel: TensorLike, scale: TensorLike
     """Return the product by any quantizer. Rounding passes cotangents on, as for the one that is known."""
 
     @custom_gradient
-    def product(x: Tensor, kernel: Tensor, scale: Tensor) -> Any:
+    def product(x: Tensor, kernel: Tensor, scale: Tensor) -> tuple[Tensor, Callable[..., object]]:
         matrix = ops.transpose(kernel) if transpose else kernel
         rounded, inputs_scale = quantizer(x, axis=-1)
         sums = ops.matmul(rounded, matrix)
         result = ops.cast(ops.cast(sums, scale.dtype) / (ops.cast(inputs_scale, scale.dtype) * scale), x.dtype)
 
-        def gradient(dy: Tensor) -> Any:
+        def gradient(dy: Tensor) -> tuple[Tensor, None, None]:
             weights = ops.cast(matrix, scale.dtype) / scale
             return ops.cast(ops.matmul(ops.cast(dy, scale.dtype), ops.transpose(weights)), x.dtype), None, None
 

@@ -25,10 +25,11 @@ from .step_rows import rows_live
 from .step_sums import collect_step_sums, sum_over_steps
 
 if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
     from ...engine.ops.arrays.shaping import DimLike
     from ..core.options import LayerOptions
     from ..core.tracking import TrackedMetric
-    from .cell import CellLike
+    from .cell import Cell, CellLike, StateSizes
 
 
 @config_from_signature()
@@ -96,17 +97,17 @@ class AdaptiveComputationTime(Layer):
         self._has_masks = False
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> StateSizes:
         """The state size of the cell."""
         return self.cell.state_size
 
     @property
-    def cells(self) -> list[Any] | None:
+    def cells(self) -> list[Cell] | None:
         """The cells of a stack, each of which has a list of states; None for one cell."""
         return self.cell.cells if isinstance(self.cell, StackedRNNCells) else None
 
     @property
-    def output_size(self) -> Any:
+    def output_size(self) -> int:
         """The length of the cell's output."""
         return output_size_of(self.cell)
 
@@ -133,7 +134,7 @@ class AdaptiveComputationTime(Layer):
         sum_over_steps([cost, count, ops.ones_like(count)], self._finish, by_row=True)
         return output, pack_as(states, flatten(new_states))
 
-    def _check_states(self, states: list[Any]) -> None:
+    def _check_states(self, states: list[Tensor]) -> None:
         for position, state in enumerate(states):
             dtype = ops.convert_to_tensor(state).dtype
             if not is_floating(dtype):
@@ -181,7 +182,7 @@ class _Pondering:
         self.first_inputs = ops.concatenate([inputs, ops.ones_like(self.nobody)], axis=-1)
         self.later_inputs = ops.concatenate([inputs, self.nobody], axis=-1)  # the same for all calls in the loop
 
-    def run(self) -> tuple[Tensor, Any, Tensor, Tensor]:
+    def run(self) -> tuple[Tensor, Nest[Tensor], Tensor, Tensor]:
         """Return the mean output and states, and for each row the ponder cost and the number of calls, ``(batch,)``."""
         with collect_step_sums() as sums:
             first = self._advance(1, self.states, self.nobody, None)
@@ -195,7 +196,7 @@ class _Pondering:
     def _unfinished(self, call: DimLike, states: Sequence[Tensor], halted: Tensor, *_: object) -> Tensor:
         return ops.logical_and(call <= self.layer.max_steps, ops.any(halted < 1 - self.layer.epsilon))
 
-    def _body(self, call: DimLike, states: Sequence[Tensor], halted: Tensor, *carried: Any) -> tuple[Any, ...]:
+    def _body(self, call: DimLike, states: Sequence[Tensor], halted: Tensor, *carried: Any) -> tuple[object, ...]:
         *so_far, totals = carried
         runs = halted < 1 - self.layer.epsilon
         with collect_step_sums() as sums, rows_live(runs):
@@ -205,7 +206,7 @@ class _Pondering:
 
     def _advance(
         self, call: DimLike, states: Sequence[Tensor], halted: Tensor, so_far: Sequence[Any] | None
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """Make one call; return the states after it, what is halted, and the means, remainders and counts so far."""
         inputs = self.first_inputs if so_far is None else self.later_inputs
         output, new = call_cell(self.layer.cell, inputs, states, self.training)

@@ -239,7 +239,7 @@ class RecurrentCell(Layer):
     def bias_shape(self) -> tuple[int, ...]:
         return (self.gates * self.units,)
 
-    def _first_bias(self) -> Callable[..., Any]:
+    def _first_bias(self) -> Callable[..., object]:
         """Return the initializer of the bias."""
         return self.bias_initializer
 

@@ -80,7 +80,9 @@ class CellWrapper(Layer):
         output, new, _ = self._advance(inputs, states, training)
         return output, new
 
-    def _advance(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None) -> tuple[Tensor, Any, Any]:
+    def _advance(
+        self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None
+    ) -> tuple[Tensor, Nest[Tensor], Nest[Tensor]]:
         """Return one step of the cell: the output, and new and old states in one structure."""
         old = pack_as(state_form(self.cell), flatten(states))
         output, new = call_cell(self.cell, inputs, old, training)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -132,7 +132,7 @@ class ConvLSTMCell(RecurrentCell):
         ]
         return (*counts, self.filters) if last else (self.filters, *counts)
 
-    def _first_bias(self) -> Callable[..., Any]:
+    def _first_bias(self) -> Callable[..., object]:
         first = super()._first_bias()
         return forget_gate_of_ones(first, self.units) if self.unit_forget_bias else first
 
@@ -162,7 +162,7 @@ class ConvLSTMCell(RecurrentCell):
     ) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = states
         masks = self.current_masks(inputs, training)
-        windows = {"strides": self.strides, "padding": self.padding, "dilation_rate": self.dilation_rate}
+        windows: _Windows = {"strides": self.strides, "padding": self.padding, "dilation_rate": self.dilation_rate}
         gates = self._convolved(inputs, self.kernel, masks[0], windows)
         gates = gates + self._convolved(hidden, self.recurrent_kernel, masks[1], {"padding": "same"})
         if self.bias is not None:
@@ -173,7 +173,7 @@ class ConvLSTMCell(RecurrentCell):
         hidden = self.recurrent_activation(o) * self.activation(memory)
         return hidden, [hidden, memory]
 
-    def _convolved(self, x: Tensor, kernel: TensorLike, masks: Masks, windows: dict[str, Any]) -> Tensor:
+    def _convolved(self, x: Tensor, kernel: TensorLike, masks: Masks, windows: _Windows) -> Tensor:
         """Return the convolutions for all gates, behind each other along the channels."""
         if masks is None:
             return ops.conv(x, kernel, data_format=self.data_format, **windows)
@@ -182,6 +182,12 @@ class ConvLSTMCell(RecurrentCell):
             for mask, part in zip(masks, ops.split(kernel, 4, axis=-1), strict=True)
         ]
         return ops.concatenate(parts, axis=channels_axis(self.data_format))
+
+
+class _Windows(TypedDict, total=False):
+    strides: tuple[int, ...]
+    padding: str
+    dilation_rate: tuple[int, ...]
 
 
 class _ConvLSTM(NamedAfterCell):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -82,7 +82,7 @@ class LSTMCell(RecurrentCell):
         self.recurrent_activation = activations.get(recurrent_activation, "recurrent_activation")
         self.unit_forget_bias = unit_forget_bias
 
-    def _first_bias(self) -> Callable[..., Any]:
+    def _first_bias(self) -> Callable[..., object]:
         first = super()._first_bias()
         return forget_gate_of_ones(first, self.units) if self.unit_forget_bias else first
 

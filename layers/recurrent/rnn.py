@@ -180,7 +180,7 @@ class RNN(Layer):
         if states is None and rows is None:
             self.reset_state()
             return
-        variables: list[Any] = flatten(self.states)
+        variables: list[Variable] = flatten(self.states)
         if not variables:
             raise ValueError(
                 f"Layer {self.name!r} has no states to set. Make it with stateful=True, and build it or call it first."

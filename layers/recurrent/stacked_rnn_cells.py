@@ -14,9 +14,10 @@ from ..core.layer_config import config_from_signature
 from .cell import build_cell, call_cell, dropout_scope, has_bare_state, initial_states, output_size_of
 
 if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
     from ...engine.ops.arrays.shaping import DimLike
     from ..core.options import LayerOptions
-    from .cell import CellLike
+    from .cell import Cell, CellLike, StateSizes
 
 
 @config_from_signature()
@@ -33,17 +34,17 @@ class StackedRNNCells(Layer):
 
     def __init__(self, cells: Sequence[CellLike], **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
-        self.cells: list[Any] = listed("StackedRNNCells", "cells", cells, "a list of cells")  # of the user's classes
+        self.cells: list[Cell] = listed("StackedRNNCells", "cells", cells, "a list of cells")  # of the user's classes
         for cell in self.cells:
             check_cell(cell)
 
     @property
-    def state_size(self) -> list[Any]:
+    def state_size(self) -> list[StateSizes]:
         """The state sizes of the cells."""
         return [cell.state_size for cell in self.cells]
 
     @property
-    def output_size(self) -> Any:
+    def output_size(self) -> int:
         return output_size_of(self.cells[-1])
 
     def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
@@ -58,8 +59,8 @@ class StackedRNNCells(Layer):
 
     def call(
         self, inputs: TensorLike, states: Sequence[Tensor], training: bool | None = False
-    ) -> tuple[Any, list[Any]]:
-        new_states: list[Any] = []
+    ) -> tuple[TensorLike, list[Nest[Tensor]]]:
+        new_states: list[Nest[Tensor]] = []
         for cell, state in zip(self.cells, states, strict=True):
             given = list(state) if isinstance(state, (list, tuple)) else [state]
             inputs, new = call_cell(cell, inputs, given, training)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -53,7 +53,7 @@ class TimeDistributed(Wrapper):
         if live is not None:
             live = _merged(ops.broadcast_to(ops.expand_dims(live, 1), (batch, steps)))
         with rows_live(live, other_rows=True):
-            outputs: Any = self.layer(_merged(inputs), **given)
+            outputs = self.layer(_merged(inputs), **given)
 
         def split(output: Tensor) -> Tensor:
             return ops.reshape(output, (batch, steps, *ops.shape(output)[1:]))

@@ -7,7 +7,7 @@ whole batch, and what sampled losses correct their logits by.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...engine.ops.random.keys import SeedGenerator
 
 
-Draw = Callable[[Any], Tensor]  # so many classes, drawn independently
+Draw: TypeAlias = "Callable[[DimLike], Tensor]"  # so many classes, drawn independently
 Law = Callable[[Tensor], Tensor]  # the probability of each class, float64
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine import ops
-from ...engine.graph import Tensor
+from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.state.sharded import rows_of_shards
 from ...engine.objects import initializers
 from ...engine.objects.identifiers import InitializerLike
@@ -130,11 +130,11 @@ class SampledSoftmax(Layer):
         return shards_of(self.embedding.embeddings, "mod")[1]
 
     @property
-    def biases(self) -> list[Any]:
+    def biases(self) -> list[Variable]:
         """The shards of the biases, ``(rows,)`` each."""
         return self.bias.shards
 
-    def _add_bias(self) -> Any:
+    def _add_bias(self) -> ShardedVariable:
         """Return a bias for each class, where its row of the weights is."""
         rows = rows_of_shards(self.num_classes, len(self.tables), self._layout)
         return self.add_sharded_weight(
