@@ -123,7 +123,7 @@ class MixtureOfExperts(Layer):
             )
         if routing not in ("token_choice", "expert_choice"):
             raise ValueError(f"MixtureOfExperts: routing must be 'token_choice' or 'expert_choice', got {routing!r}.")
-        self.experts: list[Layer] = _made(expert, num_experts)
+        self.experts: list[Any] = _made(expert, num_experts)
         self.routing = routing
         self.capacity_factor = capacity_factor
         self.importance_loss = importance_loss

@@ -9,7 +9,7 @@ from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.objects.arguments import check_numbers
 from ...engine.ops.random import samplers as random
-from ..core.calling import TensorOrTensors
+from ..core.calling import TensorOrTensors, one_or_several
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from ..core.weight import Weight, WeightSpec
@@ -97,8 +97,7 @@ class Attention(Layer):
         outputs, weights = self._apply_scores(scores, value, allowed, training)
         if query_mask is not None:
             outputs = ops.where(as_mask(query_mask, -1), outputs, ops.zeros_like(outputs))
-        given: Any = (outputs, weights) if return_attention_scores else outputs
-        return given
+        return one_or_several([outputs, weights] if return_attention_scores else [outputs])
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         """Return scores of each query with each key, ``(batch, targets, sources)``. Subclasses may do it otherwise."""

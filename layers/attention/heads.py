@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -13,7 +13,7 @@ from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ActivationLike, ConstraintLike, InitializerLike, RegularizerLike
 from ...engine.ops.base import TensorLike
 from ..core.activation import Softmax
-from ..core.calling import TensorOrTensors
+from ..core.calling import TensorOrTensors, one_or_several
 from ..core.einsum_dense import EinsumDense
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -177,8 +177,7 @@ class HeadsAttention(Layer):
             return_attention_scores,
         )
         outputs = self._output_dense(outputs if gate is None else outputs * gate)
-        given: Any = (outputs, scores) if return_attention_scores else outputs
-        return given
+        return one_or_several([outputs, scores] if return_attention_scores else [outputs])
 
     def _compute_attention_mask(
         self,

@@ -11,7 +11,7 @@ from ...engine.objects import activations, initializers
 from ...engine.objects.arguments import check_numbers
 from ...engine.objects.identifiers import ActivationLike, InitializerLike
 from ...engine.ops.base import TensorLike
-from ..core.calling import TensorOrTensors
+from ..core.calling import TensorOrTensors, one_or_several
 from ..core.dense import Dense, known_features, positive_int
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
@@ -190,8 +190,7 @@ class TransformerEncoder(TransformerBlock):
         attended, scores = attended if return_attention_scores else (attended, None)
         x = self.self_attention_dropout(attended, training=training)
         outputs = self._feedforward(self._behind(self.self_attention_layer_norm, inputs, x), training)
-        given: Any = (outputs, scores) if return_attention_scores else outputs
-        return given
+        return one_or_several([outputs, scores] if return_attention_scores else [outputs])
 
 
 class TransformerDecoder(TransformerBlock):

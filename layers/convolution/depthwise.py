@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
@@ -181,7 +181,7 @@ class _SeparableConv(Convolution):
         return self._finished(outputs)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, object]) -> Self:
         """Return a layer from its config. Keras 2 writes options of a kernel, too, which there is none of."""
         unused = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
         return super().from_config({name: value for name, value in config.items() if name not in unused})

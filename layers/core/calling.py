@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 TensorOrTensors: TypeAlias = Tensor
 """A tensor; or several, where an argument such as ``return_state=True`` adds them. Both unpack into tensors."""
+
+
+def one_or_several(tensors: Sequence[object]) -> TensorOrTensors:
+    """Return one output by itself, and several as a tuple."""
+    given: Any = tuple(tensors) if len(tensors) > 1 else tensors[0]
+    return given
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class CallSignature:
         named = self.signature.bind_partial(*args, **kwargs).arguments
         automatic = [name for name in self.required if name in ("training", "mask") and name not in named]
         bound = self.signature.bind(*args, **kwargs, **dict.fromkeys(automatic))
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, object] = {}
         for name, value in bound.arguments.items():
             kind = self.signature.parameters[name].kind
             if kind == inspect.Parameter.VAR_POSITIONAL:
@@ -295,12 +301,12 @@ def to_tensors(arguments: Mapping[str, object], dtype: str | None) -> dict[str, 
     return {name: map_leaves(convert, value) for name, value in arguments.items()}
 
 
-def shapes_of(value: object) -> Any:
+def shapes_of(value: object) -> object:
     """Return the shapes of the tensors in a structure, in that structure."""
     return map_leaves(lambda leaf: leaf.shape if isinstance(leaf, Tensor) else None, value)
 
 
-def masks_of(value: object) -> Any:
+def masks_of(value: object) -> object:
     """Return the masks that the tensors of a structure carry, in that structure; None if none carries one."""
     masks = map_leaves(lambda leaf: leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None, value)
     return masks if any(mask is not None for mask in flatten(masks)) else None

@@ -32,9 +32,9 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
         self,
         trainable_variables: Sequence[TensorLike],
         non_trainable_variables: Sequence[TensorLike],
-        *args: Any,
+        *args: object,
         return_losses: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Call the layer with other values for its weights, and change nothing.
 
@@ -85,7 +85,7 @@ class StatelessCalls(LayerConfig, ExplainsNames, elsewhere=LAYERS):
                 f"{len(variables)}: {', '.join(variable.name for variable in variables) or 'none'}."
             )
 
-    def symbolic_call(self, *args: Any, **kwargs: Any) -> Any:
+    def symbolic_call(self, *args: object, **kwargs: object) -> Any:
         """Return the outputs of a call as symbols: their shapes and dtypes, without anything being computed.
 
         Args:

@@ -22,7 +22,7 @@ ENCODED_MODES = ("one_hot", "multi_hot", "count")
 class PreprocessingLayer(Layer):
     """A layer whose inputs are data as users have them: lists of strings and numbers as well as arrays."""
 
-    def __call__(self: HasCall[Result], *args: Any, **kwargs: object) -> Result:
+    def __call__(self: HasCall[Result], *args: object, **kwargs: object) -> Result:
         return super().__call__(*[_as_data(value) for value in args[:1]], *args[1:], **kwargs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -148,7 +148,7 @@ class HashedCrossing(PreprocessingLayer):
         self.autocast = False
         self._build_at_init()
 
-    def __call__(self: HasCall[Result], *args: Any, **kwargs: object) -> Result:
+    def __call__(self: HasCall[Result], *args: object, **kwargs: object) -> Result:
         if args and isinstance(args[0], (list, tuple)):
             features = [value if isinstance(value, Tensor) else np.asarray(value) for value in args[0]]
             args = (features, *args[1:])

@@ -162,7 +162,7 @@ class Normalization(PreprocessingLayer):
             shape[axis] = size
         return as_array(np.broadcast_to(given.reshape(shape), self._broadcast), self.compute_dtype)
 
-    def _statistics(self) -> tuple[Any, Any]:
+    def _statistics(self) -> tuple[TensorLike, TensorLike]:
         if self.input_mean is not None:
             return self.mean, self.variance
         weights = (self.adapt_mean, self.adapt_variance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .lookup import VocabularyLike
 
 
+_How = TypeVar("_How")
 _STANDARDS = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
 _SPLITS = ("whitespace", "character")
 _PUNCTUATION = r"[!\"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']"
@@ -122,7 +123,7 @@ class TextVectorization(PreprocessingLayer):
         self.autocast = False
         self._build_at_init()
 
-    def _known(self, argument: str, value: object, allowed: tuple[str, ...]) -> Any:
+    def _known(self, argument: str, value: _How, allowed: tuple[str, ...]) -> _How:
         if value is None or callable(value) or value in allowed:
             return value
         names = ", ".join(repr(name) for name in allowed)
@@ -211,8 +212,7 @@ class TextVectorization(PreprocessingLayer):
     def _standardized(self, texts: Tensor) -> Tensor:
         how = self._standardize
         if callable(how):
-            standardized: Any = how(texts)
-            return ops.convert_to_tensor(standardized)
+            return ops.convert_to_tensor(how(texts))
         if how in ("lower", "lower_and_strip_punctuation"):
             texts = ops.strings.lower(texts, encoding="")  # ASCII only, as in Keras
         if how in ("strip_punctuation", "lower_and_strip_punctuation"):
@@ -232,7 +232,7 @@ class TextVectorization(PreprocessingLayer):
     def _split_texts(self, texts: Tensor, width: int | None) -> _Tokens:
         how = self._split
         if callable(how):
-            made: Any = how(texts)
+            made = how(texts)
             values = ops.convert_to_tensor(made[0] if isinstance(made, tuple) else made)
             return _Tokens(values, ops.sum(ops.cast(ops.not_equal(values, ""), "int32"), axis=-1))
         if how == "whitespace":  # that of ASCII, as in Keras

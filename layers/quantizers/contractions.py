@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...engine import ops
@@ -124,7 +125,7 @@ def _general(
     equation = f"{names.inputs},{names.kernel}->{names.outputs}"
 
     @custom_gradient
-    def contraction(x: Tensor, kernel: Tensor, scale: Tensor) -> Any:
+    def contraction(x: Tensor, kernel: Tensor, scale: Tensor) -> tuple[Tensor, Callable[..., object]]:
         rounded, inputs_scale = layer.inputs_quantizer(x, axis=tuple(terms))
         sums = ops.einsum(equation, ops.cast(rounded, "int32"), ops.cast(kernel, "int32"))
         # The scales, summed axes taken away, beside the outputs.
@@ -137,7 +138,7 @@ def _general(
                 turned = ops.expand_dims(turned, axis)
         result = ops.cast(sums, x.dtype) / ops.cast(turned * scale, x.dtype)
 
-        def gradient(dy: Tensor) -> Any:
+        def gradient(dy: Tensor) -> tuple[Tensor, None, None]:
             weights = ops.cast(kernel, x.dtype) / ops.cast(names.scales_along_kernel(scale), x.dtype)
             return ops.einsum(f"{names.outputs},{names.kernel}->{names.inputs}", dy, weights), None, None
 

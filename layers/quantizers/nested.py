@@ -109,7 +109,7 @@ class _Rounding(TypedDict):
     rounds_rows: bool
 
 
-def become_like_file(layer: Any, stored: Mapping[str, Any]) -> None:
+def become_like_file(layer: QuantizableLayer, stored: Mapping[str, Any]) -> None:
     """Quantise a layer of floats whose file holds integers.
 
     Keras writes nothing of the quantised layers inside of a `MultiHeadAttention`, so that it can't load them itself.

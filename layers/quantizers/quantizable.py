@@ -153,8 +153,10 @@ class QuantizableLayer(AdaptableLayer):
         numbers = getattr(self, "g_idx", None)
         if numbers is None:
             return
-        policy: Any = self._own_policy
-        size = self._int4_block_size if self.quantization_mode == "int4" else policy.group_size
+        from ...engine.objects.quantized_policies import GPTQDTypePolicy
+
+        policy = self._own_policy  # that of AWQ is one of GPTQ, too
+        size = policy.group_size if isinstance(policy, GPTQDTypePolicy) else self._int4_block_size
         found = numbers.numpy()
         groups = 1 if size is None or size == -1 else -(-len(found) // size)
         if not ((found >= 0) & (found < groups)).all():

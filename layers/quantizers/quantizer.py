@@ -95,7 +95,7 @@ class AbsMaxQuantizer(Quantizer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        config: dict[str, Any] = {
+        config: dict[str, object] = {
             "value_range": self.value_range,
             "epsilon": self.epsilon,
             "output_dtype": self.output_dtype,

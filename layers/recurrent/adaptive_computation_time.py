@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
     from ..core.options import LayerOptions
     from ..core.tracking import TrackedMetric
-    from .cell import Cell, CellLike, StateSizes
+    from .cell import CellLike, StateSizes
 
 
 @config_from_signature()
@@ -102,7 +102,7 @@ class AdaptiveComputationTime(Layer):
         return self.cell.state_size
 
     @property
-    def cells(self) -> list[Cell] | None:
+    def cells(self) -> list[Any] | None:
         """The cells of a stack, each of which has a list of states; None for one cell."""
         return self.cell.cells if isinstance(self.cell, StackedRNNCells) else None
 

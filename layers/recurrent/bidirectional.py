@@ -10,7 +10,7 @@ from ...engine.graph import Tensor, flatten
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ...engine.objects.trust import own_objects_scope
 from ...engine.ops.base import TensorLike
-from ..core.calling import TensorOrTensors, signature_of
+from ..core.calling import TensorOrTensors, one_or_several, signature_of
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 
@@ -129,8 +129,7 @@ class Bidirectional(Layer):
         if self.return_sequences:
             backward = ops.flip(backward, axis=0 if getattr(self.backward_layer, "time_major", False) else 1)
         merged = (forward, backward) if self.merge_mode is None else (_MERGES[self.merge_mode](forward, backward),)
-        outputs: Any = (*merged, *final)
-        return outputs if len(outputs) > 1 else outputs[0]
+        return one_or_several((*merged, *final))
 
     def _run(
         self, layer: Layer, sequences: TensorLike, states: Sequence[Tensor] | None, others: Mapping[str, object]

@@ -24,8 +24,6 @@ from ..core.weight import Weight, WeightSpec
 from ..regularization.dropout import Rate, acts
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ...engine.common.dtypes import DTypeLike
     from ...engine.common.nest import Nest
     from ...engine.ops.arrays.shaping import DimLike
@@ -297,10 +295,10 @@ class RecurrentCell(Layer):
         )
 
 
-def forget_gate_of_ones(initializer: Callable[..., object], units: int) -> Callable[..., NDArray[Any]]:
+def forget_gate_of_ones(initializer: Callable[..., object], units: int) -> Callable[..., np.ndarray]:
     """Return an initializer of the bias of the gates i, f, candidate, o, with ones for f (Jozefowicz et al., 2015)."""
 
-    def first(shape: Sequence[int], dtype: DTypeLike = None) -> NDArray[Any]:
+    def first(shape: Sequence[int], dtype: DTypeLike = None) -> np.ndarray:
         parts = [initializer((units,), dtype=dtype), np.ones(units), initializer((2 * units,), dtype=dtype)]
         return np.concatenate([np.asarray(part, dtype) for part in parts])
 

@@ -21,7 +21,7 @@ def dynamic_rnn(
     initial_state: Sequence[Tensor] | None = None,
     time_major: bool = False,
     training: bool | None = False,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Any]:
     """Call a cell step by step over sequences of different lengths, as ``tf.nn.dynamic_rnn`` does.
 
     It is an `RNN` layer that is made for this call; the weights are the cell's.

@@ -15,7 +15,7 @@ from ...engine.graph import Region, Symbol, Tensor, TensorSpec, Variable, flatte
 from ...engine.graph.context import in_explicit_graph
 from ...engine.graph.graph import Graph, get_default_graph
 from ...engine.ops.math.elementwise import identity as pass_on  # ops.identity is the matrix
-from ..core.calling import TensorOrTensors, map_leaves
+from ..core.calling import TensorOrTensors, map_leaves, one_or_several
 from ..core.layer import Layer
 from ..core.layer_config import config_from_signature
 from .cell import StateSize, build_cell, call_cell, dropout_scope, initial_states, state_form
@@ -225,8 +225,7 @@ class RNN(Layer):
         if self.stateful:
             for variable, state in zip(flatten(self.states), flatten(final), strict=True):
                 variable.assign(state)
-        outputs: Any = (output, *final) if self.return_state else output
-        return outputs
+        return one_or_several([output, *final] if self.return_state else [output])
 
     def _sizes(self, sequences: Nest[Tensor | None]) -> tuple[DimLike, DimLike]:
         """Return the sizes of batch and steps."""
