@@ -45,6 +45,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "ops.zeros((2, 3), dtype=3)": ("reportArgumentType", "arg-type"),
     "ops.zeros(2.5)": ("reportArgumentType", "arg-type"),
     'ops.sum(inputs, axis="rows")': ("reportArgumentType", "arg-type"),
+    "layers.AdditiveAttention(trainabel=False)": ("reportCallIssue", "call-arg"),
+    "layers.IntegerLookup(trainabel=False)": ("reportCallIssue", "call-arg"),
     "layers.Dropout(0.5, trainabel=False)": ("reportCallIssue", "call-arg"),
     'layers.Dropout(0.5, trainable="no")': ("reportArgumentType", "arg-type"),
     "ab.nosuch": ("reportAttributeAccessIssue", "attr-defined"),
