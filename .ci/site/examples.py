@@ -298,7 +298,6 @@ _EXAMPLES: list[tuple[str, str]] = [
     ("{}(7)", "utils: set_random_seed"),
     ("{}()", "utils: clear_session | saving: get_custom_objects"),
     ("{}(ab.ops.ones((4, 4, 3)).numpy()).size", "utils: array_to_img"),
-    ("{}([1, (2,)]), {}(3)", "tree: is_nested"),
     ("{}(lambda total, x: total + x, ab.ops.arange(4))", "ab: foldl foldr"),
     ("{}([(False, lambda: 1.0), (True, lambda: 2.0)], default=lambda: 3.0)", "ab: case"),
     ("{}() == ab.__version__", "ab: version"),
