@@ -80,8 +80,8 @@ class AnalysedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition that an analysis has of the step; `otherwise` says why it is left out where it does not hold."""
+class Requirement:
+    """A requirement that an analysis has of the step; `otherwise` says why it is left out where it does not hold."""
 
     holds: Callable[[AnalysedStep], bool]
     otherwise: str
@@ -103,7 +103,7 @@ class Analysis:
     name: str
     description: str
     run: Callable[[AnalysedStep], None]
-    requires: tuple[Condition, ...] = ()
+    requires: tuple[Requirement, ...] = ()
     of: tuple[type[Op], ...] = ()
     switch: str = ""
 
@@ -214,9 +214,9 @@ def _note_memory(found: AnalysedStep) -> None:
     note_buffers(found.buffers, found.in_slots, found.in_rows, apart)
 
 
-NOT_EXACT = Condition(lambda found: not found.is_exact, "the step keeps the interpreter's bits")
-NOT_TIMED = Condition(lambda found: not found.is_timed, "operations are timed one by one")
-NOT_WHOLE = Condition(lambda found: not found.is_whole(), "all of the step is one region of machine code")
+NOT_EXACT = Requirement(lambda found: not found.is_exact, "the step keeps the interpreter's bits")
+NOT_TIMED = Requirement(lambda found: not found.is_timed, "operations are timed one by one")
+NOT_WHOLE = Requirement(lambda found: not found.is_whole(), "all of the step is one region of machine code")
 
 # An order, then memory: what is written where depends on the order, and on what runs side by side.
 ANALYSES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, Unpack, cast, overload
 
 from ...engine.common.dtypes import DTypeLike
 from ...engine.common.outputs import Outputs
@@ -68,6 +68,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         | {"optimizer", "_trained_states", "_seen_dtypes"}
     )
     _seen_dtypes: Mapping[str, Any] | None = None  # of the first call, beside `_build_shapes`
+    _exports_what_was_seen: ClassVar[bool] = True  # the first call has the sizes of inputs, but for that of the batch
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and is_functional_call(args, kwargs):

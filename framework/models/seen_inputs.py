@@ -45,10 +45,10 @@ def seen_signature(model: Model) -> list[Any] | None:
 
     Returns:
         The specs, or None where they are not known: the model was never called, or with arguments that are not the
-        first ones of its `call`.
+        first ones of its `call`; or an example built it, whose sizes say nothing.
     """
     shapes = model._build_shapes
-    if not model.built or not shapes:
+    if not model.built or not shapes or not model._exports_what_was_seen:
         return None
     names = [name.removesuffix("_shape") for name in shapes]
     if len(names) > 1 and list(inspect.signature(model.call).parameters)[: len(names)] != names:

@@ -40,6 +40,7 @@ class PretrainedModel(Model):
     """
 
     ignored: ClassVar[tuple[str, ...]] = ()  # patterns of names that files may have beside the weights
+    _exports_what_was_seen: ClassVar[bool] = False  # `example` builds the model, and it takes lengths of any size
     prefix: ClassVar[str] = ""  # of names, which files of the model without its head lack
 
     def __init__(self, config: Config, zeros: bool = False, **kwargs: Any) -> None:

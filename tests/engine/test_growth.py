@@ -21,7 +21,7 @@ from anabranch.engine.passes.framework import pipeline
 from anabranch.engine.passes.framework.driver import Rule, apply_rules
 from anabranch.engine.passes.framework.rewriter import Rewriter
 from anabranch.engine.passes.fusion import fuse
-from anabranch.engine.runtime import program
+from anabranch.engine.runtime import analyses
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.releases import last_reads
 
@@ -104,7 +104,7 @@ def test_last_reads_of_many_histories_are_found_in_one_walk(monkeypatch: pytest.
         counts[-1] += calls_of(lambda: last_reads(*arguments))
         return last_reads(*arguments)
 
-    monkeypatch.setattr(program, "last_reads", counted)
+    monkeypatch.setattr(analyses, "last_reads", counted)
     for size in (100, 200):
         counts.append(0)
         with ab.Graph().as_default() as graph:

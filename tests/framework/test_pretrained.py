@@ -315,7 +315,7 @@ def test_export_with_the_signatures_of_the_page(tmp_path: Path):
         model.export(tmp_path / name, verbose=False, input_signature=[signature])
         served = ab.serving.load(tmp_path / name)(x)
         np.testing.assert_allclose(served, model.predict(x, verbose=0), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="Give input_signature"):
+    with pytest.raises(ValueError, match="give input_signature"):
         model.export(tmp_path / "none")
 
 

@@ -283,7 +283,8 @@ def test_the_line_for_curl_works_as_it_is_printed(tmp_path: Path) -> None:
         header, body = arguments[1::2]
         found = ask(server.rest_url, urlsplit(url).path, body.encode(), headers=dict([header.split(": ")]))
         assert (found.status, url.startswith(server.rest_url)) == (200, True)
-        assert line in html.unescape(ask(server.rest_url, "/").body.decode())
+        shown = ask(server.rest_url, "/", headers=dict([header.split(": ")])).body.decode()
+        assert line in html.unescape(shown)
 
 
 def test_the_example_is_a_row_of_any_input() -> None:
