@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import PATIENCE
+from shared.worker_scripts import found, run
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_by_single_steps.py")
 pytestmark = pytest.mark.xdist_group("tasks")
-
-
-def run(*command: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * PATIENCE
-    )
-    assert done.returncode == status, done.stdout
-    return done.stdout
-
-
-def found(folder: Path, worker: int) -> Any:
-    return json.loads((folder / f"found-{worker}.json").read_text())
 
 
 @pytest.fixture(scope="module")
