@@ -203,7 +203,7 @@ class Links:
         says_at = self.says_at()
         while not self.has_ended(members[0]):
             try:
-                with self._called_to_count(members[0]) as sock:
+                with self._called_to_count() as sock:
                     if _read(sock, len(_LEFT)) != _LEFT:
                         raise ConnectionError("The first member does not count now.")
                     size = _PORT.unpack(_read(sock, _PORT.size))[0]
@@ -215,7 +215,7 @@ class Links:
                 self.say([members[0]])
         raise task_failed(self.names[members[0]], "its connection was closed")
 
-    def _called_to_count(self, first: int) -> socket.socket:
+    def _called_to_count(self) -> socket.socket:
         host, port = split_address(self.address)
         sock = socket.create_connection((resolved(host), port), SAYS_SECONDS)
         try:

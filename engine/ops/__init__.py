@@ -216,23 +216,8 @@ else:
 
 _guard_entrances(globals(), __name__, but=("apply", "apply_multi", "registered_ops"))
 
-# keras.ops has control flow among its ops. Here it is above the ops, and handed down when it is asked for.
-_ABOVE = frozenset(
-    {
-        "associative_scan",
-        "cond",
-        "ctc_loss",
-        "custom_gradient",
-        "fori_loop",
-        "jvp",
-        "map",
-        "scan",
-        "switch",
-        "vectorize",
-        "vectorized_map",
-        "while_loop",
-    }
-)
+# What keras.ops has, and is above the ops here, such as control flow: `engine/methods.py` hands it down.
+_ABOVE = frozenset(__all__) - globals().keys()
 
 
 def _look_up(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Checkpoints on a simulated disk that tears writes, loses names, fills up and stops at any event: what has to hold.
 
-What is restored is what a manifest names, bit for bit. A failed save leaves the earlier ones, and the newest that was
-reported as saved is there whatever fails later. A seed replays exactly.
+A restored checkpoint is what a manifest names, bit for bit. A failed save leaves the earlier ones, and the newest that
+was reported as saved is there whatever fails later. A seed replays exactly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A disk in memory on which several tasks write in an order drawn from a seed, until one is killed or the power fails.
 
 It promises what POSIX does and no more. What a file holds is safe once the file is synced, its name once its folder is.
-Of what isn't safe a power failure keeps any part: writes in any order, the last one torn, and any of the changes of
+A power failure keeps any part of what isn't safe: writes in any order, the last one torn, and any of the changes of
 names. A process that is killed loses its locks alone.
 """
 
@@ -190,14 +190,6 @@ class SimulatedDisk(Disk):
     def lose_power(self) -> None:
         """Keep what is safe, and any part of the rest."""
         self.root.lose(self.chance)
-
-    def flip(self, path: Path) -> None:
-        """Change a byte of a file."""
-        file = self._at(path)
-        assert isinstance(file, _File)
-        at = self.chance.randrange(len(file.data))
-        file.write(at, bytes([file.data[at] ^ 1]))
-        file.sync()
 
     def _files(self, folder: _Folder) -> list[_File]:
         found: list[_File] = []
