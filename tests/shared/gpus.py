@@ -12,6 +12,7 @@ from shared.fake_cupy import FakeCupy
 import anabranch as ab
 from anabranch.engine.devices import dispatcher as dispatchers
 from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
+from anabranch.engine.ops.arrays import gathering
 
 
 def why_there_is_no_gpu() -> str:
@@ -28,6 +29,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
     cupy = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(dispatchers, "_dispatchers", {})
+    monkeypatch.setattr(gathering, "_combiners", {})  # kernels register themselves for the stand-in's arrays
     ab.config.set_devices(cpu=2, gpu=1)
     with cupy.installed():
         yield cupy
