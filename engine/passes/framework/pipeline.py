@@ -137,8 +137,14 @@ def is_on_one_host(operations: Sequence[Operation]) -> bool:
     return len(devices) < 2 and kinds <= {"", "cpu"}
 
 
-NOT_PLACED = Requirement(lambda _, options: options.assign is None, "the step is placed on devices")
-NO_BUDGET = Requirement(lambda _, options: options.memory_budget is None, "the step keeps to a memory budget")
+def _not_placed(why: str) -> Requirement:
+    return Requirement(lambda _, options: options.assign is None, f"the step is placed on devices, {why}")
+
+
+def _no_budget(why: str) -> Requirement:
+    return Requirement(lambda _, options: options.memory_budget is None, f"the step keeps to a memory budget, {why}")
+
+
 KERNELS = Requirement(lambda _, options: options.rule is not None, "no kernels are compiled for the step")
 ONE_HOST = Requirement(lambda step, options: options.runs_on_one_host(step), "the step spans devices")
 OPEN_SIZES = Requirement(lambda step, _: is_of_open_sizes(step.operations), "all sizes are known")
@@ -272,12 +278,26 @@ def _switched(
 
 
 RAGGED_BATCHES = _switched(
-    "ragged_batches", _ragged_batches, NOT_PLACED, NO_BUDGET, of=(While,), by_rules=True, moves_writes=True
+    "ragged_batches",
+    _ragged_batches,
+    _not_placed("and sorted rows would be sent to each of them and back"),
+    _no_budget("and rows that are sorted are copies that it does not count"),
+    of=(While,),
+    by_rules=True,
+    moves_writes=True,
 )
 PIPELINE = (
-    _switched("unroll", _unroll, NOT_PLACED, NO_BUDGET, of=(While,), by_rules=True, moves_writes=True),
+    _switched(
+        "unroll",
+        _unroll,
+        _not_placed("where a loop's iterations bound what is sent between them at once"),
+        _no_budget("which bounds what loops save; copies of a body keep all of it"),
+        of=(While,),
+        by_rules=True,
+        moves_writes=True,
+    ),
     RAGGED_BATCHES,
-    _switched("slices", _slices, NOT_PLACED, by_rules=True),
+    _switched("slices", _slices, _not_placed("and a joined slice would be sent whole to each of them"), by_rules=True),
     # With a budget it is no choice.
     Pass("recompute", PASSES["recompute"].description, True, (), _recompute, of=(History,), by_rules=True),
     Pass("place", "give each operation its device", True, (), _place, by_rules=True, is_required=True),
