@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Unpack
 
 from ..engine import ops
-from ..engine.graph import Tensor, Variable, colocate_with
+from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
+from ..engine.graph.state.sharded import expanded, grouped
 from ..engine.objects.arguments import check_numbers
 from .optimizer import LearningRate, Optimizer
 from .options import OptimizerOptions
@@ -38,6 +39,7 @@ class Adafactor(Optimizer):
     """
 
     hyperparameters = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold", "relative_step")
+    updates_wholes = True
 
     def __init__(
         self,
@@ -57,26 +59,27 @@ class Adafactor(Optimizer):
         self.epsilon_2 = epsilon_2
         self.clip_threshold = clip_threshold
         self.relative_step = relative_step
-        self._rows: dict[Variable, Variable] = {}
-        self._columns: dict[Variable, Variable] = {}
-        self._velocities: list[Variable] = []
+        self._rows: dict[Any, Variable] = {}  # by the variable, or the whole of shards
+        self._columns: dict[Any, Variable] = {}
+        self._velocities: dict[Variable, Variable] = {}
 
     def build(self, variables: Sequence[Variable]) -> None:
         first = not self.built
         super().build(variables)
         if not first:
             return
-        for variable in variables:
+        for variable in grouped(expanded(variables)):
+            shards = expanded([variable])
             shape, dtype = variable.numpy().shape, variable.dtype
             if len(shape) >= 2:
-                with colocate_with(variable):
+                with colocate_with(shards[0]):
                     self._rows[variable] = self.add_variable(shape[:-1], dtype=dtype, name=variable.name)
                     columns = (*shape[:-2], shape[-1])
                     self._columns[variable] = self.add_variable(columns, dtype=dtype, name=variable.name)
             else:  # unused, but Keras has them in its files
                 for _ in range(2):
                     self.add_variable((), dtype="int32", name=variable.name)
-            self._velocities.append(self.add_variable_from_reference(variable, "velocity"))
+            self._velocities.update({shard: self.add_variable_from_reference(shard, "velocity") for shard in shards})
 
     def begin_step(self, learning_rate: Tensor) -> AdafactorStep:
         """Return the size of steps relative to the weights, and what running means keep."""
@@ -84,9 +87,10 @@ class Adafactor(Optimizer):
         size = ops.minimum(learning_rate, ops.rsqrt(number))
         return AdafactorStep(size, 1.0 - ops.power(number, self.beta_2_decay))
 
-    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         square = ops.square(gradient) + self.epsilon_1
-        slot = self._velocities[self._get_variable_index(variable)]
+        slot: Any = self._velocities[expanded([variable])[0]]
+        slot = slot.whole if isinstance(variable, ShardedVariable) else slot
         if variable in self._rows:
             rows = _mean_towards(self._rows[variable], ops.mean(square, axis=-1), learning_rate.kept)
             columns = _mean_towards(self._columns[variable], ops.mean(square, axis=-2), learning_rate.kept)

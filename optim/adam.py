@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Unpack
 
 from ..engine import ops
-from ..engine.graph import Tensor, Variable
+from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
 from ..engine.objects.arguments import check_numbers
 from .optimizer import LearningRate, Optimizer
 from .options import OptimizerOptions
@@ -211,6 +211,8 @@ class Lamb(Moments):
     Source: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020.
     """
 
+    updates_wholes = True
+
     def begin_step(self, learning_rate: Tensor) -> LambStep:
         """Return the learning rate and the bias corrections."""
         number = self.step_number()
@@ -218,9 +220,26 @@ class Lamb(Moments):
         return LambStep(learning_rate, 1.0 / (1.0 - beta_1), ops.rsqrt(1.0 - beta_2))
 
     def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
-        momentum, velocity = self.update_moments(gradient, variable)
-        step = momentum * learning_rate.of_momentum
-        step = step / (ops.sqrt(velocity) * learning_rate.of_root + self.epsilon)
-        of_weights, of_step = (ops.sqrt(ops.sum(ops.square(x))) for x in (variable, step))
+        self._update_parts([gradient], [variable], learning_rate)
+
+    def update_whole(self, gradients: Sequence[Tensor], variable: ShardedVariable, learning_rate: Any) -> None:
+        """Assign to all shards, each where it is: norms alone are of the whole."""
+        self._update_parts(gradients, variable.shards, learning_rate)
+
+    def _update_parts(self, gradients: Sequence[Tensor], parts: Sequence[Variable], learning_rate: Any) -> None:
+        steps: list[Tensor] = []
+        for gradient, part in zip(gradients, parts, strict=True):
+            with colocate_with(part):
+                momentum, velocity = self.update_moments(gradient, part)
+                step = momentum * learning_rate.of_momentum
+                steps.append(step / (ops.sqrt(velocity) * learning_rate.of_root + self.epsilon))
+        of_weights, of_step = _norm_of_parts(parts), _norm_of_parts(steps)
         ratio = ops.where(ops.logical_and(of_weights > 0, of_step > 0), of_weights / of_step, 1.0)
-        variable.assign(variable - step * (ratio * learning_rate.learning_rate))
+        for step, part in zip(steps, parts, strict=True):
+            with colocate_with(part):
+                part.assign(part - step * (ratio * learning_rate.learning_rate))
+
+
+def _norm_of_parts(parts: Sequence[Any]) -> Tensor:
+    squares = [ops.sum(ops.square(part)) for part in parts]
+    return ops.sqrt(squares[0] if len(squares) == 1 else ops.sum(ops.stack(squares)))

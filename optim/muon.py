@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..engine import ops
-from ..engine.graph import Tensor, Variable
+from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
 from ..engine.objects.arguments import check_numbers, check_optional_numbers, listed
 from .adam import towards
 from .optimizer import LearningRate, Optimizer, path_of
@@ -49,6 +49,8 @@ class Muon(Optimizer):
         *("adam_beta_1", "adam_beta_2", "adam_weight_decay", "epsilon", "exclude_layers", "exclude_embeddings"),
         *("muon_a", "muon_b", "muon_c", "adam_lr_ratio", "momentum", "ns_steps", "nesterov", "rms_rate"),
     )
+
+    updates_wholes = True
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Muon(Optimizer):
 
     def is_left_to_adam(self, variable: Variable) -> bool:
         """Test whether Adam changes this variable: all but matrices, embeddings, and what `exclude_layers` names."""
-        path = path_of(variable)
+        path = path_of(variable if variable.whole is None else variable.whole)
         if variable.numpy().ndim != 2 or (self.exclude_embeddings and "embedding" in path.lower()):
             return True
         return any(re.search(pattern, path) for pattern in self.exclude_layers)
@@ -114,8 +116,17 @@ class Muon(Optimizer):
         of_adam = learning_rate * self.adam_lr_ratio * ops.sqrt(1.0 - beta_2) / (1.0 - beta_1)
         return MuonStep(learning_rate, of_adam)
 
-    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
-        slot = self._momentums[self._get_variable_index(variable)]
+    def update_whole(self, gradients: Sequence[Tensor], variable: ShardedVariable, learning_rate: Any) -> None:
+        """Assign to all shards: Adam to each by itself, an orthogonal step to the matrix that they make."""
+        if variable.shards[0] not in self._velocities:
+            super().update_whole(gradients, variable, learning_rate)
+            return
+        for gradient, shard in zip(gradients, variable.shards, strict=True):
+            with colocate_with(shard):
+                self.update_step(gradient, shard, learning_rate)
+
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
+        slot = self.slot_for(variable, self._momentums)
         if variable in self._velocities:
             momentum = towards(slot, gradient, 1 - self.adam_beta_1)
             velocity = towards(self._velocities[variable], ops.square(gradient), 1 - self.adam_beta_2)

@@ -44,7 +44,7 @@ from .replicas import share_of_loss, who_takes
 from .saved_state import SavedState
 from .schedules import LearningRateSchedule
 from .stateless import StatelessSteps, step_where
-from .updates import Updates, constrain
+from .updates import Updates, constrain, of_shards
 
 LearningRate = float | LearningRateSchedule | Callable[[], Any]
 
@@ -84,6 +84,10 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     >>> w.numpy()
     array([0.5, 2.5], dtype=float32)
 
+    Where ``updates_wholes`` is true, an element's update depends on the whole variable, as by a norm: of variables in
+    shards (`ShardedVariable`) `update_step` gets the whole, joined, or `update_whole` the shards together. Otherwise
+    each shard is updated by itself.
+
     Where ``updates_rows`` is true, `update_step` may be called with some rows of a table: `variable` is a
     `VariableRows` then, and `slot_for` gives the same rows of the optimizer's variables. Otherwise, and with weight
     decay or accumulated gradients, the gradients of tables are made dense.
@@ -93,6 +97,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     # Whether `update_step` leaves alone what has a gradient of zero, the optimizer's own variables included. Then of a
     # table of which a step uses some rows (its gradient is an `IndexedSlices`) nothing but these rows is touched.
     updates_rows: bool = False
+    updates_wholes: bool = False
     steps_by_gradients: ClassVar[bool] = True  # or by computing the loss at several points, as `LBFGS` does
 
     def __init__(self, learning_rate: LearningRate = 0.001, **options: Unpack[OptimizerOptions]) -> None:
@@ -164,7 +169,8 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
 
         Args:
             gradient: of the variable's shape.
-            variable: a `Variable`, or with `updates_rows` maybe a `VariableRows`.
+            variable: a `Variable`, or with `updates_rows` maybe a `VariableRows`, with `updates_wholes` maybe a
+                `ShardedVariable`, which is read and assigned like a variable.
             learning_rate: what `begin_step` returned.
         """
         raise NotImplementedError(f"{type(self).__name__} must define update_step(gradient, variable, learning_rate).")
@@ -228,8 +234,10 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
     def slot_for(self, variable: Any, slots: Sequence[Variable]) -> Any:
         """Return the optimizer's variable for a model's variable, out of a list that `add_optimizer_variables` made.
 
-        For some rows of a variable it is the same rows.
+        For some rows of a variable it is the same rows, for a variable in shards the whole of those of the shards.
         """
+        if isinstance(variable, ShardedVariable):
+            return slots[self._indices[variable.shards[0]]].whole
         if isinstance(variable, VariableRows):
             return variable.rows_of(slots[self._indices[variable.variable]])
         return slots[self._indices[variable]]
@@ -366,7 +374,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
                 "It has them after build() or its first call.)"
             )
         if wanted is not None and any(isinstance(variable, ShardedVariable) for variable in wanted):
-            given, wanted = _of_shards(given, wanted)
+            given, wanted = of_shards(given, wanted)
         variables = self._targets(given, wanted)
         if in_explicit_graph() or any(isinstance(part, Symbol) for part in flatten(given)):
             graph_for([part for part in flatten(given) if isinstance(part, Symbol)]).root.optimizers[self] = None
@@ -577,16 +585,6 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} name={self.name}>"
-
-
-def _of_shards(grads: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], list[Variable]]:
-    """Return gradients and variables with those of shards in the place of the whole."""
-    if len(grads) == sum(len(v.shards) if isinstance(v, ShardedVariable) else 1 for v in variables) != len(variables):
-        return list(grads), expanded(variables)
-    found: list[Any] = []
-    for gradient, variable in zip(grads, variables, strict=True):
-        found += variable.parts(gradient) if isinstance(variable, ShardedVariable) else [gradient]
-    return found, expanded(variables)
 
 
 NO_GRADIENTS = (

@@ -8,18 +8,31 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.common.dtypes import DTypeLike
-from ..engine.graph import IndexedSlices, StatelessScope, Tensor, Variable, VariableRows, colocate_with
+from ..engine.graph import (
+    IndexedSlices,
+    ShardedVariable,
+    StatelessScope,
+    Tensor,
+    Variable,
+    VariableRows,
+    colocate_with,
+)
+from ..engine.graph.state.sharded import expanded, grouped
+from ..engine.ops.shards import join_parts
 from .clipping import Clips, Gradient
 from .stateless import step_where
 
 # Gives the first function's result where the variable may change in this step, else the second's.
 Guard = Callable[[Variable, Callable[[], Any], Callable[[], Any]], Any]
+# A variable and its gradient, or a `ShardedVariable` and a list of those of its shards.
+Pair = tuple[Any, Any]
 
 
 class Updates(Clips):
     """The part of `Optimizer` that makes updates; see there."""
 
     updates_rows: bool
+    updates_wholes: bool
     begin_step: Callable[[Tensor], Any]
     update_step: Callable[[Any, Any, Any], None]
     _current_learning_rate: Callable[[], Any]
@@ -46,7 +59,9 @@ class Updates(Clips):
     def _update(self, found: Sequence[Gradient], variables: list[Variable]) -> Tensor | None:
         """Add an update to the graph. Returns whether it is made, or None where it always is."""
         wholes = [variable.whole for variable in variables]
-        pairs = list(zip(self.clipping.apply(found, wholes), variables, strict=True))
+        pairs: list[Pair] = list(zip(self.clipping.apply(found, wholes), variables, strict=True))
+        if self.updates_wholes:
+            pairs = _of_wholes(pairs)
         learning_rate = ops.convert_to_tensor(self._current_learning_rate(), "float32")
         if self._least_norm is None:
             self._make_update(pairs, learning_rate)
@@ -55,8 +70,8 @@ class Updates(Clips):
         step_where(is_large, lambda: self._make_update(pairs, learning_rate))
         return is_large
 
-    def _make_update(self, pairs: Sequence[tuple[Gradient, Variable]], learning_rate: Tensor) -> None:
-        self._decay(() if self._is_guarded else [variable for _, variable in pairs], learning_rate)
+    def _make_update(self, pairs: Sequence[Pair], learning_rate: Tensor) -> None:
+        self._decay(() if self._is_guarded else expanded([variable for _, variable in pairs]), learning_rate)
         shared = self.begin_step(learning_rate)
         for gradient, variable in pairs:
             if self._is_guarded:
@@ -64,7 +79,10 @@ class Updates(Clips):
             else:
                 self._update_one(gradient, variable, shared)
 
-    def _update_one(self, gradient: Gradient, variable: Variable, shared: Any) -> None:
+    def _update_one(self, gradient: Any, variable: Any, shared: Any) -> None:
+        if isinstance(variable, ShardedVariable):
+            self.update_whole([ops.convert_to_tensor(part) for part in gradient], variable, shared)
+            return
         by_rows = self.updates_rows and not self._is_decayed(variable)
         with colocate_with(variable):
             if isinstance(gradient, IndexedSlices) and by_rows:
@@ -72,12 +90,12 @@ class Updates(Clips):
             else:
                 self.update_step(ops.convert_to_tensor(gradient), variable, shared)
 
-    def _update_guarded(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> None:
+    def _update_guarded(self, gradient: Any, variable: Any, learning_rate: Tensor, shared: Any) -> None:
         """Make a step's whole update of a variable, decay and constraint too, if it is large enough and not guarded."""
         least = self._least_norm_of_each
 
         def update() -> None:
-            self._decay([variable], learning_rate)
+            self._decay(expanded([variable]), learning_rate)
             self._update_one(gradient, variable, shared)
             constrain(variable)
 
@@ -87,14 +105,25 @@ class Updates(Clips):
 
         self._guarded(variable, update if least is None else judged, lambda: None)
 
-    def _guarded(self, variable: Variable, act: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    def _guarded(self, variable: Any, act: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         for guard in self._guards:
-            act = partial(guard, variable, act, otherwise)
+            act = partial(guard, expanded([variable])[0], act, otherwise)
         return act()
+
+    def update_whole(self, gradients: Sequence[Tensor], variable: ShardedVariable, learning_rate: Any) -> None:
+        """Assign to all shards of a variable, if `updates_wholes`. By default `update_step` gets the whole, joined.
+
+        Args:
+            gradients: of the shards, in their order.
+            variable: whose shards may be on different devices.
+            learning_rate: what `begin_step` returned.
+        """
+        with colocate_with(variable.shards[0]):
+            self.update_step(join_parts(variable, gradients), variable, learning_rate)
 
     # --- what an update would change --------------------------------------------------------------------------------
 
-    def _square_of_update(self, pairs: Sequence[tuple[Gradient, Variable]], learning_rate: Tensor) -> Tensor:
+    def _square_of_update(self, pairs: Sequence[Pair], learning_rate: Tensor) -> Tensor:
         """Return the sum of the squares of what an update would change; nothing changes."""
         with StatelessScope():
             shared = self.begin_step(learning_rate)
@@ -104,7 +133,7 @@ class Updates(Clips):
             total = total + square
         return total
 
-    def _square_of_part(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> Tensor:
+    def _square_of_part(self, gradient: Any, variable: Any, learning_rate: Tensor, shared: Any) -> Tensor:
         least = self._least_norm_of_each
 
         def square() -> Tensor:
@@ -113,8 +142,14 @@ class Updates(Clips):
 
         return self._guarded(variable, square, lambda: ops.zeros((), _wide(variable.dtype)))
 
-    def _change(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> Tensor:
+    def _change(self, gradient: Any, variable: Any, learning_rate: Tensor, shared: Any) -> Tensor:
         """Return what a step would add to a variable, or to the rows of it that it touches."""
+        if isinstance(variable, ShardedVariable):
+            with StatelessScope():
+                before = variable.value
+                self._decay(variable.shards, learning_rate)
+                self._update_one(gradient, variable, shared)
+                return variable.value - before
         is_plain = not self._is_decayed(variable) and getattr(variable, "constraint", None) is None
         with StatelessScope() as scope, colocate_with(variable):
             if isinstance(gradient, IndexedSlices) and self.updates_rows and is_plain:
@@ -128,6 +163,30 @@ class Updates(Clips):
             constrain(variable)
             after = scope.get_current_value(variable)
         return ops.zeros_like(before) if after is None else after - before
+
+
+def of_shards(grads: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], list[Variable]]:
+    """Return gradients and variables with those of shards in the place of the whole."""
+    if len(grads) == sum(len(v.shards) if isinstance(v, ShardedVariable) else 1 for v in variables) != len(variables):
+        return list(grads), expanded(variables)
+    found: list[Any] = []
+    for gradient, variable in zip(grads, variables, strict=True):
+        found += variable.parts(gradient) if isinstance(variable, ShardedVariable) else [gradient]
+    return found, expanded(variables)
+
+
+def _of_wholes(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return pairs in which a `ShardedVariable` stands in the place of its shards, if all of them are there."""
+    gradients = {id(variable): gradient for gradient, variable in pairs}
+    return [
+        (
+            [gradients[id(shard)] for shard in each.shards]
+            if isinstance(each, ShardedVariable)
+            else gradients[id(each)],
+            each,
+        )
+        for each in grouped([variable for _, variable in pairs])
+    ]
 
 
 class _TriedRows(VariableRows):

@@ -23,7 +23,12 @@ from .neural.embedding import embedding_lookup, find_shards
 
 def join_shards(variable: ShardedVariable) -> Tensor:
     """Return the whole value of a sharded variable."""
-    values = [convert_to_tensor(shard) for shard in variable.shards]
+    return join_parts(variable, variable.shards)
+
+
+def join_parts(variable: ShardedVariable, parts: Sequence[TensorLike]) -> Tensor:
+    """Return the whole out of a part for each shard of a variable, such as its gradient."""
+    values = [convert_to_tensor(part) for part in parts]
     if len(values) == 1:
         return values[0]
     if variable.grid is not None:
@@ -119,4 +124,4 @@ def _rows_of(shards: Sequence[Variable], gradient: IndexedSlices, shape: Sequenc
     ]
 
 
-__all__ = ["join_shards", "parts_of_shards", "take_of_shards"]
+__all__ = ["join_parts", "join_shards", "parts_of_shards", "take_of_shards"]

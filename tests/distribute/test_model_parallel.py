@@ -106,6 +106,13 @@ def test_training_finds_what_one_device_finds(make: Any, x: Any, layouts: Any, s
     assert_same(trained(make, x, strategy_of(shape, layouts)), expected)
 
 
+@pytest.mark.parametrize("optimizer", ["lamb", "adafactor", "muon"])
+def test_optimizers_that_see_whole_weights(optimizer: str) -> None:
+    expected = trained(dense, X, None, batches=(5, 4), optimizer=optimizer)
+    ab.config.set_devices(cpu=4)
+    assert_same(trained(dense, X, strategy_of((2, 2), DENSE), batches=(5, 4), optimizer=optimizer), expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "x", "layouts", "shape"), [pytest.param(*c, id=n) for n, *c in CASES])
 def test_single_precision(make: Any, x: Any, layouts: Any, shape: Any) -> None:

@@ -162,6 +162,12 @@ OPTIMIZERS: list[Any] = [
     lambda: ab.optim.Adam(0.1, clipnorm=0.2),
     lambda: ab.optim.Adagrad(0.1),
     lambda: ab.optim.AdamW(0.1, weight_decay=0.1),
+    lambda: ab.optim.Lamb(0.1, weight_decay=0.1),
+    lambda: ab.optim.Adafactor(0.1, use_ema=True),
+    lambda: ab.optim.Muon(0.1, clipnorm=0.2),
+    lambda: ab.optim.Selective(ab.optim.Muon(0.1), least_norm=0.01),
+    lambda: ab.optim.Selective(ab.optim.Lamb(0.1), least_norm=0.01, per_variable=True),
+    lambda: ab.optim.Frozen(ab.optim.Adafactor(0.1), {"variable": (1, 2)}),
     lambda: ab.optim.Adam(0.1, global_clipnorm=0.2, use_ema=True, gradient_accumulation_steps=2),
 ]
 
