@@ -18,7 +18,7 @@ from .messages import SERVICE, Method, methods_of
 from .open_inference import OpenInference
 from .standard import HEALTH, Health, Reflection
 from .tensorflow import MODELS, PREDICTION, ModelService, PredictionService
-from .time_limit import time_limit
+from .time_limit import note_time_limit, time_limit
 
 _log = logging.getLogger("anabranch.serving")
 _CODES = {
@@ -154,6 +154,7 @@ def _one_to_one(function: Callable[[Any], Awaitable[Any]], method: Method, reque
 
     async def answer(data: bytes, context: grpc.aio.ServicerContext) -> Any:
         authorization.set(_authorization(context))
+        note_time_limit(context.time_remaining())
         try:
             if request_seconds is None:
                 return await function(_read(method, data))
@@ -184,6 +185,7 @@ def _many_to_many(function: Callable[[AsyncIterator[Any]], AsyncGenerator[Any]],
 
     async def answer(data: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncGenerator[Any]:
         authorization.set(_authorization(context))
+        note_time_limit(context.time_remaining())
         try:
             async with aclosing(function(requests(data))) as responses:
                 async for response in responses:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 from . import RequestError
+
+# When the answer of the request is due, by `time.perf_counter`; None: at no time. Fronts set it in its context.
+due: ContextVar[float | None] = ContextVar("due", default=None)
+
+
+def note_time_limit(seconds: float | None) -> None:
+    """Note in the context of a request that its answer is due in so many seconds, if it was not due before."""
+    if seconds is not None:
+        known, at = due.get(), time.perf_counter() + seconds
+        due.set(at if known is None else min(known, at))
 
 
 @asynccontextmanager
@@ -16,6 +28,7 @@ async def time_limit(seconds: float | None) -> AsyncGenerator[None]:
     Raises:
         RequestError: the time is over.
     """
+    note_time_limit(seconds)
     try:
         async with asyncio.timeout(seconds) as limit:
             yield

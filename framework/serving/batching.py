@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...engine.common.quick_dataclass import dataclass
-from .batch_times import BatchTimes
 from .lengths import padded_length
 from .servable import Servable
-from .short_calls import AT_ONCE_SECONDS, ShortCalls
 from .signature import DEFAULT
 from .statistics import BatchObserver
+from .times.batch_times import BatchTimes
+from .times.short_calls import AT_ONCE_SECONDS, ShortCalls
+from .times.step_watch import StepWatch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -115,20 +116,28 @@ class Batcher:
         settings: how requests are joined.
         thread: one thread.
         observer: is notified of each batch.
+        watch: keeps the time of the thread's batches; None for one of its own.
     """
 
-    def __init__(self, servable: Servable, settings: Batching, thread: Executor, observer: BatchObserver) -> None:
+    def __init__(
+        self,
+        servable: Servable,
+        settings: Batching,
+        thread: Executor,
+        observer: BatchObserver,
+        watch: StepWatch | None = None,
+    ) -> None:
         self._servable = servable
         self._settings = settings
         self._thread = thread
         self._observer = observer
+        self._watch = watch or StepWatch(None)
         self._times = BatchTimes()
         self._short, self._at_once = ShortCalls(), ShortCalls(AT_ONCE_SECONDS)
         self._waiting: deque[_Request] = deque()
         self._came = 0  # requests in this turn of the loop
         self._comes_alone = True  # in the last turn in which any came there was one
         self._is_busy = False
-        self._began = 0.0
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -138,11 +147,6 @@ class Batcher:
     def is_busy(self) -> bool:
         """Test whether the thread computes a batch."""
         return self._is_busy
-
-    @property
-    def computing_seconds(self) -> float:
-        """For how long the thread has been computing a batch; 0 if there is none."""
-        return time.perf_counter() - self._began if self._is_busy else 0.0
 
     def is_full(self, most: int) -> bool:
         """Test whether so many requests wait; those whose clients have gone do not."""
@@ -311,11 +315,13 @@ class Batcher:
         self._is_busy = True
         for request in self._waiting:
             request.had_to_wait = True
-        began = self._began = time.perf_counter()
+        began = time.perf_counter()
+        self._watch.begin()
         computed = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch, kind)
 
         def end(done: asyncio.Future[Sequence[_Result]]) -> None:
             self._is_busy = False
+            self._watch.end()
             self._note_time(batch, time.perf_counter() - began, done)
             failed = asyncio.CancelledError("the server stops") if done.cancelled() else done.exception()
             self._end(batch, began, [failed] * len(batch) if failed is not None else done.result())

@@ -138,7 +138,9 @@ class Catalogue:
     @property
     def is_ready(self) -> bool:
         """Test whether all models answer, but for those that clients have unloaded."""
-        return self.is_open and all(entry.loaded or entry.is_unloaded for entry in self.models.values())
+        return self.is_open and all(
+            entry.is_unloaded or (entry.loaded and not entry.is_stuck) for entry in self.models.values()
+        )
 
     async def load(self, name: str) -> None:
         """Load a model that was unloaded, or look for new versions of it.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...distribute.inference import RequestError
 from ...distribute.inference.large import LARGE
+from ...distribute.inference.time_limit import due
 from .batching import Batcher, Batching
 from .configuration import MAX_ROWS
 from .metrics import Metrics
@@ -17,6 +18,7 @@ from .sequences import Sequences, Step
 from .servable import Servable
 from .signature import DEFAULT
 from .statistics import Statistics
+from .times.step_watch import StepWatch
 
 if TYPE_CHECKING:
     from ..structures import Array
@@ -36,6 +38,9 @@ class ServedModel:
         settings: how requests are joined.
         max_rows: how many rows a request may have.
         patience: after how many seconds a batch counts as one that does not end; None for never.
+
+    Attributes:
+        watch: keeps the time of what the thread computes.
     """
 
     def __init__(
@@ -47,7 +52,8 @@ class ServedModel:
         max_rows: int = MAX_ROWS,
         patience: float | None = None,
     ) -> None:
-        self._max_rows, self._patience = max_rows, patience
+        self._max_rows = max_rows
+        self.watch = StepWatch(patience)
         self._metrics = metrics
         self._settings = settings
         self.name = name
@@ -60,7 +66,7 @@ class ServedModel:
         first = servable.first_states(1) if DEFAULT in servable.signatures else []
         limits = settings.max_sequences, settings.sequence_idle_seconds
         self.sequences = Sequences(name, first, *limits) if first else None
-        self._batcher = Batcher(servable, settings, self._thread, self.statistics)
+        self._batcher = Batcher(servable, settings, self._thread, self.statistics, self.watch)
 
     async def prepare(self, read: Callable[[], T], size: int) -> T:
         """Return what `read` gives, of a request of `size` bytes to be read.
@@ -107,6 +113,9 @@ class ServedModel:
                 return await self._batcher.submit(arrays, signature)
             except RequestError:
                 raise
+            except asyncio.CancelledError:
+                self.watch.note_unanswered(due.get())
+                raise
             except Exception as error:
                 _log.error("model %r failed", self.name, exc_info=error)
                 raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
@@ -117,11 +126,6 @@ class ServedModel:
             raise RequestError(
                 413, f"The request has {rows:,} rows; at most {self._max_rows:,} are taken (max_rows). Send several."
             )
-
-    @property
-    def is_stuck(self) -> bool:
-        """Test whether a batch does not end, so that nobody gets an answer."""
-        return self._patience is not None and self._batcher.computing_seconds > self._patience
 
     def _check_queue(self) -> None:
         if self._batcher.is_busy and self._batcher.is_full(self._settings.max_queue_size):

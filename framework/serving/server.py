@@ -348,10 +348,7 @@ def handlers_of(catalogue: Catalogue, inference: OpenInferenceBackend) -> dict[s
 
 def _look(catalogue: Catalogue) -> tuple[bool, list[str]]:
     """Test whether all models are ready, and those of which a version does not answer."""
-    stuck = [
-        name for name, entry in catalogue.models.items() if any(served.is_stuck for served in entry.loaded.values())
-    ]
-    return catalogue.is_ready, stuck
+    return catalogue.is_ready, [name for name, entry in catalogue.models.items() if entry.is_stuck]
 
 
 def metrics_route(catalogue: Catalogue, member: Member | None = None) -> Route:

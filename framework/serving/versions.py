@@ -89,6 +89,11 @@ class ModelVersions:
                 return served
         return None
 
+    @property
+    def is_stuck(self) -> bool:
+        """Test whether a version computes a step that does not end."""
+        return any(served.watch.is_stuck for served in self.loaded.values())
+
     async def refresh(self, thread: Executor) -> None:
         """Load what is wanted and was not there before; then let go what is no longer wanted.
 

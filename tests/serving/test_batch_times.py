@@ -11,7 +11,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.framework.serving import batching
-from anabranch.framework.serving.batch_times import BatchTimes
+from anabranch.framework.serving.times.batch_times import BatchTimes
 
 
 def learned(times: dict[int, float]) -> BatchTimes:

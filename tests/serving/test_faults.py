@@ -216,7 +216,7 @@ def slow_loop(folder: Path) -> None:
         count, last = products(ab.ops.max(t))
         return count + 0 * t + ab.ops.cast(ab.ops.min(last) > 1, "int32")
 
-    ab.Model(x, ab.layers.Lambda(rounds)(x)).export(folder, verbose=False)
+    ab.Model(x, ab.layers.Lambda(rounds)(x)).export(folder, verbose=False, warmup=np.array([1], "int32"))
 
 
 def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path) -> None:
@@ -237,6 +237,34 @@ def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path) -> None:
         assert call(server.grpc_address, "grpc.health.v1.Health/Check", service="loop").status == 2  # NOT_SERVING
         assert works(server)
         assert ask(server.rest_url, "/v2/health/live").status == 200
+        assert ask(server.rest_url, "/v2/health/ready").status == 503
+        assert not call(server.grpc_address, "ServerReady").ready
+        assert call(server.grpc_address, "grpc.health.v1.Health/Check").status == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("front", ["rest", "grpc"])
+def test_a_step_that_outlasts_the_deadline_of_its_request(tmp_path: Path, front: str) -> None:
+    double(tmp_path / "m")
+    slow_loop(tmp_path / "loop")
+    with ab.serving.Server({name: tmp_path / name for name in ("m", "loop")}, poll_seconds=0) as server:
+        loop, many = "/v1/models/loop:predict", rounds_in(8)
+        if front == "rest":
+            reply = ask(server.rest_url, loop, {"instances": [many]}, headers={"X-Request-Timeout-Ms": "200"})
+            assert reply.status == 504
+        else:
+            x = {"name": "x", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [many]}}
+            with pytest.raises(grpc.RpcError) as caught:
+                call(server.grpc_address, "ModelInfer", timeout=0.2, model_name="loop", inputs=[x])
+            error: Any = caught.value
+            assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        until(lambda: ask(server.rest_url, "/v2/models/loop/ready").status == 503)
+        assert ask(server.rest_url, "/v2/health/ready").status == 503
+        assert call(server.grpc_address, "grpc.health.v1.Health/Check", service="loop").status == 2  # NOT_SERVING
+        assert call(server.grpc_address, "ModelReady", name="m").ready
+        assert works(server)
+        until(lambda: ask(server.rest_url, "/v2/health/ready").status == 200, 180)
+        assert ask(server.rest_url, loop, {"instances": [3]}).status == 200
 
 
 def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> None:
@@ -262,15 +290,19 @@ def test_an_answer_by_grpc_has_the_time_that_one_by_rest_has(tmp_path: Path) -> 
             )
 
 
-def test_a_step_of_a_decoder_that_does_not_end(tmp_path: Path) -> None:
-    many = rounds_in(6)
+def endless_for_three(folder: Path, many: int) -> None:
+    """A decoder whose step takes so many rounds for the token 3."""
 
     def step(tokens: Any, states: Any) -> Any:
         _, last = products(ab.ops.where(ab.ops.any(tokens == 3), many, 1))
         return ab.ops.one_hot((tokens + 1) % 4, 4) + 0 * ab.ops.min(last), states
 
     decoder = ab.serving.Decoder(step, lambda rows: (), end_token=0, max_length=8, slots=2, row_wise=True)
-    decoder.export(tmp_path / "d")
+    decoder.export(folder)
+
+
+def test_a_step_of_a_decoder_that_does_not_end(tmp_path: Path) -> None:
+    endless_for_three(tmp_path / "d", rounds_in(6))
     config = {"models": {"d": {"path": str(tmp_path / "d")}}, "limits": {"request_seconds": 1}}
     generate, one = "/v2/models/d/generate", {"tokens": [1], "parameters": {"max_tokens": 1}}
     with ab.serving.Server(config=config, poll_seconds=0) as server:
@@ -284,6 +316,25 @@ def test_a_step_of_a_decoder_that_does_not_end(tmp_path: Path) -> None:
         (answer,) = call_stream(server.grpc_address, "ModelStreamInfer", [{"model_name": "d", "inputs": [tokens]}])
         assert "no answer within 1 s" in answer.error_message
         until(lambda: ask(server.rest_url, "/v2/models/d/ready").status == 200, 180)  # since this one does end
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("front", ["rest", "grpc"])
+def test_a_step_of_a_decoder_that_outlasts_the_deadline_of_its_request(tmp_path: Path, front: str) -> None:
+    endless_for_three(tmp_path / "d", rounds_in(8))
+    generate = "/v2/models/d/generate"
+    with ab.serving.Server({"d": tmp_path / "d"}, poll_seconds=0) as server:
+        if front == "rest":
+            limit = {"X-Request-Timeout-Ms": "200"}
+            assert ask(server.rest_url, generate, {"tokens": [3]}, headers=limit).status == 504
+        else:
+            tokens = {"name": "tokens", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [3]}}
+            request = {"model_name": "d", "inputs": [tokens]}
+            with pytest.raises(grpc.RpcError, match=r"DEADLINE_EXCEEDED"):
+                call_stream(server.grpc_address, "ModelStreamInfer", [request], timeout=0.2)
+        until(lambda: ask(server.rest_url, "/v2/models/d/ready").status == 503)
+        assert not call(server.grpc_address, "ServerReady").ready
+        until(lambda: ask(server.rest_url, "/v2/health/ready").status == 200, 180)
 
 
 def test_an_op_that_raises_fails_one_request_of_a_batch(tmp_path: Path) -> None:

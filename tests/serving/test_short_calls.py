@@ -21,7 +21,7 @@ import anabranch as ab
 from anabranch.framework.serving import batching
 from anabranch.framework.serving.batching import Batcher
 from anabranch.framework.serving.servable import Servable
-from anabranch.framework.serving.short_calls import AT_ONCE_SECONDS, SECONDS, ShortCalls
+from anabranch.framework.serving.times.short_calls import AT_ONCE_SECONDS, SECONDS, ShortCalls
 
 pytest.importorskip("uvicorn")
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +15,11 @@ from weakref import WeakSet
 
 from ....distribute.inference import RequestError
 from ....distribute.inference.large import PIECE
+from ....distribute.inference.time_limit import due
 from ..batching import Batching
 from ..metrics import Metrics
 from ..statistics import Statistics
+from ..times.step_watch import StepWatch
 from .decoder import Decoder
 from .generation import Generation
 from .slots import Slots
@@ -36,6 +37,9 @@ class ServedDecoder:
         metrics: of the server.
         settings: of which `max_queue_size` counts.
         patience: after how many seconds a step counts as one that does not end; None for never.
+
+    Attributes:
+        watch: keeps the time of steps, and of what precedes the first of a sequence.
     """
 
     def __init__(
@@ -43,8 +47,8 @@ class ServedDecoder:
     ) -> None:
         self.name, self.decoder = name, decoder
         self.version = str(decoder.version)
-        self._metrics, self._settings, self._patience = metrics, settings, patience
-        self._began: float | None = None  # when the thread began what it computes now
+        self._metrics, self._settings = metrics, settings
+        self.watch = StepWatch(patience)
         self._counts = metrics.of_decoder(name, decoder.slots)
         self.statistics = Statistics()
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
@@ -56,12 +60,6 @@ class ServedDecoder:
         self._made = WeakSet[Generation]()  # by requests that begin to wait for tokens, or fail, in a moment
         self._under_way = 0
         self._drained: asyncio.Future[None] | None = None
-
-    @property
-    def is_stuck(self) -> bool:
-        """Test whether a step, or what precedes the first of a sequence, does not end, so that nobody gets a token."""
-        began = self._began
-        return self._patience is not None and began is not None and time.perf_counter() - began > self._patience
 
     async def make_generation(
         self, prompt: Any, inputs: Mapping[str, object], settings: Mapping[str, object]
@@ -110,6 +108,9 @@ class ServedDecoder:
                         break
                 if generation.error is not None:
                     raise self._failure(generation.error)
+            except asyncio.CancelledError:
+                self.watch.note_unanswered(due.get())
+                raise
             finally:
                 generation.is_cancelled = True
                 with self._lock:
@@ -170,7 +171,7 @@ class ServedDecoder:
         except Exception as error:
             with self._lock:
                 self._is_running = False
-                self._began = None
+                self.watch.end()
                 self._waiting.clear()
                 under_way = list(self._open)
             self._counts.busy.set(0)
@@ -188,7 +189,7 @@ class ServedDecoder:
                 self._counts.busy.set(0)
                 return
             self._counts.busy.set(slots.busy)
-            self._began = time.perf_counter()
+            self.watch.begin()
             for generation in (*failed, *slots.iterate()):
                 assert generation.on_tokens is not None
                 generation.on_tokens(generation)
@@ -201,13 +202,13 @@ class ServedDecoder:
                 generation = self._waiting.popleft() if self._waiting else None
                 if generation is None and not slots.busy and not failed:
                     self._is_running = False
-                    self._began = None
+                    self.watch.end()
                     return None
             if generation is None:
                 break
             if generation.is_cancelled:
                 continue
-            self._began = time.perf_counter()
+            self.watch.begin()
             slots.admit(generation)
             if generation.error is not None:
                 failed.append(generation)

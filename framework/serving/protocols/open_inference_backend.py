@@ -44,7 +44,7 @@ class OpenInferenceBackend:
         entry = self._catalogue.models.get(model)
         found = None if entry is None else entry.find(version, "")
         is_stuck = self._member is not None and model in self._member.stuck
-        return self._catalogue.is_open and found is not None and not found.is_stuck and not is_stuck
+        return self._catalogue.is_open and found is not None and not found.watch.is_stuck and not is_stuck
 
     def server_metadata(self) -> dict[str, object]:
         return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}

@@ -1,0 +1,1 @@
+"""Times of computations that a model server measures, and what follows from them."""
