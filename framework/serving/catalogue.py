@@ -33,7 +33,7 @@ class Catalogue:
         self.is_open = False
         self._thread = ThreadPoolExecutor(1, "serving-load")
         self._turn = asyncio.Lock()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], ModelVersions] = {}
         self._tokens: dict[str, str] = {}
 
     async def configure(self, models: Mapping[str, ModelConfig]) -> None:
@@ -70,8 +70,8 @@ class Catalogue:
             self._tokens = tokens
             for entry in gone:  # their last requests hold nobody up
                 task = asyncio.create_task(entry.end())
-                self._leaving.add(task)
-                task.add_done_callback(self._leaving.discard)
+                self._leaving[task] = entry
+                task.add_done_callback(self._leaving.pop)
         await self.refresh()
 
     @staticmethod
@@ -141,6 +141,11 @@ class Catalogue:
         return self.is_open and all(
             entry.is_unloaded or (entry.loaded and not entry.is_stuck) for entry in self.models.values()
         )
+
+    def steps(self) -> list[str]:
+        """Return descriptions of the steps that are computed now."""
+        entries = [*list(self.models.values()), *list(self._leaving.values())]
+        return [step for entry in entries for step in entry.steps()]
 
     async def load(self, name: str) -> None:
         """Load a model that was unloaded, or look for new versions of it.

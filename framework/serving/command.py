@@ -143,7 +143,7 @@ def _serve(options: argparse.Namespace) -> int:
                 server.announce(facts(server))
             while signals.get() == _RELOAD:
                 _reconfigure(server, options.config)
-            _end_after(server.drain_seconds + _PATIENCE)
+            _end_after(server.drain_seconds + _PATIENCE, server)
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0
@@ -198,12 +198,17 @@ def _member(place: str | None) -> Member | None:
     return Member(socket.socket(fileno=rest), socket.socket(fileno=control), port)
 
 
-def _end_after(seconds: float) -> None:
-    """End the process after a time, should a step of a model not end."""
+def _end_after(seconds: float, server: Server) -> None:
+    """End the process after a time, should a step of a model not end: its thread can't be ended otherwise.
+
+    The requests have been answered by then, so that this is an orderly end.
+    """
 
     def end() -> None:
-        _log.error("a request does not end; the process ends")
-        os._exit(1)
+        _log.error("the process ends without %s", " and ".join(server.steps()) or "a thread that does not end")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

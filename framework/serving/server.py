@@ -180,6 +180,11 @@ class Server:
             raise RuntimeError("This server does not run.")
         return self._catalogue
 
+    def steps(self) -> list[str]:
+        """Return descriptions of the steps of models that are computed now; empty if the server does not run."""
+        catalogue = self._catalogue
+        return [] if catalogue is None else catalogue.steps()
+
     def announce(self, lines: Sequence[str]) -> None:
         """Notify the supervisor of several processes that this one answers, with what it has to print."""
 

@@ -69,6 +69,7 @@ class ModelVersions:
         self._labels: dict[str, int] = {}  # the loaded versions of labels: one moves when its next version is loaded
         self._tried: dict[int, object] = {}  # what the manifest of a version that failed looked like
         self._leaving: set[asyncio.Task[None]] = set()
+        self._ending: set[ServedModel | ServedDecoder] = set()  # versions that those tasks wait for
         self._replaced: list[ServedModel] = []  # versions that answer the sequences that they have, and no others
 
     def find(self, version: str, label: str) -> ServedModel | ServedDecoder | None:
@@ -93,6 +94,15 @@ class ModelVersions:
     def is_stuck(self) -> bool:
         """Test whether a version computes a step that does not end."""
         return any(served.watch.is_stuck for served in self.loaded.values())
+
+    def steps(self) -> list[str]:
+        """Return descriptions of the steps that are computed now, also of versions that leave."""
+        found = [(served, served.watch.seconds) for served in (*self.loaded.values(), *list(self._ending))]
+        return [
+            f"a step of model {self.name!r}, version {served.version}, that has taken {seconds:.0f} s"
+            for served, seconds in found
+            if seconds
+        ]
 
     async def refresh(self, thread: Executor) -> None:
         """Load what is wanted and was not there before; then let go what is no longer wanted.
@@ -189,6 +199,7 @@ class ModelVersions:
         served = self.loaded.pop(number)
         if is_replaced and isinstance(served, ServedModel) and served.sequences:
             self._replaced.append(served)
+        self._ending.add(served)
         task = asyncio.create_task(self._end(number, served, is_replaced))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -196,6 +207,7 @@ class ModelVersions:
     async def _end(self, number: int, served: ServedModel | ServedDecoder, is_replaced: bool) -> None:
         await served.end(is_replaced)
         self._replaced = [each for each in self._replaced if each is not served]
+        self._ending.discard(served)
         del served
         self._release(number)
         await asyncio.get_running_loop().run_in_executor(None, give_back_cycles)

@@ -202,6 +202,24 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Any]) -> None:
         assert process.wait(20) == -signal.SIGTERM
 
 
+@pytest.mark.slow  # it takes the 5 s that a step has to end
+def test_a_step_that_does_not_end_is_left(start: Callable[..., Any], models: Path, tmp_path: Path) -> None:
+    path = tmp_path / "serve.json"
+    limits = {"drain_seconds": 0.1}
+    path.write_text(json.dumps({"models": {"slow": {"path": str(models / "slow")}}, "limits": limits}))
+    process, url, _, _ = start("slow", "--config", str(path))
+    tensor = {"name": "x", "shape": [1], "datatype": "INT64", "data": [10**15]}
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ask, url, "/v2/models/slow/infer", {"inputs": [tensor]})
+        while b'anabranch_requests_under_way{model="slow"} 1.0' not in ask(url, "/metrics").body:
+            assert not waiting.done()
+        process.send_signal(signal.SIGTERM)
+        assert waiting.result(60).status == 503
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert re.search(r"the process ends without a step of model 'slow', version 1, that has taken \d+ s", errors)
+
+
 def ask_or_refused(url: str) -> Any:
     try:
         return ask(url, "/v2/health/live").status

@@ -255,7 +255,7 @@ def test_one_that_is_stopped_holds_nothing_up(tmp_path: Path) -> None:
             os.kill(worker, signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode == 1
+        assert process.returncode == 0
         assert f"process {first} has not answered for 10 s" in errors
     finally:
         for worker in stopped:

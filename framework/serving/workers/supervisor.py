@@ -34,6 +34,7 @@ class _Worker:
         self.ready, self.stuck = False, list[str]()
         self.replies: dict[int, asyncio.Future[Mapping[str, object] | None]] = {}
         self.missed: int | None = None  # signs, since the last; None before the first, and when it ends
+        self.is_given_up = False  # it was killed since it did not answer, or did not end
 
     @property
     def has_started(self) -> bool:
@@ -129,10 +130,10 @@ class Supervisor:
         self._signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(self._drain_seconds + _PATIENCE, self._kill_late)
         serving = [each for each in self._workers if each.has_started]
-        statuses = await asyncio.gather(*[each.process.wait() for each in serving])
+        await asyncio.gather(*[each.process.wait() for each in serving])
         while self._tasks:
             await asyncio.wait(self._tasks)
-        return 1 if any(statuses) else 0
+        return 1 if any(each.process.returncode and not each.is_given_up for each in serving) else 0
 
     def _signal(self, number: int) -> None:
         for worker in self._workers:
@@ -143,8 +144,15 @@ class Supervisor:
         self._signal(signal.SIGKILL)
 
     def _kill_late(self) -> None:
-        _log.error("some processes do not end; they are killed")
-        self._kill()
+        for worker in self._workers:
+            self._give_up(worker, "does not end")
+
+    @staticmethod
+    def _give_up(worker: _Worker, why: str) -> None:
+        if worker.process.returncode is None:
+            _log.error("process %d %s; it is killed", worker.process.pid, why)
+            worker.is_given_up = True
+            worker.process.kill()
 
     async def _watch(self) -> None:
         """End processes that have given no sign for long, such as stopped ones; `_follow` replaces them.
@@ -158,9 +166,8 @@ class Supervisor:
                 if worker.missed is None:
                     continue
                 worker.missed += 1
-                if worker.missed == _MOST_MISSED and worker.process.returncode is None:
-                    _log.error("process %d has not answered for %g s", worker.process.pid, _MOST_MISSED * SIGN_SECONDS)
-                    worker.process.kill()
+                if worker.missed == _MOST_MISSED:
+                    self._give_up(worker, f"has not answered for {_MOST_MISSED * SIGN_SECONDS:g} s")
 
     async def _start(self) -> _Worker:
         ours, theirs = socket.socketpair()
