@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from shared.serving_clients import Reply, ask, call
 from shared.waiting import until
 
 import anabranch as ab
+from anabranch.framework.serving.workers.member import Member, write_message
 from anabranch.framework.serving.workers.merging import merged_metrics, merged_statistics
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop"):
@@ -164,6 +167,28 @@ def test_they_answer_as_one(running: Running) -> None:
     stats = ask(running.url, "/v2/models/m/stats").json["model_stats"]
     assert [each["inference_stats"]["success"]["count"] for each in stats] == [before + 24]
     assert call(running.address, "ModelStatistics", name="m").model_stats[0].inference_count == before + 24
+
+
+def test_a_question_waits_until_the_process_has_joined() -> None:
+    """Requests come as soon as a process listens, and others may listen for it."""
+
+    async def run() -> list[object]:
+        ours, theirs = socket.socketpair()
+        with socket.socket() as rest:
+            member = Member(rest, theirs, 0)
+            asking = asyncio.create_task(member.ask("metrics"))
+            await asyncio.sleep(0)  # it has begun
+            await member.join({}, lambda: (True, []), lambda: None)
+            reader, writer = await asyncio.open_connection(sock=ours)
+            while "ask" not in (message := json.loads(await reader.readline())):
+                pass
+            write_message(writer, {"answer": message["ask"], "results": [{"value": "text"}]})
+            found = await asking
+            member.leave()
+            writer.close()
+            return found
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == ["text"]
 
 
 @linux

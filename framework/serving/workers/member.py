@@ -56,6 +56,7 @@ class Member:
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[object]] = set()
         self._writer: asyncio.StreamWriter | None = None
+        self._has_joined = asyncio.Event()
 
     async def join(
         self, handlers: dict[str, Handler], look: Callable[[], tuple[bool, list[str]]], alone: Callable[[], object]
@@ -68,6 +69,7 @@ class Member:
             alone: called when the supervisor has gone.
         """
         reader, self._writer = await asyncio.open_connection(sock=self._control, limit=MOST_BYTES)
+        self._has_joined.set()
         start_among(self._tasks, self._listen(reader, handlers, alone))
         start_among(self._tasks, self._watch(look))
 
@@ -76,7 +78,7 @@ class Member:
         self._send({"started": facts})
 
     async def ask(self, kind: str, value: object = None) -> list[Any]:
-        """Ask all processes, this one included.
+        """Ask all processes, this one included, once this one has joined: it listens for clients before.
 
         Returns:
             Their answers.
@@ -84,6 +86,7 @@ class Member:
         Raises:
             RequestError: one has raised it.
         """
+        await self._has_joined.wait()
         number = next(self._numbers)
         self._asked[number] = asyncio.get_running_loop().create_future()
         self._send({"ask": number, "kind": kind, "value": value})
