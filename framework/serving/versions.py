@@ -107,7 +107,8 @@ class ModelVersions:
     async def refresh(self, thread: Executor) -> None:
         """Load what is wanted and was not there before; then let go what is no longer wanted.
 
-        A version that can't be loaded is noted in `failed`, and tried again when its manifest changes. The others stay.
+        A version that can't be loaded is noted in `failed`, and tried again when its manifest changes. The others stay,
+        and of the latest the next lower one takes its place.
 
         Raises:
             ServableError: there is no such folder, and nothing is loaded.
@@ -125,18 +126,28 @@ class ModelVersions:
                 raise ServableError(f"Model {self.name!r}: {error}") from None
             _log.warning("model %r: %s", self.name, error)
             return
-        wanted = self.config.wanted(available)
-        for number in wanted:
-            if number not in self.loaded:
-                await self._load_or_replace(number, wanted, thread)
+        wanted = await self._load_wanted(available, thread)
         self._labels = {
             label: number if number in self.loaded else self._labels.get(label, number)
             for label, number in self.config.labels.items()
         }
-        self.failed = {number: why for number, why in self.failed.items() if number in wanted}
+        self.failed = {
+            number: why for number, why in self.failed.items() if number in self.config.wanted([*wanted, number])
+        }
         if any(number in self.loaded for number in wanted):
             for number in [each for each in self.loaded if each not in wanted]:
                 self._retire(number, is_replaced=True)
+
+    async def _load_wanted(self, available: Sequence[int], thread: Executor) -> list[int]:
+        """Load what is wanted of the versions that can be loaded, and return the numbers of all that are."""
+        while True:
+            failed = {number for number in self._tried if self._has_failed(number)}
+            wanted = self.config.wanted([number for number in available if number not in failed])
+            missing = [number for number in wanted if number not in self.loaded]
+            if not missing:
+                return wanted
+            for number in missing:
+                await self._load_or_replace(number, wanted, thread)
 
     async def _load_or_replace(self, number: int, wanted: Sequence[int], thread: Executor) -> None:
         old = [each for each in self.loaded if each not in wanted] if self.config.replace else []

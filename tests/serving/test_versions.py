@@ -105,6 +105,65 @@ def test_a_damaged_version_is_reported_and_the_old_one_stays(tmp_path: Path) -> 
         assert (answer(server), states(server)) == (2.0, [("2", "AVAILABLE")])
 
 
+def damage(version: Path) -> None:
+    manifest = version / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+
+
+def test_a_server_starts_with_the_highest_version_that_is_sound(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for factor in (1.0, 2.0, 3.0, 4.0):
+        export(tmp_path, factor)
+    damage(tmp_path / "4")
+    damage(tmp_path / "3")
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server:
+        assert (answer(server), states(server)) == (2.0, [("4", "END"), ("3", "END"), ("2", "AVAILABLE")])
+        assert "version 4 can't be loaded" in caplog.text
+        server.refresh()
+        assert states(server) == [("4", "END"), ("3", "END"), ("2", "AVAILABLE")]
+        shutil.rmtree(tmp_path / "3")
+        export(tmp_path, 5.0)
+        server.refresh()
+        assert (answer(server), states(server)) == (5.0, [("5", "AVAILABLE")])
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server:
+        assert states(server) == [("5", "AVAILABLE")]
+    damage(tmp_path / "5")
+    for number in (1, 2):
+        damage(tmp_path / str(number))
+    with pytest.raises(ab.serving.ServableError, match=r"version 5: .*version 1: "):
+        ab.serving.Server({"m": tmp_path}).start()
+
+
+def test_so_many_versions_are_served_as_are_wanted_and_sound(tmp_path: Path) -> None:
+    for factor in (1.0, 2.0, 3.0, 4.0):
+        export(tmp_path, factor)
+    damage(tmp_path / "3")
+    model: dict[str, Any] = {"path": str(tmp_path), "versions": {"latest": 2}}
+    with ab.serving.Server(config={"models": {"m": model}}, poll_seconds=0) as server:
+        assert states(server) == [("4", "AVAILABLE"), ("3", "END"), ("2", "AVAILABLE")]
+        export(tmp_path, 5.0)
+        damage(tmp_path / "5")
+        server.refresh()
+        assert states(server) == [("5", "END"), ("4", "AVAILABLE"), ("3", "END"), ("2", "AVAILABLE")]
+        export(tmp_path, 6.0)
+        server.refresh()
+        assert states(server) == [("6", "AVAILABLE"), ("5", "END"), ("4", "AVAILABLE")]
+        server.configure({"models": {"m": {**model, "versions": {"specific": [3]}}}})
+        assert [each for each in states(server) if each[1] == "AVAILABLE"] == [("6", "AVAILABLE"), ("4", "AVAILABLE")]
+
+
+def test_a_version_that_is_damaged_is_no_reason_to_unload_the_one_before(tmp_path: Path) -> None:
+    export(tmp_path, 1.0)
+    model = {"path": str(tmp_path), "replace": True}
+    with ab.serving.Server(config={"models": {"m": model}}, poll_seconds=0) as server:
+        export(tmp_path, 2.0)
+        damage(tmp_path / "2")
+        for _ in range(2):
+            server.refresh()
+            assert (answer(server), states(server)) == (1.0, [("2", "END"), ("1", "AVAILABLE")])
+
+
 def test_models_whose_folder_is_gone_stay(tmp_path: Path) -> None:
     export(tmp_path / "model", 1.0)
     with ab.serving.Server({"m": tmp_path / "model"}, poll_seconds=0) as server:
