@@ -178,7 +178,7 @@ def facts(server: Server) -> list[str]:
     lines = [
         f"ready rest={server.rest_url} grpc={server.grpc_address}",
         example_line(
-            server.rest_url, first, server.inputs_of(first), server.is_decoder(first), server.needs_token(first)
+            server.rest_url, first, server.signature_of(first), server.is_decoder(first), server.needs_token(first)
         ),
     ]
     for name in server.models:

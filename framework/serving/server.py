@@ -31,7 +31,7 @@ from .protocols.tensorflow_backend import TensorFlowBackend
 from .protocols.tensorflow_rest import TensorFlowRest
 from .protocols.triton_rest import TritonRest
 from .served_model import ServedModel
-from .signature import TensorInfo
+from .signature import Signature
 from .versions import Limits
 from .web.application import Application, Request, Response, Route
 from .web.connections import HttpServer, Tls
@@ -212,10 +212,10 @@ class Server:
         """The names of the models that are served."""
         return [] if self._catalogue is None else list(self._catalogue.models)
 
-    def inputs_of(self, name: str) -> tuple[TensorInfo, ...]:
-        """Return the inputs of a model that is served."""
+    def signature_of(self, name: str) -> Signature:
+        """Return the signature of a model that is served, of several the default one."""
         found = self._served(name)
-        return found.decoder.signature.inputs if isinstance(found, ServedDecoder) else found.servable.signature().inputs
+        return found.decoder.signature if isinstance(found, ServedDecoder) else found.servable.signature()
 
     def is_decoder(self, name: str) -> bool:
         """Test whether what is served under a name is a decoder."""

@@ -25,7 +25,7 @@ import anabranch as ab
 from anabranch.__main__ import main
 from anabranch.framework.serving import command
 from anabranch.framework.serving.examples import example_line
-from anabranch.framework.serving.signature import TensorInfo
+from anabranch.framework.serving.signature import Signature, TensorInfo
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
@@ -305,16 +305,34 @@ def test_the_line_for_curl_works_as_it_is_printed(tmp_path: Path) -> None:
         assert line in html.unescape(shown)
 
 
+def signature(*inputs: TensorInfo) -> Signature:
+    return Signature(inputs, (), "one")
+
+
 def test_the_example_is_a_row_of_any_input() -> None:
     a, b = TensorInfo("a", "float32", (None, 2, 2), "a:0"), TensorInfo("b", "string", (None,), "b:0")
-    line = example_line("http://h:1", "m", (a, b))
+    line = example_line("http://h:1", "m", signature(a, b))
     assert line == """curl -d '{"instances": [{"a": [[0, 1], [0, 1]], "b": "a"}]}' http://h:1/v1/models/m:predict"""
     large = TensorInfo("x", "float32", (None, 28, 28), "x:0")
-    assert example_line("http://h:1", "m", (large,)) == "curl http://h:1/v1/models/m"
-    assert example_line("http://h:1", "m", (large,), has_token=True).startswith(
+    assert example_line("http://h:1", "m", signature(large)) == "curl http://h:1/v1/models/m"
+    assert example_line("http://h:1", "m", signature(large), has_token=True).startswith(
         "curl -H 'Authorization: Bearer TOKEN' "
     )
-    sequence = example_line("http://[::1]:1", "m", (TensorInfo("tokens", "int32", (None, None), ""),), is_decoder=True)
+    tokens = signature(TensorInfo("tokens", "int32", (None, None), ""))
+    sequence = example_line("http://[::1]:1", "m", tokens, is_decoder=True)
     assert sequence == (
         """curl -d '{"tokens": [1], "parameters": {"max_tokens": 8}}' 'http://[::1]:1/v2/models/m/generate'"""
     )
+
+
+def test_the_example_of_a_model_with_states_is_a_sequence(tmp_path: Path) -> None:
+    x = ab.Input((None, 2), batch_size=1, name="x")
+    ab.Model(x, ab.layers.LSTM(3, stateful=True)(x)).export(tmp_path / "s", verbose=False)
+    with ab.serving.Server({"s": tmp_path / "s"}) as server:
+        line = example_line(server.rest_url, "s", server.signature_of("s"))
+        _, _, body, url = shlex.split(line)
+        assert url.endswith("/v2/models/s/infer")
+        found = ask(server.rest_url, urlsplit(url).path, body.encode())
+        assert (found.status, found.json["outputs"][0]["shape"]) == (200, [1, 3])
+        assert line in html.unescape(ask(server.rest_url, "/").body.decode())
+        assert "/v1/models/s:predict" not in ask(server.rest_url, "/openapi.json").json["paths"]

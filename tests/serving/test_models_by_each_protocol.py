@@ -91,7 +91,7 @@ def check(names: list[str], folder: Path) -> None:
     with ab.serving.Server({name: folder / name for name in models}, poll_seconds=0) as server:
         for number, (name, model) in enumerate(models.items()):
             arrays = inputs_of(model, 3, np.random.default_rng(number))
-            infos = server.inputs_of(name)
+            infos = server.signature_of(name).inputs
             inputs = {info.name: array.astype(as_dtype(info.dtype)) for info, array in zip(infos, arrays, strict=True)}
             expected = flatten(model.predict(arrays if len(arrays) > 1 else arrays[0], verbose=0))
             for protocol in PROTOCOLS:

@@ -266,7 +266,9 @@ def test_what_the_page_proposes_works(several: Any) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer other"}])
 def test_without_its_token_nothing_but_the_name_of_a_model_is_shown(several: Any, headers: dict[str, str]) -> None:
-    text = ask(several.rest_url, "/", headers=headers).body.decode()
+    page = ask(several.rest_url, "/", headers=headers)
+    assert page.headers["cache-control"] == "no-store"  # with the token it is another
+    text = page.body.decode()
     asks, count = (part.split("</section>")[0] for part in reversed(text.split("<section ")[1:]))
     assert "<h2>wide</h2>" in asks
     assert "asks for its token" in asks

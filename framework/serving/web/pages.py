@@ -48,6 +48,7 @@ document.onsubmit = async event => {
   } catch (error) { out.textContent = String(error); }
 };
 """
+_NOT_KEPT = {"cache-control": "no-store"}  # answers depend on the token that is sent
 
 
 class Pages:
@@ -90,7 +91,7 @@ class Pages:
             f"{''.join(parts)}<script>{_SCRIPT}</script></html>"
         )
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
-        headers = {"content-security-policy": policy, "x-content-type-options": "nosniff"}
+        headers = {"content-security-policy": policy, "x-content-type-options": "nosniff", **_NOT_KEPT}
         return Response(text.encode("utf-8"), "text/html; charset=utf-8", headers)
 
     async def _openapi(self, request: Request) -> Response:
@@ -103,7 +104,8 @@ class Pages:
                 )
                 continue
             signature = model.servable.signature()
-            paths[f"/v1/models/{name}:predict"] = _operation(name, "Predict (TensorFlow Serving)", _rows(signature))
+            if not signature.states:  # requests by this protocol name no sequence
+                paths[f"/v1/models/{name}:predict"] = _operation(name, "Predict (TensorFlow Serving)", _rows(signature))
             paths[f"/v2/models/{name}/infer"] = _operation(name, "Infer (Open Inference Protocol)", _tensors(signature))
         paths["/v2/health/ready"] = {"get": {"summary": "Whether all models answer", "responses": _RESPONSES}}
         found = {
@@ -117,7 +119,7 @@ class Pages:
                 for path, operations in paths.items():
                     if f"/models/{name}/" in path or f"/models/{name}:" in path:
                         operations["post"]["security"] = [{"token": []}]
-        return Response(write_json(found))
+        return Response(write_json(found), headers=_NOT_KEPT)
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
@@ -127,9 +129,9 @@ def _section(name: str, model: ServedModel | ServedDecoder, url: str, needs_toke
     is_decoder = isinstance(model, ServedDecoder)
     first = model.decoder.signature if is_decoder else model.servable.signature()
     signatures = {"generate": first} if is_decoder else model.servable.signatures
-    path, body = example_call(name, first.inputs, is_decoder)
+    path, body = example_call(name, first, is_decoder)
     tables = "".join(_table(each, signature) for each, signature in signatures.items())
-    curl = example_line(url, name, first.inputs, is_decoder, needs_token)
+    curl = example_line(url, name, first, is_decoder, needs_token)
     token = "<p><label>Token <input name=token type=password></label></p>" if needs_token else ""
     form = (
         f'<form data-path="{html.escape(path)}"><p><label>Try it<textarea name=body spellcheck=false>'
