@@ -29,7 +29,7 @@ from ..engine.common.dtypes import string
 from ..engine.control_flow.grouping import group
 from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Variable
 from ..engine.graph.graph import get_default_graph
-from ..engine.graph.state.sharded import grouped
+from ..engine.graph.state.sharded import expanded, grouped
 from ..engine.ops.random.keys import SeedGenerator
 from ..engine.queues.errors import DataLossError, StateLostError
 
@@ -374,6 +374,7 @@ class CheckpointManager:
         others = [name for name, part in found.items() if isinstance(part, SeedGenerator)]
         if others:
             raise TypeError(f"CheckpointManager(session=...) saves variables; {others} are none. Leave them out.")
+        self._session.place_state(expanded(list(found.values())))  # each task is to write what it has
         return found
 
     def _writes_on_tasks(self, folder: Folder, more: Mapping[str, Any]) -> Callable[[], None]:

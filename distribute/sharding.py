@@ -11,13 +11,16 @@ from .environment import cluster_from_environment
 from .strategies.strategy import current_strategy
 
 
-def _ps_tasks() -> Sequence[str]:
-    """Return the ps tasks of the cluster in the environment, unless a scope or a strategy says where variables are."""
+def _ps_tasks() -> Sequence[str] | None:
+    """Return the ps tasks of the cluster in the environment, unless a scope or a strategy says where variables are.
+
+    Without such a cluster that is left to the one whose session first runs the variables: None.
+    """
     scope = current_device_scope()
     if scope.parts or scope.colocations or current_strategy() is not None:
         return ()
     place = cluster_from_environment()
-    return () if place is None else [task for task in place.cluster.tasks if task.startswith("/job:ps/")]
+    return None if place is None else [task for task in place.cluster.tasks if task.startswith("/job:ps/")]
 
 
 set_finder(_ps_tasks)

@@ -23,6 +23,7 @@ from ...engine.common.dtypes import name_of
 from ...engine.graph.graph import Graph, Operation
 from ...engine.graph.spec import Spec, TensorSpec
 from ...engine.graph.state.container import name_of_container
+from ...engine.graph.state.sharded import has_open_shards, spread_shards
 from ...engine.graph.state.variable import Variable
 from ...engine.graph.tensor import Symbol
 from ...engine.passes.framework.switches import turned_off
@@ -235,6 +236,7 @@ class Client:
         """
         with self._preparing:
             described = describe_for_tasks(graph)
+            self._place(described[2])
             held = [resource for resource in described[2] if asks_for_a_task(resource)]
             homes = self._checked_homes(held) if held else None
             self._describe_state(described)
@@ -254,13 +256,30 @@ class Client:
         Raises:
             ValueError: some does.
         """
+        homes = self._known_homes()
+        for resource in held:
+            homes.check(resource)
+        return homes
+
+    def _known_homes(self) -> Homes:
+        """Return the tasks of the cluster, as this start of the master has them."""
         known = self._homes_of_state
         if known is None or known[0] != self.master.incarnation:
             addresses = self.ask(Kind.STATUS, {}).document().get("tasks", {})
             known = self._homes_of_state = self.master.incarnation, Homes(addresses, _connect_back)
-        for resource in held:
-            known[1].check(resource)
         return known[1]
+
+    def place(self, resources: Sequence[Any]) -> None:
+        """Choose the places of the state that has none: shards are on the ps tasks in turn.
+
+        Raises:
+            TaskFailedError: the master, which has the names of the tasks, is gone.
+        """
+        with self._preparing:
+            self._place(resources)
+
+    def _place(self, resources: Sequence[Any]) -> None:
+        spread_shards(resources, self._known_homes().tasks_of("ps") if has_open_shards(resources) else ())
 
     def _settle(self, homes: Homes, held: Sequence[State]) -> None:
         """Note that tasks hold, from now on, the state that the step has made there."""

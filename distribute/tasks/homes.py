@@ -133,6 +133,11 @@ class Homes:
         self._connect = connect
         self._holders: dict[tuple[str, int], Holder] = {}
 
+    def tasks_of(self, job: str) -> list[str]:
+        """Return the names of the tasks of a job, in the order of their numbers."""
+        names = [DeviceName.parse(task) for task in self.addresses]
+        return [str(name) for name in sorted((n for n in names if n.job == job), key=lambda name: name.task or 0)]
+
     def check(self, resource: State) -> None:
         """Check that a variable or a queue which a task holds is of this cluster.
 

@@ -190,6 +190,11 @@ class Session:
         """Have the next step of any thread begin with a call, which may raise an error in place of the step."""
         self._before_next.append(call)
 
+    def place_state(self, resources: Sequence[Any]) -> None:
+        """Have the cluster of the target choose the places of state that has none, as the first step does."""
+        if self._schedule.remote is not None:
+            self._schedule.remote.place(resources)
+
     def statistics(self) -> Statistics:
         """Return figures of the latest step: bytes saved for a backward pass, number of runs.
 

@@ -28,6 +28,10 @@ class Remote(Protocol):
         """Return what runs one step: called with values of `feeds`, it gives those of the tensors among `targets`."""
         ...
 
+    def place(self, resources: Sequence[Any]) -> None:
+        """Choose the places of state that has none, as `program` does for that of its graph."""
+        ...
+
     def reset(self, containers: Sequence[str] | None) -> None:
         """Give up what containers hold there, or all of them."""
         ...

@@ -155,3 +155,55 @@ def test_shards_lie_on_the_ps_tasks_of_the_environment(monkeypatch: pytest.Monke
     assert [shard.device for shard in ShardedVariable(np.zeros(3), FixedShardsPartitioner(3)).shards] == [*PS, PS[0]]
     with ab.device("/job:worker"):
         assert {shard.device for shard in ShardedVariable(np.zeros(3)).shards} == {"/job:worker"}
+
+
+def resources_of(two: Running) -> list[int]:
+    return [ab.distribute.status(two[task].target).held["resources"] for task in PS]
+
+
+def rows_and_step(name: str) -> tuple[ShardedVariable, Any, Any]:
+    """A table for whose shards no device is given, rows of it, and a step that updates them with an optimizer."""
+    table = ShardedVariable(ab.initializers.RandomNormal(seed=4), FixedShardsPartitioner(3), name=name, shape=(9, 2))
+    rows = ops.take(table, ops.constant([1, 8]), axis=0)
+    return table, rows, ab.optim.Adagrad(0.1).minimize(ops.sum(ops.square(rows)), [table])
+
+
+def test_shards_without_a_device_are_on_the_ps_tasks_of_the_session(two: Running, graph: ab.Graph) -> None:
+    before = resources_of(two)
+    table, rows, step = rows_and_step("table without devices")
+    assert {shard.device for shard in table.shards} == {""}, "no cluster is known by now"
+    with ab.Session(graph, target=two[WORKER].target) as session:
+        expected = session.run(rows)
+        session.run(step)
+        changed = session.run(rows)
+    assert [shard.device for shard in table.shards] == [*PS, PS[0]]
+    assert (changed != expected).all()
+    more = [now - there for now, there in zip(resources_of(two), before, strict=True)]
+    assert more == [4, 2], "shards, and beside each what the optimizer keeps"
+    np.testing.assert_array_equal(table.numpy()[[1, 8]], changed)
+
+
+def test_a_checkpoint_is_the_first_step_of_shards(two: Running, graph: ab.Graph, tmp_path: Path) -> None:
+    table, *_ = rows_and_step("table saved first")
+    with (
+        ab.Session(graph, target=two[WORKER].target) as session,
+        ab.distribute.CheckpointManager(tmp_path, [table], session=session) as manager,
+    ):
+        assert manager.save(1)
+    pieces = ab.io.checkpoint_reader(tmp_path / "step-1").entry("table saved first").pieces
+    assert {piece.shard for piece in pieces} == {0, 1}, "each task has written its own"
+
+
+@pytest.mark.parametrize("around", ["/job:worker/task:0", "/job:ps/task:1"])
+def test_a_scope_places_shards_also_at_the_first_run(two: Running, graph: ab.Graph, around: str) -> None:
+    with ab.device(around):
+        table, rows, _ = rows_and_step(f"table of {around[5:7]}")
+    with ab.Session(graph, target=two[WORKER].target) as session:
+        session.run(rows)
+    assert {shard.device for shard in table.shards} == {around}
+
+
+def test_shards_stay_in_this_process_without_a_target(graph: ab.Graph) -> None:
+    table, rows, _ = rows_and_step("table")
+    np.testing.assert_array_equal(ab.Session(graph).run(rows), table.numpy()[[1, 8]])
+    assert {shard.device for shard in table.shards} == {""}

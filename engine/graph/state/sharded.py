@@ -19,6 +19,7 @@ import numpy as np
 from ...common.dtypes import DType, DTypeLike
 from ...common.operator_table import operator_functions
 from ...common.partitioners import FixedShardsPartitioner, shards_along_rows
+from ..device import State
 from ..element_count import ElementCount
 from ..scopes import device
 from ..slices import IndexedSlices
@@ -128,8 +129,9 @@ class ShardedVariable(Readable):
             value. An initializer of this library runs where a shard is, and makes no other rows.
         partitioner: how many shards there are: `FixedShardsPartitioner`, `MinSizePartitioner`, `MaxSizePartitioner`,
             or a function of shape and dtype that gives a count for each axis. By default two shards.
-        devices: where the shards are, in turn, such as ``["/job:ps/task:0", "/job:ps/task:1"]``. By default the ps
-            tasks of the cluster in the environment, or else what the scopes around ask for.
+        devices: where the shards are, in turn, such as ``["/job:ps/task:0", "/job:ps/task:1"]``. By default what the
+            scopes around ask for. Without such scopes these are the ps tasks of the cluster: of the one in the
+            environment, or else of the session with a target that first runs a step of a graph with the shards.
         name: its name. Shards are called ``name/part_0`` and so on.
         shape: needed with an initializer.
         dtype: the dtype; by default that of the value, or float32.
@@ -153,6 +155,8 @@ class ShardedVariable(Readable):
     Tensor([[3.],
             [1.]], dtype=float32)
     """
+
+    is_open: bool = False  # whether the cluster whose session first runs it chooses the places of the shards
 
     def __init__(
         self,
@@ -183,7 +187,9 @@ class ShardedVariable(Readable):
         rows = rows_of_shards(whole.shape[0], shards_along_rows(chosen, whole.shape, whole.dtype))
         if isinstance(devices, str):
             raise TypeError(f"ShardedVariable {name!r}: devices={devices!r} is a string; give a list of names.")
-        places = list(_places.find()) if devices is None else list(devices)
+        found = _places.find() if devices is None else devices
+        places = list(found or ())
+        self.is_open = found is None
 
         def make(number: int, held: Rows) -> Variable:
             with device(places[number % len(places)]) if places else nullcontext():
@@ -365,18 +371,46 @@ class _Places:
     """The devices of shards for which nothing is said.
 
     Attributes:
-        find: gives devices, which they take in turn; none for what the scopes around ask for.
+        find: gives devices, which they take in turn; an empty list for what the scopes around ask for, and None where
+            that depends on the cluster that runs them.
     """
 
-    find: Callable[[], Sequence[str]] = tuple
+    find: Callable[[], Sequence[str] | None] = tuple
 
 
 _places = _Places()
 
 
-def set_finder(find: Callable[[], Sequence[str]]) -> None:
+def set_finder(find: Callable[[], Sequence[str] | None]) -> None:
     """Have a function place the shards for which no device is given."""
     _places.find = find
+
+
+def spread_shards(resources: Sequence[Any], tasks: Sequence[str]) -> None:
+    """Place the shards among the state of a graph whose places are open, and what is to be beside them.
+
+    Args:
+        resources: the state.
+        tasks: where the shards are, in turn. If there are none, the places stay open.
+    """
+    wholes = {id(whole): whole for whole in map(_open_whole, resources) if whole is not None} if tasks else {}
+    for whole in wholes.values():
+        for number, shard in enumerate(whole.shards):
+            shard.device = tasks[number % len(tasks)]
+        whole.is_open = False
+    for resource in resources:  # those made before the places were known
+        if isinstance(resource, State) and not resource.device:
+            resource.device = next((held.device for held in resource.colocations if isinstance(held, State)), "")
+
+
+def has_open_shards(resources: Sequence[Any]) -> bool:
+    """Test whether there are shards among the state of a graph whose places are open."""
+    return any(_open_whole(resource) is not None for resource in resources)
+
+
+def _open_whole(resource: Any) -> ShardedVariable | None:
+    whole = resource.whole if isinstance(resource, Variable) else None
+    return whole if whole is not None and whole.is_open else None
 
 
 def part_of(whole: Any, rows: Rows) -> Any:
@@ -436,10 +470,12 @@ __all__ = [
     "expanded",
     "grid_of_layout",
     "grouped",
+    "has_open_shards",
     "layout_of_grid",
     "part_of",
     "regions_of_grid",
     "regrouped",
     "rows_of_shards",
     "set_finder",
+    "spread_shards",
 ]
