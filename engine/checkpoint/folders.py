@@ -141,11 +141,11 @@ class RemoteFolder(Folder):
         return f"{self._url}/{name}"
 
     def make(self) -> None:
-        self._store.makedirs(self._root, exist_ok=True)
+        self._ask("makedirs", self._root, exist_ok=True)
 
     def exists(self) -> bool:
         self._forget()
-        return bool(self._store.isdir(self._root))
+        return bool(self._ask("isdir", self._root))
 
     def folders(self, beginning: str) -> list[str]:
         names = [_last(entry["name"]) for entry in self._entries() if entry["type"] == "directory"]
@@ -157,44 +157,63 @@ class RemoteFolder(Folder):
     def _entries(self) -> list[dict[str, Any]]:
         self._forget()
         try:
-            return self._store.ls(self._root, detail=True)
+            return self._ask("ls", self._root, detail=True)
         except FileNotFoundError:
             return []
 
     def size(self, name: str) -> int | None:
         self._forget()
         try:
-            found = self._store.info(f"{self._root}/{name}")
+            found = self._ask("info", f"{self._root}/{name}")
         except FileNotFoundError:
             return None
         return int(found["size"]) if found["type"] == "file" else None
 
     def read(self, name: str) -> bytes:
-        return bytes(self._store.cat_file(f"{self._root}/{name}"))
+        return bytes(self._ask("cat_file", f"{self._root}/{name}"))
 
     @contextmanager
     def opened(self, name: str) -> Generator[Any]:
-        with self._store.open(f"{self._root}/{name}", "rb") as stream:
+        with self._ask("open", f"{self._root}/{name}", "rb") as stream:
             yield stream
 
     @contextmanager
     def writing(self, name: str) -> Generator[BinaryIO]:
         with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
             local = Path(folder) / name
-            with local.open("w+b") as stream:
-                yield stream
+            try:
+                with local.open("w+b") as stream:
+                    yield stream
+            except OSError as error:
+                error.add_note(
+                    f"{self.file(name)!r} is written to {tempfile.gettempdir()!r} before it is sent: make room there, "
+                    "or name another folder by TMPDIR."
+                )
+                raise
             self.make()
-            self._store.put_file(str(local), f"{self._root}/{name}")
+            self._ask("put_file", str(local), f"{self._root}/{name}")
 
     def remove_file(self, name: str) -> None:
-        self._store.rm_file(f"{self._root}/{name}")
+        self._ask("rm_file", f"{self._root}/{name}")
 
     def remove(self, first: str) -> None:
         if self.exists():
             if self.size(first) is not None:
-                self._store.rm_file(f"{self._root}/{first}")
+                self._ask("rm_file", f"{self._root}/{first}")
             if self.exists():  # stores of objects have no empty folders
-                self._store.rm(self._root, recursive=True)
+                self._ask("rm", self._root, recursive=True)
+
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the store; an error of it names the folder, which those of connections do not."""
+        try:
+            return getattr(self._store, method)(*arguments, **options)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            error.add_note(
+                f"The store of {self._url!r} failed at {method!r}. Nothing is tried again: save or restore again."
+            )
+            raise
 
     def _forget(self) -> None:
         """Take note that others may have changed what is there."""

@@ -94,11 +94,19 @@ class Print(_Effectful):
         if not isinstance(self.stream, str):
             self.stream.write(line)
         elif self.stream.startswith(_FILE):
-            with Path(self.stream.removeprefix(_FILE)).open("a", encoding="utf-8") as file:
-                file.write(line)
+            self._append(line)
         else:
             {"stdout": sys.stdout, "stderr": sys.stderr}[self.stream].write(line)
         return ()
+
+    def _append(self, line: str) -> None:
+        path = self.stream.removeprefix(_FILE)
+        try:
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            error.add_note(f"Text can't be printed to {path!r}: make room there, or name another file.")
+            raise
 
 
 def print(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -99,9 +99,10 @@ class SummaryWriter(NamedResource):
 
         Raises:
             RuntimeError: the writer is closed, or what it wrote to is gone.
-            OSError: the file can't be made or written.
+            OSError: the file can't be made or written, as on a full disk. What waited to be written is lost; later
+                summaries go to a new file, once there is room.
         """
-        with self._lock:
+        with self._lock, self._beginning_anew():
             if self.lost or self._is_closed:
                 raise RuntimeError(self.lost or f"The writer of {self.logdir!r} is closed: make another one.")
             if self._file is None:
@@ -122,10 +123,19 @@ class SummaryWriter(NamedResource):
 
     def flush_file(self) -> None:
         """Hand what was written to the operating system, in this process; for operations."""
-        with self._lock:
+        with self._lock, self._beginning_anew():
             self._waiting, self._flushed = 0, time.monotonic()
             if self._file is not None:
                 self._file.flush()
+
+    @contextmanager
+    def _beginning_anew(self) -> Generator[None]:
+        """Have later summaries go to a new file where this one can't be written: it ends within a record."""
+        try:
+            yield
+        except OSError:
+            self._file, self._waiting = None, 0
+            raise
 
     def close(self) -> None:
         """Finish the file; later summaries are errors. A second call does nothing.

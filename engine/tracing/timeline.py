@@ -17,11 +17,11 @@ import json
 import math
 import os
 import re
-import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common.atomic import atomic_write
 from .recorder import Clock, Counter, Details, Event, Flow, Instant, Lane, Slice
 
 _STREAMS = ("scheduler", "compute", "h2d", "d2h", "send", "recv")  # in this order; others follow by name
@@ -56,13 +56,8 @@ def write_timeline(events: Sequence[Event], path: str | os.PathLike[str]) -> Non
         import gzip  # few traces are as long
 
         data = gzip.compress(data, compresslevel=5, mtime=0)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with atomic_write(target) as stream:
+        stream.write(data)
 
 
 def timeline(events: Sequence[Event]) -> str:

@@ -1,145 +1,32 @@
-"""Failures of each part: {master, worker, ps, client, storage} x {killed, stopped, slow, absent, cut, ...}.
+"""Failures of each part: {master, worker, ps, client} x {killed, stopped, slow, absent, cut, restarted}.
 
-Each test here is a row of docs/failures.md. After a change:
-``ANABRANCH_WRITE_GOLDEN=1 pytest tests/distribute/test_failures.py -k page``.
+Each test here is a row of docs/failures.md, which `test_failures_page.py` writes. `test_failures_of_storage.py` has
+those of checkpoints and disks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from shared.faults import Proxy, slowed
-from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, TaskProcess, tasks
+from shared.lab import MASTER, NAMES, OTHER, Lab, lab, shows
+from shared.tasks import PATIENCE, PS, TOKEN, WORKER
 from shared.waiting import out_of_time
 
 import anabranch as ab
 from anabranch.distribute.transport.planes import Plane
 
 pytestmark = pytest.mark.xdist_group("tasks")
-PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
-MASTER, OTHER = WORKER, "/job:worker/task:1"
-NAMES = {"ps": PS, "worker": OTHER, "master": MASTER}
-QUICK = ("--heartbeat-timeout", "2")
 LARGE = 4_000_000  # elements of a value that takes a while to cross
-
-
-class Row(NamedTuple):
-    """One row of the table: what a test shows."""
-
-    fault: str
-    part: str
-    happens: str
-    error: str
-    kept: str
-
-
-ROWS: list[Row] = []
-
-
-def shows(fault: str, parts: str, happens: str, error: str, kept: str) -> Callable[[Any], Any]:
-    """Put a test's rows on the page."""
-    ROWS.extend(Row(fault, part, happens, error, kept) for part in parts.split(", "))
-    return lambda test: test
-
-
-class Lab:
-    """A master, a worker and a ps as processes, and a client whose steps need one of them or all."""
-
-    def __init__(self, running: Running) -> None:
-        self.running = running
-        with ab.Graph().as_default() as graph:
-            with ab.device(PS):
-                self.kept = ab.Variable(1.0, name="kept")
-                self.more = self.kept.assign_add(1.0)
-            x = ab.placeholder((), "float32", "x")
-            with ab.device(OTHER):
-                self.squared = x * x
-            own = x + 1.0
-            self.needs = {"ps": self.more, "worker": self.squared, "master": own}
-            self.forever = {part: self._endless(NAMES[part]) for part in ("ps", "worker")}
-            with ab.device(PS):
-                self.renewed = self.kept.assign(10.0)
-        self.x = x
-        self.graph = graph
-        self.session = ab.Session(graph, target=running[MASTER].target)
-
-    def _endless(self, task: str) -> Any:
-        def body(i: Any, h: Any) -> Any:
-            with ab.device(task):
-                z = ab.ops.tanh(h)
-            with ab.device(MASTER):
-                return i + 1, z + 1.0
-
-        return ab.while_loop(lambda i, h: i < 2**31 - 1, body, (0, ab.constant(0.0)))[1]
-
-    def run(self, part: str, session: ab.Session | None = None) -> Any:
-        """Run a step that needs the master and this part alone."""
-        return (session or self.session).run(self.needs[part], {self.x: 3.0})
-
-    def held(self, task: str) -> dict[str, int]:
-        return ab.distribute.status(self.running[task].target).held
-
-    def failing(self, fetches: Any, fault: Callable[[], None]) -> tuple[Any, float]:
-        """Begin a step, cause a fault while it runs; gives the error, and the seconds from one to the other."""
-        found: list[Any] = []
-
-        def run() -> None:
-            with pytest.raises(Exception) as caught:  # noqa: PT011
-                self.session.run(fetches, {self.x: 3.0})
-            found.append((caught.value, time.monotonic()))
-
-        self.session.program(fetches, [self.x])
-        thread = threading.Thread(target=run)
-        thread.start()
-        self.wait(lambda: self.held(MASTER)["running"] > 0)
-        began = time.monotonic()
-        fault()
-        thread.join(PATIENCE)
-        ((error, noticed),) = found
-        return error, noticed - began
-
-    @staticmethod
-    def wait(is_done: Callable[[], bool]) -> None:
-        until = time.monotonic() + PATIENCE
-        while not is_done():
-            assert time.monotonic() < until, "it did not come to that"
-
-    def restart(self, task: str) -> TaskProcess:
-        """Start a task again, at its address; it ends with the others."""
-        job, index = task.split(":")[1].partition("/")[0], int(task.rpartition(":")[2])
-        addresses = {name: each.address for name, each in self.running.items()}
-        cluster = {"ps": [addresses[PS]], "worker": [addresses[MASTER], addresses[OTHER]]}
-        self.running[task].kill()
-        made = TaskProcess(cluster, job, index)
-        self.running[task].end()
-        self.running[task] = made
-        return made
-
-
-@contextlib.contextmanager
-def lab(*options: str) -> Generator[Lab]:
-    with tasks(workers=2, all_with=options) as running:
-        made = Lab(running)
-        before = dict(running)
-        try:
-            yield made
-        finally:
-            made.session.close()
-            for name, task in running.items():
-                if task is not before[name]:
-                    task.end()
 
 
 @pytest.fixture(scope="module")
@@ -543,158 +430,3 @@ def test_tasks_are_restarted_one_by_one():
             made.run("ps")
         assert made.session.run(made.renewed) == 10
         assert made.run("ps") == 11
-
-
-# --- storage --------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def no_space(pid: int) -> Generator[None]:
-    """Let no file of a process grow beyond a kilobyte: its writes fail, as on a full disk."""
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1024, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-
-
-@shows(
-    "full disk",
-    "storage",
-    "The checkpoint is abandoned. The task and its state do not change.",
-    "`OSError` at the save, or at the next call if the save is asynchronous",
-    "Earlier checkpoints, all state",
-)
-@shows(
-    "killed (SIGKILL)",
-    "storage",
-    "A task that is killed while it writes leaves no manifest, so the folder is no checkpoint.",
-    "`TaskFailedError` at the save",
-    "Earlier checkpoints",
-)
-@shows(
-    "cut in mid-tensor",
-    "storage",
-    "A shard that is truncated or has flipped bits is noticed by its size and CRC-32. The previous checkpoint is "
-    "restored.",
-    "a warning that names the shard",
-    "Earlier checkpoints",
-)
-@pytest.mark.slow
-def test_the_disk_is_full(tmp_path: Path):
-    with lab() as made:
-        with made.graph.as_default(), ab.device(PS):
-            large = ab.Variable(np.arange(10_000.0), name="large")
-            changed = large.assign_add(np.ones(10_000))
-        manager = ab.distribute.CheckpointManager(tmp_path, [large], session=made.session, save_async=False)
-        assert manager.save(1)
-        made.session.run(changed)
-        with no_space(made.running[PS].pid), pytest.raises(OSError, match=r"Can't write .*File too large"):
-            manager.save(2)
-        assert manager.latest_step() == 1
-        np.testing.assert_array_equal(made.session.run(large), np.arange(10_000.0) + 1)
-        assert manager.save(3)
-        shard = next((tmp_path / "step-3").glob("*.h5"))
-        shard.write_bytes(shard.read_bytes()[:-1000])
-        with pytest.warns(UserWarning, match="step-3"):
-            assert manager.restore() == 1
-        np.testing.assert_array_equal(made.session.run(large), np.arange(10_000.0))
-        made.running[PS].kill()
-        with pytest.raises(ab.errors.TaskFailedError):
-            manager.save(4)
-        assert not (tmp_path / "step-4" / "manifest.json").exists()
-
-
-@shows(
-    "stopped for 30 s (SIGSTOP, SIGCONT)",
-    "storage",
-    "A save waits until the storage goes on. With `save_async=True` steps run meanwhile, and the next save waits.",
-    "none",
-    "Everything",
-)
-@shows(
-    "ten times slower",
-    "storage",
-    "Saves take longer. With `save_async=True` steps run meanwhile.",
-    "none",
-    "Everything",
-)
-def test_the_storage_stops(monkeypatch: pytest.MonkeyPatch):
-    memory = pytest.importorskip("fsspec").filesystem("memory")
-    begun, goes_on = threading.Event(), threading.Event()
-    put = type(memory).put_file
-
-    def waits(*arguments: Any, **more: Any) -> Any:
-        begun.set()
-        assert goes_on.wait(PATIENCE)
-        return put(*arguments, **more)
-
-    monkeypatch.setattr(type(memory), "put_file", waits)
-    v = ab.Variable([1.0], name="v")
-    with ab.distribute.CheckpointManager(f"memory://{os.getpid()}/stopped", [v]) as manager:
-        assert manager.save(1)
-        assert begun.wait(PATIENCE)
-        v.assign([2.0])  # a step, while the storage does nothing
-        assert v.numpy().tolist() == [2.0]
-        goes_on.set()
-        assert manager.save(2)
-        assert manager.all_steps() == [1, 2]
-        assert (manager.restore(1), v.numpy().tolist()) == (1, [1.0])
-
-
-@shows("absent at start", "storage", "No manager is made.", "`OSError` that names the folder, at once", "All state")
-@shows(
-    "restarted",
-    "storage",
-    "Saves fail while the storage is absent. Once it is there, they are written, and earlier checkpoints are found.",
-    "`OSError` at the save, or at the next call if the save is asynchronous",
-    "Earlier checkpoints, all state",
-)
-def test_the_storage_is_absent(tmp_path: Path):
-    v = ab.Variable([1.0], name="v")
-    root = tmp_path / "run"
-    root.write_text("no folder")
-    with pytest.raises(OSError, match="run"):
-        ab.distribute.CheckpointManager(root / "checkpoints", [v])
-    root.unlink()
-    manager = ab.distribute.CheckpointManager(root, [v], save_async=False)
-    assert manager.save(1)
-    root.rename(tmp_path / "elsewhere")
-    root.write_text("no folder")
-    v.assign([2.0])
-    with pytest.raises(OSError, match="run"):
-        manager.save(2)
-    root.unlink()
-    (tmp_path / "elsewhere").rename(root)
-    assert manager.save(2)
-    assert manager.all_steps() == [1, 2]
-    assert (manager.restore(1), v.numpy().tolist()) == (1, [1.0])
-
-
-# --- the page -------------------------------------------------------------------------------------------------------
-
-FAULTS = list(dict.fromkeys(row.fault for row in ROWS))
-PARTS = ("master", "worker", "ps", "client", "storage")
-BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-
-
-def table() -> str:
-    """The table as Markdown: rows that say the same have one line."""
-    lines = ["| Fault | Part | What happens | Error | Kept |", "|---|---|---|---|---|"]
-    for fault in FAULTS:
-        rows = [row for part in PARTS for row in ROWS if (row.fault, row.part) == (fault, part)]
-        for what in dict.fromkeys(row[2:] for row in rows):
-            parts = ", ".join(row.part for row in rows if row[2:] == what)
-            lines.append(f"| {fault} | {parts} | {' | '.join(what)} |")
-    return "\n".join(lines) + "\n"
-
-
-def test_the_page_has_these_rows():
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    wanted = f"{before}{BEGIN}{table()}{END}{after}"
-    if os.environ.get("ANABRANCH_WRITE_GOLDEN"):
-        PAGE.write_text(wanted)
-    assert PAGE.read_text() == wanted

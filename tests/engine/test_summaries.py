@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared.event_files import decoded_png, events, scalars
+from shared.event_files import CLASSES, decoded_png, events, records, scalars
 from shared.examples import examples
+from shared.faults import no_space
 
 import anabranch as ab
 from anabranch import layers, ops, summary
@@ -54,6 +56,22 @@ def test_what_is_written_at_once(writer: Any, path: Path) -> None:
     assert list(note.tensor.string_val) == [b"a **b**"]
     assert list(notes.tensor.string_val) == [b"a", b"b"]
     assert [event.step for event in events(path)] == [3, 4, 5, 5, 5, 6, 6]
+
+
+def test_a_writer_goes_on_in_a_new_file_after_a_full_disk(writer: Any, path: Path) -> None:
+    def write(text: str) -> None:
+        with writer.as_default():
+            summary.text("text", text, 1)
+
+    write("before")
+    with no_space(os.getpid()), pytest.raises(OSError, match="File too large"):
+        write("long " * 1000)
+    write("after")
+    first, last = sorted(path.iterdir(), key=lambda file: int(file.suffixes[-2][1:]))
+    (event,) = map(CLASSES["Event"].FromString, records(last.read_bytes())[1:])
+    assert event.summary.value[0].tensor.string_val[0] == b"after"
+    with pytest.raises(ab.errors.DataLossError):
+        list(ab.io.tf_record_iterator(first))
 
 
 def test_graphs_loops_branches_and_functions(writer: Any, path: Path) -> None:

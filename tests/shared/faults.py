@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import threading
@@ -31,6 +32,17 @@ def slowed(pid: int, runs: float = 0.02, stops: float = 0.18) -> Generator[None]
     finally:
         is_over.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def no_space(pid: int, most: int = 1024) -> Generator[None]:
+    """Let no file of a process grow beyond some bytes: its writes fail, as on a full disk."""
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
 class Proxy:
