@@ -16,9 +16,15 @@ from anabranch import layers, ops
 onnx = pytest.importorskip("onnx")
 
 
+def op_types_of(graph: Any) -> set[str]:
+    """The types of a graph's nodes, and of those inside of loops and branches."""
+    inner = [each.g for node in graph.node for each in node.attribute if each.HasField("g")]
+    return {node.op_type for node in graph.node}.union(*map(op_types_of, inner))
+
+
 def used(path: Path) -> set[str]:
     """The recurrent operators and loops of a file."""
-    return {node.op_type for node in onnx.load(path).graph.node} & {"LSTM", "GRU", "RNN", "Loop"}
+    return op_types_of(onnx.load(path).graph) & {"LSTM", "GRU", "RNN", "Loop"}
 
 
 class Doubled(layers.SimpleRNNCell):
@@ -66,14 +72,17 @@ def _dynamic(x: Any, mask: Any = None, sequence_length: Any = None) -> Any:
 
 
 BOTH = {"return_sequences": True, "return_state": True, "bias_initializer": "normal"}
+LAST_OR_ZERO = {"zero_output_for_mask": True, "return_state": True, "bias_initializer": "normal"}
 CALLS: dict[str, tuple[Callable[..., Any], str]] = {
     "lstm": (_call(lambda: layers.LSTM(UNITS)), "LSTM"),
     "lstm, all": (_call(lambda: layers.LSTM(UNITS, **BOTH)), "LSTM"),
     "lstm, backwards": (_call(lambda: layers.LSTM(UNITS, go_backwards=True, **BOTH)), "LSTM"),
     "lstm, zeros": (_call(lambda: layers.LSTM(UNITS, zero_output_for_mask=True, **BOTH)), "LSTM"),
+    "lstm, last or zero": (_call(lambda: layers.LSTM(UNITS, zero_output_for_mask=True)), "LSTM"),
     "gru": (_call(lambda: layers.GRU(UNITS)), "GRU"),
     "gru, all": (_call(lambda: layers.GRU(UNITS, **BOTH)), "GRU"),
     "gru, reset before": (_call(lambda: layers.GRU(UNITS, reset_after=False, go_backwards=True, **BOTH)), "GRU"),
+    "gru, first or zero": (_call(lambda: layers.GRU(UNITS, go_backwards=True, **LAST_OR_ZERO)), "GRU"),
     "simple": (_call(lambda: layers.SimpleRNN(UNITS, **BOTH)), "RNN"),
     "simple, backwards": (_call(lambda: layers.SimpleRNN(UNITS, "relu", go_backwards=True, **BOTH)), "RNN"),
     "both ways": (_call(lambda: layers.Bidirectional(layers.LSTM(UNITS, return_sequences=True))), "LSTM"),
@@ -86,6 +95,17 @@ MASKS: dict[str, Callable[[Any, Any], Any]] = {
     "greater": lambda n, time: ops.reshape(n, (-1, 1)) >= 1 + ops.arange(time),
     "cast": lambda n, time: ops.cast(ops.sequence_mask(n, time, dtype="float32"), "bool"),
     "both": lambda n, time: ops.logical_and(ops.sequence_mask(n, time), ops.arange(time) < 4),
+    "broadcast mask": lambda n, time: ops.broadcast_to(ops.sequence_mask(n, time), (ops.shape(n)[0], time)),
+    "broadcast lengths": lambda n, time: (
+        ops.arange(time) < ops.broadcast_to(ops.expand_dims(n, -1), (ops.shape(n)[0], time))
+    ),
+    "squeezed": lambda n, time: ops.squeeze(ops.arange(time) < ops.cast(n, "int32")[:, None, None], 1),
+    "whole parts": lambda n, time: ops.sequence_mask(n + 2, time + 2)[:, 2:],
+    "one of several": lambda n, time: ops.expand_dims(ops.sequence_mask(n, time), 1)[..., 0, ::-1][:, ::-1],
+    "chosen": lambda n, time: ops.where(ops.sequence_mask(n, time), 1, 0) > 0,
+    "is not 0": lambda n, time: ops.not_equal(ops.cast(ops.sequence_mask(n, time), "int32"), 0),
+    "is 0": lambda n, time: ops.equal(0.0, ops.cast(n[:, None] <= ops.arange(time), "float32")),
+    "smaller": lambda n, time: ops.arange(time) < ops.minimum(ops.maximum(n, 0), 4)[:, None],
     "not": lambda n, time: ops.logical_not(ops.less_equal(n[:, None], ops.arange(time))),
 }
 LENGTHS = [
@@ -155,6 +175,11 @@ OTHER_MASKS: dict[str, Callable[[Any, Any], Any]] = {
     "begins late": lambda n, time: ops.arange(time) >= n[:, None],
     "holes": lambda n, time: ops.logical_and(ops.sequence_mask(n, time), ops.not_equal(ops.arange(time), 1)),
     "of signs": lambda n, time: ops.cast(n[:, None] - 2 - ops.arange(time), "bool"),
+    "reversed": lambda n, time: ops.sequence_mask(n, time)[:, ::-1],
+    "where not": lambda n, time: ops.where(ops.sequence_mask(n, time), 0, 1) > 0,
+    "is 0": lambda n, time: ops.equal(ops.cast(ops.sequence_mask(n, time), "int32"), 0),
+    "a number": lambda n, time: ops.not_equal(n[:, None] - ops.arange(time), 2),
+    "one of two": lambda n, time: ops.minimum(ops.sequence_mask(n, time), ops.arange(time) >= 1),
     "by step": lambda n, time: ops.arange(time) * ops.arange(time) < n[:, None],
     "backwards": lambda n, time: ops.flip(ops.sequence_mask(n, time), 1),
 }
@@ -190,3 +215,37 @@ def test_lengths_of_known_sizes(tmp_path: Path) -> None:
     feed = np.random.default_rng(3).normal(size=(2, 4, FEATURES)).astype("float32")
     for found, wanted in zip(run_file(path, {"x": feed}), ab.Session().run(list(outputs), {x: feed}), strict=True):
         assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("of_lengths", [False, True])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
+def test_operators_in_a_branch(cell: str, of_lengths: bool, tmp_path: Path) -> None:
+    """The rows, the mask and their sizes are those of the graph around the branch."""
+    ab.utils.set_random_seed(5)
+    x, n = ab.placeholder((None, None, FEATURES), "float32", name="x"), ab.placeholder((None,), "int64", name="n")
+    mask = ops.sequence_mask(n, ops.shape(x)[1]) if of_lengths else None
+    layer = getattr(layers, cell)(UNITS, return_sequences=True)
+    y = ab.cond(ops.sum(n) > 3, lambda: layer(x, mask=mask), lambda: -layer(x))
+    path = tmp_path / "m.onnx"
+    ab.onnx.export_graph(path, {"x": x, "n": n}, {"y": y})
+    assert used(path) == {cell}
+    for shape, lengths in [*LENGTHS, *EMPTY]:
+        given = {"x": np.random.default_rng(3).normal(size=shape).astype("float32"), "n": np.array(lengths, "int64")}
+        wanted = ab.Session().run(y, {x: given["x"], n: given["n"]})
+        assert_same(run_file(path, given)[0], wanted)
+        assert_same(ab.onnx.load(path)(given), wanted)
+
+
+def test_operators_in_a_loop(tmp_path: Path) -> None:
+    ab.utils.set_random_seed(5)
+    x, n = ab.placeholder((None, None, FEATURES), "float32", name="x"), ab.placeholder((None,), "int64", name="n")
+    layer, mask = layers.GRU(FEATURES, return_sequences=True), ops.sequence_mask(n, ops.shape(x)[1])
+    y = ab.while_loop(lambda k, h: k < 3, lambda k, h: (k + 1, layer(h, mask=mask)), (0, x))[1]
+    path = tmp_path / "m.onnx"
+    ab.onnx.export_graph(path, {"x": x, "n": n}, {"y": y})
+    assert used(path) == {"GRU", "Loop"}
+    for shape, lengths in [*LENGTHS, *EMPTY]:
+        given = {"x": np.random.default_rng(3).normal(size=shape).astype("float32"), "n": np.array(lengths, "int64")}
+        wanted = ab.Session().run(y, {x: given["x"], n: given["n"]})
+        assert_same(run_file(path, given)[0], wanted)
+        assert_same(ab.onnx.load(path)(given), wanted)

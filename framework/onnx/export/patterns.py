@@ -9,8 +9,9 @@ import numpy as np
 
 from ....engine.graph.graph import Operation
 from ....engine.graph.tensor import Symbol
-from ....engine.ops.arrays.indexing import SliceItem
+from ....engine.ops.arrays.indexing import Place, SliceItem
 from ....engine.ops.base import Constant
+from ....engine.passes.loops.loop_sizes import outermost
 from .registry import attribute, axes_of
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def is_prefix(mask: Symbol, axis: int) -> bool:
 
 def _trend(x: Symbol, axis: int) -> str | None:
     """Return whether values never fall along an axis, "up", never rise, "down", or are the "same"; else None."""
+    x = outermost(x)
     if x.shape is None:
         return None
     if -axis > len(x.shape) or x.shape[axis] in (0, 1):
@@ -198,17 +200,75 @@ def _of_transpose(operation: Operation, axis: int) -> str | None:
 
 
 def _of_new_axes(operation: Operation, axis: int) -> str | None:
-    """Return the trend of a value with axes of size 1 more, which come from `expand_dims`, or from Nones as items."""
     x, rank = operation.inputs[0], len(operation.outputs[0].shape or ())
-    if operation.type == "expand_dims":
-        new = {each % rank for each in attribute(operation, "axes", tuple)}
-    else:
-        items = attribute(operation, "items", tuple)
-        if any(item is not None and item != SliceItem() for item in items):
-            return None
-        new = {place for place, item in enumerate(items) if item is None}
+    new = {each % rank for each in attribute(operation, "axes", tuple)}
     own = [place for place in range(rank) if place not in new]
     return _trend(x, own.index(axis % rank) - len(own))
+
+
+def _of_fewer_axes(operation: Operation, axis: int) -> str | None:
+    x = operation.inputs[0]
+    rank = len(x.shape or ())
+    axes = attribute(operation, "axes", tuple)
+    if axes is None:
+        return None
+    gone = {each % rank for each in axes}
+    kept = [place for place in range(rank) if place not in gone]
+    return _trend(x, kept[axis] - rank)
+
+
+def _of_part(operation: Operation, axis: int) -> str | None:
+    """Return the trend of a part of a value: by slices, integers, Nones and an ellipsis, but not by arrays."""
+    x = operation.inputs[0]
+    rank, items = len(x.shape or ()), list(attribute(operation, "items", tuple))
+    if any(item is Place.INPUT for item in items):
+        return None
+    rest = [SliceItem()] * (rank - sum(isinstance(item, (SliceItem, int)) for item in items))
+    place = items.index(Ellipsis) if Ellipsis in items else len(items)
+    items[place : place + 1] = rest
+    kept: list[tuple[SliceItem | None, int]] = []  # the slice of each axis of the part, and its place in the value
+    source = 0
+    for item in items:
+        if not isinstance(item, int):
+            kept.append((item, source))
+        source += item is not None
+    taken, source = kept[axis]
+    if taken is None:
+        return "same"
+    if taken.step is Place.INPUT:
+        return None
+    found = _trend(x, source - rank)
+    return found if found is None or taken.step is None or taken.step > 0 else _OPPOSITE[found]
+
+
+def _of_choice(operation: Operation, axis: int) -> str | None:
+    """Return the trend of one constant where a mask is True, else of another."""
+    mask, one, other = operation.inputs
+    values = [each.operation.op for each in (one, other)]
+    if not all(isinstance(each, Constant) and np.ndim(each.value) == 0 for each in values):
+        return None
+    raised, lowered = (float(each.value) for each in values if isinstance(each, Constant))
+    if raised == lowered or np.isnan([raised, lowered]).any():
+        return "same" if raised == lowered else None
+    found = _trend(mask, axis)
+    return found if found is None or raised > lowered else _OPPOSITE[found]
+
+
+def _of_equality(operation: Operation, axis: int) -> str | None:
+    """Return the trend of ``mask == 1``, ``mask != 0`` and the like, of a mask that was cast to numbers."""
+    for constant, x in (operation.inputs, operation.inputs[::-1]):
+        value = constant.operation.op
+        while x.operation.type == "cast":
+            (x,) = x.operation.inputs
+        if isinstance(value, Constant) and np.ndim(value.value) == 0 and value.value in (0, 1) and x.dtype.kind == "b":
+            found = _trend(x, axis)
+            is_mask = bool(value.value) == (operation.type == "equal")
+            return found if found is None or is_mask else _OPPOSITE[found]
+    return None
+
+
+def _of_extremum(operation: Operation, axis: int) -> str | None:
+    return _joined([_trend(each, axis) for each in operation.inputs])
 
 
 def _of_same(operation: Operation, axis: int) -> str | None:
@@ -220,12 +280,19 @@ _TRENDS: Mapping[str, Callable[[Operation, int], str | None]] = {
     "cast": _of_cast,
     "add": _of_sum,
     **dict.fromkeys(_COMPARED, _of_comparison),
+    "equal": _of_equality,
+    "not_equal": _of_equality,
+    "minimum": _of_extremum,
+    "maximum": _of_extremum,
     "bitwise_and": _of_both,
     "bitwise_or": _of_both,
     "logical_not": _of_inverse,
     "flip": _of_flip,
     "transpose": _of_transpose,
     "expand_dims": _of_new_axes,
-    "get_item": _of_new_axes,
+    "squeeze": _of_fewer_axes,
+    "get_item": _of_part,
+    "where": _of_choice,
+    "broadcast_to": _of_same,
     "identity": _of_same,
 }

@@ -14,6 +14,7 @@ import numpy as np
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.arrays.indexing import SliceItem
 from ....engine.ops.base import Constant
+from ....engine.passes.loops.loop_sizes import outermost
 from ...structures import Array
 from .arrays import Dense
 from .patterns import ACTIVATIONS, Bindings, is_prefix, match, match_any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from .control_flow import Held, LoopExport
 
+_END = int(np.iinfo(np.int64).max)
 _PRODUCTS = ("add", ("matmul", "?x", "?kernel"), ("matmul", "?h", "?recurrent"))
 _SUMS = {"with bias": ("add", _PRODUCTS, "?bias"), "without": _PRODUCTS}
 _SIMPLE = {
@@ -91,15 +93,16 @@ def as_operator(loop: LoopExport) -> list[Held] | None:
     """Return the results of a loop that is a recurrent network, or None if it is something else."""
     if loop.limit is None or loop.counter is None:
         return None
-    states = loop.carried
-    if any(loop.kinds_of(k) is not None for k in states):
+    if any(loop.kinds_of(k) is not None for k in loop.carried):
         return None
+    latest = [k for k in loop.carried if _is_state_or_zero(loop.body.results[k])]
+    states = [k for k in loop.carried if k not in latest]
     keep, following = _without_mask(loop, states)
     found = _recognised(loop, states, following)
     if found is None:
         return None
     op_type, bound, order = found
-    zeroed = _zeroed(loop, order[0], following, keep)
+    zeroed = _zeroed(loop, order[0], following, keep, latest)
     rows = _read(loop, bound["?x"], rank=3)
     names = {key: _outer(loop, bound.get(key)) for key in ("?kernel", "?recurrent", "?bias")}
     if zeroed is None or rows is None or any(name is None for key, name in names.items() if key in bound):
@@ -122,7 +125,7 @@ def as_operator(loop: LoopExport) -> list[Held] | None:
     if not is_whole:
         writer.shorten()
     if mask is not None:
-        writer.mask(mask.name, zeroed)
+        writer.mask(mask.name, zeroed, latest)
     return writer.write()
 
 
@@ -151,14 +154,22 @@ def _chosen(symbol: Symbol) -> Bindings | None:
     return bound if axes in ((1,), (-1,)) else None
 
 
-def _zeroed(loop: LoopExport, h: int, following: Mapping[int, Symbol], keep: Symbol | None) -> set[int] | None:
+def _is_state_or_zero(symbol: Symbol) -> bool:
+    bound = _chosen(symbol)
+    return bound is not None and _is_zero(bound["?old"])
+
+
+def _zeroed(
+    loop: LoopExport, h: int, following: Mapping[int, Symbol], keep: Symbol | None, latest: list[int]
+) -> set[int] | None:
     """Return the arrays of outputs that are 0 where a step is masked; None if they have other outputs than the state.
 
-    The operators give all first states, and nothing else of each step.
+    The operators give all first states, and nothing else of each step. The `latest` outputs are 0 there, too.
     """
     found: set[int] = set()
-    for k in loop.scanned:
-        output = loop.body.results[k].operation.inputs[2]
+    for k in [*loop.scanned, *latest]:
+        output = loop.body.results[k]
+        output = output if k in latest else output.operation.inputs[2]
         if output is loop.body.results[h]:
             continue
         bound = None if keep is None else _chosen(output)
@@ -246,18 +257,19 @@ def _read(loop: Any, x: Symbol, rank: int) -> _Steps | None:
 
 def _is_part(limit: Symbol, rows: Symbol) -> bool:
     """Test whether a loop's bound is at most the number of rows, as the longest of given lengths."""
-    step = limit.operation
+    step = outermost(limit).operation
     return step.type == "minimum" and any(_is_length(each, rows) for each in step.inputs)
 
 
 def _is_length(limit: Symbol, rows: Symbol) -> bool:
     """Test whether a loop's bound is the number of rows: the size of the axis of time, wherever it was asked."""
+    limit, rows = outermost(limit), outermost(rows)
     known = getattr(limit.operation.op, "value", None)
     if known is not None:
         return rows.shape is not None and rows.shape[0] == int(known)
     if limit.operation.type != "dim_of":
         return False
-    axis, source = attribute(limit.operation, "axis", int), limit.operation.inputs[0]
+    axis, source = attribute(limit.operation, "axis", int), outermost(limit.operation.inputs[0])
     place = 0
     while rows is not source:
         step = rows.operation
@@ -266,7 +278,7 @@ def _is_length(limit: Symbol, rows: Symbol) -> bool:
             place = axes[place]
         elif step.type not in ("flip", "identity"):
             return False
-        rows = step.inputs[0]
+        rows = outermost(step.inputs[0])
     return place == axis
 
 
@@ -290,6 +302,7 @@ class _Operator:
         self.units: int = arrays["?recurrent"].shape[0]
         self.live = self.lengths = ""  # which rows take a step, (time, batch), and how many steps each takes
         self.zeroed: set[int] = set()
+        self.latest: list[int] = []
         # Where the gates of the operator are among ours: i, o, f, c of i, f, c, o; z, r, h as they are.
         self.gates = {"LSTM": [0, 3, 1, 2], "GRU": [0, 1, 2], "RNN": [0]}[op_type]
 
@@ -298,15 +311,16 @@ class _Operator:
         w = self.w
         self.rows = w.slice(self.rows, 0, w.add("Max", w.vector(self.loop.limit_value()), w.ints(0)), 0)
 
-    def mask(self, mask: str, zeroed: set[int]) -> None:
+    def mask(self, mask: str, zeroed: set[int], latest: list[int]) -> None:
         """Take lengths from a mask that is True up to the end of each row.
 
         Args:
             mask: bools (time, batch).
-            zeroed: the arrays of outputs that are 0 behind the end, and not the last state.
+            zeroed: the outputs that are 0 behind the end, and not the last state.
+            latest: the loop variables that are the output of the loop's last iteration.
         """
         w = self.w
-        self.zeroed = zeroed
+        self.zeroed, self.latest = zeroed, latest
         self.live = w.slice(mask, 0, w.dim(self.rows, 0), 0)
         counts = w.add("ReduceSum", w.cast(self.live, INT), w.ints(0), keepdims=0)
         self.lengths = w.expand(counts, w.dim(self.rows, 1))
@@ -353,7 +367,7 @@ class _Operator:
 
     def _time(self) -> int | None:
         """Return the number of steps, if it is known."""
-        known = getattr(self.loop.limit.operation.op, "value", None)
+        known = getattr(outermost(self.loop.limit).operation.op, "value", None)
         return None if known is None else int(known)
 
     def _padded(self, batch: int | None, steps: int | None) -> tuple[str, str, list[str], str | None]:
@@ -414,5 +428,10 @@ class _Operator:
             if self.backward:  # the loop writes in its own order
                 outputs = reversed_along(w, outputs, [0])
             found[k] = Dense(outputs)
+        for k in self.latest:  # of no steps the first value
+            ends = [w.unsqueeze(loop.inits[k], 0), w.slice(sequence, 0, 1, 0)]
+            if not self.backward:
+                ends[1] = w.slice(sequence, -1, _END, 0)
+            found[k] = w.squeeze(w.slice(w.concat(ends, 0), -1, _END, 0), 0)
         found[loop.counter] = w.add("Max", loop.limit_value(), loop.inits[loop.counter])
         return found
