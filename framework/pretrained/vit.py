@@ -53,7 +53,7 @@ class PatchTokens(Layer):
     def call(self, inputs: Tensor) -> Tensor:
         patches = self.projection(inputs)
         batch = ops.shape(patches)[0]
-        patches = ops.reshape(patches, (batch, -1, self.features))
+        patches = ops.reshape(patches, (batch, self.positions.shape[1] - 1, self.features))
         token = ops.broadcast_to(self.token, (batch, 1, self.features))
         return ops.concatenate([token, patches], axis=1) + self.positions
 

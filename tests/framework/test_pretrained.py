@@ -193,6 +193,15 @@ def test_a_step_writes_caches_in_place():
     assert all(each.tolist() == [True, True, *[False] * 6] for each in written)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_without_samples(name: str):
+    model = pretrained.load(GOLDEN / name)
+    x, expected, _ = golden(name)
+    none = {key: each[:0] for key, each in x.items()} if isinstance(x, dict) else x[:0]
+    found = model(none)
+    assert (found["hidden"] if isinstance(found, dict) else found).shape == (0, *expected.shape[1:])
+
+
 def test_random_models_of_a_config_train():
     model = pretrained.build(SMALL)
     tokens = np.random.default_rng(0).integers(0, 9, (16, 6)).astype("int32")

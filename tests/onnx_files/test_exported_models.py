@@ -173,3 +173,26 @@ def test_outputs_with_a_row_for_each_sample_have_the_batch_in_front(tmp_path: Pa
     outputs = pytest.importorskip("onnx").load(tmp_path / "m.onnx").graph.output
     found = {each.name: [dim.dim_param or dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in outputs}
     assert found == {"mean": [1, 4], "read": ["batch", 4], "seen": ["batch", 4]}
+
+
+@pytest.mark.parametrize("rows", [2, 0])
+@pytest.mark.parametrize("opset", [18, 21])
+def test_windows_over_sequences_without_steps(rows: int, opset: int, tmp_path: Path) -> None:
+    """onnxruntime fails in `Conv`, `MaxPool` and `AveragePool` there; padding alone may fill windows."""
+    x = ab.Input((None, 3), name="x")
+    padded = layers.Conv1D(4, 3, strides=2)(layers.ZeroPadding1D(3)(x))
+    parts = [
+        layers.Conv1D(4, 3, padding="causal", dilation_rate=2),
+        layers.Conv1D(4, 2, strides=2, padding="same"),
+        layers.DepthwiseConv1D(3, padding="same"),
+        layers.MaxPooling1D(3, 2, padding="same"),
+        layers.AveragePooling1D(3, 2, padding="same"),
+    ]
+    model = ab.Model(x, [padded, *[layer(x) for layer in parts]])
+    path = tmp_path / "m.onnx"
+    model.export(path, "onnx", verbose=False, opset_version=opset)
+    for steps in (0, 1, 5):
+        batch = np.random.default_rng(0).normal(size=(rows, steps, 3)).astype("float32")
+        ab.onnx.check(model, path, batch)
+        for found, wanted in zip(ab.onnx.load(path)(batch), model(batch), strict=True):
+            assert_same(found, wanted)

@@ -21,7 +21,7 @@ from .shapes import positions, rank_of, shape_input
 from .writer import LONG, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 Padding: TypeAlias = "str | Sequence[Sequence[int]]"
@@ -94,17 +94,51 @@ def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
     sizes = list(shape[:-2])
     first, padding = _cut(w, _channels_first(w, x, rank), op.padding)
     weights = w.transpose(kernel, [rank - 1, rank - 2, *range(rank - 2)])
-    result = w.add(
-        "Conv",
-        first,
-        weights,
-        kernel_shape=sizes,
-        strides=list(op.strides),
-        dilations=list(op.dilation),
-        group=channels[-1] // shape[-2],
-        **_padding(padding, sizes, op.dilation),
-    )
+
+    def convolve() -> str:
+        return w.add(
+            "Conv",
+            first,
+            weights,
+            kernel_shape=sizes,
+            strides=list(op.strides),
+            dilations=list(op.dilation),
+            group=channels[-1] // shape[-2],
+            **_padding(padding, sizes, op.dilation),
+        )
+
+    reach = (sizes[0] - 1) * op.dilation[0] + 1
+    result = _of_steps(w, node, first, op.padding, reach, op.strides[0], convolve)
     return _channels_last(w, result, rank)
+
+
+def _of_steps(
+    w: Writer, node: Operation, x: str, padding: Padding, reach: int, stride: int, make: Callable[[], str]
+) -> str:
+    """Return a convolution or a pool of sequences: zeros where there are no steps, for which onnxruntime fails.
+
+    Args:
+        w: what appends the nodes.
+        node: the operation; those of images are written as they are.
+        x: its input (batch, channels, steps).
+        padding: its padding.
+        reach: how many steps a window spans.
+        stride: that of the windows.
+        make: appends the node.
+    """
+    shape = node.inputs[0].shape
+    if shape is None or len(shape) != 3 or shape[1] is not None or padding == "valid":
+        return make()
+    added = 0 if isinstance(padding, str) else sum(padding[0])
+    steps = max((added - reach) // stride + 1, 0)  # windows of padding only
+    channels = (node.outputs[0].shape or (None,))[-1]
+    width = w.dim(x, 1) if channels is None else w.ints(channels)
+    return w.either(
+        w.squeeze(w.compare("Equal", w.dim(x, 2), w.ints(0)), 0),
+        lambda: w.zeros(w.concat([w.dim(x, 0), width, w.ints(steps)], 0), w.dtypes[x]),
+        make,
+        lambda name: w.info(name, [None, channels, None]),
+    )
 
 
 @exports("conv_input_grad")
@@ -156,14 +190,18 @@ def _fitted(w: Writer, full: str, start: str, shape: str, rank: int) -> str:
 def _pool(w: Writer, node: Operation, x: str) -> str:
     op = op_of(node, (MaxPool, AveragePool))
     rank = rank_of(node)
-    result = w.add(
-        "MaxPool" if node.type == "max_pool" else "AveragePool",
-        _channels_first(w, x, rank),
-        kernel_shape=list(op.pool_size),
-        strides=list(op.strides),
-        **_padding(op.padding, op.pool_size, (1,) * len(op.strides)),
-    )
-    return _channels_last(w, result, rank)
+    first = _channels_first(w, x, rank)
+
+    def pool() -> str:
+        return w.add(
+            "MaxPool" if node.type == "max_pool" else "AveragePool",
+            first,
+            kernel_shape=list(op.pool_size),
+            strides=list(op.strides),
+            **_padding(op.padding, op.pool_size, (1,) * len(op.strides)),
+        )
+
+    return _channels_last(w, _of_steps(w, node, first, op.padding, op.pool_size[0], op.strides[0], pool), rank)
 
 
 # --- gradients of convolutions ----------------------------------------------------------------------------------------
