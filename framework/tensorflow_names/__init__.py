@@ -1,8 +1,9 @@
 """Names of TensorFlow that scripts use beside Keras, over this package's ops: ``from anabranch import tf``.
 
 Arguments and defaults are TensorFlow's where they differ from those of `anabranch.ops`: `tf.argmax` goes along the
-first axis, `tf.nn.moments` takes `axes`. This is for scripts that are brought over and has what such scripts use; new
-code is better off with `anabranch.ops`. `tf.keras` is the package itself.
+first axis, `tf.nn.moments` takes `axes`. `name` is accepted wherever TensorFlow has it, and changes no result. This
+is for scripts that are brought over and has what such scripts use; new code is better off with `anabranch.ops`.
+`tf.keras` is the package itself.
 
 >>> from anabranch import tf
 >>> @tf.function

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, as_dtype
@@ -10,56 +10,79 @@ from ...engine.graph import Operation, Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.runtime.numerics import disable_check_numerics as disable_check_numerics
 from ...engine.runtime.numerics import enable_check_numerics as enable_check_numerics
-from .wrapping import name_functions
+
+_SHOWN = 3  # elements that an error shows of each end of an axis
 
 
-def _of_two(check: Callable[..., Operation | None]) -> Callable[..., Operation | None]:
-    """Return a check of two tensors as ``check(x, y, message=None, summarize=None, name=None)``."""
+def assert_equal(
+    x: TensorLike, y: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
+) -> Operation | None:
+    """Fail unless all elements of two tensors are equal; the shapes broadcast, and NaN equals nothing.
 
-    def assertion(
-        x: TensorLike,
-        y: TensorLike,
-        message: str | None = None,
-        summarize: int | None = None,
-        name: str | None = None,
-    ) -> Operation | None:
-        return check(x, y, message, 3 if summarize is None else summarize)
-
-    return assertion
-
-
-def _of_one(check: Callable[..., Operation | None]) -> Callable[..., Operation | None]:
-    """Return a check of one tensor as ``check(x, message=None, summarize=None, name=None)``."""
-
-    def assertion(
-        x: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
-    ) -> Operation | None:
-        return check(x, message, 3 if summarize is None else summarize)
-
-    return assertion
+    Args:
+        x: a tensor.
+        y: what it is compared with.
+        message: what the error ends with.
+        summarize: how many elements the error shows at the start and end of each axis; by default 3.
+        name: does nothing.
+    """
+    return ops.assert_equal(x, y, message, _SHOWN if summarize is None else summarize)
 
 
-assert_equal = _of_two(ops.assert_equal)
-assert_less = _of_two(ops.assert_less)
-assert_less_equal = _of_two(ops.assert_less_equal)
-assert_greater = _of_two(ops.assert_greater)
-assert_greater_equal = _of_two(ops.assert_greater_equal)
-assert_positive = _of_one(ops.assert_positive)
-assert_non_negative = _of_one(ops.assert_non_negative)
+def assert_less(
+    x: TensorLike, y: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
+) -> Operation | None:
+    """Fail unless all elements of `x` are less than those of `y`; the shapes broadcast."""
+    return ops.assert_less(x, y, message, _SHOWN if summarize is None else summarize)
+
+
+def assert_less_equal(
+    x: TensorLike, y: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
+) -> Operation | None:
+    """Fail unless all elements of `x` are at most those of `y`; the shapes broadcast."""
+    return ops.assert_less_equal(x, y, message, _SHOWN if summarize is None else summarize)
+
+
+def assert_greater(
+    x: TensorLike, y: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
+) -> Operation | None:
+    """Fail unless all elements of `x` are greater than those of `y`; the shapes broadcast."""
+    return ops.assert_greater(x, y, message, _SHOWN if summarize is None else summarize)
+
+
+def assert_greater_equal(
+    x: TensorLike, y: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
+) -> Operation | None:
+    """Fail unless all elements of `x` are at least those of `y`; the shapes broadcast."""
+    return ops.assert_greater_equal(x, y, message, _SHOWN if summarize is None else summarize)
+
+
+def assert_positive(
+    x: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
+) -> Operation | None:
+    """Fail unless all elements of a tensor are positive."""
+    return ops.assert_positive(x, message, _SHOWN if summarize is None else summarize)
+
+
+def assert_non_negative(
+    x: TensorLike, message: str | None = None, summarize: int | None = None, name: str | None = None
+) -> Operation | None:
+    """Fail unless all elements of a tensor are at least 0."""
+    return ops.assert_non_negative(x, message, _SHOWN if summarize is None else summarize)
 
 
 def _assert(
     condition: TensorLike, data: Sequence[TensorLike] = (), summarize: int | None = None, name: str | None = None
 ) -> Operation | None:
     """Fail unless all elements of a bool tensor are true; the error shows `data`."""
-    return ops.assert_true(condition, data, summarize=3 if summarize is None else summarize)
+    return ops.assert_true(condition, data, summarize=_SHOWN if summarize is None else summarize)
 
 
 Assert = _assert
 
 
 def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Tensor:
-    """Return a tensor that fails when the program runs if it holds a NaN or an infinity."""
+    """Return a tensor that fails if it holds a NaN or an infinity: another name of `check_numerics`."""
     return ops.check_numerics(x, message)
 
 
@@ -89,8 +112,6 @@ def is_numeric_tensor(tensor: object) -> bool:
     """Test whether a value is a tensor of numbers."""
     return isinstance(tensor, Tensor) and tensor.dtype.kind in "iufcV"
 
-
-name_functions(globals())
 
 __all__ = [
     "Assert",

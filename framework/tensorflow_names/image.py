@@ -124,29 +124,31 @@ def random_crop(value: TensorLike, size: Sequence[int], seed: int | None = None,
     return ops.slice(value, starts, tuple(size))
 
 
-def _flip(axis: int) -> Callable[[TensorLike], Tensor]:
-    def flip(image: TensorLike) -> Tensor:
-        """Reverse the order of the columns (left and right) or of the rows (up and down)."""
-        return ops.flip(image, axis)
-
-    return flip
+def flip_left_right(image: TensorLike) -> Tensor:
+    """Reverse the order of the columns."""
+    return ops.flip(image, -2)
 
 
-flip_left_right, flip_up_down = _flip(-2), _flip(-3)
+def flip_up_down(image: TensorLike) -> Tensor:
+    """Reverse the order of the rows."""
+    return ops.flip(image, -3)
 
 
-def _random_flip(axis: int) -> Callable[..., Tensor]:
-    def flip(image: TensorLike, seed: int | None = None) -> Tensor:
-        """Flip each image with a probability of one half."""
-        image = ops.convert_to_tensor(image)
-        rows = ops.shape(image)[:-3]
-        drawn = ops.less(samplers.uniform((*rows, 1, 1, 1), seed=seed), 0.5)
-        return ops.where(drawn, ops.flip(image, axis), image)
-
-    return flip
+def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
+    """Reverse the order of the columns of each image with a probability of one half."""
+    return _flip_some(image, -2, seed)
 
 
-random_flip_left_right, random_flip_up_down = _random_flip(-2), _random_flip(-3)
+def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
+    """Reverse the order of the rows of each image with a probability of one half."""
+    return _flip_some(image, -3, seed)
+
+
+def _flip_some(image: TensorLike, axis: int, seed: int | None) -> Tensor:
+    image = ops.convert_to_tensor(image)
+    rows = ops.shape(image)[:-3]
+    drawn = ops.less(samplers.uniform((*rows, 1, 1, 1), seed=seed), 0.5)
+    return ops.where(drawn, ops.flip(image, axis), image)
 
 
 def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
@@ -226,24 +228,24 @@ def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) ->
     return _in_hsv(image, lambda h, s, v: (ops.mod(ops.add(h, delta), 1.0), s, v))
 
 
-def _within(adjust: Callable[[TensorLike, TensorLike], Tensor]) -> Callable[..., Tensor]:
-    def change(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-        """Adjust images by a number that is drawn between ``-max_delta`` and ``max_delta``."""
-        return adjust(image, samplers.uniform((), -max_delta, max_delta, seed=seed))
-
-    return change
+def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
+    """Add one number, drawn between ``-max_delta`` and ``max_delta``, to all pixels."""
+    return adjust_brightness(image, samplers.uniform((), -max_delta, max_delta, seed=seed))
 
 
-def _between(adjust: Callable[[TensorLike, TensorLike], Tensor]) -> Callable[..., Tensor]:
-    def change(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-        """Adjust images by a number that is drawn between `lower` and `upper`."""
-        return adjust(image, samplers.uniform((), lower, upper, seed=seed))
-
-    return change
+def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
+    """Turn the hue of RGB images by a share of the circle, drawn between ``-max_delta`` and ``max_delta``."""
+    return adjust_hue(image, samplers.uniform((), -max_delta, max_delta, seed=seed))
 
 
-random_brightness, random_hue = _within(adjust_brightness), _within(adjust_hue)
-random_contrast, random_saturation = _between(adjust_contrast), _between(adjust_saturation)
+def random_contrast(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
+    """Multiply the distance of pixels from the mean of their channel by a number between `lower` and `upper`."""
+    return adjust_contrast(image, samplers.uniform((), lower, upper, seed=seed))
+
+
+def random_saturation(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
+    """Multiply the saturation of RGB images by a number that is drawn between `lower` and `upper`."""
+    return adjust_saturation(image, samplers.uniform((), lower, upper, seed=seed))
 
 
 def per_image_standardization(image: TensorLike) -> Tensor:
@@ -344,12 +346,12 @@ def _pixels(file: io.BytesIO, channels: int | None) -> object:
 
 
 def decode_jpeg(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
-    """Decode an image, of any format, as `decode_image` does."""
+    """Decode an image in the JPEG format, or in another one, as `decode_image` does."""
     return decode_image(contents, channels, name=name)
 
 
 def decode_png(contents: TensorLike, channels: int = 0, dtype: DTypeLike = "uint8", name: str | None = None) -> Tensor:
-    """Decode an image, of any format, as `decode_image` does."""
+    """Decode an image in the PNG format, or in another one, as `decode_image` does."""
     return decode_image(contents, channels, dtype, name)
 
 

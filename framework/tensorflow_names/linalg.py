@@ -16,10 +16,18 @@ from .arrays import norm as norm
 from .arrays import tensordot as tensordot
 from .clipping import global_norm as global_norm
 from .math import l2_normalize as l2_normalize
-from .wrapping import name_functions, of_input
 
 _EPSILONS = 10  # by which, for each row or column, singular values are small
-cholesky, det = of_input(ops.cholesky), of_input(ops.det)
+
+
+def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the lower Cholesky factors of Hermitian (if real, symmetric) positive definite matrices."""
+    return ops.cholesky(input)
+
+
+def det(input: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the determinants of matrices."""
+    return ops.det(input)
 
 
 def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
@@ -167,8 +175,6 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     """Compute cross products of vectors of three elements, the last axis."""
     return ops.cross(a, b)
 
-
-name_functions(globals())
 
 __all__ = [
     "adjoint",

@@ -9,35 +9,68 @@ from ...engine import ops
 from ...engine.common.dtypes import DTypeLike, is_floating, is_integer, largest
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
-from .wrapping import name_functions, of_features, of_input, of_one, of_two, reduction
-
-abs, ceil, floor, sign, round = (of_one(op) for op in (ops.abs, ops.ceil, ops.floor, ops.sign, ops.round))
-exp, expm1, log, log1p = (of_one(op) for op in (ops.exp, ops.expm1, ops.log, ops.log1p))
-sqrt, rsqrt, square, reciprocal = (of_one(op) for op in (ops.sqrt, ops.rsqrt, ops.square, ops.reciprocal))
-sin, cos, tan, asin, acos, atan = (of_one(op) for op in (ops.sin, ops.cos, ops.tan, ops.arcsin, ops.arccos, ops.arctan))
-sinh, cosh, tanh, asinh, acosh, atanh = (
-    of_one(op) for op in (ops.sinh, ops.cosh, ops.tanh, ops.arcsinh, ops.arccosh, ops.arctanh)
-)
-sigmoid, log_sigmoid = of_one(ops.sigmoid), of_one(ops.log_sigmoid)
-softplus, softsign = of_features(ops.softplus), of_features(ops.softsign)
-erf, erfc, erfinv = of_one(ops.erf), of_one(ops.erfc), of_one(ops.erfinv)
-is_finite, is_inf, is_nan = of_one(ops.isfinite), of_one(ops.isinf), of_one(ops.isnan)
-negative, logical_not = of_one(ops.negative), of_one(ops.logical_not)
-real, imag, angle, conj = of_input(ops.real), of_input(ops.imag), of_input(ops.angle), of_one(ops.conj)
-
-add, subtract, multiply, floordiv = (of_two(op) for op in (ops.add, ops.subtract, ops.multiply, ops.floor_divide))
-mod = floormod = of_two(ops.mod)
-divide_no_nan, squared_difference, pow = (of_two(op) for op in (ops.divide_no_nan, ops.squared_difference, ops.power))
-maximum, minimum, atan2 = of_two(ops.maximum), of_two(ops.minimum), of_two(ops.arctan2)
-equal, not_equal, less, less_equal, greater, greater_equal = (
-    of_two(op) for op in (ops.equal, ops.not_equal, ops.less, ops.less_equal, ops.greater, ops.greater_equal)
-)
-logical_and, logical_or, logical_xor = of_two(ops.logical_and), of_two(ops.logical_or), of_two(ops.logical_xor)
-
-reduce_sum, reduce_mean, reduce_prod = reduction(ops.sum), reduction(ops.mean), reduction(ops.prod)
-reduce_max, reduce_min = reduction(ops.max), reduction(ops.min)
-reduce_any, reduce_all = reduction(ops.any), reduction(ops.all)
-reduce_logsumexp, reduce_std, reduce_variance = reduction(ops.logsumexp), reduction(ops.std), reduction(ops.var)
+from .elementwise import abs as abs
+from .elementwise import acos as acos
+from .elementwise import acosh as acosh
+from .elementwise import add as add
+from .elementwise import angle as angle
+from .elementwise import asin as asin
+from .elementwise import asinh as asinh
+from .elementwise import atan as atan
+from .elementwise import atan2 as atan2
+from .elementwise import atanh as atanh
+from .elementwise import ceil as ceil
+from .elementwise import conj as conj
+from .elementwise import cos as cos
+from .elementwise import cosh as cosh
+from .elementwise import divide_no_nan as divide_no_nan
+from .elementwise import equal as equal
+from .elementwise import erf as erf
+from .elementwise import erfc as erfc
+from .elementwise import erfinv as erfinv
+from .elementwise import exp as exp
+from .elementwise import expm1 as expm1
+from .elementwise import floor as floor
+from .elementwise import floordiv as floordiv
+from .elementwise import floormod as floormod
+from .elementwise import greater as greater
+from .elementwise import greater_equal as greater_equal
+from .elementwise import imag as imag
+from .elementwise import is_finite as is_finite
+from .elementwise import is_inf as is_inf
+from .elementwise import is_nan as is_nan
+from .elementwise import less as less
+from .elementwise import less_equal as less_equal
+from .elementwise import log as log
+from .elementwise import log1p as log1p
+from .elementwise import log_sigmoid as log_sigmoid
+from .elementwise import logical_and as logical_and
+from .elementwise import logical_not as logical_not
+from .elementwise import logical_or as logical_or
+from .elementwise import logical_xor as logical_xor
+from .elementwise import maximum as maximum
+from .elementwise import minimum as minimum
+from .elementwise import mod as mod
+from .elementwise import multiply as multiply
+from .elementwise import negative as negative
+from .elementwise import not_equal as not_equal
+from .elementwise import pow as pow
+from .elementwise import real as real
+from .elementwise import reciprocal as reciprocal
+from .elementwise import round as round
+from .elementwise import rsqrt as rsqrt
+from .elementwise import sigmoid as sigmoid
+from .elementwise import sign as sign
+from .elementwise import sin as sin
+from .elementwise import sinh as sinh
+from .elementwise import softplus as softplus
+from .elementwise import softsign as softsign
+from .elementwise import sqrt as sqrt
+from .elementwise import square as square
+from .elementwise import squared_difference as squared_difference
+from .elementwise import subtract as subtract
+from .elementwise import tan as tan
+from .elementwise import tanh as tanh
 
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -49,6 +82,106 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 truediv = divide
+
+
+def reduce_sum(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the sum over axes, 0 of no elements."""
+    return ops.sum(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_mean(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the mean over axes, NaN of no elements; integers give float32."""
+    return ops.mean(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_prod(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the product over axes, 1 of no elements."""
+    return ops.prod(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_max(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the largest element over axes."""
+    return ops.max(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_min(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the smallest element over axes."""
+    return ops.min(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_any(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Test whether any element over axes is true."""
+    return ops.any(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_all(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Test whether all elements over axes are true."""
+    return ops.all(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_logsumexp(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute ``log(sum(exp(input_tensor)))`` over axes, without overflow."""
+    return ops.logsumexp(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_std(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the standard deviation over axes: the root of the mean squared distance from the mean."""
+    return ops.std(input_tensor, axis=axis, keepdims=keepdims)
+
+
+def reduce_variance(
+    input_tensor: TensorLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the variance over axes: the mean squared distance from the mean."""
+    return ops.var(input_tensor, axis=axis, keepdims=keepdims)
 
 
 def reduce_euclidean_norm(
@@ -97,33 +230,37 @@ def argmin(
     return ops.cast(ops.argmin(input, 0 if axis is None else axis), output_type)
 
 
-def _cumulative(op_name: str) -> Callable[..., Tensor]:
-    def accumulate(
-        x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
-    ) -> Tensor:
-        """Accumulate along an axis, the first one by default.
+def cumsum(
+    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Compute the sums of the elements up to each one, along an axis.
 
-        Args:
-            x: a tensor.
-            axis: the axis.
-            exclusive: whether each element is left out of its own result.
-            reverse: whether to begin with the last element.
-        """
-        x = ops.convert_to_tensor(x)
-        given = ops.flip(x, axis) if reverse else x
-        result = getattr(ops, op_name)(given, axis)
-        if exclusive:
-            first = ops.split(given, [1], axis)[0]
-            neutral = ops.zeros_like(first) if op_name == "cumsum" else ops.ones_like(first)
-            size = ops.shape(x)[axis]
-            result = ops.take(ops.concatenate([neutral, result], axis), ops.arange(size), axis)
-        return ops.flip(result, axis) if reverse else result
-
-    accumulate.__name__ = op_name
-    return accumulate
+    Args:
+        x: a tensor.
+        axis: the axis, the first one by default.
+        exclusive: whether each element is left out of its own result.
+        reverse: whether to begin with the last element.
+    """
+    return _accumulate(ops.cumsum, 0, x, axis, exclusive, reverse)
 
 
-cumsum, cumprod = _cumulative("cumsum"), _cumulative("cumprod")
+def cumprod(
+    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Compute the products of the elements up to each one, along an axis; for the arguments see `cumsum`."""
+    return _accumulate(ops.cumprod, 1, x, axis, exclusive, reverse)
+
+
+def _accumulate(
+    op: Callable[..., Tensor], neutral: int, x: TensorLike, axis: int, exclusive: bool, reverse: bool
+) -> Tensor:
+    x = ops.convert_to_tensor(x)
+    given = ops.flip(x, axis) if reverse else x
+    result = op(given, axis)
+    if exclusive:
+        start = ops.full_like(ops.split(given, [1], axis)[0], neutral)
+        result = ops.take(ops.concatenate([start, result], axis), ops.arange(ops.shape(x)[axis]), axis)
+    return ops.flip(result, axis) if reverse else result
 
 
 def top_k(input: TensorLike, k: int = 1, sorted: bool = True, name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -208,29 +345,72 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
     return ops.mean(ops.cast(ops.equal(value, ops.zeros_like(value)), "float32"))
 
 
-def _segments(op_name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    op: Callable[..., Tensor] = getattr(ops, op_name)
-    is_extreme = op_name in ("segment_max", "segment_min")
+def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Add up the rows of each segment, 0 of none; ids are sorted."""
+    return ops.segment_sum(data, segment_ids)
 
-    def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-        """Reduce the rows of each segment; ids are sorted."""
-        result = op(data, segment_ids)
-        # The largest and smallest of no rows is 0 in TensorFlow.
-        return result if not is_extreme else ops.where(_has_rows(result, segment_ids), result, ops.zeros_like(result))
 
-    def unsorted(
-        data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
-    ) -> Tensor:
-        """Reduce the rows of each of `num_segments` segments; ids come in any order."""
-        result = op(data, segment_ids, num_segments)
-        if not is_extreme or not is_floating(result.dtype):
-            return result
-        # A segment without rows is the lowest or largest number in TensorFlow, infinite in this package.
-        limit = largest(result.dtype)
-        return ops.maximum(result, -limit) if op_name == "segment_max" else ops.minimum(result, limit)
+def segment_mean(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the mean of the rows of each segment, 0 of none; ids are sorted."""
+    return ops.segment_mean(data, segment_ids)
 
-    segment.__name__, unsorted.__name__ = op_name, f"unsorted_{op_name}"
-    return segment, unsorted
+
+def segment_max(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Find the largest elements of the rows of each segment, 0 of none; ids are sorted."""
+    return _without_infinities(ops.segment_max(data, segment_ids), segment_ids)
+
+
+def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Find the smallest elements of the rows of each segment, 0 of none; ids are sorted."""
+    return _without_infinities(ops.segment_min(data, segment_ids), segment_ids)
+
+
+def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+    """Multiply the rows of each segment, 1 of none; ids are sorted."""
+    return ops.segment_prod(data, segment_ids)
+
+
+def unsorted_segment_sum(
+    data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
+) -> Tensor:
+    """Add up the rows of each of `num_segments` segments, 0 of none."""
+    return ops.segment_sum(data, segment_ids, num_segments)
+
+
+def unsorted_segment_mean(
+    data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
+) -> Tensor:
+    """Compute the mean of the rows of each of `num_segments` segments, 0 of none."""
+    return ops.segment_mean(data, segment_ids, num_segments)
+
+
+def unsorted_segment_max(
+    data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
+) -> Tensor:
+    """Find the largest elements of the rows of each of `num_segments` segments, the lowest number of none."""
+    result = ops.segment_max(data, segment_ids, num_segments)
+    # Of no rows it is infinite in this package.
+    return ops.maximum(result, -largest(result.dtype)) if is_floating(result.dtype) else result
+
+
+def unsorted_segment_min(
+    data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
+) -> Tensor:
+    """Find the smallest elements of the rows of each of `num_segments` segments, the largest number of none."""
+    result = ops.segment_min(data, segment_ids, num_segments)
+    return ops.minimum(result, largest(result.dtype)) if is_floating(result.dtype) else result
+
+
+def unsorted_segment_prod(
+    data: TensorLike, segment_ids: TensorLike, num_segments: int | Tensor, name: str | None = None
+) -> Tensor:
+    """Multiply the rows of each of `num_segments` segments, 1 of none."""
+    return ops.segment_prod(data, segment_ids, num_segments)
+
+
+def _without_infinities(result: Tensor, segment_ids: TensorLike) -> Tensor:
+    """Put 0 where a segment has no rows, as TensorFlow does for sorted ids."""
+    return ops.where(_has_rows(result, segment_ids), result, ops.zeros_like(result))
 
 
 def _has_rows(result: Tensor, segment_ids: TensorLike) -> Tensor:
@@ -239,14 +419,6 @@ def _has_rows(result: Tensor, segment_ids: TensorLike) -> Tensor:
     counts = ops.segment_sum(ones, segment_ids, ops.shape(result)[0])
     return ops.reshape(counts > 0, (-1,) + (1,) * ((result.ndim or 1) - 1))
 
-
-segment_sum, unsorted_segment_sum = _segments("segment_sum")
-segment_mean, unsorted_segment_mean = _segments("segment_mean")
-segment_max, unsorted_segment_max = _segments("segment_max")
-segment_min, unsorted_segment_min = _segments("segment_min")
-segment_prod, unsorted_segment_prod = _segments("segment_prod")
-
-name_functions(globals())
 
 __all__ = [
     "abs",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from ...engine import ops
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers
 from ...layers import nn as many_classes
+from ...layers.vocabulary.sharded_softmax import Table
 from .math import in_top_k as in_top_k
 from .math import l2_normalize as l2_normalize
 from .math import sigmoid as sigmoid
@@ -18,13 +18,83 @@ from .math import softsign as softsign
 from .math import tanh as tanh
 from .math import top_k as top_k
 from .math import zero_fraction as zero_fraction
-from .wrapping import name_functions, of_features
 
-elu, relu, relu6, selu = (of_features(op) for op in (ops.elu, ops.relu, ops.relu6, ops.selu))
 
-embedding_lookup = partial(ops.embedding_lookup, partition_strategy="div")
-nce_loss = partial(many_classes.nce_loss, partition_strategy="div")
-sampled_softmax_loss = partial(many_classes.sampled_softmax_loss, partition_strategy="div")
+def relu(features: TensorLike, name: str | None = None) -> Tensor:
+    """Return each element where it is positive, and 0 elsewhere."""
+    return ops.relu(features)
+
+
+def relu6(features: TensorLike, name: str | None = None) -> Tensor:
+    """Return each element between 0 and 6, and the nearer of these for others."""
+    return ops.relu6(features)
+
+
+def elu(features: TensorLike, name: str | None = None) -> Tensor:
+    """Return each element where it is positive, and ``exp(features) - 1`` elsewhere."""
+    return ops.elu(features)
+
+
+def selu(features: TensorLike, name: str | None = None) -> Tensor:
+    """Apply `elu`, negative values scaled by 1.673, and all by 1.051, which keeps mean 0 and variance 1."""
+    return ops.selu(features)
+
+
+def embedding_lookup(params: Table, ids: TensorLike, max_norm: float | None = None, name: str | None = None) -> Tensor:
+    """Return the rows of a table, or of shards of it that follow one another, that ids name.
+
+    Args:
+        params: a table, a row for each id, or a list of shards of it.
+        ids: whole numbers of any shape.
+        max_norm: rows with a larger Euclidean norm are scaled down to this one.
+        name: does nothing.
+
+    Raises:
+        IndexError: an id is outside of the table.
+    """
+    return ops.embedding_lookup(params, ids, "div", max_norm)
+
+
+def nce_loss(
+    weights: Table,
+    biases: Table,
+    labels: TensorLike,
+    inputs: TensorLike,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
+    remove_accidental_hits: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute a noise-contrastive loss of each row; for the arguments see `anabranch.nn.nce_loss`."""
+    return many_classes.nce_loss(
+        *(weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values),
+        remove_accidental_hits,
+        partition_strategy="div",
+    )
+
+
+def sampled_softmax_loss(
+    weights: Table,
+    biases: Table,
+    labels: TensorLike,
+    inputs: TensorLike,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
+    remove_accidental_hits: bool = True,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the cross entropy of each row over true and sampled classes; see `anabranch.nn.sampled_softmax_loss`."""
+    return many_classes.sampled_softmax_loss(
+        *(weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values),
+        remove_accidental_hits,
+        seed,
+        partition_strategy="div",
+    )
 
 
 def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
@@ -309,42 +379,102 @@ def _pair(given: int | Sequence[int | Tensor], order: str) -> tuple[int, ...]:
     return (sizes, sizes) if isinstance(sizes, int) else sizes
 
 
-def _pooling(op: Callable[..., Tensor], rank: int, default: str, kind: str) -> Callable[..., Tensor]:
-    def pool(
-        input: TensorLike,
-        ksize: int | Sequence[int],
-        strides: int | Sequence[int],
-        padding: str,
-        data_format: str | None = default,
-        name: str | None = None,
-    ) -> Tensor:
-        """Pool windows of an input.
-
-        Args:
-            input: rows, space and channels, in the order of `data_format`.
-            ksize: the size of windows: one number, one for each axis of space, or one for each axis.
-            strides: distances of windows, like `ksize`.
-            padding: "SAME" or "VALID".
-            data_format: such as "NHWC" or "NCHW".
-        """
-        order = _order(data_format)
-        sizes = _inner_sizes(ksize, order, rank), _inner_sizes(strides, order, rank)
-        return op(input, *sizes, padding.lower(), order)
-
-    pool.__name__ = kind
-    return pool
+def max_pool1d(
+    input: TensorLike,
+    ksize: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NWC",
+    name: str | None = None,
+) -> Tensor:
+    """Compute the largest element of each window of sequences; for the arguments see `max_pool2d`."""
+    return _pool(ops.max_pool, 1, input, (ksize, strides), padding, data_format)
 
 
-max_pool1d, max_pool2d, max_pool3d = (
-    _pooling(ops.max_pool, rank, order, f"max_pool{rank}d") for rank, order in ((1, "NWC"), (2, "NHWC"), (3, "NDHWC"))
-)
-avg_pool1d, avg_pool2d, avg_pool3d = (
-    _pooling(ops.average_pool, rank, order, f"avg_pool{rank}d")
-    for rank, order in ((1, "NWC"), (2, "NHWC"), (3, "NDHWC"))
-)
+def max_pool2d(
+    input: TensorLike,
+    ksize: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NHWC",
+    name: str | None = None,
+) -> Tensor:
+    """Compute the largest element of each window of images.
+
+    Args:
+        input: rows, space and channels, in the order of `data_format`.
+        ksize: the size of windows: one number, one for each axis of space, or one for each axis.
+        strides: distances of windows, like `ksize`.
+        padding: "SAME" or "VALID".
+        data_format: such as "NHWC" or "NCHW".
+        name: does nothing.
+    """
+    return _pool(ops.max_pool, 2, input, (ksize, strides), padding, data_format)
+
+
+def max_pool3d(
+    input: TensorLike,
+    ksize: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NDHWC",
+    name: str | None = None,
+) -> Tensor:
+    """Compute the largest element of each window of volumes; for the arguments see `max_pool2d`."""
+    return _pool(ops.max_pool, 3, input, (ksize, strides), padding, data_format)
+
+
+def avg_pool1d(
+    input: TensorLike,
+    ksize: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NWC",
+    name: str | None = None,
+) -> Tensor:
+    """Compute the mean of each window of sequences; for the arguments see `max_pool2d`."""
+    return _pool(ops.average_pool, 1, input, (ksize, strides), padding, data_format)
+
+
+def avg_pool2d(
+    input: TensorLike,
+    ksize: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NHWC",
+    name: str | None = None,
+) -> Tensor:
+    """Compute the mean of each window of images; for the arguments see `max_pool2d`."""
+    return _pool(ops.average_pool, 2, input, (ksize, strides), padding, data_format)
+
+
+def avg_pool3d(
+    input: TensorLike,
+    ksize: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: str,
+    data_format: str | None = "NDHWC",
+    name: str | None = None,
+) -> Tensor:
+    """Compute the mean of each window of volumes; for the arguments see `max_pool2d`."""
+    return _pool(ops.average_pool, 3, input, (ksize, strides), padding, data_format)
+
+
+def _pool(
+    op: Callable[..., Tensor],
+    rank: int,
+    input: TensorLike,
+    windows: tuple[int | Sequence[int], int | Sequence[int]],
+    padding: str,
+    data_format: str | None,
+) -> Tensor:
+    """Pool windows, sizes and distances of `windows`, with TensorFlow's settings."""
+    order = _order(data_format)
+    sizes, distances = (_inner_sizes(each, order, rank) for each in windows)
+    return op(input, sizes, distances, padding.lower(), order)
+
+
 max_pool, avg_pool = max_pool2d, avg_pool2d
-
-name_functions(globals())
 
 __all__ = [
     "avg_pool",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -105,10 +106,34 @@ def test_functions_are_called_as_users_know_them(module: ModuleType) -> None:
 
 
 def test_errors_of_arguments_name_the_function() -> None:
-    for function, name in ((tf.nn.relu, "relu"), (tf.linalg.det, "det"), (tf.reduce_sum, "reduce_sum")):
+    functions: list[Any] = [tf.nn.relu, tf.linalg.det, tf.reduce_sum]
+    for function, name in zip(functions, ("relu", "det", "reduce_sum"), strict=True):
         with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'axes'"):
             function(LINE, axes=1)
+    max_pool2d: Any = tf.nn.max_pool2d
     with pytest.raises(TypeError, match=r"^max_pool2d\(\) got an unexpected keyword argument 'window'"):
-        tf.nn.max_pool2d(LINE, window=2)
+        max_pool2d(LINE, window=2)
+    assert_less: Any = tf.debugging.assert_less
     with pytest.raises(TypeError, match=r"^assert_less\(\) missing 1 required positional argument: 'y'"):
-        tf.debugging.assert_less(LINE)
+        assert_less(LINE)
+
+
+DOCUMENTED: list[Any] = [*MODULES, tf.config, tf.data, tf.image, tf.io, tf.random, tf.strings]
+
+
+@pytest.mark.parametrize("module", DOCUMENTED, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_functions_have_docstrings_of_their_own(module: ModuleType) -> None:
+    """Several names of one function share its docstring; two functions have none in common."""
+    made = {id(value): value for value in (getattr(module, name, None) for name in module.__all__) if callable(value)}
+    texts = {id(value): inspect.getdoc(value) for value in made.values() if isinstance(value, FunctionType | type)}
+    assert [value for value in made.values() if not texts.get(id(value))] == []
+    assert [text for text, count in Counter(texts.values()).items() if count > 1] == []
+
+
+def test_arctangent_takes_the_ordinate_first() -> None:
+    np.testing.assert_allclose(tf.atan2(y=1.0, x=2.0), np.arctan2(1.0, 2.0), rtol=1e-6)
+
+
+def test_the_largest_norm_of_embeddings_is_the_third_argument() -> None:
+    table = np.array([[3.0, 4.0], [0.3, 0.4]])
+    np.testing.assert_allclose(tf.nn.embedding_lookup(table, [0, 1], 1.0), [[0.6, 0.8], [0.3, 0.4]], rtol=1e-6)

@@ -43,6 +43,8 @@ HOVERS = [
     ("optim.Adam(0.1)", "Adam", ["learning_rate", "beta_1"]),
     ("model.fit", "fit", ["epochs: int = 1", "-> History", "Train the model."]),
     ("model.compile", "compile", ["optimizer", "loss", "Configure the model for training"]),
+    ("ab.tf.reduce_sum", "reduce_sum", ["input_tensor", "keepdims", "-> Tensor", "Compute the sum over axes"]),
+    ("ab.tf.nn.relu", "relu", ["features", "name: str | None = None", "where it is positive"]),
     ("ab.Input", "Input", ["shape", "-> Tensor", "Return a symbolic tensor"]),
 ]
 
