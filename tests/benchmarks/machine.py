@@ -2,7 +2,7 @@
 
     python tests/benchmarks/machine.py                       all of them; prints tables
     python tests/benchmarks/machine.py --write               also writes docs/machine.md and its figures
-    python tests/benchmarks/machine.py --draw                draws the figures again from its tables
+    python tests/benchmarks/machine.py --draw                draws the figures again from its tables; rate --draw one
     python tests/benchmarks/machine.py rate chain            some
     python tests/benchmarks/machine.py --quick               short runs; prints only
 
@@ -25,7 +25,7 @@ from datetime import date
 from typing import Any
 
 import harness
-from machine_figures import FIGURES, tables
+from machine_figures import FIGURES, draw
 from table import markdown, plain
 
 DOCS = harness.HERE.parent.parent / "docs"
@@ -310,9 +310,11 @@ def document(sections: Mapping[str, Section], settings: harness.Settings) -> str
     ]
     for name, section in sections.items():
         parts += [f"## {section.title}", section.about, markdown(section.head, section.rows)]
+        command = f"    python tests/benchmarks/machine.py {name}"
         if section.figure:
             parts.append(f"![{section.title}](figures/machine_{name}.svg)")
-        parts.append(f"    python tests/benchmarks/machine.py {name}")
+            command += f"\n{command} --draw  # the figure, from the table"
+        parts.append(command)
     return "\n\n".join(parts) + "\n"
 
 
@@ -334,8 +336,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed")
     options = parser.parse_args(arguments)
     if options.draw:
-        for name, rows in tables((DOCS / "machine.md").read_text(encoding="utf-8")).items():
-            (DOCS / "figures" / f"machine_{name}.svg").write_text(FIGURES[name](rows), encoding="utf-8")
+        draw(options.names, DOCS)
         return 0
     unknown = [name for name in options.names if name not in EXPERIMENTS]
     if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from figures import Points, chart
 
@@ -80,3 +81,17 @@ def tables(document: str) -> dict[str, Rows]:
         if named:
             found[named[1]] = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     return found
+
+
+def draw(names: Sequence[str], docs: Path) -> None:
+    """Draw the figures of these experiments, or of all, into `docs`/figures from the tables of `docs`/machine.md.
+
+    Raises:
+        SystemExit: an experiment has no figure.
+    """
+    wrong = [name for name in names if name not in FIGURES]
+    if wrong:
+        raise SystemExit(f"{wrong[0]} has no figure; expected some of {', '.join(FIGURES)}")
+    for name, rows in tables((docs / "machine.md").read_text(encoding="utf-8")).items():
+        if not names or name in names:
+            (docs / "figures" / f"machine_{name}.svg").write_text(FIGURES[name](rows), encoding="utf-8")

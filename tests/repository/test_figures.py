@@ -79,14 +79,40 @@ def test_figures_of_the_machine_are_what_its_tables_say(drawing: tuple[Any, Any]
     assert "ideal" not in (DOCS / "figures" / "machine_swapping.svg").read_text(encoding="utf-8")
 
 
-def test_each_figure_has_its_command_on_its_page():
+def writes(command: str, name: str) -> bool:
+    """Test whether a command writes a figure of docs/: it names the file, or the script that has just this one."""
+    if name.startswith("machine_"):
+        return command == f"python tests/benchmarks/machine.py {name.removeprefix('machine_')} --draw"
+    if name == "softmax":
+        return command == "python tests/benchmarks/softmax_table.py --write"
+    return bool(
+        re.fullmatch(rf"python examples/{name}\.py( --\S+( [\w.]+)?)* --figure docs/figures/{name}\.svg", command)
+    )
+
+
+def test_each_caption_has_the_command_that_writes_its_figure():
     shown: set[str] = set()
     for page in DOCS.rglob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        for name in re.findall(r"!\[[^]]*\]\((?:\.\./)?figures/(\w+)\.svg\)", text):
-            shown.add(name)
-            assert re.search(r"python (?:examples|tests/benchmarks)/\w+\.py", text), f"{page.name}: {name}"
+        lines = page.read_text(encoding="utf-8").splitlines()
+        for place, line in enumerate(lines):
+            found = re.fullmatch(r"!\[[^]]*\]\((?:\.\./)?figures/(\w+)\.svg\)", line)
+            if found:
+                shown.add(found[1])
+                caption = [below.partition("  #")[0].strip() for below in lines[place + 1 : place + 4]]
+                assert [each for each in caption if writes(each, found[1])], f"{page.name}: {found[1]}: {caption}"
     assert shown == {path.stem for path in (DOCS / "figures").glob("*.svg")}
+
+
+def test_figures_of_the_machine_are_drawn_by_their_names(drawing: tuple[Any, Any], tmp_path: Path):
+    _, machine = drawing
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "machine.md").write_text((DOCS / "machine.md").read_text(encoding="utf-8"), encoding="utf-8")
+
+    machine.draw(["rate"], tmp_path)
+    (drawn,) = (tmp_path / "figures").iterdir()
+    assert drawn.read_bytes() == (DOCS / "figures" / "machine_rate.svg").read_bytes()
+    with pytest.raises(SystemExit, match=r"dispatch has no figure; expected some of rate, chain"):
+        machine.draw(["dispatch"], tmp_path)
 
 
 def seconds(text: str) -> float:
