@@ -12,8 +12,9 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -28,6 +29,11 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
 LARGE = ("ops", "layers")
 # Modules that stand for others' names; their names are explained where they are defined.
 SKIPPED = frozenset(["optimizers", "tf", "datasets", "engine", "framework"])
+# The modules of TensorFlow's names come last: names that they share with others are explained there.
+TENSORFLOW = (
+    *("tf", "tf.config", "tf.data", "tf.debugging", "tf.image", "tf.io", "tf.linalg", "tf.math", "tf.nn"),
+    *("tf.random", "tf.strings"),
+)
 
 
 def _load(name: str) -> Any:
@@ -79,11 +85,11 @@ def public_modules() -> dict[str, ModuleType]:
     names = [*anabranch._MODULES, *anabranch._PACKAGES]
     chosen = sorted(name for name in names if "." not in name and name not in SKIPPED)
     modules = {f"anabranch.{name}": _module(name) for name in ("layers", "ops", *chosen)}
-    return {**modules, "anabranch": anabranch}
+    return {**modules, "anabranch": anabranch, **{f"anabranch.{name}": _module(name) for name in TENSORFLOW}}
 
 
 def _module(name: str) -> ModuleType:
-    value = getattr(anabranch, name)
+    value = attrgetter(name)(anabranch)
     getattr(value, "__all__", None)  # a module that is loaded on demand is there after this
     return value
 
@@ -93,7 +99,7 @@ def public_names(path: str, module: ModuleType) -> Iterator[Name]:
     listed = list(anabranch._EXPORTS) if module is anabranch else getattr(module, "__all__", None)
     for name in sorted(listed if listed is not None else vars(module)):
         value = getattr(module, name, None)
-        if name.startswith("_") or isinstance(value, ModuleType) or value is None:
+        if name.startswith("_") or isinstance(value, (ModuleType, SimpleNamespace, int, str)) or value is None:
             continue
         if listed is None and getattr(value, "__module__", None) != module.__name__:
             continue

@@ -68,7 +68,8 @@ def test_every_public_name_is_listed_and_explained_once(pages: ModuleType, refer
 
 
 @pytest.mark.parametrize(
-    "name", ["layers.Dense", "ops.matmul", "losses.MeanSquaredError", "ops.while_loop", "callbacks.CSVLogger"]
+    "name",
+    ["layers.Dense", "ops.matmul", "losses.MeanSquaredError", "ops.while_loop", "callbacks.CSVLogger", "tf.nn.relu"],
 )
 def test_names_that_users_look_for_are_there(name: str, reference: dict[str, str]) -> None:
     assert f'heading: "anabranch.{name}"' in "\n".join(reference.values())
@@ -88,6 +89,19 @@ def test_signatures_are_those_of_inspect(pages: ModuleType) -> None:
                 different.append(f"{name.public}: {there} in the source, {here}")
     assert different == []
     assert count > 500
+
+
+def test_names_have_docstrings_of_their_own(pages: ModuleType) -> None:
+    """None is left to that of a base class, or of the object that a call returned."""
+    names = [name for path, module in pages.public_modules().items() for name in pages.public_names(path, module)]
+    bare = [name.public for name in names if callable(name.value) and not own_docstring(name.value)]
+    assert bare == []
+    assert len(names) > 1500
+
+
+def own_docstring(value: object) -> str | None:
+    """The docstring that is written for an object: of a class not that of its base."""
+    return vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
 
 
 # Without an example are what needs Ray, and models that take seconds to make, whose family has one.
