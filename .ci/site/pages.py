@@ -12,9 +12,10 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -29,6 +30,7 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
 LARGE = ("ops", "layers")
 # Modules that stand for others' names; their names are explained where they are defined.
 SKIPPED = frozenset(["optimizers", "tf", "datasets", "engine", "framework"])
+_MEMBERS = (FunctionType, classmethod, staticmethod, property)
 # The modules of TensorFlow's names come last: names that they share with others are explained there.
 TENSORFLOW = (
     *("tf", "tf.config", "tf.data", "tf.debugging", "tf.image", "tf.io", "tf.linalg", "tf.math", "tf.nn"),
@@ -124,10 +126,37 @@ def _is_written(value: Any) -> bool:
     return any(re.match(rf"(async )?(def|class) {value.__name__}\b", line) for line in lines)
 
 
+def inherited(value: Any) -> list[str]:
+    """Return the members that a class has from bases without an entry, but for those that a base with one has, too."""
+    if not inspect.isclass(value):
+        return []
+    public = (_public_classes() & set(value.__mro__)) - {value}
+    private = [base for base in value.__mro__[1:] if base not in public and base.__module__.startswith("anabranch")]
+    shown = {*vars(value), *(name for base in public for name in dir(base))}
+    members = [
+        (name, member) for base in private for name, member in vars(base).items() if isinstance(member, _MEMBERS)
+    ]
+    return list(dict.fromkeys(name for name, each in members if name not in shown and _is_documented(name, each)))
+
+
+def _is_documented(name: str, member: object) -> bool:
+    return not name.startswith("_") and bool(inspect.getdoc(member))
+
+
+@cache
+def _public_classes() -> set[type]:
+    modules = public_modules().items()
+    return {
+        name.value for path, module in modules for name in public_names(path, module) if inspect.isclass(name.value)
+    }
+
+
 def entry(name: Name) -> str:
     """Return the Markdown of one public name: mkdocstrings' block, or signature and docstring."""
     if name.source is not None:
-        return f'::: {name.source}\n    options:\n      heading: "{name.public}"\n      toc_label: "{_last(name)}"\n'
+        block = f'::: {name.source}\n    options:\n      heading: "{name.public}"\n      toc_label: "{_last(name)}"\n'
+        members = inherited(name.value)
+        return block + (f"      inherited_members: [{', '.join(members)}]\n" if members else "")
     text = inspect.getdoc(name.value) or ""
     code = EXAMPLES.examples().get(name.public.partition(".")[2])
     if code is not None and ">>> " not in text:

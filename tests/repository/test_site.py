@@ -75,6 +75,18 @@ def test_names_that_users_look_for_are_there(name: str, reference: dict[str, str
     assert f'heading: "anabranch.{name}"' in "\n".join(reference.values())
 
 
+def test_methods_of_bases_that_are_not_public_are_listed(pages: ModuleType) -> None:
+    """`fit` is written in a base of `Model` that has no entry; what `Layer` has is in its entry, not in `Dense`'s."""
+    model, layer, dense = (pages.inherited(cls) for cls in (ab.Model, ab.layers.Layer, ab.layers.Dense))
+    assert {"compile", "fit", "evaluate", "predict", "train_on_batch"} <= set(model)
+    assert {"add_weight", "weights", "get_config"} <= set(layer)
+    assert "enable_lora" in dense
+    assert not {"add_weight", "get_config", "save"} & {*model, *dense}
+    assert {"reshape", "sum"} <= set(pages.inherited(ab.Tensor))
+    entry = pages.entry(next(name for name in pages.public_names("anabranch", ab) if name.value is ab.Model))
+    assert re.search(r"\n      inherited_members: \[.*\bfit\b.*\]\n$", entry)
+
+
 def test_signatures_are_those_of_inspect(pages: ModuleType) -> None:
     """mkdocstrings reads the sources; nothing that is public may have another signature at run time."""
     different, count = [], 0
