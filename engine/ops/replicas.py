@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from ..common.quick_dataclass import dataclass
 from ..graph import Graph, Placeholder, Symbol
 from ..graph.graph import Parameter, ReadVariable, get_default_graph
 from .arrays.joining import stack, unstack
-from .base import Tensor, cast
+from .base import Op, Operation, Tensor, TensorSpec, cast
 from .base import convert_to_tensor as to_tensor
 from .collectives import all_reduce, current_group
-from .math.comparison import divide_no_nan
+from .math.comparison import divide_no_nan, greater, where
 from .math.elementwise import stop_gradient
+
+Summing: TypeAlias = Callable[[Tensor], Tensor]  # builds the sum of a tensor over all replicas
 
 
 class _Replica(NamedTuple):
     weight: Any
     totals: Iterator[Tensor | None] | None
+    add: Summing | None  # None where layers compute by themselves
 
 
 class _State(threading.local):
@@ -38,7 +42,9 @@ _state = _State()
 
 
 @contextlib.contextmanager
-def replicated(weight: Any = 1.0, totals: Iterable[Tensor | None] | None = None) -> Generator[None]:
+def replicated(
+    weight: Any = 1.0, totals: Iterable[Tensor | None] | None = None, add: Summing | None = None
+) -> Generator[None]:
     """Make a block that builds the step of one of several replicas, which has some rows of a batch.
 
     Args:
@@ -46,8 +52,13 @@ def replicated(weight: Any = 1.0, totals: Iterable[Tensor | None] | None = None)
         totals: those of the whole batch, in the order in which the step asks for them; see `noting_totals`. In place of
             one that can't be known None: then the replica takes its own. None for all where all members of the group
             run the step, and sum what each has.
+        add: builds the sums that layers need, such as those of synchronized statistics; its gradient is that of the
+            sum of all replicas' losses. By default `all_reduce` where all members of the group run the step, else
+            layers compute by themselves.
     """
-    _state.replicas.append(_Replica(weight, None if totals is None else iter(totals)))
+    if totals is None and add is None:
+        add = all_reduce
+    _state.replicas.append(_Replica(weight, None if totals is None else iter(totals), add))
     try:
         yield
     finally:
@@ -86,26 +97,49 @@ def noting_totals(of_whole: bool = False) -> Generator[list[Symbol]]:
 
 
 def is_replicated() -> bool:
-    """Test whether a step of several members of the group is being built."""
+    """Test whether a step of several replicas is being built, whose layers can sum over all of them."""
     replica = _current()
-    return replica is not None and replica.totals is None
+    return replica is not None and replica.add is not None
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:
-    """Return the sum of a tensor over all members, inside `replicated`; outside of it, the tensor itself.
+    """Return the sum of a tensor over all replicas, inside `replicated`; outside of it, the tensor itself.
 
-    Its gradient is that of the weighted sum of the members' losses, whatever part of the rows each has.
+    Its gradient is that of the weighted sum of the replicas' losses, whatever part of the rows each has. The loss of a
+    replica without rows, a mean of nothing, does not count.
     """
-    if not is_replicated():
+    replica = _current()
+    if replica is None or replica.add is None:
         return x
-    weight = _weight(_state.replicas[-1], x)
-    return _with_gradient_times(all_reduce(_with_gradient_times(x, 1.0 / weight)), weight)
+    weight = _weight(replica, x)
+    given = _with_gradient_times(x, divide_no_nan(1.0, weight), weight)
+    return _with_gradient_times(replica.add(given), weight, weight)
 
 
-def _with_gradient_times(x: Tensor, factor: Tensor) -> Tensor:
-    """Return `x`, whose gradient is multiplied."""
-    scaled = x * factor
+def _with_gradient_times(x: Tensor, factor: Tensor, weight: Tensor) -> Tensor:
+    """Return `x`, whose gradient is multiplied by a factor; it is 0 where the weight is."""
+    scaled = where(greater(weight, 0), x, 0) * factor
     return stop_gradient(x) + (scaled - stop_gradient(scaled))
+
+
+@dataclass(frozen=True, eq=False)
+class PendingSum(Op):
+    """Stands for the sum over the replicas of one graph while these are built one after the other.
+
+    Attributes:
+        add: builds such a sum of a tensor of the same replica.
+    """
+
+    add: Summing
+
+    no_samples: ClassVar[str] = "is in no graph that is run: test_synchronized_layers"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[0]
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        return (None if dy is None else self.add(dy),)
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------
@@ -214,6 +248,8 @@ def _depends_on(tensor: Symbol, kind: type[Placeholder | ReadVariable]) -> bool:
 
 
 __all__ = [
+    "PendingSum",
+    "Summing",
     "building_step",
     "is_replicated",
     "noting_totals",

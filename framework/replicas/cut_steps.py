@@ -41,6 +41,7 @@ class CutSteps:
     """
 
     part = "part of a batch"  # as messages call it
+    may_synchronize = False  # whether layers may exchange values between the parts
 
     def __init__(self, model: Any, strategy: Any) -> None:
         self.model = model
@@ -159,7 +160,7 @@ class CutSteps:
                 f"without {kind}."
             )
         synchronized = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
-        if synchronized:
+        if synchronized and not self.may_synchronize:
             raise ValueError(
                 f"{kind}: the layers {synchronized} of model {model.name!r} are synchronized, but each {part} is "
                 "computed by itself here, with statistics of its own. Use synchronized=False."

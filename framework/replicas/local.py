@@ -1,13 +1,17 @@
 """`LocalSteps`: training steps under `DataParallel` in one process with several devices: a replica on each.
 
-Each device computes the gradients of its rows of a batch, and the sums of all go into one update.
+Each device computes the gradients of its rows of a batch, and the sums of all go into one update. Layers may need sums
+over the replicas, too, such as those of synchronized statistics. Replicas are traced one after the other, but such a
+sum comes before what each makes of it. So a trace gets a stand-in for it. Behind the last trace the sums are built, and
+the operations are put into an order in which all replicas come to a sum before one goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +19,15 @@ import numpy as np
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
-from ...engine.graph import IndexedSlices, Tensor, eagerly
+from ...engine.graph import IndexedSlices, Operation, Tensor, eagerly
+from ...engine.graph.graph import get_default_graph
 from ...engine.graph.scopes import device
+from ...engine.ops.math.elementwise import Identity
 from ...engine.ops.random.keys import like, standing_in
 from ...engine.ops.random.rows import Axes, Window, drawing_rows
-from ...engine.ops.replicas import replicated
+from ...engine.ops.replicas import PendingSum, replicated
+from ...engine.passes.framework import changes
+from ...engine.passes.framework.order import reorder
 from ..data.adapters import Layout
 from .cut_steps import CutSteps, like_batch, totals_of_batch, wide
 from .traced import Entry, StepTracer
@@ -32,6 +40,7 @@ class LocalSteps(CutSteps):
     """Builds the steps of one model that was compiled under `DataParallel` in a process with several devices."""
 
     strategy: DataParallel
+    may_synchronize = True
 
     def __init__(self, model: object, strategy: object) -> None:
         self._axes: dict[StepTracer, Axes] = {}
@@ -71,13 +80,21 @@ class LocalSteps(CutSteps):
             with replica():
                 generators.append(like(tracer.generators) if axes else {})
         parts: list[list[list[Tensor]]] = []
+        sums = LocalSums(self.model.name)
         for number, replica in enumerate(replicas):
             first, last = _bounds(count, number, len(replicas))
             window = Window(*[ops.cast(each, "int64") for each in (first, last - first, count)])
             weight = _share(last - first, count)
-            with replica(), standing_in(generators[number]), drawing_rows(axes, window), replicated(weight, totals):
+            with (
+                sums.replica(),
+                replica(),
+                standing_in(generators[number]),
+                drawing_rows(axes, window),
+                replicated(weight, totals, sums.add),
+            ):
                 found = tracer.traced_entries(layout, [tensor[first:last] for tensor in tensors], weight)
                 parts.append([_weighted(entry, given, weight) for entry, given in found])
+        sums.join()
         return [_sum(entry, [part[number] for part in parts]) for number, entry in enumerate(tracer.entries)]
 
     def _axes_of(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> Axes:
@@ -91,6 +108,89 @@ class LocalSteps(CutSteps):
             with eagerly():
                 self._axes[tracer] = tracer.find_axes(like_batch(layout, tensors))
         return self._axes[tracer]
+
+
+class LocalSums:
+    """Builds sums over the replicas of the current graph.
+
+    Args:
+        model: the name of the model, for messages.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._graph = get_default_graph()
+        self._begin = len(self._graph.operations)
+        self._ends: list[int] = []  # of each replica: how many operations the graph has behind it
+        self._pending: list[list[Operation]] = []  # of each replica, in the order in which it needs them
+
+    @contextmanager
+    def replica(self) -> Generator[None]:
+        """Make a block that builds the next replica."""
+        self._pending.append([])
+        yield
+        self._ends.append(len(self._graph.operations))
+
+    def add(self, x: Tensor) -> Tensor:
+        """Return a stand-in for the sum of a tensor over all replicas."""
+        assert get_default_graph() is self._graph, (
+            "This is a bug in anabranch: a layer sums over replicas in a loop or branch, where it can't assign, either."
+        )
+        operation = self._graph.add(PendingSum(self.add), [x])
+        self._pending[-1].append(operation)
+        return operation.outputs[0]
+
+    def join(self) -> None:
+        """Build the sums, behind the last replica.
+
+        Raises:
+            ValueError: replicas need different sums.
+        """
+        first, *others = self._pending
+        specs = [operation.outputs[0].spec for operation in first]
+        if any([operation.outputs[0].spec for operation in each] != specs for each in others):
+            raise ValueError(
+                f"The replicas of model {self._model!r} exchange different values: the layers that are synchronized "
+                "have to be called in the same way for all rows."
+            )
+        if not others or not first:
+            for operation in first:
+                operation.op = Identity()
+            return
+        graph, built = self._graph, len(self._graph.operations)
+        behind = graph.operations[self._ends[-1] : built]
+        parts = self._parts()
+        order = graph.operations[: self._begin]
+        for slot, operations in enumerate(zip(*self._pending, strict=True)):
+            for part in parts:
+                order += part[slot]
+            order += self._built_sum(operations)
+        for part in parts:
+            order += part[-1]
+        graph.operations = [*order, *behind]
+        changes.number(graph.operations)
+        reorder(graph, {})  # constants, and values of variables, are shared by replicas
+
+    def _parts(self) -> list[list[list[Operation]]]:
+        """Return for each replica its operations up to the first sum, then from each sum to the next."""
+        found: list[list[list[Operation]]] = []
+        begin = self._begin
+        for end, pending in zip(self._ends, self._pending, strict=True):
+            cuts = [begin, *(operation.index for operation in pending), end]
+            found.append([self._graph.operations[a:b] for a, b in pairwise(cuts)])
+            begin = end
+        return found
+
+    def _built_sum(self, pending: tuple[Operation, ...]) -> list[Operation]:
+        """Build a sum, on the device of the first replica, and give it to all of them; return its operations."""
+        begin = len(self._graph.operations)
+        with device(pending[0].device or None):
+            total: Tensor = pending[0].inputs[0]
+            for each in pending[1:]:
+                total = total + each.inputs[0]
+        for each in pending:
+            each.op, each.inputs = Identity(), (self._graph.capture(total),)
+        return self._graph.operations[begin:]
 
 
 def _bounds(rows: int | Tensor, part: int, parts: int) -> tuple[int | Tensor, int | Tensor]:

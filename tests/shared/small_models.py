@@ -234,6 +234,16 @@ MODELS: dict[str, Callable[[], Case]] = {
 SYNCHRONIZED: dict[str, Callable[[], Case]] = {
     "synchronized normalization": lambda: _vectors(layers.BatchNormalization(synchronized=True)),
     "synchronized convolution": lambda: _images(layers.Conv2D(3, 3), layers.BatchNormalization(synchronized=True)),
+    "synchronized, masked": lambda: _words(
+        layers.BatchNormalization(synchronized=True, momentum=0.5), layers.GRU(3), mask_zero=True
+    ),
+    "synchronized twice": lambda: _vectors(
+        layers.Dense(6, "tanh"),
+        layers.BatchNormalization(synchronized=True, momentum=0.5),
+        layers.Dropout(0.3),
+        layers.Dense(4),
+        layers.BatchNormalization(synchronized=True, renorm=True, momentum=0.5),
+    ),
 }
 
 # Layers that draw random numbers: by row, or for all rows at once.
