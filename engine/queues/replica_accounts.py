@@ -36,6 +36,7 @@ class ReplicaAccounts:
     _is_open: bool
     _has_ended: bool
     _unapplied: dict[int, list[tuple[int, int, int]]]
+    _begun_again: int
 
     @property
     def members(self) -> list[int]:
@@ -85,6 +86,7 @@ class ReplicaAccounts:
             },
             "staleness": {str(steps): count for steps, count in sorted(self._staleness.items())},
             "undone": len(self._undone),
+            "begun_again": self._begun_again,
             "backups": self._arrivals.statistics() if self._synchronous else {},
         }
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
-from .replica_shares import ReplicaShares
+from .replica_shares import ReplicaExchanges
 from .replica_tickets import LEAVE_TEXT
 
 _AHEAD = 2  # shares that may be read ahead, for each share of a step or each worker
 
 
-class ReplicaLeader(ReplicaShares):
+class ReplicaLeader(ReplicaExchanges):
     """The part of `ReplicaStepsState` for the worker that leads, and has these attributes; see there."""
 
     leader: int | None

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..common import dtypes
+from ..common.quick_dataclass import dataclass
+from ..graph.op import Effect
 from ..graph.spec import TensorSpec
+from .attempts import Course, WaitingOp
+
+if TYPE_CHECKING:
+    from ..graph.graph import Operation
+    from ..graph.tensor import Tensor
+    from .replica_steps import ReplicaSteps
 
 _NUMBER, _NUMBERS = TensorSpec((), dtypes.int64), TensorSpec((None,), dtypes.int64)
 _TEXT, _BYTES = TensorSpec((), dtypes.string), TensorSpec((None,), dtypes.as_dtype("uint8"))
@@ -17,7 +26,7 @@ class Method(NamedTuple):
     """The inputs and outputs of a request of `ReplicaSteps`.
 
     Attributes:
-        inputs: a letter for each: "i" an integer, "v" a vector of integers, "s" a text, "b" bytes.
+        inputs: a letter for each: "i" an integer, "v" a vector of integers, "s" a text, "b" bytes, "a" an array.
         outputs: their specs.
         is_leaders: whether only the leader may ask; its token comes before the other inputs.
     """
@@ -55,7 +64,8 @@ METHODS = {
     "hear": Method("iii", (_TEXT,)),
     "assemble": Method("i", (_NUMBER,), is_leaders=True),
     "statistics": Method("", (_TEXT,)),
-    "take": Method("iii", (_NUMBER, _NUMBER, _NUMBER)),
+    "take": Method("iii", (_NUMBER, _NUMBER, _NUMBER, _NUMBER)),
+    "sum": Method("iia"),  # the outputs are those of the inputs: see `ReplicaStepsSum`
     "watch": Method("iii"),
     "choose": Method("", (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER), is_leaders=True),
 }
@@ -64,6 +74,7 @@ WAITING = {  # requests that may have to wait: for what, where "{}" stands for w
     "take": "a ticket for {}",
     "watch": "the gradients of its own step, or the set that does without",
     "choose": "the set of {}",
+    "sum": "the addends of the other workers, in {}",
     "hear": "what the chief announces next",
     "assemble": "all workers to come to the next step",
     "enrol": "training to begin, or to start again from a backup",
@@ -81,9 +92,42 @@ def read(letter: str, value: Any) -> Any:
     """Return the Python value of an input."""
     if letter == "b":
         return np.asarray(value)
+    if letter == "a":
+        return np.array(value)
     if letter == "v":
         return np.asarray(value).tolist()
     return str(value) if letter == "s" else int(value)
 
 
-__all__ = ["METHODS", "WAITING", "WORDS", "Method", "fits", "read"]
+@dataclass(frozen=True, eq=False)
+class ReplicaStepsSum(WaitingOp):
+    """The sum of a tensor over all workers that compute a step together. Inputs: ticket, tensor.
+
+    Attributes:
+        steps: those that exchange it.
+        number: that of the sum in the step.
+    """
+
+    steps: ReplicaSteps
+    number: int
+
+    host_only: ClassVar[bool] = True
+    no_samples: ClassVar[str] = "holds the state of replicas: test_replica_exchanges"
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.steps, writes=True),)
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[1]
+
+    def course(self, *inputs: Any) -> Course:
+        ticket, value = inputs
+        (total,) = yield self.steps.asking("sum", "", (ticket, self.number, value))
+        return total
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        return None, None if dy is None else self.steps.sum(node.inputs[0], dy)
+
+
+__all__ = ["METHODS", "WAITING", "WORDS", "Method", "ReplicaStepsSum", "fits", "read"]

@@ -36,6 +36,7 @@ class ReplicaStepsState(ReplicaLeader):
         min_workers: with fewer workers nothing is handed out.
         backups: how many shares more than a step needs workers may compute at a time, of the batches that follow.
         workers: how many workers there are; 0 where that is not known.
+        together: whether workers exchange sums while they compute a step; see `ReplicaExchanges`.
 
     Attributes:
         step: the step that is under way: so many have been applied.
@@ -55,15 +56,15 @@ class ReplicaStepsState(ReplicaLeader):
         min_workers: int = 1,
         backups: int = 0,
         workers: int = 0,
+        together: bool = False,
     ) -> None:
         self.min_workers = min_workers
+        self._may_exchange(together)
         self._all = workers
         self._backups = backups
-        self.step = 0
-        self.epoch = 0
+        self.step = self.epoch = 0
         self.leader: int | None = None
-        self.token = 0
-        self.generation = 0
+        self.token = self.generation = 0
         self._retiring: set[int] = set()  # workers that are to leave when they have finished what they are at
         self._is_appointed = False  # the leader has been chosen, and was not notified yet
         self._beginner: tuple[str, int] | None = None  # who is to begin again, since the leader is gone, too
@@ -134,6 +135,8 @@ class ReplicaStepsState(ReplicaLeader):
         """Have a worker leave between steps: what it has out counts, and it gets nothing more."""
         if self._is_member(worker, incarnation):
             self._retiring.add(worker)
+            if worker not in self._out_of and self._is_needed(worker):  # it does not begin its part any more
+                self._begin_again(worker)
             self._serve_all()
             self._settle()
         for each in [each for each in self._enrolments if (each[1], each[3]) == (worker, incarnation)]:
@@ -228,6 +231,7 @@ class ReplicaStepsState(ReplicaLeader):
 
     def _forget(self, reason: str) -> None:
         takes, self._takes = self._takes, []
+        self._forget_cut(StateLostError(reason))
         self._fail_all([each[0] for each in takes], StateLostError(reason))
 
     def _depose(self) -> None:
@@ -300,7 +304,9 @@ class ReplicaStepsState(ReplicaLeader):
             self._depose()
 
     def _void(self, worker: int) -> None:
-        """Hand out again what a worker has out."""
+        """Hand out again what a worker has out; where others compute it together, all begin again."""
+        if self._is_needed(worker):
+            self._begin_again(worker)
         for number in sorted(self._out_of.pop(worker, ())):
             out = self._out.pop(number)
             out.give_up()
@@ -319,6 +325,7 @@ class ReplicaStepsState(ReplicaLeader):
         Returns:
             Its number.
         """
+        self.check_whole_batches(self._shares if shares is None else shares, done)
         self.epoch += 1
         self._shares = self._shares if shares is None else shares
         self._total = self._open(batches) * self._shares
@@ -342,6 +349,7 @@ class ReplicaStepsState(ReplicaLeader):
 
     def _void_all(self) -> None:
         """Forget all that is out or counted."""
+        self._forget_cut(CancelledError("the epoch is over"))
         for out in self._out.values():
             out.give_up()
         self._counted.clear()
@@ -355,6 +363,7 @@ class ReplicaStepsState(ReplicaLeader):
         self._fail_all([each[0] for each in [*self._takes, *self._enrolments]], CancelledError(self._closed))
         for out in self._out.values():
             out.give_up()
+        self._forget_cut(CancelledError(self._closed))
         self._takes.clear()
         self._enrolments.clear()
 
@@ -366,6 +375,7 @@ class ReplicaStepsState(ReplicaLeader):
         self._hears = [each for each in self._hears if each[0] is not attempt]
         self._enrolments = [each for each in self._enrolments if each[0] is not attempt]
         self._assemblies = [each for each in self._assemblies if each[0] is not attempt]
+        self._withdraw_sum(attempt)
         if attempt in self._chooses:
             self._chooses.remove(attempt)
         for out in self._out.values():
@@ -384,7 +394,8 @@ class ReplicaStepsState(ReplicaLeader):
             attempt.fail(refusal)
         else:
             is_void = worker in self._out_of
-            self._void(worker)
+            if is_void:
+                self._void(worker)
             ticket = None if is_void else self._ticket_alone(worker, epoch)
             if ticket is not None:
                 attempt.finish(ticket)
@@ -421,7 +432,9 @@ class ReplicaStepsState(ReplicaLeader):
             self._hand_back(out.share, is_dropped=True)
             self._settle()
             return self._receipt(worker, Receipt.LATE)
-        self._counted[out.share] = (number, rows, worker)
+        for share in range(out.share, out.share + out.length):
+            self._counted[share] = (number, rows, worker)
+        self._serve_sums()
         if out.step == self._chosen:
             self._contributors.add(worker)
         is_whole = self._choose_whole()
@@ -452,12 +465,14 @@ class ReplicaStepsState(ReplicaLeader):
         self._counted.clear()
         step, self._chosen = self._chosen, self._chosen + 1
         self._give_up_late()
+        self._forget_cut(ValueError(f"step {step} is over, and all its sums are"))
         self._contributors.clear()
         self._unapplied[step] = [
             (number, share, worker) for share, (number, _, worker) in zip(shares, chosen, strict=True)
         ]
         in_use = [*self._out, *(number for each in self._unapplied.values() for number, *_ in each)]
-        tickets, rows = [number for number, *_ in chosen], [rows for _, rows, _ in chosen]
+        rows_of = {number: rows for number, rows, _ in chosen}  # a ticket may be for several shares
+        tickets, rows = list(rows_of), list(rows_of.values())
         self._sets.append(Chosen(step, tickets, rows, min(in_use, default=self._next_ticket)))
 
     def choose(self) -> Attempt:
@@ -546,12 +561,14 @@ class ReplicaStepsState(ReplicaLeader):
             return Ticket(SUPPLY, self.step, 0)
         if not self._is_running or not (self._undone or self._is_open):
             return None if self._unapplied else Ticket(NO_TICKET, self.step, 0)
-        if self.are_too_few or self._has_to_wait(worker):
+        if self.are_too_few and not self._is_needed(worker):  # others are at the step that it is needed for
             return None
-        share = self._share_for(worker)
-        if share is None:
+        if self._has_to_wait(worker):
+            return None
+        part = self._part_for(worker)
+        if part is None:
             return None
         number, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        self._out[number] = Out(worker, self.step, share, self.clock())
+        self._out[number] = Out(worker, self.step, part[0], self.clock(), length=part[1])
         self._out_of.setdefault(worker, set()).add(number)
-        return Ticket(number, self.step, share)
+        return Ticket(number, self.step, *part)

@@ -23,7 +23,7 @@ from ..graph.state.resource import NamedResource
 from ..ops.base import convert_to_tensor
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
 from .errors import CancelledError, check_held
-from .replica_requests import METHODS, WAITING, WORDS, fits, read
+from .replica_requests import METHODS, WAITING, WORDS, ReplicaStepsSum, fits, read
 from .replica_state import ReplicaStepsState
 from .replica_sums import ArrivingSum, Part, reduced
 from .replica_tickets import Receipt
@@ -111,6 +111,7 @@ class ReplicaSteps(NamedResource):
         min_workers: with fewer workers no step is made.
         backups: how many shares more than a step needs workers may compute at a time.
         workers: how many workers there are; 0 where that is not known.
+        together: whether workers exchange sums while they compute a step.
         name: its name in tasks.
     """
 
@@ -125,6 +126,7 @@ class ReplicaSteps(NamedResource):
         min_workers: int = 1,
         backups: int = 0,
         workers: int = 0,
+        together: bool = False,
         *,
         name: str = "replica_steps",
     ) -> None:
@@ -138,6 +140,7 @@ class ReplicaSteps(NamedResource):
             "min_workers": min_workers,
             "backups": backups,
             "workers": workers,
+            "together": together,
         }
         self._state = ReplicaStepsState(*self._options.values())
         self._said = ""
@@ -302,7 +305,7 @@ class ReplicaSteps(NamedResource):
         return self._add("close", [token, reason])
 
     def take(self, worker: Any, incarnation: Any, epoch: Any) -> Sequence[Tensor]:
-        """Take a ticket: its number (-1: the epoch is over), step and share. Waits for the step before."""
+        """Take a ticket: number (-1: the epoch is over), step, share and how many. Waits for the step before."""
         return self._add("take", [worker, incarnation, epoch]).outputs
 
     def watch(self, worker: Any, incarnation: Any, ticket: Any) -> Operation:
@@ -312,6 +315,12 @@ class ReplicaSteps(NamedResource):
     def commit(self, worker: Any, incarnation: Any, ticket: Any, rows: Any) -> Tensor:
         """Count what was put under a ticket; return a `Receipt`."""
         return self._add("commit", [worker, incarnation, ticket, rows]).outputs[0]
+
+    def sum(self, ticket: Any, x: Tensor) -> Tensor:
+        """Return the sum of a tensor over all who compute the step of a ticket, the same in each of them."""
+        graph = get_default_graph()
+        number = len([each for each in graph.operations if isinstance(each.op, ReplicaStepsSum)])
+        return graph.add(ReplicaStepsSum(self, number), [ticket, x], f"{self.name}/sum").outputs[0]
 
     def choose(self, token: Any) -> Sequence[Tensor]:
         """Return the next set: step, tickets, rows of each, and the horizon. Waits for it."""

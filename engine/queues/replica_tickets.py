@@ -32,11 +32,13 @@ class Ticket(NamedTuple):
         number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
         step: the step whose parameters are read, counted from 0 over all epochs: so many have been applied.
         share: the number of the share in its epoch; share ``g * shares + p`` is part p of global batch g.
+        length: how many shares it is for, from that on; more than one only where workers exchange sums.
     """
 
     number: int
     step: int
     share: int
+    length: int = 1
 
 
 class Chosen(NamedTuple):
@@ -76,6 +78,7 @@ class Out:
         step, share: what it is for.
         since: the time at which it was taken.
         watch: the worker's request to hear when it may give up the share; None before there is one.
+        length: how many shares it is for, from that on.
     """
 
     worker: int
@@ -83,6 +86,7 @@ class Out:
     share: int
     since: float
     watch: Attempt | None = None
+    length: int = 1
 
     def give_up(self) -> None:
         """Have the worker stop, if it watches: what it is at would not count."""

@@ -21,7 +21,7 @@ def check_compiled(model: Any, strategy: Strategy) -> None:
     """
     check_model(model)
     if isinstance(strategy, ParameterServer):
-        check_not_synchronized(model)
+        check_synchronized(model, strategy)
     elif getattr(strategy, "shard", None):
         check_optimizer(model.optimizer)
 
@@ -47,17 +47,34 @@ def check_model(model: Model) -> None:
         )
 
 
-def check_not_synchronized(model: Model) -> None:
-    """Check that no layer waits for other workers.
+def synchronized_layers(model: Model) -> list[str]:
+    """Return the names of the layers that need sums over all workers' rows while a step is computed."""
+    return [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
+
+
+def check_synchronized(model: Model, strategy: ParameterServer) -> None:
+    """Check that workers compute each step together, if layers exchange sums.
 
     Raises:
-        ValueError: one does; the message says which.
+        ValueError: they don't; the message says which layers do.
     """
-    names = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
-    if names:
+    names = synchronized_layers(model)
+    if not names:
+        return
+    why = ""
+    if not strategy.sync:
+        why = "with sync=False each worker makes steps of its own"
+    elif strategy.backup_workers:
+        why = f"with backup_workers={strategy.backup_workers} a step does not wait for all of its workers"
+    elif not strategy.deterministic:
+        why = (
+            "with deterministic=False gradients are added up as they come, and those of a step that begins again, "
+            "because a worker was lost, can't be taken out of the sum"
+        )
+    if why:
         raise ValueError(
             f"The layers {names} of model {model.name!r} are synchronized, which takes workers that compute each step "
-            "together. Under ParameterServer they do not wait for each other: use DataParallel, or synchronized=False."
+            f"together, but {why}. Leave that argument of ParameterServer out, or use synchronized=False."
         )
 
 
@@ -69,4 +86,4 @@ def losses_of_rows(model: Model) -> Iterator[tuple[object, object]]:
             yield getattr(loss, "name", loss), reduction
 
 
-__all__ = ["check_compiled", "check_model", "check_not_synchronized", "losses_of_rows"]
+__all__ = ["check_compiled", "check_model", "check_synchronized", "losses_of_rows", "synchronized_layers"]

@@ -108,14 +108,22 @@ class SuppliedRows:
 
     # --- in each worker ---------------------------------------------------------------------------------------------
 
-    def batch(self, share: int) -> Batch:
-        """Return the rows of a share; none if another worker's gradient of it counts already."""
-        data = self._programs().rows(share)
-        batch, self._window, self._totals = _read(data) if data else (Batch(X_ONLY, [], 0), (0, 0, 0), [])
-        return batch
+    def batch(self, share: int, count: int = 1) -> Batch:
+        """Return the rows of a share, or of so many from that on; none if the gradient of another worker counts."""
+        found = [self._programs().rows(each) for each in range(share, share + count)]
+        if not all(found):
+            self._window, self._totals = (0, 0, 0), []
+            return Batch(X_ONLY, [], 0)
+        parts, windows, totals = zip(*map(_read, found), strict=True)
+        batch, (first, _, size), self._totals = parts[0], windows[0], totals[0]
+        self._window = first, sum(part.size for part in parts), size
+        if count == 1:
+            return batch
+        leaves = [np.concatenate(leaves) for leaves in zip(*(part.leaves for part in parts), strict=True)]
+        return Batch(batch.layout, leaves, self._window[1])
 
-    def window(self, share: int) -> tuple[int, int, int]:
-        """Return the number of the share's first row in its batch, how many it has, and how many the batch has."""
+    def window(self, share: int, count: int = 1) -> tuple[int, int, int]:
+        """Return the number of the first row of `batch` in its batch, how many it has, and how many that has."""
         return self._window
 
     def part(self, share: int, batch: Batch) -> float:

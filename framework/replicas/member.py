@@ -118,13 +118,13 @@ class ReplicaMember(ClusterFit):
     # --- shares and values --------------------------------------------------------------------------------------------
 
     def _compute(self, epoch: int, ticket: Ticket, shares: Shares | SuppliedRows) -> None:
-        batch = shares.batch(ticket.share)
+        batch = shares.batch(ticket.share, ticket.length)
         if not self.model._checked_batch and batch.size:
             self.model._check_batch(batch)
         self._is_computing = True
         self.plan.draw_for(epoch, ticket.share, shares)
         totals = shares.totals(ticket.share, self.plan.totals_of) if self.plan.totals and batch.size else []
-        part, window = shares.part(ticket.share, batch), shares.window(ticket.share)
+        part, window = shares.part(ticket.share, batch), shares.window(ticket.share, ticket.length)
         self.programs.train(ticket.number, batch, part, window, totals)
         self._is_computing = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ...engine.session.programs import make_program
 from ..data.adapters import Batch
 from .alike import unnumbered
-from .checks import check_not_synchronized
+from .checks import check_synchronized, synchronized_layers
 from .cut_steps import totals_of_batch
 from .shares import Shares, Totals
 from .traced import StepTracer, placeholders
@@ -47,11 +48,13 @@ class ReplicaPlan(StepTracer):
         axes, draws_by_row: the axes of random numbers that have rows, and whether workers draw by these.
         begin_states: those that the chief's generators had at the beginning of the epoch.
         in_order: whether gradients are added in the order of workers.
+        is_together: whether layers need sums over all workers, so that these compute each step together.
     """
 
     def __init__(self, model: Model, strategy: ParameterServer, batch: Batch) -> None:
         self.strategy = strategy
-        check_not_synchronized(model)
+        check_synchronized(model, strategy)
+        self.is_together = bool(synchronized_layers(model))
         self.container = f"fit {strategy.begin_fit()}: {unnumbered(model.name)}"
         super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
@@ -63,6 +66,7 @@ class ReplicaPlan(StepTracer):
                 strategy.min_workers,
                 strategy.backup_workers,
                 strategy.num_workers,
+                self.is_together,
                 name="steps",
             )
         # Asynchronously each gradient is a set of its own.
@@ -194,7 +198,8 @@ class ReplicaPlan(StepTracer):
         Raises:
             ValueError: it puts other values than the plan says.
         """
-        with drawing_rows(self.axes if self.draws_by_row else [], window), replicated(part, totals):
+        add = partial(self.steps.sum, ticket) if self.is_together else None
+        with drawing_rows(self.axes if self.draws_by_row else [], window), replicated(part, totals, add):
             entries = self.traced_entries(batch.layout, feeds, part)
         puts: list[Operation] = []
         for number, gradients in enumerate(self.gradients):

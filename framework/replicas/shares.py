@@ -62,8 +62,8 @@ class Shares:
         """Test whether the epoch has a global batch of this number."""
         return number < (self._data.batches or 0)
 
-    def batch(self, share: int) -> Batch:
-        """Return the rows of a share.
+    def batch(self, share: int, count: int = 1) -> Batch:
+        """Return the rows of a share, or of so many from that on, which are of one batch.
 
         Raises:
             ValueError: data that are read in order would have to be read again.
@@ -71,9 +71,9 @@ class Shares:
         number, part = divmod(share, self.parts)
         if isinstance(self._data, ArrayData):
             chosen = self._data.rows_of(self._order, number)
-            first, last = bounds(len(chosen), part, self.parts)
+            first, last = bounds(len(chosen), part, self.parts, count)
             return self._data.gather(chosen[first:last])
-        return part_of(self._whole(number), part, self.parts)
+        return part_of(self._whole(number), part, self.parts, count)
 
     def totals(self, share: int, find: Callable[[Batch], Totals]) -> Totals:
         """Return what `find` finds in all rows of the global batch of a share that has been requested before."""
@@ -82,11 +82,16 @@ class Shares:
             return find(self._data.gather(self._data.rows_of(self._order, number)))
         return find(self._whole(number))
 
-    def window(self, share: int) -> tuple[int, int, int]:
-        """Return the number of a share's first row in its global batch, how many it has, and how many the batch has."""
+    def window(self, share: int, count: int = 1) -> tuple[int, int, int]:
+        """Return the number of a share's first row in its global batch, how many it has, and how many the batch has.
+
+        Args:
+            share: its number.
+            count: of how many shares, from that on.
+        """
         number, part = divmod(share, self.parts)
         total = self.size_of(number)
-        first, last = bounds(total, part, self.parts)
+        first, last = bounds(total, part, self.parts, count)
         return first, last - first, total
 
     def part(self, share: int, batch: Batch) -> float:
@@ -111,20 +116,20 @@ class Shares:
         return self._latest
 
 
-def bounds(rows: int, part: int, parts: int) -> tuple[int, int]:
-    """Return the first row of a part, and the one behind the last.
+def bounds(rows: int, part: int, parts: int, count: int = 1) -> tuple[int, int]:
+    """Return the first row of a part, or of so many from that on, and the one behind the last.
 
     >>> [bounds(7, part, 3) for part in range(3)]
     [(0, 3), (3, 5), (5, 7)]
     """
     size, more = divmod(rows, parts)
-    first = part * size + min(part, more)
-    return first, first + size + (part < more)
+    end = part + count
+    return part * size + min(part, more), end * size + min(end, more)
 
 
-def part_of(whole: Batch, part: int, parts: int) -> Batch:
-    """Return the rows of one of so many parts of a batch."""
-    first, last = bounds(whole.size, part, parts)
+def part_of(whole: Batch, part: int, parts: int, count: int = 1) -> Batch:
+    """Return the rows of one of so many parts of a batch, or of so many from that on."""
+    first, last = bounds(whole.size, part, parts, count)
     return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
 

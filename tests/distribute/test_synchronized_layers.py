@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from shared.small_models import SYNCHRONIZED, results_of
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.distribute import DataParallel, ModelParallel
+from anabranch.framework.replicas.checks import check_synchronized
 
 PRECISIONS = {"float64": 1e-10, "float32": 1e-5}
 
@@ -151,3 +153,25 @@ def test_rows_and_weights_in_parts() -> None:
         found.append(model.get_weights())
     for one, other in zip(found[1], found[0], strict=True):
         np.testing.assert_allclose(one, other, 1e-10, 1e-10)
+
+
+# --- parameter servers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ({"sync": False}, "with sync=False each worker makes steps of its own"),
+        ({"backup_workers": 2}, "with backup_workers=2 a step does not wait for all of its workers"),
+        ({"deterministic": False}, "can't be taken out of the sum. Leave that argument of ParameterServer out"),
+    ],
+)
+def test_workers_that_do_not_compute_a_step_together_are_refused(argument: dict[str, Any], reason: str) -> None:
+    strategy: Any = SimpleNamespace(**{"sync": True, "backup_workers": 0, "deterministic": True, **argument})
+    norm = layers.BatchNormalization(synchronized=True, name="norm")
+    model: Any = ab.Sequential([ab.Input((3,)), norm], name="chain")
+    with pytest.raises(ValueError, match=r"The layers \['norm'\] of model 'chain' are synchronized") as raised:
+        check_synchronized(model, strategy)
+    assert reason in str(raised.value)
+    norm.synchronized = False
+    check_synchronized(model, strategy)

@@ -26,24 +26,30 @@ class Simulation:
     Args:
         seed: of all that happens.
         is_supplied: whether the leader supplies the batches. Then state can't be lost: there would be no rows.
+        is_together: whether workers exchange sums while they compute. Some shares have no rows then.
     """
 
-    def __init__(self, seed: int, is_supplied: bool = False) -> None:
-        self.is_supplied = is_supplied
+    def __init__(self, seed: int, is_supplied: bool = False, is_together: bool = False) -> None:
+        self.is_supplied, self.is_together = is_supplied, is_together
         self.rng = random.Random(seed)
         self.workers = self.rng.randint(1, 5)
-        self.synchronous = self.rng.random() < 0.7
+        self.synchronous = self.rng.random() < 0.7 or is_together
         self.shares = self.rng.randint(1, self.workers) if self.synchronous else 1
-        self.requeue = self.rng.random() < 0.7
+        self.requeue = self.rng.random() < 0.7 or is_together
         stale = None if self.synchronous else self.rng.choice([None, 0, 2])
         least = self.rng.randint(1, self.workers)
-        self.backups = self.rng.randint(0, self.workers - 1) if self.synchronous else 0
-        self.state = ReplicaStepsState(self.shares, self.synchronous, self.requeue, stale, least, self.backups)
+        self.backups = self.rng.randint(0, self.workers - 1) if self.synchronous and not is_together else 0
+        self.state = ReplicaStepsState(
+            self.shares, self.synchronous, self.requeue, stale, least, self.backups, together=is_together
+        )
+        self.sums: dict[int, list[tuple[Attempt, int]]] = {}  # by worker, with the bits that they are to have
+        self.tags: dict[int, int] = {}  # by ticket: how many steps had begun again when it was taken
+        self.sums_made = 0
         self.incarnations = dict.fromkeys(range(self.workers), 0)
         self.tickets: dict[int, Ticket] = {}
         self.takes: dict[int, Attempt] = {}
         self.watches: dict[int, Attempt] = {}  # by worker: of the ticket that it has
-        self.held: dict[int, int] = {}  # what stores keep: by ticket the share
+        self.held: dict[int, range] = {}  # what stores keep: by ticket the shares
         self.horizon = 0
         self.done: list[int] = []
         self.tokens: list[int] = [0]
@@ -54,6 +60,7 @@ class Simulation:
         """Have a worker lead a generation, and all enrol."""
         self.tickets.clear()
         self.takes.clear()
+        self.sums.clear()
         self.leader = self.rng.choice(list(self.incarnations))
         self.tokens.append(self.state.lead(self.leader, f"task {self.leader}", self.incarnations[self.leader]))
         self.written = self.half_written = -1
@@ -111,8 +118,13 @@ class Simulation:
             self.join(worker)
         elif draw < 0.3 and self.state.token == self.tokens[-1]:
             self.apply(may_fail)
+        elif may_fail and draw < 0.32 and alive and worker in self.tickets and self.is_together:
+            self.tickets.pop(worker)  # its step has failed; it asks for another ticket
+            self.sums.pop(worker)
+        elif alive and worker in self.tickets and self.is_together and not self.may_commit(worker):
+            pass
         elif alive and worker in self.tickets:
-            self.commit(worker, *self.tickets.pop(worker))
+            self.commit(worker, self.tickets.pop(worker))
         elif alive:
             take = self.takes.pop(worker, None) or self.state.take(worker, self.incarnations[worker], self.state.epoch)
             if not take.is_done:
@@ -133,6 +145,8 @@ class Simulation:
                 is_done = share not in self.state._undone  # by another worker
                 assert not self.is_supplied or [*self.state.rows(share)] == ([] if is_done else [share]), "its rows"
                 self.tickets[worker] = take.outcome()
+                self.sums[worker] = []
+                self.tags[take.outcome().number] = self.state._begun_again
                 self.watches[worker] = self.state.watch(worker, self.incarnations[worker], take.outcome().number)
 
     def supply(self) -> None:
@@ -145,13 +159,46 @@ class Simulation:
             rows = np.arange(first, first + self.shares, dtype="uint8")
             self.state.supply(number, [1] * self.shares, rows, str(number + 1))
 
-    def commit(self, worker: int, number: int, step: int, share: int) -> None:
+    def rows_of(self, ticket: Ticket) -> int:
+        return 0 if self.is_together and ticket.share % 5 == 1 else ticket.share + 1
+
+    def may_commit(self, worker: int) -> bool:
+        """Have a worker ask for the next sum, if it has the one before; test whether it has all of them, or no rows."""
+        ticket, sums = self.tickets[worker], self.sums[worker]
+        tag = self.tags[ticket.number]
+        if sums and not sums[-1][0].is_done:
+            return False
+        if sums and sums[-1][0].error is not None:
+            assert isinstance(sums[-1][0].error, CancelledError)
+            assert ticket.number not in self.state._out, "only what is void is ended"
+            return True
+        if sums:
+            attempt, expected = sums[-1]
+            (total,) = attempt.outcome()
+            assert total[1] * tag == total[2], "no sum has addends of two cuts"
+            assert total[0] == expected, "nor of a part of the batch"
+            self.sums_made += 1
+        if len(sums) == 2 or not self.rows_of(ticket):
+            return True
+        value = np.array([self.bits(ticket.share, ticket.length), 1, tag])
+        parts = [part for part in self.state._cut.values() if self.rows_of(Ticket(-1, -1, *part))]
+        attempt = self.state.sum(ticket.number, len(sums), value)
+        sums.append((attempt, sum(self.bits(*part) for part in parts)))
+        return False
+
+    def bits(self, first: int, length: int) -> int:
+        """Return a number that has a bit for each share."""
+        return sum(1 << share % self.shares for share in range(first, first + length))
+
+    def commit(self, worker: int, ticket: Ticket) -> None:
         """Have a worker put and commit its share, or give it up if it comes too late."""
-        watch = self.watches.pop(worker)
+        number, step, share, length = ticket
+        watch, sums = self.watches.pop(worker), self.sums.pop(worker)
         given_up = watch.error is not None
         if number >= self.horizon and not given_up:
-            self.held[number] = share
-        receipt = self.state.commit(worker, self.incarnations[worker], number, share + 1)
+            self.held[number] = range(share, share + length)
+        receipt = self.state.commit(worker, self.incarnations[worker], number, self.rows_of(ticket))
+        assert receipt is Receipt.REFUSED or not any(each.error for each, _ in sums), "its step has begun again"
         assert watch.is_done, "nobody waits for what is committed"
         assert not (given_up and receipt is Receipt.TAKEN), "it was of no use"
         assert given_up or receipt is not Receipt.LATE or not self.backups or step % MEASURED_EACH == 0
@@ -175,9 +222,10 @@ class Simulation:
             self.half_written = chosen.tickets[0]
             return
         self.written = chosen.tickets[0]
-        shares = [self.held.pop(number) for number in chosen.tickets]  # a KeyError: values were forgotten too early
+        held = [self.held.pop(number) for number in chosen.tickets]  # a KeyError: values were forgotten too early
+        shares = [share for each in held for share in each]
         assert shares == sorted(set(shares)), "different shares, in order"
-        assert chosen.rows == [share + 1 for share in shares]
+        assert chosen.rows == [self.rows_of(Ticket(-1, -1, each[0])) for each in held]
         assert 1 <= len(shares) <= self.shares
         if self.synchronous and not self.backups:
             assert len({share // self.shares for share in shares}) == 1, "a step is one batch, whoever is lost or back"
