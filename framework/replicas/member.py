@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...distribute.strategies.strategy import ParameterServer
+from ...engine.common.deadlines import deadline
 from ...engine.graph import Variable
-from ...engine.queues.errors import StateLostError, TaskFailedError
+from ...engine.queues.errors import DeadlineExceededError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import Ticket
 from .cluster_fit import ClusterFit, Logs, same
 from .handed_out import SuppliedRows
 from .plan import ReplicaPlan
-from .programs import ReplicaPrograms
+from .programs import SAYS_SECONDS, ReplicaPrograms
 from .shares import Shares
 
 if TYPE_CHECKING:
@@ -93,6 +94,15 @@ class ReplicaMember(ClusterFit):
                     raise
             time.sleep(_POLL_SECONDS)
             self._connect_again()
+
+    def _await_workers(self) -> None:
+        """Wait for all workers, if they compute each step together: so the first steps have the same bits in each run.
+
+        One that has not come for some time is not needed.
+        """
+        if self.plan.is_together:
+            with contextlib.suppress(DeadlineExceededError), deadline(SAYS_SECONDS):
+                self.programs.assemble(self.strategy.num_workers)
 
     def _settle(self, mark: int) -> None:
         """Find out what has become of a set that the chief before was given to apply.

@@ -183,6 +183,7 @@ class ReplicaFit(ReplicaMember):
     def _lead(self, epochs: range) -> None:
         run, epochs = self._begun(epochs)
         self._push(self.plan.variables)
+        self._await_workers()
         self._is_announced = False
         self._lead_epochs(run, epochs, None)
 

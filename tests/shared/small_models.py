@@ -230,7 +230,7 @@ MODELS: dict[str, Callable[[], Case]] = {
     "time distributed": lambda: _sequences(layers.TimeDistributed(layers.Dense(3, "relu")), layers.Flatten()),
 }
 
-# Layers that workers compute together, of all rows.
+# Layers that replicas compute together, of all rows.
 SYNCHRONIZED: dict[str, Callable[[], Case]] = {
     "synchronized normalization": lambda: _vectors(layers.BatchNormalization(synchronized=True)),
     "synchronized convolution": lambda: _images(layers.Conv2D(3, 3), layers.BatchNormalization(synchronized=True)),

@@ -21,8 +21,8 @@ from shared.small_models import MODELS, RANDOM, RANDOM_IN_LOOPS, SYNCHRONIZED, r
 def main(kind: str, output: str, floatx: str, names: list[str]) -> None:
     strategy = getattr(ab.distribute, kind)()
     ab.config.set_floatx(floatx)
-    anywhere = MODELS | RANDOM
-    known = anywhere | SYNCHRONIZED | RANDOM_IN_LOOPS
+    anywhere = MODELS | RANDOM | SYNCHRONIZED
+    known = anywhere | RANDOM_IN_LOOPS
     found: dict[str, Any] = {}
     for name in names or (known if kind == "DataParallel" else anywhere):
         ab.utils.set_random_seed(5)
