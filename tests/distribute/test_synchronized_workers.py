@@ -76,7 +76,7 @@ def test_steps_are_those_of_one_process_whoever_is_lost(
 
 @pytest.mark.slow
 def test_a_worker_that_is_started_again_takes_part_in_the_steps_that_follow(tmp_path: Path) -> None:
-    """It makes its fourth step anew each time, so that it is lost three times."""
+    """It repeats its fourth step each time, so that it is lost three times."""
     expected = alone(tmp_path, "arrays")
     printed = launch(tmp_path, 3, "arrays", "1:3:forward", option="--max-restarts 3")
     assert "it is started again (restart 1 of 3)" in printed
