@@ -90,6 +90,8 @@ def test_runs_repeat_to_the_bit(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         launch(tmp_path / name, 3, "arrays")
     one, other = (found(tmp_path / name, 2) for name in ("one", "other"))
+    for each in (one, other):
+        del each["statistics"]  # of times, and of who had left by then
     assert one == other
 
 
