@@ -12,6 +12,7 @@ from .tensors import array_of, number_of, rows_of, shape_of, tensor_of
 
 PREDICTION, MODELS = "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"
 _METHOD = "tensorflow/serving/predict"
+_DEFAULT = "serving_default"  # the signature that answers where none is named
 _SIGNATURES = "signature_def"  # the only field of metadata that there is
 _UNKNOWN = 2  # gRPC's code
 
@@ -50,7 +51,8 @@ class PredictionService:
 
         version, outputs = await self._backend.predict(asked, read, size, list(request.output_filter))
         size = sum([array.nbytes for dtype, array in outputs.values() if dtype == "string"])
-        return await beside_others(size, _response, _spec(asked, version), outputs)
+        answered = asked._replace(signature=asked.signature or _DEFAULT)
+        return await beside_others(size, _response, _spec(answered, version), outputs)
 
     async def get_model_metadata(self, request: Any) -> Any:
         asked = _asked(request.model_spec)

@@ -139,13 +139,15 @@ def _size(content: bytes) -> tuple[int, int]:
     Raises:
         _NoImageError: it is not a PNG or JPEG, or has too many pixels.
     """
+    file = io.BytesIO(content)
     try:
-        with open_image(io.BytesIO(content), _FORMATS) as image:
+        with open_image(file, _FORMATS) as image:
             size = image.size
     except ImportError:
         raise
     except Exception as error:
-        raise _NoImageError(f"expected PNG or JPEG, got {len(content)} bytes: {error}.") from None
+        why = str(error).replace(f" {file!r}", "")  # Pillow names the object that it reads from
+        raise _NoImageError(f"expected PNG or JPEG, got {len(content)} bytes: {why}.") from None
     if math.prod(size) > MAX_PIXELS:
         raise _NoImageError(f"the image has {size[1]} x {size[0]} pixels; at most {MAX_PIXELS:,} are read.")
     return size

@@ -147,6 +147,7 @@ def test_bad_bytes_name_the_input_and_the_row(served: Served, kind: str) -> None
     boxed = [{"b64": base64.b64encode(each).decode()} for each in (GOOD, BAD[kind])]
     reply = ask(served.server.rest_url, "/v1/models/m:predict", {"instances": boxed})
     assert (reply.status, reply.json["error"][:17]) == (400, "Input 'x', row 1:")
+    assert " object at " not in reply.json["error"]
 
 
 def test_bad_forms_name_the_input(served: Served) -> None:

@@ -26,7 +26,7 @@ def parted(reply: Reply) -> tuple[Any, bytes]:
 
 def test_server_and_models_describe_themselves(served: Any) -> None:
     url = served.server.rest_url
-    assert "binary_tensor_data" in ask(url, "/v2").json["extensions"]
+    assert {"binary_tensor_data", "sequence"} <= set(ask(url, "/v2").json["extensions"])
     assert ask(url, "/v2/health/live").json == {"live": True}
     assert ask(url, "/v2/health/ready").json == {"ready": True}
     for path in ("/v2/models/letters", "/v2/models/letters/versions/1"):

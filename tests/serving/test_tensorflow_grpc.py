@@ -31,6 +31,7 @@ def test_predictions(served: Any) -> None:
         served.server.grpc_address, PREDICT, model_spec={"name": "letters"}, inputs={"x": tensor_of("int64", x)}
     )
     assert (answer.model_spec.name, answer.model_spec.version.value) == ("letters", 1)
+    assert answer.model_spec.signature_name == "serving_default"  # as TensorFlow Serving's predict_util.cc has it
     expected = served.letters.predict(x, verbose=0)
     np.testing.assert_allclose(values_of(answer.outputs["output_0"]), expected, rtol=1e-5, atol=1e-7)
 

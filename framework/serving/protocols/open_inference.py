@@ -21,7 +21,7 @@ from ..values import as_array_of, as_input, as_text, check_shape, text_vector
 if TYPE_CHECKING:
     from ...structures import Array
 
-EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "model_repository", "statistics")
+EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "model_repository", "sequence", "statistics")
 PLATFORM = "anabranch"
 RAW_ONLY = ("FP16", "BF16")
 _MOST_WITHOUT_ELEMENTS = 1 << 30  # sizes multiplied, but for zeros: what a model makes of them may have elements
