@@ -132,7 +132,9 @@ class ModelVersions:
             for label, number in self.config.labels.items()
         }
         self.failed = {
-            number: why for number, why in self.failed.items() if number in self.config.wanted([*wanted, number])
+            number: why
+            for number, why in self.failed.items()
+            if number in available and number in self.config.wanted([*wanted, number])
         }
         if any(number in self.loaded for number in wanted):
             for number in [each for each in self.loaded if each not in wanted]:

@@ -123,6 +123,8 @@ def test_a_server_starts_with_the_highest_version_that_is_sound(
         server.refresh()
         assert states(server) == [("4", "END"), ("3", "END"), ("2", "AVAILABLE")]
         shutil.rmtree(tmp_path / "3")
+        server.refresh()
+        assert states(server) == [("4", "END"), ("2", "AVAILABLE")]
         export(tmp_path, 5.0)
         server.refresh()
         assert (answer(server), states(server)) == (5.0, [("5", "AVAILABLE")])
