@@ -30,6 +30,7 @@ from shared.waiting import until
 import anabranch as ab
 from anabranch.framework.serving.workers.member import Member, write_message
 from anabranch.framework.serving.workers.merging import merged_metrics, merged_statistics
+from anabranch.framework.serving.workers.supervisor import Supervisor
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop"):
     pytest.importorskip(_name)
@@ -167,6 +168,17 @@ def test_they_answer_as_one(running: Running) -> None:
     stats = ask(running.url, "/v2/models/m/stats").json["model_stats"]
     assert [each["inference_stats"]["success"]["count"] for each in stats] == [before + 24]
     assert call(running.address, "ModelStatistics", name="m").model_stats[0].inference_count == before + 24
+
+
+def test_a_port_whose_connections_have_just_been_closed_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        port = before.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            connection, _ = before.accept()
+            connection.close()  # first, so that this side waits
+            assert client.recv(1) == b""
+    supervisor = Supervisor([], 1, "127.0.0.1", 0, port, False)
+    supervisor.close()
 
 
 def test_a_question_waits_until_the_process_has_joined() -> None:

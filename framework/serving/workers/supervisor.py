@@ -68,12 +68,12 @@ class Supervisor:
         except OSError as error:
             raise OSError(error.errno, f"Can't listen on {host}:{rest_port} for HTTP: {error}") from error
         self._grpc = socket.socket(family, socket.SOCK_STREAM)  # keeps the port; the processes listen on it
-        self._grpc.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for option in (socket.SO_REUSEPORT, socket.SO_REUSEADDR):  # the second for connections that are being closed
+            self._grpc.setsockopt(socket.SOL_SOCKET, option, 1)
         try:
             self._grpc.bind((host, grpc_port))
         except OSError as error:
-            self._rest.close()
-            self._grpc.close()
+            self.close()
             raise OSError(error.errno, f"Can't listen on {host}:{grpc_port} for gRPC: {error}") from error
         self._workers: list[_Worker] = []
         self._numbers = itertools.count()
@@ -84,8 +84,15 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until SIGTERM or an interrupt; return the exit status."""
-        with self._rest, self._grpc:
+        try:
             return asyncio.run(self._run())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let the ports go."""
+        self._rest.close()
+        self._grpc.close()
 
     async def _run(self) -> int:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
