@@ -242,6 +242,23 @@ def test_files_of_models_are_exported(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--import no_such_module_here: ModuleNotFoundError" in errors
 
 
+def test_the_backup_of_a_run_has_weights_to_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, backups, out = str(tmp_path / "m.keras"), tmp_path / "backups", str(tmp_path / "out")
+    x = ab.Input((3,))
+    model = ab.Model(x, ab.layers.Dense(2)(ab.layers.Dropout(0.5)(x)))
+    model.save(file)
+    model.compile("adam", "mse")
+    backup = ab.callbacks.BackupAndRestore(backups, delete_checkpoint=False)
+    model.fit(rows(8), np.ones((8, 2), "float32"), verbose=0, callbacks=[backup])
+    (step,) = backups.glob("step-*")
+    assert main(["export", file, out, "--weights", str(step)]) == 0
+    np.testing.assert_allclose(ab.serving.load(out)(rows(3)), model.predict(rows(3), verbose=0), rtol=1e-5, atol=1e-6)
+    ab.Sequential([ab.Input((3,)), ab.layers.Dense(2), ab.layers.Dense(2)]).save(file)
+    capsys.readouterr()
+    assert main(["export", file, out, "--weights", str(step)]) == 2
+    assert capsys.readouterr().err.startswith("anabranch export: The checkpoint ")
+
+
 def test_classes_of_files_are_imported(tmp_path: Path) -> None:
     (tmp_path / "own_layers.py").write_text(
         "import anabranch as ab\n"

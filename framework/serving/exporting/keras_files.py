@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....distribute.checkpoints import CheckpointManager
+from ....engine.checkpoint.folders import folder_of
 from ....engine.objects.registry import UnknownObjectError
+from ....engine.ops.random.keys import SeedGenerator
+from ...saving.checkpointing import is_backup
 from ..storage import ServableError
 
 if TYPE_CHECKING:
+    from ....engine.graph import ShardedVariable, Variable
     from ...models.model import Model
 
 
@@ -39,7 +43,8 @@ def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[s
 
     Args:
         path: a ``.keras`` file.
-        weights: a weights file, or a checkpoint ``step-N`` of a `CheckpointManager`; None for those of the model.
+        weights: a weights file, or a checkpoint ``step-N`` of `CheckpointManager` or `BackupAndRestore`; None for those
+            of the model.
 
     Raises:
         ValueError: the model or the weights can't be loaded.
@@ -66,8 +71,18 @@ def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[s
     step = re.fullmatch("step-([0-9]+)", folder.name)
     if step is None:
         raise ValueError(f"{str(weights)!r} is a folder, but no checkpoint, whose name is step-N.")
-    with CheckpointManager(folder.parent, model) as manager:
-        manager.restore(int(step[1]))
+    items: Model | dict[str, Variable | ShardedVariable] = model
+    if is_backup(folder_of(folder)):
+        items = {
+            f"variables/{path}": part
+            for path, part in model.checkpoint_items().items()
+            if not isinstance(part, SeedGenerator)
+        }
+    with CheckpointManager(folder.parent, items) as manager:
+        try:
+            manager.restore(int(step[1]))
+        except KeyError as error:
+            raise ValueError(error.args[0]) from error
     return model
 
 
