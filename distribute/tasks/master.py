@@ -204,9 +204,8 @@ class Master:
         connection.send(Kind.CLOCK, {**frame.document(), "time": self._loop.now()})
 
     def _take_status(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
-        addresses = {name: self.cluster.address(name) for name in self.cluster.tasks} | {
-            self.info.name: self.info.front
-        }
+        addresses = {name: self.cluster.address(name) for name in self.cluster.tasks}
+        addresses[self.info.name] = self.info.front
         connection.send(Kind.STATUS, {**self._statistics(), "tasks": addresses})
 
     def _take_reset(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
@@ -331,6 +330,8 @@ class Master:
                 is_stale = not program.is_preparing or program.attempts != attempt
                 if not is_stale and not self._ends_without_a_task(program):
                     program.links = written(costs)
+                    if program.placement is not None:  # by an earlier attempt, which has ended meanwhile
+                        self._distribute(program)
                     self._send_program(program, self._own, self.identity)
 
             self._pairs.read([_address(info) for info in infos], measured)
@@ -428,14 +429,15 @@ class Master:
 
     def _placed(self, document: dict[str, Any]) -> None:
         program = self._programs.get(int(document["program"]))
-        if program is not None and program.placement is None and program.is_preparing:
+        if program is not None and program.placement is None:  # also when that attempt has failed: it is placed once
             program.placement = [str(device) for device in document["placement"]]
-            self._distribute(program)
+            if program.is_sent_to(self.identity.name):
+                self._distribute(program)
 
     def _ready(self, task: Identity, document: dict[str, Any]) -> None:
         program = self._programs.get(int(document["program"]))
-        if program is None or not program.is_preparing:
-            return
+        if program is None or program.placement is None or not program.is_sent_to(self.identity.name):
+            return  # it answers an earlier attempt to prepare the program, and will answer this one
         program.ready[task.name] = task
         program.digests[task.name] = str(document["digest"])
         if task == self.identity:

@@ -187,6 +187,10 @@ class MasterProgram:
         self.digests.clear()
         self.texts.clear()
 
+    def is_sent_to(self, task: str) -> bool:
+        """Test whether this attempt to prepare has asked a task for it."""
+        return self.is_preparing and task in self.expected
+
     def unlike(self, own: str) -> list[str]:
         """Return the tasks that have lowered the step to another program than `own`."""
         return [name for name, digest in self.digests.items() if digest != self.digests[own]]

@@ -14,20 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.prepared_once import prepared_once
-from shared.simulator import ClientNode, Network, Pipe, TaskNode
+from shared.prepared_once import placed_once, prepared_once
+from shared.simulator import ClientNode, Network, Pipe, SimulatedSystem, TaskNode
 from shared.tasks import PS, TOKEN, WORKER
 
 import anabranch as ab
 from anabranch.distribute.cluster import ClusterSpec
 from anabranch.distribute.config import ServerConfig
-from anabranch.distribute.tasks import clocks, preparing, traces
+from anabranch.distribute.tasks import clocks, traces
 from anabranch.distribute.transport import values
 from anabranch.distribute.transport.channel import Channel
 from anabranch.distribute.transport.connections import Connection
 from anabranch.distribute.transport.failures import read_error
 from anabranch.distribute.transport.wire import Kind
-from anabranch.engine.place.kernels import all_operations
 from anabranch.engine.tracing.recorder import Flow, Recorder, Slice
 
 ADDRESSES = {PS: "localhost:2201", WORKER: "localhost:2202"}
@@ -41,19 +40,7 @@ Request = tuple[int, Any, list[Any]]
 
 @pytest.fixture(scope="module", autouse=True)
 def _placed_once() -> Generator[None]:
-    """Search for a placement once, by costs that no seed changes: a search takes half of a simulation."""
-    known: dict[int, list[Any]] = {}
-    place = preparing.place_by_cost
-
-    def placed(operations: Any, feeds: Any, *, costs: Any) -> Any:
-        every = list(all_operations(list(operations)))
-        if len(every) not in known:
-            found = place(operations, feeds)
-            known[len(every)] = [found[operation] for operation in every]
-        return dict(zip(every, known[len(every)], strict=True))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparing, "place_by_cost", placed)
+    with placed_once():
         yield
 
 
@@ -276,6 +263,32 @@ def test_without_faults_all_steps_succeed(requests: dict[int, Request]):
     for _ in range(5):
         made.step()
     assert made.outcomes == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_step_is_prepared_again_when_a_task_was_lost_while_it_was_placed(
+    requests: dict[int, Request], monkeypatch: pytest.MonkeyPatch
+):
+    """A client that has given up waiting takes the same program up again, which its master has placed meanwhile."""
+    compiles, begun = SimulatedSystem.compile, 0
+
+    def compiling(self: SimulatedSystem, work: Any) -> None:
+        nonlocal begun
+        begun += self._node is made.tasks[WORKER]
+        if begun != 3 or self._node is not made.tasks[WORKER]:
+            compiles(self, work)
+            return
+        for pipe in made.tasks[PS].pipes:  # its graph and what that asks for are there, and the step is placed now
+            pipe.lose()
+        self._node.later(5.0, lambda: compiles(self, work))
+
+    monkeypatch.setattr(SimulatedSystem, "compile", compiling)
+    made = Simulation(1, requests)
+    assert made.ask(Kind.GRAPH, Kind.PREPARE).kind == Kind.ERROR
+    made.network.run(lambda: False, 20.0)
+    assert made.ask(Kind.PREPARE).kind == Kind.PREPARED
+    made.is_prepared = True
+    made.step()
+    assert made.outcomes == [1.0]
 
 
 def test_a_pipe_that_is_full_is_no_slower_than_its_pieces():

@@ -45,11 +45,13 @@ class Network:
     Attributes:
         random: all chance.
         now: seconds.
+        current: the process in which something happens; None for that of the test.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
+        self.current: Node | None = None
         self.nodes: dict[str, Node] = {}
         self.cut: set[frozenset[str]] = set()  # pairs of nodes between which nothing travels
         self.far: dict[frozenset[str], float] = {}  # of pairs of nodes, seconds that all takes in addition
@@ -81,8 +83,10 @@ class Network:
                 return until()
             self.now, _, function, node = heapq.heappop(events)
             if node is None or not (node.is_stopped or node.is_busy or node.is_dead):
+                before, self.current = self.current, node
                 with contextlib.suppress(KilledError):
                     function()
+                self.current = before
             elif not node.is_dead:
                 node.put_off.append(function)
         return True
@@ -464,4 +468,4 @@ class ClientNode(Node):
         )
 
 
-__all__ = ["ClientNode", "Network", "Node", "TaskNode"]
+__all__ = ["ClientNode", "Network", "Node", "SimulatedSystem", "TaskNode"]
