@@ -109,11 +109,11 @@ def check_cancelled() -> None:
         raise CancelledError("The session was closed while the step ran.")
 
 
-def check_stop(did: str = "ran a loop") -> None:
+def check_stop(is_loop: bool = True) -> None:
     """Check whether a step that computes was asked to end; it also ends at its deadline.
 
     Args:
-        did: what the step did meanwhile, for the error.
+        is_loop: whether the step ran a loop meanwhile, or else one operation; for the error.
 
     Raises:
         CancelledError: the session was closed.
@@ -121,7 +121,8 @@ def check_stop(did: str = "ran a loop") -> None:
     """
     check_cancelled()
     if seconds_left() == 0:
-        of_loops = ", or see whether the loop's condition ever becomes false" if did == "ran a loop" else ""
+        did = "ran a loop" if is_loop else "computed an operation"
+        of_loops = ", or see whether the loop's condition ever becomes false" if is_loop else ""
         raise DeadlineExceededError(f"The timeout was over while the step {did}. Give a longer timeout{of_loops}.")
 
 

@@ -84,7 +84,7 @@ class _Pool:
         """Raise what ends the kernel of this thread: what handles a signal, or what a step raises that has to end."""
         ctypes.pythonapi.PyErr_CheckSignals()
         if requests:
-            check_stop("computed an operation")
+            check_stop(is_loop=False)
 
     def prepare(self, library: Library) -> None:
         """Have the functions compiled, if they are not here yet."""
