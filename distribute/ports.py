@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 
 
@@ -20,4 +21,20 @@ def free_ports(address: str, count: int) -> list[int]:
         return [each.getsockname()[1] for each in found]
 
 
-__all__ = ["free_ports"]
+def can_listen(host: str, port: int) -> bool:
+    """Test whether a server may listen at a port of this machine, at one address of the host or more.
+
+    gRPC's core is asked only after this: it prints a line to the error output where it can't listen.
+    """
+    with contextlib.suppress(OSError):
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
+                if os.name == "posix":  # elsewhere that allows two servers at one port
+                    tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(address)
+                tried.listen()
+                return True
+    return False
+
+
+__all__ = ["can_listen", "free_ports"]

@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..grpc_options import CALLS_WAIT, NO_LIMIT
+from ..ports import can_listen
 from . import Backends, RequestError, authorization
 from .messages import SERVICE, Method, methods_of
 from .open_inference import OpenInference
@@ -79,9 +80,12 @@ async def start_front(
         server.add_generic_rpc_handlers((_handlers(name, service, request_seconds),))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = (
-            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
-        )
+        if not (shares_port or can_listen(host, port)):
+            bound = 0
+        elif credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
     except RuntimeError:  # which names no reason
         bound = 0
     if not bound:

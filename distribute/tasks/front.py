@@ -18,6 +18,7 @@ import grpc
 from ..cluster import joined_address, resolved, split_address
 from ..encryption import TLS, fault_of_handshake, open_channel
 from ..grpc_options import CALLS_WAIT
+from ..ports import can_listen
 from ..transport.messages import (
     HEALTH_SERVICE,
     NOT_SERVING,
@@ -143,7 +144,9 @@ class Front:
         )
         try:
             address = joined_address(host, port)
-            if tls is None:
+            if not can_listen(host, port):
+                self.port = 0
+            elif tls is None:
                 self.port = self._server.add_insecure_port(address)
             else:
                 self.port = self._server.add_secure_port(address, tls.of_server())

@@ -102,9 +102,11 @@ def test_who_stops_is_gone_and_leaves_ports_and_threads_free():
     assert len(set(threading.enumerate()) - before) <= 1
 
 
-def test_a_port_that_is_in_use_is_named(server: ab.distribute.Server):
+def test_a_port_that_is_in_use_is_named(server: ab.distribute.Server, capfd: pytest.CaptureFixture[str]):
+    capfd.readouterr()
     with pytest.raises(OSError, match=f"Can't listen at {address_of(server)}: another process uses the port"):
         ab.distribute.Server({"ps": [address_of(server)]})
+    assert capfd.readouterr().err == "", "gRPC's core has said it, too"
     assert is_healthy(address_of(server))
 
 
