@@ -33,6 +33,7 @@ from ...layers.quantizers.quantizable import QuantizableLayer
 from ...optim.optimizer import Optimizer
 from ..models.model import Model
 from ..models.sequential import Sequential
+from .archive import SavedFileError
 from .old_keras import with_learning_rate
 from .weights_file import Array, Group, Stored, WeightsReader
 
@@ -308,6 +309,15 @@ def _load(item: Saveable, arrays: dict[str, Array]) -> None:
     item.load_own_variables(arrays)
 
 
+def _load_from(reader: WeightsReader, item: Saveable, arrays: dict[str, Array]) -> None:
+    try:
+        _load(item, arrays)
+    except ValueError as error:
+        if type(error) is not ValueError:  # an error of a user's own
+            raise
+        raise SavedFileError(f"{str(reader.path)!r}: {error}") from error
+
+
 def _arrays_for(item: Saveable, path: str, reader: WeightsReader) -> dict[str, Array]:
     """Return a file's arrays for an object; the slots of an optimizer saved before its first step stay as they are."""
     arrays = reader.read(path)
@@ -321,13 +331,16 @@ def assign(found: list[tuple[str, Saveable]], reader: WeightsReader) -> None:
     """Read everything, then give each object its arrays. After an error all variables are what they were.
 
     Objects with their own `load_own_variables` come first: they alone can still refuse.
+
+    Raises:
+        SavedFileError: an object refused its arrays by a ValueError.
     """
     arrays = {path: _arrays_for(item, path, reader) for path, item in found}
     variables = [variable for _, item in found for variable in item.variables]
     before = [variable.stored_value() for variable in variables]
     try:
         for path, item in sorted(found, key=lambda pair: not _loads_itself(pair[1])):
-            _load(item, arrays.pop(path))
+            _load_from(reader, item, arrays.pop(path))
     except BaseException:
         for variable, value in zip(variables, before, strict=True):
             variable.write_value(value)

@@ -38,7 +38,19 @@ def models() -> list[Any]:
     lookup = layers.StringLookup(num_oov_indices=1)
     lookup.adapt(["a", "b", "b"])
     tokens = ab.Sequential([ab.Input((3,), dtype="string"), lookup, layers.Embedding(5, 2), layers.Flatten()])
-    return [functional, strings, tokens, of_ops()]
+    return [functional, strings, tokens, of_ops(), *of_integers()]
+
+
+def of_integers() -> list[Any]:
+    """Quantised models, one of them with adapters."""
+    by_row = ab.Sequential([ab.Input((5,), dtype="int32"), layers.Embedding(9, 6), layers.LSTM(4), layers.Dense(3)])
+    by_row.quantize("int8", include="all")
+    x = ab.Input((5, 8), batch_size=2)
+    by_group = ab.Model(x, layers.MultiHeadAttention(2, 4)(x, x))
+    by_group.quantize(config=ab.quantizers.Int4QuantizationConfig(block_size=4))
+    by_group.layers[1].output_dense.enable_lora(2)
+    by_data = ab.Sequential([ab.Input((8,)), layers.Dense(6, dtype="gptq/4/4_from_float32")])
+    return [by_row, by_group, by_data]
 
 
 def of_ops() -> Any:

@@ -1,6 +1,7 @@
 """GPTQ, AWQ, fixed scales and reports: what is found out from data."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,16 @@ def test_groups_that_there_are_not_are_refused(mode: str, number: float):
     stored[place] = np.full(8, number, "float32")
     with pytest.raises(ValueError, match=r"Layer 'd': the file has groups .*; expected 0 to 0. It is damaged"):
         layer.load_own_variables(stored)
+
+
+@pytest.mark.parametrize("number", [np.nan, -1, 2])
+def test_a_file_of_groups_that_there_are_not_is_damaged(number: float, tmp_path: Path):
+    model = ab.Sequential([ab.Input((8,)), layers.Dense(3, name="d")])
+    model.quantize(config=quantizers.Int4QuantizationConfig(block_size=4))
+    model.layers[0].g_idx.assign(np.full(8, number, "float32"))
+    model.save(tmp_path / "m.keras")
+    with pytest.raises(ab.saving.SavedFileError, match=r"m\.keras': Layer 'd': the file has groups .* expected 0 to 1"):
+        ab.load_model(tmp_path / "m.keras")
 
 
 def test_windows_are_taken_from_all_of_the_data():
