@@ -9,6 +9,8 @@ import contextlib
 import io
 import itertools
 from operator import attrgetter
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import anabranch
@@ -337,203 +339,14 @@ _EXAMPLES: list[tuple[str, str]] = [
         "ResNet152 ResNet152V2",
     ),
     ("graph = ab.Graph()\nwith graph.as_default():\n    same = {}() is graph\nsame", "ab: get_default_graph"),
-    # --- names of TensorFlow ------------------------------------------------------------------------------------------
-    (
-        "{}([0.25, 0.5])",
-        "tf: acos asin asinh atan atanh cos cosh exp identity ones_like rank sin sinh size stop_gradient sqrt tan tanh "
-        "zeros_like convert_to_tensor | tf.math: erf erfc erfinv expm1 log log1p reciprocal rsqrt | tf.nn: l2_loss",
-    ),
-    (
-        "{}([-1.5, 0.75])",
-        "tf: abs ceil floor negative round sigmoid sign square | tf.math: log_sigmoid softplus softsign | "
-        "tf.nn: elu gelu leaky_relu relu relu6 selu silu",
-    ),
-    ("{}([1.5, 2.0])", "tf: acosh"),
-    ("{}([1.0 + 2.0j])", "tf.math: angle conj imag real"),
-    ("{}([1.0, float('nan'), float('inf')])", "tf.math: is_finite is_inf is_nan"),
-    (
-        "{}([4.0, 2.0], [2.0, 3.0])",
-        "tf: add atan2 divide equal greater greater_equal less less_equal maximum minimum multiply not_equal pow "
-        "subtract meshgrid | tf.math: divide_no_nan floordiv floormod squared_difference",
-    ),
-    ("{}([True, True, False], [True, False, False])", "tf: logical_and logical_or | tf.math: logical_xor"),
-    ("{}([True, False])", "tf: logical_not"),
-    ("{}([[1.0, 2.0], [3.0, 4.0]])", "tf: add_n shape transpose unstack"),
-    (
-        "{}([[1.0, 2.0], [3.0, 5.0]], axis=1)",
-        "tf: argmax argmin argsort reduce_logsumexp reduce_max reduce_mean reduce_min reduce_prod reduce_std "
-        "reduce_sum reduce_variance cumsum sort norm | tf.math: count_nonzero cumprod l2_normalize "
-        "reduce_euclidean_norm | tf.nn: softmax log_softmax",
-    ),
-    ("{}([[True, False], [True, True]], axis=1)", "tf: reduce_all reduce_any"),
-    ("{}([10, 20, 30], [True, False, True])", "tf: boolean_mask"),
-    ("{}([1, 2], (2, 2))", "tf: broadcast_to"),
-    ("{}([1.5, 2.0], 'int32')", "tf: cast"),
-    ("clipped, norm = {}([[3.0], [4.0]], 1.0)\nnorm", "tf: clip_by_global_norm"),
-    ("{}([3.0, 4.0], 1.0)", "tf: clip_by_norm"),
-    ("{}([-1.0, 0.5, 2.0], 0.0, 1.0)", "tf: clip_by_value"),
-    ("{}([[1, 2], [3]], axis=0)", "tf: concat"),
-    ("{}([[1, 2], [3, 4]], axis=1)", "tf: stack"),
-    ("{}('ij,jk->ik', [[1.0, 2.0]], [[3.0], [4.0]])", "tf: einsum"),
-    ("{}([[1.0, 2.0]], [[3.0], [4.0]])", "tf: matmul"),
-    ("{}([[1.0, 2.0]], [[3.0], [4.0]], 1)", "tf: tensordot"),
-    ("{}([1, 2], 1)", "tf: expand_dims"),
-    ("{}([[1], [2]], 1)", "tf: squeeze"),
-    ("{}(2)", "tf: eye"),
-    ("{}((2, 2), 7)", "tf: fill"),
-    ("{}((2, 2))", "tf: ones zeros TensorShape"),
-    ("{}((None, 3), 'float32')", "tf: TensorSpec"),
-    ("{}([10, 20, 30], [2, 0])", "tf: gather"),
-    ("{}([[1, 2], [3, 4]], [[0, 1], [1, 0]])", "tf: gather_nd"),
-    ("{}([[1.0], [2.0]])", "tf: identity_n"),
-    ("{}(0.0, 1.0, 3)", "tf: linspace"),
-    ("{}([1, 0], 3)", "tf: one_hot"),
-    ("{}([1, 2], [[1, 2]])", "tf: pad"),
-    ("{}(1, 7, 2)", "tf: range"),
-    ("{}([1, 2], 2)", "tf: repeat"),
-    ("{}([1, 2], [2])", "tf: tile"),
-    ("{}([1, 2, 3, 4], (2, 2))", "tf: reshape"),
-    ("{}([[1, 2], [3, 4]], axis=[0])", "tf: reverse"),
-    ("{}([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1)", "tf: reverse_sequence"),
-    ("{}([1, 2, 3], shift=1, axis=0)", "tf: roll"),
-    ("{}([[0], [2]], [10, 20], (4,))", "tf: scatter_nd"),
-    ("{}([1, 2, 3], [[0], [2]], [5, 1])", "tf: tensor_scatter_nd_add tensor_scatter_nd_update"),
-    ("{}([1.0, 2.0, 3.0], [0.5, 2.0])", "tf: searchsorted"),
-    ("{}([1, 3], 4)", "tf: sequence_mask"),
-    ("{}([1, 2, 3, 4], [1], [2])", "tf: slice"),
-    ("{}([1, 2, 3, 4], 2)", "tf: split"),
-    ("{}([3, 1, 3])", "tf: unique"),
-    ("{}([True, False], 1, 0)", "tf: where"),
-    ("{}(True, lambda: 1.0, lambda: 2.0)", "tf: cond"),
-    ("{}([(False, lambda: 1.0), (True, lambda: 2.0)], default=lambda: 3.0)", "tf: case"),
-    ("{}(1, [lambda: 1.0, lambda: 2.0])", "tf: switch_case"),
-    ("{}(lambda i: i < 5, lambda i: (i + 2,), (0,))", "tf: while_loop"),
-    ("{}(lambda x: x * x, ab.ops.arange(4))", "tf: map_fn vectorized_map"),
-    ("{}(lambda total, x: total + x, ab.ops.arange(4))", "tf: foldl foldr scan"),
-    ("{}([1, 2, 3], [0, 1, 0], 2)", "tf: dynamic_partition"),
-    ("{}([[0, 2], [1]], [[1, 3], [2]])", "tf: dynamic_stitch"),
-    ("{}([[1.0, 2.0]], (None, 2))", "tf: ensure_shape"),
-    ("{}()", "tf: executing_eagerly"),
-    ("with {}('cpu:0'):\n    total = ab.tf.add(1.0, 2.0)\ntotal", "tf: device"),
-    ("with {}():\n    total = ab.tf.add(1.0, 2.0)\ntotal", "tf: init_scope"),
-    ("square = {}(lambda x: x * x)\nsquare(3.0)", "tf: function"),
-    (
-        "def slope(x):\n    return {}(x * x, [x])[0]\nab.tf.function(slope)(3.0)",
-        "tf: gradients",
-    ),
-    ("{}(lambda x: x + 1, [[1.0, 2.0]], 'float32')", "tf: numpy_function py_function"),
-    ("{}(True)", "tf: Assert"),
-    ("{}([1, 1, 3])", "tf.math: bincount"),
-    ("{}([0, 1, 1], [0, 1, 0])", "tf.math: confusion_matrix"),
-    ("{}([1, 0], [[0.1, 0.9], [0.2, 0.8]], k=1)", "tf.math: in_top_k"),
-    ("{}([1.0, 3.0, 2.0], k=2)", "tf.math: top_k"),
-    ("{}([0.0, 1.0])", "tf.math: zero_fraction"),
-    (
-        "{}([3.0, 1.0, 2.0], [0, 0, 1])",
-        "tf.math: segment_max segment_mean segment_min segment_prod segment_sum",
-    ),
-    (
-        "{}([3.0, 1.0, 2.0], [1, 0, 1], 2)",
-        "tf.math: unsorted_segment_max unsorted_segment_mean unsorted_segment_min unsorted_segment_prod "
-        "unsorted_segment_sum",
-    ),
-    ("{}(ab.ops.ones((1, 4, 3)), 2, 2, 'VALID').shape", "tf.nn: avg_pool1d max_pool1d"),
-    ("{}(ab.ops.ones((1, 4, 4, 3)), 2, 2, 'VALID').shape", "tf.nn: avg_pool max_pool"),
-    ("{}(ab.ops.ones((1, 4, 4, 4, 3)), 2, 2, 'VALID').shape", "tf.nn: avg_pool3d max_pool3d"),
-    ("{}([[1.0], [3.0]], 2.0, 1.0, None, None, 1e-3)", "tf.nn: batch_normalization"),
-    ("{}([[1.0, 2.0]], [10.0, 20.0])", "tf.nn: bias_add"),
-    ("{}(ab.ops.ones((1, 4, 3)), ab.ops.ones((2, 3, 5)), 1, 'SAME').shape", "tf.nn: conv1d"),
-    ("{}(ab.ops.ones((1, 4, 4, 3)), ab.ops.ones((2, 2, 3, 5)), 1, 'SAME').shape", "tf.nn: conv2d"),
-    ("{}(ab.ops.ones((1, 4, 4, 4, 3)), ab.ops.ones((2, 2, 2, 3, 5)), 1, 'SAME').shape", "tf.nn: conv3d"),
-    (
-        "{}(ab.ops.ones((1, 2, 2, 5)), ab.ops.ones((2, 2, 3, 5)), (1, 4, 4, 3), 2).shape",
-        "tf.nn: conv2d_transpose",
-    ),
-    ("{}(ab.ops.ones((1, 4, 4, 3)), ab.ops.ones((2, 2, 3, 1)), [1, 1, 1, 1], 'SAME').shape", "tf.nn: depthwise_conv2d"),
-    (
-        "depthwise, pointwise = ab.ops.ones((2, 2, 3, 1)), ab.ops.ones((1, 1, 3, 5))\n"
-        "{}(ab.ops.ones((1, 4, 4, 3)), depthwise, pointwise, [1, 1, 1, 1], 'SAME').shape",
-        "tf.nn: separable_conv2d",
-    ),
-    ("{}(ab.ops.ones(4), 0.5, seed=1)", "tf.nn: dropout"),
-    ("{}(ab.ops.eye(3), [2, 0])", "tf.nn: embedding_lookup"),
-    ("{}([[1.0, 2.0], [3.0, 5.0]], axes=[0])", "tf.nn: moments"),
-    (
-        "weights, biases = ab.ops.zeros((10, 4)), ab.ops.zeros((10,))\n"
-        "{}(weights, biases, [[3]], ab.ops.ones((1, 4)), num_sampled=4, num_classes=10).shape",
-        "tf.nn: nce_loss sampled_softmax_loss",
-    ),
-    (
-        "{}(labels=[[0.0, 1.0]], logits=[[0.0, 2.0]])",
-        "tf.nn: sigmoid_cross_entropy_with_logits softmax_cross_entropy_with_logits",
-    ),
-    ("{}(labels=[1], logits=[[0.0, 2.0]])", "tf.nn: sparse_softmax_cross_entropy_with_logits"),
-    ("{}([[0.0, 1.0]], [[0.0, 2.0]], pos_weight=2.0)", "tf.nn: weighted_cross_entropy_with_logits"),
-    (
-        "{}([[4.0, 2.0], [2.0, 3.0]])",
-        "tf.linalg: adjoint cholesky det diag_part eigh eigvalsh inv logdet matrix_transpose pinv qr slogdet svd trace",
-    ),
-    ("{}([[4.0, 2.0], [2.0, 3.0]], 0, 1)", "tf.linalg: band_part"),
-    ("{}([[2.0, 0.0], [1.0, 1.0]], [[1.0], [2.0]])", "tf.linalg: cholesky_solve solve triangular_solve"),
-    ("{}([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])", "tf.linalg: cross"),
-    ("{}([1.0, 2.0])", "tf.linalg: diag"),
-    ("{}([[3.0], [4.0]])", "tf.linalg: global_norm"),
-    ("{}([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])", "tf.linalg: matvec"),
-    ("{}([[[0.25, 0.5, 0.75]]], 0.25)", "tf.image: adjust_brightness adjust_contrast adjust_hue adjust_saturation"),
-    ("{}([[[0.25, 0.5, 0.75]]], 0.25, seed=1).shape", "tf.image: random_brightness random_hue"),
-    ("{}([[[0.25, 0.5, 0.75]]], 0.5, 1.5, seed=1).shape", "tf.image: random_contrast random_saturation"),
-    ("{}([[[0.25, 0.5, 0.75]]])", "tf.image: hsv_to_rgb rgb_to_grayscale rgb_to_hsv per_image_standardization"),
-    ("{}([[[0.25]]])", "tf.image: grayscale_to_rgb"),
-    ("{}([[[0.25, 0.5, 0.75]]], 'uint8')", "tf.image: convert_image_dtype"),
-    ("{}(ab.ops.ones((4, 4, 3)), 0.5).shape", "tf.image: central_crop"),
-    ("{}(ab.ops.ones((4, 4, 3)), 1, 1, 2, 3).shape", "tf.image: crop_to_bounding_box"),
-    ("{}(ab.ops.ones((4, 4, 3)), 1, 1, 6, 6).shape", "tf.image: pad_to_bounding_box"),
-    ("{}(ab.ops.ones((4, 4, 3)), 6, 2).shape", "tf.image: resize_with_crop_or_pad"),
-    ("{}(ab.ops.ones((4, 4, 3)), (2, 2)).shape", "tf.image: resize"),
-    ("{}(ab.ops.ones((4, 4, 3)), (2, 2, 3), seed=1).shape", "tf.image: random_crop"),
-    (
-        "{}([[[1], [2]], [[3], [4]]])[:, :, 0]",
-        "tf.image: flip_left_right flip_up_down rot90 transpose",
-    ),
-    ("{}([[[1], [2]], [[3], [4]]], seed=1)[:, :, 0]", "tf.image: random_flip_left_right random_flip_up_down"),
-    (
-        "{}(ab.ops.ones((1, 4, 4, 3)), [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], 'VALID').shape",
-        "tf.image: extract_patches",
-    ),
-    (
-        "import io, numpy as np\nfile = io.BytesIO()\nab.utils.array_to_img(np.zeros((4, 4, 3))).save(file, 'PNG')\n"
-        "{}(np.frombuffer(file.getvalue(), 'uint8')).shape",
-        "tf.image: decode_image decode_jpeg decode_png",
-    ),
-    ("{}((2, 2), seed=1)", "tf.random: normal truncated_normal uniform"),
-    ("{}((2,), 2.0, seed=1)", "tf.random: gamma"),
-    ("{}([[0.0, 5.0]], 3, seed=1)", "tf.random: categorical"),
-    ("{}([1, 2, 3, 4], seed=1)", "tf.random: shuffle"),
-    ("{}(7)", "tf.random: set_seed"),
-    ('{}(["a word", "one"])', "tf.strings: split"),
-    ('{}("word", "UTF-8")', "tf.strings: unicode_split"),
-    ('{}(" A word ")', "tf.strings: lower strip upper"),
-    ('{}(["ab12", "12"], "[a-z]+[0-9]+")', "tf.strings: regex_full_match"),
-    ("next({}(ab.__file__).as_numpy_iterator())", "tf.data: TextLineDataset"),
-    ("{}([1.0], [1.0])", "tf.debugging: assert_equal assert_greater_equal assert_less_equal"),
-    ("{}([3.0], [2.0])", "tf.debugging: assert_greater"),
-    ("{}([1.0], [2.0])", "tf.debugging: assert_less"),
-    ("{}([1.0, 2.0])", "tf.debugging: assert_non_negative assert_positive"),
-    ("{}([1.0, 2.0], 'of the activations')", "tf.debugging: assert_all_finite check_numerics"),
-    ("{}([[1.0, 2.0]], 2)", "tf.debugging: assert_rank"),
-    ("{}(1.0)", "tf.debugging: assert_scalar"),
-    ("{}([1.0, 2.0], 'float32')", "tf.debugging: assert_type"),
-    ("{}(ab.ops.ones(2))", "tf.debugging: is_numeric_tensor"),
-    ("{}(ab.__file__)[:4]", "tf.io: read_file"),
-    ('{}("CPU")', "tf.config: list_physical_devices"),
-    ('{}("/physical_device:CPU:0", "CPU").device_type', "tf.config: PhysicalDevice"),
 ]
 
 
 def examples() -> dict[str, str]:
     """Return the code of each example by the public name that it is for, without "ab."."""
     found: dict[str, str] = {}
-    for code, kinds in _EXAMPLES:
+    beside = (run_path(str(Path(__file__).with_name(f"examples_of_{kind}.py"))) for kind in ("methods", "tensorflow"))
+    for code, kinds in itertools.chain(_EXAMPLES, *(each["EXAMPLES"] for each in beside)):
         for kind in kinds.split("|"):
             module, _, names = kind.strip().partition(": ")
             for name in names.split():

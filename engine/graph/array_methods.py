@@ -74,7 +74,7 @@ class ArrayMethods:
         return operator_functions["cast"](self, dtype)
 
     def copy(self) -> Tensor:
-        """Return the tensor itself: tensors do not change, so that no memory has to be copied."""
+        """Return a tensor of the same value: tensors do not change, so that no memory has to be copied."""
         return operator_functions["pass_on"](self)
 
     # --- reductions -----------------------------------------------------------------------------------------

@@ -134,6 +134,25 @@ def test_names_have_an_example(pages: ModuleType) -> None:
     assert len(missing - explained) <= WITHOUT_EXAMPLE, len(missing - explained)
 
 
+# Those that users seldom call by themselves, or override with a body of their own.
+METHODS_WITHOUT_EXAMPLE = 56
+
+
+def test_methods_of_common_classes_have_an_example(pages: ModuleType) -> None:
+    explained = {pages.EXAMPLES.value_of(name) for name in pages.EXAMPLES.examples()}
+    classes = [ab.Model, ab.layers.Layer, ab.optim.Optimizer, ab.metrics.Metric, ab.Session, ab.GradientTape]
+    missing: list[str] = []
+    for cls in (*classes, ab.TensorArray, ab.Tensor, ab.Variable):
+        for name in [*vars(cls), *pages.inherited(cls)]:
+            member = inspect.getattr_static(cls, name)
+            function = getattr(member, "__func__", member)
+            has_own = ">>> " in (inspect.getdoc(function) or "")
+            if not name.startswith("_") and inspect.isfunction(function) and not has_own:
+                missing += [f"{cls.__name__}.{name}"] if not {function, getattr(cls, name)} & explained else []
+    assert len(missing) <= METHODS_WITHOUT_EXAMPLE, missing
+    assert not {"Model.fit", "Layer.call", "Optimizer.apply", "Session.run", "GradientTape.gradient"} & set(missing)
+
+
 def test_examples_run(pages: ModuleType) -> None:
     for name, code in pages.EXAMPLES.examples().items():
         assert callable(pages.EXAMPLES.value_of(name))
