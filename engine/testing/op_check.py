@@ -20,6 +20,10 @@ from .kernel_checks import check_kernels
 from .saving import check_saving
 
 LEAST_SAMPLES = 3
+_NOT_IN_FRONT = (
+    "- axes: last_axes = {} was not checked: no sample has axes in front of these. Yield one that has, from the class "
+    "method samples()."
+)
 
 
 def _check_derivatives(sample: Sample) -> int:
@@ -72,7 +76,7 @@ def check_op(op: type[Op], verbose: bool = True) -> dict[str, int]:
         How many cases each check went through.
 
     Raises:
-        AssertionError: something is wrong; everything that is, is listed with its sample.
+        AssertionError: something is wrong, or was not checked for want of a sample; everything that is, is listed.
         TypeError: `op` is not an op class.
 
     >>> import anabranch as ab
@@ -89,6 +93,8 @@ def check_op(op: type[Op], verbose: bool = True) -> dict[str, int]:
         for number, sample in enumerate(samples):
             for name, check in CHECKS.items():
                 counts[name] += _tried(check, sample, f"{_label(number, sample)}, {name}", problems)
+        if op.last_axes is not None and not counts["axes"] and not any(", axes:" in each for each in problems):
+            problems.append(_NOT_IN_FRONT.format(op.last_axes))
         for number, error in enumerate(op.error_samples()):
             counts["errors"] += _tried(check_error, error, f"error {_label(number, error)}", problems)
     if problems:

@@ -333,6 +333,10 @@ class Falls(_Broken):
     grows_with = (-1,)
 
 
+class NoSampleInFront(_Broken):
+    last_axes = 2
+
+
 class TooFewSamples(_Broken):
     pass
 
@@ -385,6 +389,7 @@ BROKEN = [
     ),
     (IsNotLinear, r"sample 0, facts: Not equal to tolerance"),
     (Falls, r"sample 0, facts: the result does not fall with input 0, as grows_with says"),
+    (NoSampleInFront, r"axes: last_axes = 2 was not checked: no sample has axes in front of these\."),
     (TooFewSamples, r"samples: 1, expected at least 3"),
     (RefusesFloat64, r"sample 0, dtypes: infer refuses float64"),
     (
