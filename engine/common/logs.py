@@ -8,7 +8,7 @@ have asked for notes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 DEBUG, INFO = 10, 20  # as in `logging`
@@ -36,16 +36,18 @@ def log(topic: str, level: int, text: str, *values: object) -> None:
         sys.modules["logging"].getLogger(f"anabranch.{topic}").log(level, text, *values)
 
 
-def changes_of(names: Sequence[str], before: Sequence[object], now: Sequence[object]) -> str:
-    """Return what differs between the arguments of two calls, by name.
+def changes_of(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Return what differs between the arguments of two calls.
 
     Args:
-        names: of the arguments.
-        before, now: what is known of each: specs, or values that are part of a trace.
+        before, now: what is known of each argument, by name: specs, or values that are part of a trace.
 
-    >>> changes_of(["x", "y"], ["float32[2,3]", "a"], ["float32[4,3]", "a"])
+    >>> changes_of({"x": "float32[2,3]", "y": "'a'"}, {"x": "float32[4,3]", "y": "'a'"})
     'x: float32[2,3] before, float32[4,3] now'
+    >>> changes_of({}, {"x": "float32[4,3]"})
+    'x: not given before, float32[4,3] now'
     """
-    pairs = zip(names, before, now, strict=True)
+    absent = "not given"
+    pairs = [(name, before.get(name, absent), now.get(name, absent)) for name in {**now, **before}]
     changes = [f"{name}: {old} before, {new} now" for name, old, new in pairs if old != new]
-    return "; ".join(changes) or "the structure of the arguments"
+    return "; ".join(changes) or "the device, or the order of the arguments"

@@ -67,8 +67,9 @@ class Variants:
         if not self._programs or not is_logged("cache", INFO):
             return
         names, before = [feed.operation.name for feed in self.feeds], next(reversed(self._programs))
+        changes = changes_of(dict(zip(names, before, strict=True)), dict(zip(names, key, strict=True)))
         text = "a step has no program for shapes that are fed now, beside %d others: %s"
-        log("cache", INFO, text, len(self._programs), changes_of(names, before, key))
+        log("cache", INFO, text, len(self._programs), changes)
 
     def general(self) -> Any:
         """Return the program for every shape that the graph allows."""

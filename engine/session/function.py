@@ -6,7 +6,6 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from operator import eq
 from typing import Any, ClassVar, Generic, cast, overload
 
 import numpy as np
@@ -110,7 +109,7 @@ class Function(Generic[Outputs]):
         key = (paths, statics, tuple(specs.items()), device)
         trace = self._traces.get(key)
         if trace is None:
-            self._log_trace(key, leaves)
+            self._log_trace(key)
         if trace is None and self._count_alike(key) >= self.relax_shapes:
             text = "function %r was traced for %d shapes: it is traced for any size of each axis, and runs slower"
             log("fallback", INFO, text, self._name, self.relax_shapes)
@@ -121,16 +120,15 @@ class Function(Generic[Outputs]):
             trace = self._traces[key] = _Trace(self, arguments, leaves, specs, device)
         return trace
 
-    def _log_trace(self, key: Any, leaves: Sequence[Any]) -> None:
+    def _log_trace(self, key: Any) -> None:
         """Note that the function is traced again, and what differs from the trace that is most like this one."""
         if not self._traces or not is_logged("trace", INFO):
             return
-        forms = [_describe_key(other, len(other[0])) for other in self._traces]
-        now = _describe_key(key, len(leaves))
-        alike = [form for form, other in zip(forms, self._traces, strict=True) if other[0] == key[0]]
-        before = max(alike, key=lambda form: sum(map(eq, form, now)), default=None)
-        names = [_argument_name(self.python_function, path) for path in key[0]]
-        changes = "other arguments" if before is None else changes_of(names, before, now)
+        forms = [_describe_key(self.python_function, other) for other in self._traces]
+        now = _describe_key(self.python_function, key)
+        # The latest one of those that have most arguments in common.
+        before = max(reversed(forms), key=lambda form: len(form.items() & now.items()))
+        changes = changes_of(before, now)
         log("trace", INFO, "function %r is traced again (trace %d): %s", self._name, len(forms) + 1, changes)
 
     def _count_alike(self, key: Any) -> int:
@@ -283,11 +281,12 @@ def _argument_name(function: Callable[..., Any], path: str) -> str:
     return (names[number] if number < len(names) else f"argument {number}") + path[place.end() :]
 
 
-def _describe_key(key: Any, count: int) -> list[str]:
-    """Return the spec or the fixed value of each argument of a trace."""
-    _, statics, specs, _ = key
+def _describe_key(function: Callable[..., Any], key: Any) -> dict[str, str]:
+    """Return the spec or the fixed value of each argument of a trace, by its name."""
+    paths, statics, specs, _ = key
     fixed, fed = iter(statics), dict(specs)
-    return [str(fed[place]) if place in fed else repr(next(fixed, "")) for place in range(count)]
+    forms = [str(fed[place]) if place in fed else repr(next(fixed, "")) for place in range(len(paths))]
+    return dict(zip((_argument_name(function, path) for path in paths), forms, strict=True))
 
 
 def _is_fed_as_it_is(given: Any, fed: Any) -> bool:

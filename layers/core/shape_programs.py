@@ -62,8 +62,8 @@ class ShapePrograms:
 
     def _log_miss(self, specs: Specs) -> None:
         if self._seen and is_logged("trace", INFO):
-            names = [f"array {number}" for number in range(len(specs))]
-            changes = changes_of(names, self._seen[-1], specs)
+            before, now = ({f"array {n}": spec for n, spec in enumerate(each)} for each in (self._seen[-1], specs))
+            changes = changes_of(before, now)
             log("trace", INFO, "%s is traced again (trace %d): %s", self._name, len(self._seen) + 1, changes)
 
     def _relax(self, specs: Specs, exact: Compile) -> Program:

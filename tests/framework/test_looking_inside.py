@@ -16,7 +16,6 @@ import pytest
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.engine.common.html import array_view, flame_graph
-from anabranch.engine.common.logs import changes_of
 from anabranch.engine.graph.op import registered_ops
 from anabranch.engine.passes.framework.pipeline import PIPELINE
 from anabranch.engine.passes.framework.switches import PASSES
@@ -359,7 +358,7 @@ def test_retraces_say_what_changed(caplog: pytest.LogCaptureFixture):
 
     told = told_by(caplog, "trace")
     assert told[0] == "function 'scaled' is traced again (trace 2): x: float32[3] before, float32[4] now"
-    assert told[1] == "function 'scaled' is traced again (trace 3): other arguments"
+    assert told[1] == "function 'scaled' is traced again (trace 3): factor: not given before, 'two' now"
     assert told_by(caplog, "fallback") == [
         "function 'scaled' was traced for 2 shapes: it is traced for any size of each axis, and runs slower"
     ]
@@ -367,6 +366,24 @@ def test_retraces_say_what_changed(caplog: pytest.LogCaptureFixture):
     assert len(compiled) == 4
     expected = r"function 'scaled' was compiled in [\d.]+ ms: \d+ operations, \d+ lines, fed argument_0 float32"
     assert re.match(expected, compiled[0])
+
+
+def test_retraces_are_compared_with_the_trace_that_is_most_like_them(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "anabranch")
+    total = ab.function(lambda x, y=0: ops.sum(x) + y)
+    total(np.ones(3, "float32"))
+    total(np.ones(4, "float32"))
+    total(np.ones(4, "int32"))
+    total(np.ones(4, "int32"), y=1)
+    with ab.device("cpu:0"):
+        total(np.ones(4, "int32"), y=1)
+
+    assert [told.partition("): ")[2] for told in told_by(caplog, "trace")] == [
+        "x: float32[3] before, float32[4] now",
+        "x: float32[4] before, int32[4] now",
+        "y: not given before, int32[] now",
+        "the device, or the order of the arguments",
+    ]
 
 
 def test_shapes_that_are_fed_anew_and_steps_of_models(caplog: pytest.LogCaptureFixture):
@@ -416,7 +433,3 @@ def test_operands_that_are_laid_out_anew_are_told(caplog: pytest.LogCaptureFixtu
         call(np.asfortranarray(RNG.normal(size=(8, 8)).astype("float32")))
 
     assert all("copied to another layout" in told for told in told_by(caplog, "fallback"))
-
-
-def test_changes_of_structures():
-    assert changes_of(["a"], [1], [1]) == "the structure of the arguments"
