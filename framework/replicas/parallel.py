@@ -23,9 +23,9 @@ from ...distribute.collectives.elastic import Elastic
 from ...distribute.collectives.group import ProcessGroup
 from ...distribute.strategies.data_parallel import DataParallel
 from ...engine import ops
-from ...engine.graph import Graph, IndexedSlices, TensorSpec, Variable, control_dependencies
+from ...engine.graph import Graph, IndexedSlices, Op, TensorSpec, Variable, control_dependencies
 from ...engine.graph.graph import get_default_graph
-from ...engine.ops.collectives import all_gather, all_reduce
+from ...engine.ops.collectives import AllReduce, all_gather, all_reduce
 from ...engine.ops.random.keys import global_generator
 from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
@@ -436,16 +436,17 @@ class ParallelFit(ClusterFit):
             self._idle()
 
     def _refuse_idle(self, number: int) -> None:
-        """Refuse a batch that leaves a worker without rows, if layers have to exchange what they compute.
+        """Refuse a batch that leaves a worker without rows, if the step exchanges more than sums of known shapes.
 
         Raises:
-            ValueError: there is such a layer.
+            ValueError: it does, in a layer of the user's own.
         """
-        names = [layer.name for layer in self.model._flatten_layers() if getattr(layer, "synchronized", False)]
+        names = [op.type_name for op, spec in self.plan.collectives if not _takes_nothing(op, spec)]
         if names:
             raise ValueError(
                 f"Batch {number} has no row for worker {self.strategy.task_index} of {self.strategy.num_workers}, but "
-                f"the layers {names} are synchronized: each worker needs rows. Choose another batch_size, or leave the "
+                f"the step of model {self.model.name!r} runs {names} with other workers, and of these a worker without "
+                "rows can take part in sums of tensors of known shapes alone. Choose another batch_size, or leave the "
                 "last rows out."
             )
 
@@ -508,16 +509,16 @@ class ParallelFit(ClusterFit):
     def _build_idle(self) -> Callable[..., object]:
         """Build the program of a worker that has no row of a batch: it takes part in the sums, and makes the update."""
         with Graph().as_default() as graph:
-            for total in self._summed_totals():  # of losses, of which it has nothing
+            for total in self._summed_within():  # of layers and losses, to which it adds nothing
                 all_reduce(ops.zeros(total.shape or (), total.dtype))
             self._build_updates([nothing(entry) for entry in self.plan.entries])
             effects = [operation for operation in graph.operations if operation.writes]
         return make_program(graph, effects, [])
 
-    def _summed_totals(self) -> list[TensorSpec]:
-        """Return what of losses is summed over all workers."""
+    def _summed_within(self) -> list[TensorSpec]:
+        """Return what layers and losses sum over all workers, in the order of the step."""
         if self.strategy.of is None:
-            return self.plan.totals
+            return [spec for _, spec in self.plan.collectives]
         with Graph().as_default():
             found = totals_of_batch(self.plan, self._first_specs.layout, placeholders(self._first_specs))
         return [TensorSpec(total.shape, total.dtype) for total in found if total is not None]
@@ -551,6 +552,12 @@ class ParallelFit(ClusterFit):
         # So all updates are made, or none, where a sum fails. Parts of an optimizer are gathered behind its updates.
         with control_dependencies([] if shards else exchanged(get_default_graph())):
             self.plan.build_updates(values, shards)
+
+
+def _takes_nothing(op: Op, spec: TensorSpec) -> bool:
+    """Test whether a worker that has no rows can take part in a collective, by zeros."""
+    is_sum = isinstance(op, AllReduce) and op.reduce_op == "sum" and op.group is None
+    return is_sum and spec.shape is not None and None not in spec.shape
 
 
 def _whole(entry: Entry, tensors: list[Tensor]) -> Tensor:

@@ -28,6 +28,7 @@ from ...optim.replicas import handing_over, has_scaled
 from ..data.adapters import Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
+from .buckets import exchanged
 from .checks import check_model
 from .metric_updates import MetricUpdate, MetricUpdates
 from .running_logs import LogKey, RunningLog, find_running
@@ -127,6 +128,7 @@ class StepTracer:
         keys: how many keys of each generator a step takes; empty if that may depend on the data.
         generators: all whose keys it takes.
         totals: the specs of what losses sum over replicas, in the order of the step.
+        collectives: those that a step runs with other processes, in its order, each with the spec of what it takes.
         log_names: of the step's logs, where it has a say in that.
         log_variables: the variables that get the means of what replicas log.
     """
@@ -161,6 +163,7 @@ class StepTracer:
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
         self.totals = [TensorSpec(total.shape, total.dtype) for total in totals if total.graph is graph]
+        self.collectives = [(each.op, each.inputs[0].spec) for each in exchanged(graph)]
         self._running = traced.running
         self._draws = len(axes)
         self.generators = list(dict.fromkeys(generator for generator, _ in keys))

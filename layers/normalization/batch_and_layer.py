@@ -123,8 +123,8 @@ class BatchNormalization(Layer):
         renorm_clipping: limits of the correction ``x * r + d``: ``rmin <= r <= rmax`` and ``-dmax <= d <= dmax``.
         renorm_momentum: how much of these averages is kept at each step.
         synchronized: whether the statistics are those of the rows of all replicas, under `distribute.DataParallel`,
-            and `distribute.ModelParallel` with an axis for rows. A single replica sees the whole batch, so that both
-            values mean the same.
+            `distribute.ModelParallel` with an axis for rows, and `distribute.ParameterServer` with ``sync=True`` and no
+            backup workers. A single replica sees the whole batch, so that both values mean the same.
 
     In training the batch's own statistics are used (over positions where the mask is True) and the moving ones
     updated; otherwise, and where ``trainable`` is False, the moving ones are used. Weights: ``gamma``, ``beta``,

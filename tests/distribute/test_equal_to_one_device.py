@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.sample import first_of
-from shared.small_models import MODELS, RANDOM, RANDOM_IN_LOOPS, results_of
+from shared.small_models import MODELS, RANDOM, RANDOM_IN_LOOPS, SYNCHRONIZED, results_of
 from shared.tasks import PATIENCE
 
 import anabranch as ab
@@ -145,7 +145,7 @@ def run(*command: str) -> None:
     ],
 )
 def test_workers(kind: str, workers: int, ps: int, floatx: str, tmp_path: Path) -> None:
-    names = [*RANDOM, *RANDOM_IN_LOOPS] if floatx == "random" else []
+    names = [*RANDOM, *RANDOM_IN_LOOPS, *SYNCHRONIZED] if floatx == "random" else []
     floatx = "float64" if floatx == "random" else floatx
     run(str(SCRIPT), kind, str(tmp_path / "alone"), floatx, *names)
     launch = ["-m", "anabranch", "launch", "-n", str(workers), "--ps", str(ps)]

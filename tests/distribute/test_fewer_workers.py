@@ -33,6 +33,7 @@ def launch(workers: int, folder: Path, *arguments: str, status: int = 0) -> str:
                 ("generated", 4, ["1:2:BUCKET", "2:4", "3:9:TERM"]),
                 ("table", 3, ["1:0"]),
                 ("synchronized", 3, ["1:3", "2:8:TERM"]),  # batches of 12 and 2 rows
+                ("synchronized", 4, ["3:3", "1:9"]),  # of which two workers, then one, have none
             )
         ],
     ],

@@ -200,11 +200,9 @@ def test_half_precision_leaves_out_the_steps_that_one_process_leaves_out(tmp_pat
 
 
 @pytest.mark.slow
-def test_synchronized_statistics_need_rows_in_each_worker(tmp_path: Path) -> None:
-    printed = launch(3, 0, "train_models.py", str(tmp_path / "refused"), "synchronized", status=0)
-    assert "ValueError" not in printed, "6 rows for 3 workers"
-    printed = launch(7, 0, "train_models.py", str(tmp_path / "refused"), "synchronized", status=1)
-    assert "Batch 4 has no row for worker 6 of 7, but the layers ['batch_normalization'] are synchronized" in printed
+def test_what_a_worker_without_rows_has_no_part_in_is_refused(tmp_path: Path) -> None:
+    printed = launch(3, 0, "train_models.py", str(tmp_path / "refused"), "exchanging", status=1)
+    assert "Batch 3 has no row for worker 2 of 3, but the step of model 'exchanging' runs ['all_reduce']" in printed
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray, precision: float, name: str) -> None:

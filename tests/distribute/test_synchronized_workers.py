@@ -76,7 +76,7 @@ def test_steps_are_those_of_one_process_whoever_is_lost(
 
 @pytest.mark.slow
 def test_a_worker_that_is_started_again_takes_part_in_the_steps_that_follow(tmp_path: Path) -> None:
-    """It repeats its fourth step each time, so that it is lost three times."""
+    """It is lost again with the fourth share that it computes, until it may not be started again."""
     expected = alone(tmp_path, "arrays")
     printed = launch(tmp_path, 3, "arrays", "1:3:forward", option="--max-restarts 3")
     assert "it is started again (restart 1 of 3)" in printed
@@ -90,9 +90,7 @@ def test_runs_repeat_to_the_bit(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         launch(tmp_path / name, 3, "arrays")
     one, other = (found(tmp_path / name, 2) for name in ("one", "other"))
-    for each in (one, other):
-        del each["statistics"]  # of times, and of who had left by then
-    assert one == other
+    assert (one["weights"], one["found"]) == (other["weights"], other["found"])
 
 
 @pytest.mark.slow

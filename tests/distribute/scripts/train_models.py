@@ -171,7 +171,20 @@ def synchronized() -> Any:
     model = ab.Sequential([layers.Dense(8, "tanh"), layers.BatchNormalization(synchronized=True, momentum=0.5)])
     model.add(layers.Dense(1))
     model.compile(optim.Adam(0.01), "mse")
-    return model, X, Y, {"batch_size": 11}  # so that workers have more rows than others
+    return model, X, Y, {"batch_size": 16}  # so that workers have more rows than others, and one of three none at last
+
+
+class LessTheLargest(layers.Layer):
+    """Takes the largest number of all workers' rows from each."""
+
+    def call(self, x: Any) -> Any:
+        return x - ops.stop_gradient(ab.distribute.all_reduce(ops.max(x), "max"))
+
+
+def exchanging() -> Any:
+    model = ab.Sequential([layers.Dense(3), LessTheLargest(), layers.Dense(1)], name="exchanging")
+    model.compile("sgd", "mse")
+    return model, X, Y, {"batch_size": 16}
 
 
 def half(policy: str) -> Any:
@@ -212,7 +225,7 @@ def main(kind: str, output: str, names: list[str]) -> None:
         kind, cut = "DataParallel", {"shard": "optimizer"}
     strategy = getattr(ab.distribute, kind)(**cut)
     found: dict[str, Any] = {}
-    known = {**MODELS, "synchronized": synchronized, "unlike": MODELS["clipped"]}
+    known = {**MODELS, "synchronized": synchronized, "exchanging": exchanging, "unlike": MODELS["clipped"]}
     known["rows"] = of_rows
     known |= {"swapped": partial(swapped, False), "swapped at the end": partial(swapped, True)}
     known |= {name: partial(half, name) for name in ("mixed_float16", "mixed_bfloat16")}
