@@ -316,11 +316,12 @@ class ReplicaSteps(NamedResource):
         """Count what was put under a ticket; return a `Receipt`."""
         return self._add("commit", [worker, incarnation, ticket, rows]).outputs[0]
 
-    def sum(self, ticket: Any, x: Tensor) -> Tensor:
+    def sum(self, ticket: Any, x: Any) -> Tensor:
         """Return the sum of a tensor over all who compute the step of a ticket, the same in each of them."""
         graph = get_default_graph()
         number = len([each for each in graph.operations if isinstance(each.op, ReplicaStepsSum)])
-        return graph.add(ReplicaStepsSum(self, number), [ticket, x], f"{self.name}/sum").outputs[0]
+        tensors = [convert_to_tensor(value) for value in (ticket, x)]
+        return graph.add(ReplicaStepsSum(self, number), tensors, f"{self.name}/sum").outputs[0]
 
     def choose(self, token: Any) -> Sequence[Tensor]:
         """Return the next set: step, tickets, rows of each, and the horizon. Waits for it."""

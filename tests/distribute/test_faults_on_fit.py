@@ -122,7 +122,8 @@ def processes_with(name: str, value: str) -> list[str]:
     return found
 
 
-def test_fit_under_random_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+@pytest.mark.parametrize("kind", ["plain", "synchronized"])
+def test_fit_under_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     folder, temporary = tmp_path / "run", tmp_path / "temporary"
     folder.mkdir()
     temporary.mkdir()
@@ -132,7 +133,7 @@ def test_fit_under_random_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     mark = uuid4().hex  # folders' names are numbers that another run of the tests may have, too
     monkeypatch.setenv("ANABRANCH_TEST_RUN", mark)
     seed = int(os.environ.get("ANABRANCH_FAULTS_SEED", "0"))
-    with Launch(3, 2, [SCRIPT, str(folder)], max_restarts=10**6) as run, ThreadPoolExecutor(1) as pool:
+    with Launch(3, 2, [SCRIPT, str(folder), kind], max_restarts=10**6) as run, ThreadPoolExecutor(1) as pool:
         addresses = [address for tasks in run.cluster.values() for address in tasks]
         status = pool.submit(run.wait)
         faults = Faults(run, folder, status, seed)
@@ -163,7 +164,7 @@ def test_fit_under_random_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     results = [json.loads(path.read_text()) for path in folder.glob("found-*.json")]
     (mine,) = [each for each in results if each["is chief"]]
     epochs = len(mine["epochs"])
-    command = [sys.executable, SCRIPT, str(folder), str(epochs)]
+    command = [sys.executable, SCRIPT, str(folder), kind, str(epochs)]
     subprocess.run(command, check=True, timeout=20 * PATIENCE)
     alone = json.loads((folder / "found-alone.json").read_text())
     assert mine["epochs"] == list(range(epochs))

@@ -6,16 +6,23 @@ Simulations (`shared.replica_simulation`) check after each event what has to hol
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from shared.replica_simulation import Simulation
 
+import anabranch as ab
+from anabranch import ops
+from anabranch.engine.graph import Graph
+from anabranch.engine.queues import DeadlineExceededError
 from anabranch.engine.queues.attempts import Attempt
 from anabranch.engine.queues.errors import CancelledError, StateLostError
 from anabranch.engine.queues.replica_state import ReplicaStepsState
+from anabranch.engine.queues.replica_steps import ReplicaSteps
 from anabranch.engine.queues.replica_tickets import LEAVE, Receipt, Ticket
+from anabranch.engine.session import Session
 
 SIMULATIONS = int(os.environ.get("ANABRANCH_SIMULATIONS", "10000"))
 
@@ -252,6 +259,66 @@ def test_batches_that_are_done_in_part_are_refused():
         state.begin_epoch(3, 2, [0, 1, 2])
     state.begin_epoch(3, 2, [0, 1])
     assert [ticket(state, worker).share for worker in range(2)] == [2, 3]
+
+
+# --- operations -----------------------------------------------------------------------------------------------------
+
+
+def with_tickets(workers: int) -> tuple[ReplicaSteps, list[int]]:
+    """Return steps that workers are at, with their tickets."""
+    steps = ReplicaSteps(workers, together=True)
+    with Graph().as_default() as graph:
+        session = Session(graph)
+        for worker in range(workers):
+            session.run(steps.join(worker, 7, f"/job:worker/task:{worker}"))
+        session.run(steps.begin_epoch(0, 1, workers, np.zeros(0, "int64")))
+        return steps, [int(session.run(steps.take(worker, 7, 1)[0])) for worker in range(workers)]
+
+
+def test_the_gradient_of_a_sum_is_that_of_all_workers_losses():
+    """The loss of each is the sum of y**3 times its weight, where y sums x**2 over workers; twice over the sum."""
+    steps, tickets = with_tickets(3)
+    x = np.random.default_rng(0).normal(size=(3, 4))
+    weights = np.array([0.5, 2.0, -1.0])
+
+    def run(worker: int) -> list[Any]:
+        with Graph().as_default() as graph:
+            given = ab.placeholder((4,), "float64")
+            ticket = ab.placeholder((), "int64")
+            y = steps.sum(ticket, given * given)
+            loss = ops.sum(y**3) * weights[worker]
+            (gradient,) = ab.gradients(loss, [given])
+            fed = {given: x[worker], ticket: np.int64(tickets[worker])}
+            return Session(graph).run([y, gradient], fed, timeout=60)
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(run, range(3)))
+    y = (x**2).sum(0)
+
+    def total_loss(values: Any) -> Any:
+        return ((values**2).sum(0) ** 3).sum() * weights.sum()
+
+    for worker, (whole, gradient) in enumerate(found):
+        np.testing.assert_allclose(whole, y, 1e-14)
+        for place in range(4):
+            step = np.zeros_like(x)
+            step[worker, place] = 1e-6
+            expected = (total_loss(x + step) - total_loss(x - step)) / 2e-6
+            np.testing.assert_allclose(gradient[place], expected, 1e-6, 1e-6)
+
+
+def test_waiting_for_a_sum_tells_for_whom():
+    steps, tickets = with_tickets(2)
+    with Graph().as_default() as graph:
+        total = steps.sum(tickets[0], ops.convert_to_tensor(1.0))
+        with pytest.raises(DeadlineExceededError, match=r"addends of the other workers, in step 0, .* 0, worker 1"):
+            Session(graph).run(total, timeout=0.05)
+        steps.task_lost("/job:worker/task:1", 7)
+        with pytest.raises(CancelledError, match="is void: its step has begun again"):
+            Session(graph).run(total, timeout=60)
+
+
+# --- simulations ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,7 +1,8 @@
 """Trains a model while tasks are killed, stopped and cut off, until there is a file "enough"; or so many epochs, alone.
 
-    train_under_faults.py FOLDER [EPOCHS]
+    train_under_faults.py FOLDER plain|synchronized [EPOCHS]
 
+With "synchronized" a layer takes the statistics of the rows of all workers, so that these compute each step together.
 The chief replaces the file "progress" after each step by the number of steps that its callbacks have seen. SIGUSR1 cuts
 all connections of the process.
 """
@@ -94,7 +95,7 @@ def cut(number: int, frame: Any) -> None:
                 sock.shutdown(socket.SHUT_RDWR)
 
 
-def main(epochs: int | None) -> None:
+def main(kind: str, epochs: int | None) -> None:
     ab.config.set_floatx("float64")
     ab.utils.set_random_seed(1)
     is_alone = epochs is not None
@@ -105,7 +106,10 @@ def main(epochs: int | None) -> None:
     x = rng.normal(size=(ROWS, 6))
     y = np.stack([np.tanh(x).sum(1), np.arange(ROWS) + 1.0], axis=1)
     with strategy.scope():
-        model = ab.Sequential([layers.Dense(8, "tanh"), layers.Dense(5, "tanh"), layers.Dense(1)])
+        parts = [layers.Dense(8, "tanh"), layers.Dense(5, "tanh"), layers.Dense(1)]
+        if kind == "synchronized":
+            parts.insert(1, layers.BatchNormalization(synchronized=True))
+        model = ab.Sequential(parts)
         model.compile(optim.Adam(0.003), error, metrics=[Rows(1), Rows(2)])
     watched = Watched(not is_alone)
     given: list[Any] = [watched]
@@ -124,4 +128,4 @@ def main(epochs: int | None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else None)
