@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -20,14 +20,42 @@ if TYPE_CHECKING:
 _EPSILON = 1e-7
 
 
+@overload
 def convert_format(
-    boxes: Any,
+    boxes: Mapping[str, TensorLike],
     source: str,
     target: str,
     height: int | None = None,
     width: int | None = None,
     dtype: str = "float32",
-) -> Any:
+) -> dict[str, Any]: ...
+
+
+@overload
+def convert_format(
+    boxes: Tensor, source: str, target: str, height: int | None = None, width: int | None = None, dtype: str = "float32"
+) -> Tensor: ...
+
+
+@overload
+def convert_format(
+    boxes: TensorLike,
+    source: str,
+    target: str,
+    height: int | None = None,
+    width: int | None = None,
+    dtype: str = "float32",
+) -> Tensor | Array: ...
+
+
+def convert_format(
+    boxes: TensorLike | Mapping[str, TensorLike],
+    source: str,
+    target: str,
+    height: int | None = None,
+    width: int | None = None,
+    dtype: str = "float32",
+) -> Tensor | Array | dict[str, Any]:
     """Convert boxes from one format to another.
 
     Args:
@@ -46,7 +74,7 @@ def convert_format(
     >>> convert_format([[10.0, 20.0, 30.0, 40.0]], "xyxy", "center_xywh").tolist()
     [[20.0, 30.0, 20.0, 20.0]]
     """
-    if isinstance(boxes, dict):
+    if isinstance(boxes, Mapping):
         return {**boxes, "boxes": convert_format(boxes["boxes"], source, target, height, width, dtype)}
     known = [known_format(source, "convert_format: source"), known_format(target, "convert_format: target")]
     (from_relative, start), (to_relative, end) = known
@@ -65,7 +93,7 @@ def convert_format(
 
 
 def clip_to_image_size(
-    bounding_boxes: Mapping[str, object],
+    bounding_boxes: Mapping[str, TensorLike],
     height: int | None = None,
     width: int | None = None,
     bounding_box_format: str = "xyxy",
@@ -103,7 +131,7 @@ def compute_iou(
     use_masking: bool = False,
     mask_val: int = -1,
     image_shape: tuple[int, ...] | None = None,
-) -> Any:
+) -> Array:
     """Return the intersection over union of each box of one set and each of another one.
 
     Args:
@@ -298,7 +326,7 @@ def pad(
     height: int | None = None,
     width: int | None = None,
     bounding_box_format: str = "xyxy",
-) -> Any:
+) -> Tensor | Array:
     """Return boxes in an image that was padded at its top and left.
 
     Args:
@@ -318,7 +346,9 @@ def pad(
     return convert_format(found, "xyxy", bounding_box_format)
 
 
-def crop(boxes: TensorLike, top: int, left: int, height: int, width: int, bounding_box_format: str = "xyxy") -> Any:
+def crop(
+    boxes: TensorLike, top: int, left: int, height: int, width: int, bounding_box_format: str = "xyxy"
+) -> Tensor | Array:
     """Return boxes in a part of an image, cut off at its edges.
 
     Args:
@@ -339,7 +369,7 @@ def crop(boxes: TensorLike, top: int, left: int, height: int, width: int, boundi
     return convert_format(found, "xyxy", bounding_box_format)
 
 
-def _in_pixels(owner: str, boxes: TensorLike, form: str) -> object:
+def _in_pixels(owner: str, boxes: TensorLike, form: str) -> Tensor | Array:
     relative, _ = known_format(form, "bounding_box_format")
     if relative:
         raise ValueError(
@@ -362,7 +392,7 @@ def affine_transform(
     center_x: float | None = None,
     center_y: float | None = None,
     bounding_box_format: str = "xyxy",
-) -> Any:
+) -> Tensor | Array:
     """Return the upright boxes around boxes that were moved, rotated counter-clockwise, sheared and scaled.
 
     Args:
@@ -385,7 +415,7 @@ def affine_transform(
     [[54.75, 34.75, 64.75, 49.75]]
     """
     sides = convert_format(boxes, bounding_box_format, "xyxy", height, width)
-    rank = len(sides.shape)
+    rank = sides.ndim
     if rank not in (2, 3):
         raise ValueError(f"affine_transform: boxes must be [n, 4] or [batch, n, 4], got {rank} axes.")
     turned, moved_x, moved_y, factor, slant_x, slant_y = _numbers(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ...engine.graph import Variable
+    from ..metrics.base import Metric
 
 _FORMATS: dict[str, Callable[[Variable], object]] = {
     "backend_tensor": lambda variable: variable.value,
@@ -20,7 +21,7 @@ class NestedState:
     trainable_variables: list[Variable]
     non_trainable_variables: list[Variable]
     optimizer: Any
-    metrics: list[Any]
+    metrics: list[Metric]
 
     @property
     def metrics_variables(self) -> list[Variable]:

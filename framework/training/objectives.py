@@ -56,7 +56,7 @@ def output_names(y_pred: Tensors, layer_names: Names | None) -> list[str]:
     return [f"output_{position + 1}" for position in range(count)]
 
 
-def _items(structure: object) -> list[tuple[Any, Any]]:
+def _items(structure: object) -> list[tuple[Any, object]]:
     """Return what is directly inside, in flat order, by keys or positions; nothing for a leaf."""
     if isinstance(structure, dict):
         return [(key, structure[key]) for key in sorted(structure)]
@@ -325,9 +325,9 @@ def _weights_per_output(sample_weight: Tensors | None, names: Names, keys: Names
     return per_output(sample_weight, names, keys, "sample_weight")
 
 
-def sum_of(terms: Sequence[Any]) -> Any:
+def sum_of(terms: Sequence[Tensor]) -> Any:
     """Return the sum of tensors; None if there are none."""
-    total = None
+    total: Tensor | None = None
     for term in terms:
         total = term if total is None else total + term
     return total
@@ -457,7 +457,7 @@ def _lists_per_output(given: object, names: Names, keys: Names | None, what: str
     return [_as_list(item) for item in per_output(given, names, keys, what)]
 
 
-def _as_list(given: object) -> list[Any]:
+def _as_list(given: object) -> list[object]:
     if given is None:
         return []
     items = list(given) if isinstance(given, (list, tuple)) else [given]

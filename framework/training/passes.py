@@ -135,7 +135,7 @@ class PassMethods(StepMethods):
         hooks.on_end("test", logs)
         return logs
 
-    def _outputs(self, data: Epochs, hooks: CallbackList, progress: Progress) -> tuple[Any, list[Any]]:
+    def _outputs(self, data: Epochs, hooks: CallbackList, progress: Progress) -> tuple[Any, list[Array]]:
         """Return the structure of the outputs, and arrays of all rows.
 
         Raises:

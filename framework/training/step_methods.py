@@ -76,7 +76,7 @@ class StepMethods:
         self._is_building_step = False
         self._trained_variables: list[Variable] = []
         self._trained_states: set[tuple[object, ...]] = set()  # for which training steps were built
-        self._read_logs_program: tuple[Program, list[Any], Logs, int] | None = None
+        self._read_logs_program: tuple[Program, list[Metric], Logs, int] | None = None
         self._steps_on_cluster: object = None  # what makes the steps of `train_on_batch` with other workers
         self._splits: dict[tuple[str, str], bool] = {}  # by kind of step and layout: whether workers may share a pass
         modes = ("train", "test", "predict")
@@ -85,7 +85,7 @@ class StepMethods:
         self._output_structure: dict[str, Any] = {}
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
         self._latest: dict[str, tuple[str, tuple[Array, ...]]] = {}  # by kind of step: layout and values of the latest
-        self._found_metrics: tuple[list[Any], dict[int, str]] | None = None  # so that single steps are quick
+        self._found_metrics: tuple[list[Metric], dict[int, str]] | None = None  # so that single steps are quick
 
     def _forget_programs(self) -> None:
         for steps in self._steps.values():
@@ -228,7 +228,7 @@ class StepMethods:
     # --- metrics --------------------------------------------------------------------------------------------
 
     @property
-    def metrics(self) -> list[Any]:
+    def metrics(self) -> list[Metric]:
         """The running averages: of the loss, the compiled metrics, single outputs' losses, and metrics of its own.
 
         Metrics that are attributes of the model or of a layer inside it are its own. The compiled metrics are listed
@@ -256,7 +256,7 @@ class StepMethods:
         named = {} if self._compiled_metrics is None else self._compiled_metrics.named
         return {id(metric): name for name, metric in named.items()}
 
-    def _metrics_and_names(self) -> tuple[list[Any], dict[int, str]]:
+    def _metrics_and_names(self) -> tuple[list[Metric], dict[int, str]]:
         """Return `metrics`, with the names of compiled ones; they are looked up again for each new step or call."""
         if self._is_building_step:
             return self.metrics, self._names_of_compiled()
@@ -401,7 +401,7 @@ def _as_data(x: Tensors, y: Tensors | None, sample_weight: Tensors | None) -> ob
     return (x,) if isinstance(x, (tuple, list)) else x
 
 
-def _results(metrics: list[Any], names: Mapping[int, str]) -> Logs:
+def _results(metrics: list[Metric], names: Mapping[int, str]) -> Logs:
     """Return the results by name; a metric with a dict of results gives its entries."""
     return _flat_logs({names.get(id(metric), metric.name): metric.result() for metric in metrics})
 
@@ -413,7 +413,7 @@ def _flat_logs(logs: Mapping[str, object]) -> Logs:
     return flat
 
 
-def _compile_results(metrics: list[object], names: Mapping[int, str]) -> tuple[Program, list[object], Logs, int]:
+def _compile_results(metrics: list[Metric], names: Mapping[int, str]) -> tuple[Program, list[Metric], Logs, int]:
     """Compile a program that reads metrics' results; return also these, their structure, and the program's devices."""
     found: Logs = {}
 

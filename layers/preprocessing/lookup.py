@@ -459,7 +459,7 @@ class IndexLookup(PreprocessingLayer):
             self.set_vocabulary(terms, idf)
 
 
-def _listed(layer: str, name: str, values: object) -> list[Any] | None:
+def _listed(layer: str, name: str, values: object) -> list[Token] | None:
     """Return a vocabulary or weights as a list of Python values."""
     if values is None:
         return None

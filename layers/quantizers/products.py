@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from ...engine import ops
 from ...engine.autodiff import custom_gradient
@@ -57,7 +57,9 @@ def rounds_by_rows(quantizer: object) -> TypeGuard[AbsMaxQuantizer]:
     return type(quantizer) is AbsMaxQuantizer and quantizer.output_dtype == "int8" and quantizer.axis in (None, (-1,))
 
 
-def _product_by(quantizer: Any, x: Tensor, kernel: TensorLike, scale: TensorLike, transpose: bool) -> Tensor:
+def _product_by(
+    quantizer: Callable[..., tuple[Tensor, Tensor]], x: Tensor, kernel: TensorLike, scale: TensorLike, transpose: bool
+) -> Tensor:
     """Return the product by any quantizer. Rounding passes cotangents on, as for the one that is known."""
 
     @custom_gradient

@@ -111,7 +111,7 @@ class AdaptiveComputationTime(Layer):
         """The length of the cell's output."""
         return output_size_of(self.cell)
 
-    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Nest[Tensor]]:
         """Return the cell's first states."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
@@ -125,7 +125,9 @@ class AdaptiveComputationTime(Layer):
         build_cell(self.cell, (input_shape[0], features + 1))
         self.halting.build((None, sum(math.prod(size.dims) for size in flatten(state_form(self.cell)))))
 
-    def call(self, inputs: Tensor, states: Sequence[Tensor], training: bool | None = False) -> tuple[Tensor, list[Any]]:
+    def call(
+        self, inputs: Tensor, states: Sequence[Tensor], training: bool | None = False
+    ) -> tuple[Tensor, Nest[Tensor]]:
         self._check_states(flatten(states))
         batch = ops.shape(inputs)[0]
         with nullcontext() if self._has_masks else dropout_scope(self.cell, batch, training):

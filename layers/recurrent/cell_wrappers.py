@@ -63,7 +63,7 @@ class CellWrapper(Layer):
         """The length of the cell's output."""
         return output_size_of(self.cell)
 
-    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Nest[Tensor]]:
         """Return the cell's first states."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
@@ -76,7 +76,9 @@ class CellWrapper(Layer):
     def build(self, input_shape: Sequence[int | None]) -> None:
         build_cell(self.cell, input_shape)
 
-    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(
+        self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False
+    ) -> tuple[Tensor, Nest[Tensor]]:
         output, new, _ = self._advance(inputs, states, training)
         return output, new
 
@@ -126,7 +128,9 @@ class ZoneoutCell(CellWrapper):
         super().build(input_shape)
         _rates(self, "rate", self.rate)
 
-    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(
+        self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False
+    ) -> tuple[Tensor, Nest[Tensor]]:
         output, new, old = self._advance(inputs, states, training)
         rates = _rates(self, "rate", self.rate)
         given = flatten(new)
@@ -222,7 +226,9 @@ class DropoutCell(CellWrapper):
             return None
         return random.dropout(ops.ones((batch, *shape), self.compute_dtype), rate, seed=self.seed_generator)
 
-    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(
+        self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False
+    ) -> tuple[Tensor, Nest[Tensor]]:
         if not training:
             return super().call(inputs, states, training)
         input_mask, output_mask, state_masks = self._masks or self._draw(ops.shape(inputs)[0])
@@ -257,7 +263,9 @@ class ResidualCell(CellWrapper):
                 f"shape, got {tuple(input_shape[1:])} and {output}. Give the cell as many units as there are features."
             )
 
-    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(
+        self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False
+    ) -> tuple[Tensor, Nest[Tensor]]:
         output, new = super().call(inputs, states, training)
         return inputs + output, new
 
@@ -281,7 +289,9 @@ class DeviceCell(CellWrapper):
         super().__init__(cell, **kwargs)
         self.device = device
 
-    def call(self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False) -> tuple[Tensor, Any]:
+    def call(
+        self, inputs: Tensor, states: Nest[Tensor | None], training: bool | None = False
+    ) -> tuple[Tensor, Nest[Tensor]]:
         with device(self.device):
             return super().call(inputs, states, training)
 

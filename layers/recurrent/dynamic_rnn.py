@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine.graph import Tensor, flatten, pack_as
 from ...engine.ops.base import TensorLike
@@ -11,6 +11,7 @@ from .cell import state_form
 from .rnn import RNN
 
 if TYPE_CHECKING:
+    from ...engine.common.nest import Nest
     from .cell import CellLike
 
 
@@ -21,7 +22,7 @@ def dynamic_rnn(
     initial_state: Sequence[Tensor] | None = None,
     time_major: bool = False,
     training: bool | None = False,
-) -> tuple[Tensor, Any]:
+) -> tuple[Tensor, list[Nest[Tensor]]]:
     """Call a cell step by step over sequences of different lengths, as ``tf.nn.dynamic_rnn`` does.
 
     It is an `RNN` layer that is made for this call; the weights are the cell's.

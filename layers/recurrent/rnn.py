@@ -199,7 +199,7 @@ class RNN(Layer):
             array[chosen] = given
             variable.write_value(array)
 
-    def get_initial_state(self, batch_size: DimLike | None) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None) -> list[Nest[Tensor]]:
         """Return the states before the first step."""
         return initial_states(self.cell, batch_size, self.compute_dtype)
 
@@ -316,7 +316,9 @@ class RNN(Layer):
             )
         return pack_as(form, [ops.convert_to_tensor(state, self.compute_dtype) for state in given])
 
-    def step(self, x: Nest[Tensor | None], states: Nest[Tensor | None], training: bool | None) -> tuple[Tensor, Any]:
+    def step(
+        self, x: Nest[Tensor | None], states: Nest[Tensor | None], training: bool | None
+    ) -> tuple[Tensor, list[Nest[Tensor]]]:
         """Make one step of the cell; the new states come back in the form of the old ones.
 
         Raises:

@@ -47,7 +47,7 @@ class StackedRNNCells(Layer):
     def output_size(self) -> int:
         return output_size_of(self.cells[-1])
 
-    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Any]:
+    def get_initial_state(self, batch_size: DimLike | None = None) -> list[Nest[Tensor]]:
         """Return the first states of each cell."""
         first = [initial_states(cell, batch_size, self.compute_dtype) for cell in self.cells]
         return [states[0] if has_bare_state(cell) else states for cell, states in zip(self.cells, first, strict=True)]

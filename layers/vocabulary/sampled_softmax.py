@@ -121,7 +121,7 @@ class SampledSoftmax(Layer):
         self.bias = self._add_bias()
 
     @property
-    def tables(self) -> list[Any]:
+    def tables(self) -> list[Variable]:
         """The shards of the weights, ``(rows, dim)`` each."""
         return shards_of(self.embedding.embeddings, "")[0]
 
