@@ -126,7 +126,7 @@ def test_the_bits_of_numpy(count: int, terms: int, columns: int, transpose: bool
 def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch):
     emulate(monkeypatch)
     use(name, monkeypatch)
-    for terms, columns, counts in ((1, 1, (1, 2)), (259, 130, (1, 6, 35)), (1100, 65, (7, 33))):
+    for terms, columns, counts in ((1, 1, (1, 2)), (259, 130, (1, 6, 35)), (1100, 65, (7, 33)), (320, 192, (64, 97))):
         case = Case(terms, columns)
         for count in counts:
             case.check(count)

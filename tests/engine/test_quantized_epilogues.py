@@ -110,6 +110,7 @@ def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.Monk
         (1, 1, False, (1, 2)),
         (259, 130, True, (0, 1, 6, 35)),
         (65, 64, False, (3,)),
+        (200, 192, False, (64, 97)),
     ):
         case, bias = Case(terms, columns, is_fixed), draw(columns)
         residual: Any = ab.placeholder((None, columns), "float32")

@@ -69,7 +69,8 @@ def test_all_instructions_give_the_same_bits(name: str, monkeypatch: pytest.Monk
     emulate(monkeypatch)
     use(name, monkeypatch)
     sizes = [(0, 8, 8), (1, 1, 1), (1, 259, 130), (2, 35, 64), (5, 65, 70), (6, 64, 16), (31, 4, 65)]
-    for rows, terms, columns in [*sizes, (32, 64, 32), (40, 66, 17), (33, 258, 129), (77, 300, 64)]:
+    of_tiles = [(32, 64, 32), (40, 66, 17), (33, 258, 129), (77, 300, 64), (32, 9, 64), (70, 130, 150), (96, 256, 192)]
+    for rows, terms, columns in [*sizes, *of_tiles]:
         for transpose in (False, True):
             arrays = case(rows, terms, columns, transpose, rows + terms)
             found = compiled(*arrays, transpose, None, True)
@@ -151,7 +152,8 @@ def test_other_processors_get_their_instruction_in_the_innermost_loop(name: str,
         scalar = [
             line for line in loop if re.search(r"vpinsr|vpextr|imul|vpmul|umov|\bmul\b|smull|call|rsp|\[sp", line)
         ]
-        assert not scalar or function == "direct", "\n".join(loop)  # which has more addresses than registers
+        has_many_addresses = function in ("direct", "tile32")  # more than registers
+        assert not scalar or has_many_addresses, "\n".join(loop)
 
 
 def test_the_kernel_is_used_where_it_can_be():

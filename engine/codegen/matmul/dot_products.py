@@ -20,8 +20,7 @@ from ..llvm.builder import Builder, FunctionBuilder, Size
 SUB = 16  # columns of a group
 BLOCK = 256  # terms that are laid out at once
 PANEL = 64  # columns that are laid out at once
-TILE_ROWS, TILE_SUBS, _TILE_GROUPS = 32, 2, 16  # of AMX: two tiles of 16 rows, by two of 16 columns
-_TILE_BYTES = 64
+TILE_GROUPS = 16  # that a tile of AMX has
 TILE_SIZES = ("%step", "%groups", "%width", "%is_first", "%sub_step")  # the last: bytes between groups of 16 columns
 _SYSCALL_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
@@ -55,7 +54,7 @@ class DotProduct:
     @property
     def granule(self) -> int:
         """The terms of which a row has a multiple, by zeros behind it."""
-        return _TILE_GROUPS * self.terms if self.has_tiles else self.terms
+        return TILE_GROUPS * self.terms if self.has_tiles else self.terms
 
     @property
     def sub_bytes(self) -> int:
@@ -319,50 +318,12 @@ def print_direct(dot: DotProduct, name: str) -> str:
     return code.text()
 
 
-# --- AMX ------------------------------------------------------------------------------------------------------------
-
-
-def print_tiles(dot: DotProduct, name: str) -> str:
-    """Print the same as a tile, by AMX: two tiles of 16 rows times two of 16 columns."""
-    sizes = [f"i64 {size}" for size in TILE_SIZES]
-    code = FunctionBuilder(f"{name}_tile{TILE_ROWS}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes])
-    places = [(row, column) for row in range(2) for column in range(TILE_SUBS)]
-    stride = code.mul("%width", 4)
-    sums = [code.at("i32", "%sums", code.mul(SUB * row, "%width"), SUB * column) for row, column in places]
-    is_first = code.compare("ne", "%is_first", 0)
-    with code.when(is_first):
-        for tile in range(4):
-            code.line(f"call void @llvm.x86.tilezero(i8 {tile})")
-    with code.when(code.let(f"xor i1 {is_first}, true")):
-        for tile, address in enumerate(sums):
-            code.call("llvm.x86.tileloadd64", [("i8", tile), ("ptr", address), ("i64", stride)])
-    with code.loop(0, "%groups", _TILE_GROUPS) as group:
-        for k in range(2):
-            q = code.at("i8", "%q", code.mul(SUB * k, "%step"), code.mul(group, dot.terms))
-            code.call("llvm.x86.tileloadd64", [("i8", 4 + k), ("ptr", q), ("i64", "%step")])
-            weights = code.at("i8", "%panel", code.mul("%sub_step", k), code.mul(group, SUB * dot.terms))
-            code.call("llvm.x86.tileloadd64", [("i8", 6 + k), ("ptr", weights), ("i64", _TILE_BYTES)])
-        for tile, (row, column) in enumerate(places):
-            code.call("llvm.x86.tdpbsud", [("i8", tile), ("i8", 4 + row), ("i8", 6 + column)])
-    for tile, address in enumerate(sums):
-        code.call("llvm.x86.tilestored64", [("i8", tile), ("ptr", address), ("i64", stride)])
-    return code.text()
-
-
-def print_tile_shapes(name: str) -> str:
-    """Print the memory from which a thread configures its tiles: palette 1, all eight of 16 rows of 64 bytes."""
-    content = bytes([1, *[0] * 15, *[_TILE_BYTES, 0] * 8, *[0] * 16, *[SUB] * 8, *[0] * 8])
-    text = "".join(f"\\{byte:02x}" for byte in content)
-    return f'@{name}_shapes = internal constant [{len(content)} x i8] c"{text}", align 64\n'
-
-
 __all__ = [
     "BLOCK",
     "PANEL",
     "SUB",
-    "TILE_ROWS",
+    "TILE_GROUPS",
     "TILE_SIZES",
-    "TILE_SUBS",
     "DotProduct",
     "accumulate",
     "dot_product_of",
@@ -370,7 +331,5 @@ __all__ = [
     "print_direct",
     "print_packing",
     "print_tile",
-    "print_tile_shapes",
-    "print_tiles",
     "terms_of",
 ]

@@ -35,16 +35,13 @@ from .dot_products import (
     BLOCK,
     PANEL,
     SUB,
-    TILE_ROWS,
-    TILE_SUBS,
     DotProduct,
     dot_product_of,
     print_direct,
     print_packing,
     print_tile,
-    print_tile_shapes,
-    print_tiles,
 )
+from .tile_products import BLOCK_COLUMNS, TILE_ROWS, TILE_SUBS, Blocks, print_pending, print_tile_shapes, print_tiles
 
 _FEW_ROWS = 2  # of a tile for rows that are left over
 _LAID_OUT_BLOCK = 1024  # terms that are taken at once of panels that are laid out, where there are many rows
@@ -88,10 +85,9 @@ class QuantizedKernel:
         return ("x", "kernel", "scale", *others, "out", *_NUMBERS)
 
     @property
-    def tiles(self) -> list[tuple[int, int]]:
-        """The functions that add products, each by its rows and groups of 16 columns; each takes what the last left."""
-        own = [(rows, self.dot.subs) for rows in (self.dot.rows, _FEW_ROWS, 1)]
-        return [(TILE_ROWS, TILE_SUBS), *own] if self.dot.has_tiles else own
+    def tiles(self) -> tuple[int, ...]:
+        """The rows of the functions that add products by vectors; each takes what the last left."""
+        return self.dot.rows, _FEW_ROWS, 1
 
     @property
     def is_direct(self) -> bool:
@@ -106,7 +102,7 @@ class QuantizedKernel:
         if self.is_direct:
             functions.append(print_direct(dot, name))
         if dot.has_tiles:
-            functions += [print_tile_shapes(name), print_tiles(dot, name)]
+            functions += [print_tile_shapes(name), print_tiles(dot, name), print_pending(name)]
         functions += [_print_rounding(self, name), _print_scaling(self, name), _print_task(self, name)]
         if self.then is not None:
             functions += [self.then.print_body(name, SHORT_LOOP), _print_then(self, self.then, name)]
@@ -422,26 +418,30 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
         block = code.choose(few, code.choose(is_wide, _WIDE_BLOCK, _DIRECT_BLOCK), BLOCK)
     if kernel.dot.has_tiles:
         code.line(f"call void @llvm.x86.ldtilecfg(ptr @{name}_shapes)")
+    blocks = Blocks(code, name) if kernel.dot.has_tiles else None
     with code.loop(0, terms, block) as start:
         size = code.least(block, code.sub(terms, start))
         is_last = code.compare("eq", code.add(start, size), terms)
         with code.loop(first, end) as panel:
-            _print_panel(code, kernel, name, fields, (start, size, panel), panel_memory)
+            done = _print_panel(code, kernel, name, fields, (start, size, panel), panel_memory, blocks)
             with code.when(is_last):
-                _print_results(code, kernel, name, fields, panel)
-    if kernel.dot.has_tiles:
+                if blocks is not None and kernel.then is not None:
+                    blocks.finish()
+                _print_results(code, kernel, name, fields, panel, done)
+    if blocks is not None:
+        blocks.finish()
         code.line("call void @llvm.x86.tilerelease()")
     return code.text()
 
 
-def _print_results(code: Builder, kernel: QuantizedKernel, name: str, fields: Fields, panel: Size) -> None:
-    """Print the sums of a panel as floats, and what follows, while they are in the nearest cache."""
+def _print_results(code: Builder, kernel: QuantizedKernel, name: str, fields: Fields, panel: Size, done: Size) -> None:
+    """Print the sums of a panel as floats, those of row `done` on, and what follows, while they are in a near cache."""
     rows, columns = fields["rows"], fields["columns"]
     column = code.mul(panel, PANEL)
     width = code.least(PANEL, code.sub(columns, column))
     sums, step = _sums_of(code, fields, column, width)
     scale = code.at("float", fields.address("scale", "float"), column)
-    with code.loop(0, rows) as row:
+    with code.loop(done, rows) as row:
         out = code.at("float", fields.address("out", "float"), code.add(code.mul(row, columns), column))
         given = [("ptr", code.at("i32", sums, code.mul(row, step))), ("ptr", scale), ("ptr", out), ("i64", width)]
         given.append(("float", code.load("float", fields.address("scales", "float"), row)))
@@ -484,8 +484,13 @@ def _print_panel(
     fields: Fields,
     place: tuple[Size, Size, Size],
     panel_memory: str,
-) -> None:
-    """Print the products of a block of terms and a panel of columns, for all rows."""
+    blocks: Blocks | None,
+) -> Size:
+    """Print the products of a block of terms and a panel of columns, for all rows.
+
+    Returns:
+        How many rows have their results, or are pending.
+    """
     start, size, panel = place
     rows, terms, columns = (fields[name] for name in ("rows", "terms", "columns"))
     column = code.mul(panel, PANEL)
@@ -502,16 +507,42 @@ def _print_panel(
         source = code.at("i8", matrix, code.mul(code.div(column, SUB), sub_step), code.mul(start, SUB))
     else:
         subs = _print_in_place(code, kernel, name, fields, place, panel_memory)
+
+    def given(row: Size, sub: Size, target: str, apart: Size) -> list[tuple[str, Size]]:
+        q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
+        sizes = (fields["step"], groups, apart, is_first, sub_step)
+        pointers = (q, code.at("i8", source, code.mul(sub, sub_step)), target)
+        return [*[("ptr", pointer) for pointer in pointers], *[("i64", each) for each in sizes]]
+
     begin: Size = 0
-    for count, together in kernel.tiles:
-        end = code.add(begin, code.mul(code.div(code.sub(rows, begin), count), count))
-        with code.loop(0, subs, together) as sub, code.loop(begin, end, count) as row:
-            q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
+    done: Size = 0
+    if blocks is not None:  # results of blocks of all terms, in full panels, are left for the next one
+        is_left = code.let(f"and i1 {code.compare('eq', size, terms)}, {code.compare('eq', width, PANEL)}")
+        begin = code.mul(code.div(rows, TILE_ROWS), TILE_ROWS)
+        done = code.choose(is_left, begin, 0)
+        with code.loop(0, subs, TILE_SUBS) as sub, code.loop(0, begin, TILE_ROWS) as row:
+            addresses = _block_of(code, fields, row, code.add(column, code.mul(sub, SUB)))
             target = code.at("i32", sums, code.add(code.mul(row, step), code.mul(sub, SUB)))
-            panel_place = code.at("i8", source, code.mul(sub, sub_step))
-            sizes = [("i64", fields["step"]), ("i64", groups), ("i64", step), ("i64", is_first), ("i64", sub_step)]
-            code.call(f"{name}_tile{count}", [("ptr", q), ("ptr", panel_place), ("ptr", target), *sizes])
+            target = code.choose(is_left, blocks.next_sums(), target, kind="ptr")
+            arguments = given(row, sub, target, code.choose(is_left, BLOCK_COLUMNS, step))
+            blocks.print_products(is_left, arguments, [target, *addresses], columns)
+    for count in kernel.tiles:
+        end = code.add(begin, code.mul(code.div(code.sub(rows, begin), count), count))
+        with code.loop(0, subs, kernel.dot.subs) as sub, code.loop(begin, end, count) as row:
+            target = code.at("i32", sums, code.add(code.mul(row, step), code.mul(sub, SUB)))
+            code.call(f"{name}_tile{count}", given(row, sub, target, step))
         begin = end
+    return done
+
+
+def _block_of(code: Builder, fields: Fields, row: Size, column: Size) -> list[str]:
+    """Print the addresses of columns' scales, results, rows' scales, and their surplus from a row and column on."""
+    return [
+        code.at("float", fields.address("scale", "float"), column),
+        code.at("float", fields.address("out", "float"), code.add(code.mul(row, fields["columns"]), column)),
+        code.at("float", fields.address("scales", "float"), row),
+        code.at("i32", fields.address("offsets", "i32"), row),
+    ]
 
 
 def _print_in_place(
