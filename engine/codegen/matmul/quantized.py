@@ -416,9 +416,11 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
         few = code.compare("sle", rows, _DIRECT_ROWS)
         is_wide = code.compare("sgt", columns, _WIDE)
         block = code.choose(few, code.choose(is_wide, _WIDE_BLOCK, _DIRECT_BLOCK), BLOCK)
-    if kernel.dot.has_tiles:
-        code.line(f"call void @llvm.x86.ldtilecfg(ptr @{name}_shapes)")
     blocks = Blocks(code, name) if kernel.dot.has_tiles else None
+    has_blocks = code.compare("sge", rows, TILE_ROWS)
+    if blocks is not None:
+        with code.when(has_blocks):
+            code.line(f"call void @llvm.x86.ldtilecfg(ptr @{name}_shapes)")
     with code.loop(0, terms, block) as start:
         size = code.least(block, code.sub(terms, start))
         is_last = code.compare("eq", code.add(start, size), terms)
@@ -429,8 +431,9 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
                     blocks.finish()
                 _print_results(code, kernel, name, fields, panel, done)
     if blocks is not None:
-        blocks.finish()
-        code.line("call void @llvm.x86.tilerelease()")
+        with code.when(has_blocks):
+            blocks.finish()
+            code.line("call void @llvm.x86.tilerelease()")
     return code.text()
 
 
