@@ -253,6 +253,18 @@ def test_every_page_is_in_the_navigation() -> None:
     assert [page for page in pages if page not in listed] == []
 
 
+@pytest.mark.parametrize(
+    ("page", "title"), [("keras", "Keras"), ("pytorch", "PyTorch"), ("tensorflow1", "TensorFlow 1"), ("jax", "JAX")]
+)
+def test_ten_things_that_differ_stand_side_by_side(page: str, title: str) -> None:
+    text = (SITE.parents[1] / "docs" / f"from-{page}.md").read_text("utf-8")
+    parts = re.split(r"^#+ (\d+)\. ", text, flags=re.MULTILINE)
+    assert parts[1::2] == [str(number) for number in range(1, 11)]
+    for part in parts[2::2]:
+        theirs, here = part.find(f'```python title="{title}'), part.find('```python title="anabranch"\n>>> ')
+        assert 0 < theirs < here, part[:60]
+
+
 def test_names_in_tables_are_not_broken() -> None:
     settings = (SITE / "mkdocs.yml").read_text("utf-8")
     (sheet,) = re.findall(r"^extra_css:\n  - (.*)$", settings, re.MULTILINE)
