@@ -286,9 +286,14 @@ def lead(markdown: str, uri: str) -> str:
 
 
 def home() -> str:
-    """Return the README as the home page, without the links to folders, which have no page."""
+    """Return the README as the home page, without the links to folders, which have no page.
+
+    It is alone in its section: what would be the list of its pages is room for lines of code.
+    """
     text = (ROOT / "README.md").read_text("utf-8")
-    return re.sub(r"\[([^\]]*)\]\((?:framework|distribute|layers|optim|engine|examples|tests|docs)\)", r"\1", text)
+    return "---\nhide: [navigation]\n---\n\n" + re.sub(
+        r"\[([^\]]*)\]\((?:framework|distribute|layers|optim|engine|examples|tests|docs)\)", r"\1", text
+    )
 
 
 def on_startup(command: str, dirty: bool) -> None:

@@ -265,6 +265,10 @@ def test_ten_things_that_differ_stand_side_by_side(page: str, title: str) -> Non
         assert 0 < theirs < here, part[:60]
 
 
+def test_the_home_page_leaves_room_for_lines_of_code(pages: ModuleType) -> None:
+    assert pages.home().startswith("---\nhide: [navigation]\n---\n\n# anabranch\n")
+
+
 def test_names_in_tables_are_not_broken() -> None:
     settings = (SITE / "mkdocs.yml").read_text("utf-8")
     (sheet,) = re.findall(r"^extra_css:\n  - (.*)$", settings, re.MULTILINE)
@@ -272,6 +276,7 @@ def test_names_in_tables_are_not_broken() -> None:
     rules, of_phones = (SITE / "theme" / sheet).read_text("utf-8").split("@media screen and (max-width: ")
     assert "table:not([class]) code {\n  overflow-wrap: normal;" in rules
     assert "overflow-wrap: anywhere;" in of_phones  # summaries beside long names were cut off
+    assert "thead:not(:has(th:not(:empty))) {\n  display: none;" in of_phones  # an empty row above tables without heads
 
 
 def test_sections_stand_between_description_and_examples() -> None:
