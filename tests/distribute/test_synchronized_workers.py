@@ -26,14 +26,14 @@ def launch(folder: Path, workers: int, data: str, *lost: str, option: str = "", 
     return run("-m", "anabranch", "launch", *options, SCRIPT, str(folder), data, *lost, status=status)
 
 
-def assert_same(mine: Any, expected: Any) -> None:
+def assert_same(mine: Any, expected: Any, precision: float = 1e-10) -> None:
     """The worker has the results of one process: losses, weights and moving statistics, to the last step."""
     assert mine["iterations"] == expected["iterations"]
     assert mine["found"].keys() == expected["found"].keys()
     for name, values in expected["found"].items():
-        np.testing.assert_allclose(mine["found"][name], values, 1e-10, err_msg=name)
+        np.testing.assert_allclose(mine["found"][name], values, precision, err_msg=name)
     for value, other in zip(mine["weights"], expected["weights"], strict=True):
-        np.testing.assert_allclose(value, other, 1e-10, 1e-10)
+        np.testing.assert_allclose(value, other, precision, precision)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,7 @@ def assert_same(mine: Any, expected: Any) -> None:
                 (3, "arrays", ["1:14:backward", "2:14:forward"]),  # in the last one
                 (3, "arrays", ["2:4:backward:TERM"]),
                 (3, "arrays", ["1:4:backward:RAISE"]),
+                (3, "half", ["1:6:backward"]),
                 (4, "few", []),
                 (3, "few", ["1:2:forward"]),
                 (3, "generated", ["0:4:forward"]),
@@ -67,7 +68,7 @@ def test_steps_are_those_of_one_process_whoever_is_lost(
     rest = [worker for worker in range(workers) if worker not in gone]
     results = [found(tmp_path, worker) for worker in rest]
     for mine in results:
-        assert_same(mine, expected)
+        assert_same(mine, expected, 3e-2 if data == "half" else 1e-10)
         assert mine["weights"] == results[0]["weights"]
     counts = results[0]["statistics"]
     assert (counts["begun_again"] > 0) == any(not each.endswith("TERM") for each in lost)

@@ -2,10 +2,10 @@
 
     train_together.py FOLDER DATA [WORKER:CALL:MOMENT[:SIGNAL] ...]
 
-DATA: "arrays"; "few" for batches of which some workers have no row; "generated" for data that the chief reads; "single"
-for steps by `train_on_batch`. When a worker computes gradients for the time CALL, counted from 0, it sends itself a
-signal: KILL where none is given. MOMENT: "forward", between the sums of two layers, or "backward", between those of
-their gradients. With RAISE in place of a signal its step fails.
+DATA: "arrays"; "half" for a model in bfloat16; "few" for batches of which some workers have no row; "generated" for
+data that the chief reads; "single" for steps by `train_on_batch`. When a worker computes gradients for the time CALL,
+counted from 0, it sends itself a signal: KILL where none is given. MOMENT: "forward", between the sums of two layers,
+or "backward", between those of their gradients. With RAISE in place of a signal its step fails.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def batches(x: Any, y: Any) -> Iterator[Any]:
 
 
 def main() -> None:
-    ab.config.set_floatx("float64")
+    if DATA == "half":
+        ab.config.set_dtype_policy("mixed_bfloat16")
+    else:
+        ab.config.set_floatx("float64")
     ab.utils.set_random_seed(1)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(18 if DATA == "few" else 50, 4))
