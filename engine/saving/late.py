@@ -14,6 +14,7 @@ _MODULES = (
     "..control_flow.scheduling",
     "..ops.begun_collectives",
     "..ops.collectives",
+    "..ops.replicas",
     "..ops.text.hashing",
     "..ops.neural.int4",
     "..ops.neural.quantized",
