@@ -221,20 +221,33 @@ def _read_jsonl(path: Path, signature: Signature) -> dict[str, list[object]]:
 
 def _read_csv(path: Path, signature: Signature) -> dict[str, object]:
     with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.reader(file))
+        reader = csv.reader(file)
+        lines = [(reader.line_num, line) for line in reader if line]
     only = signature.inputs[0] if len(signature.inputs) == 1 else None
     if only is not None and len(only.shape) == 2:
-        if lines and not _are_numbers(lines[0]) and only.dtype != "string":
+        if lines and not _are_numbers(lines[0][1]) and only.dtype != "string":
             del lines[0]  # the names of the features
-        return {only.name: [[_number(only, cell) for cell in line] for line in lines]}
+        count = only.shape[1]
+        return {only.name: [_cells(path, at, line, [only] * (count or len(line))) for at, line in lines]}
     if not lines:
         raise ValueError(f"{str(path)!r} is empty; expected a header with the names of the inputs.")
     infos = {info.name: info for info in signature.inputs}
-    header, *rows = lines
+    (_, header), *rows = lines
     unknown = [name for name in header if name not in infos]
     if unknown:
         raise ValueError(f"{str(path)!r}: there is no input {unknown[0]!r}. There are {', '.join(infos)}.")
-    return {name: [_number(infos[name], row[place]) for row in rows] for place, name in enumerate(header)}
+    found = [_cells(path, number, row, [infos[name] for name in header]) for number, row in rows]
+    return {name: [row[place] for row in found] for place, name in enumerate(header)}
+
+
+def _cells(path: Path, number: int, line: Sequence[str], infos: Sequence[TensorInfo]) -> list[object]:
+    """Return the values of a line, one for each of the inputs of its columns."""
+    if len(line) != len(infos):
+        raise ValueError(f"{str(path)!r}, line {number}: expected {len(infos)} values, got {len(line)}.")
+    try:
+        return [_number(info, cell) for info, cell in zip(infos, line, strict=True)]
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r}, line {number}: {error}") from None
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:

@@ -101,7 +101,8 @@ def test_rows_of_several_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         ("rows.csv", "word\na\n", "missing: 'number'"),
         ("rows.csv", "word,size\na,1\n", "there is no input 'size'. There are number, word"),
-        ("rows.csv", "word,number\na,many\n", "Input 'number': 'many' is no value of int32"),
+        ("rows.csv", "word,number\na,1\n\na,many\n", "line 4: Input 'number': 'many' is no value of int32"),
+        ("rows.csv", "word,number\na,1\na\n", "line 3: expected 2 values, got 1"),
         ("rows.csv", "", "is empty; expected a header"),
         ("rows.jsonl", '{"number": 1}\n', "line 1: expected an object of the inputs number, word"),
         ("rows.jsonl", '{"number": 1, "word": "a"}\n{', "line 2: "),
