@@ -126,8 +126,8 @@ def _serve(options: argparse.Namespace) -> int:
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler
 
     def note(number: int, frame: object) -> None:
-        if number != _RELOAD:
-            signal.signal(number, signal.SIG_DFL)
+        if number != _RELOAD:  # the next one ends this process; that of a container has to do so itself
+            signal.signal(number, signal.SIG_DFL if os.getpid() != 1 else _exit_at_once)
         signals.put(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, *([_RELOAD] if _RELOAD and options.config else [])):
@@ -147,6 +147,10 @@ def _serve(options: argparse.Namespace) -> int:
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0
+
+
+def _exit_at_once(number: int, frame: object) -> None:
+    os._exit(128 + number)  # as a shell reports a process that a signal ended
 
 
 def _supervise(options: argparse.Namespace) -> int:

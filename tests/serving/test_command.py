@@ -7,11 +7,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,20 @@ def start(models: Path) -> Iterator[Callable[..., Any]]:
     """Starts a server of a model at ports of its own: the process, its URL, its address for gRPC, the line for curl."""
     started: list[subprocess.Popen[str]] = []
 
-    def make(name: str, *options: str) -> tuple[subprocess.Popen[str], str, str, str]:
-        command = [sys.executable, "-W", "error", "-m", "anabranch", "serve", "--rest-port", "0", "--grpc-port", "0"]
+    def make(name: str, *options: str, prefix: Sequence[str] = ()) -> tuple[subprocess.Popen[str], str, str, str]:
+        command = [
+            *prefix,
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "anabranch",
+            "serve",
+            "--rest-port",
+            "0",
+            "--grpc-port",
+            "0",
+        ]
         command += options or ["--model", f"{name}={models / name}"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
@@ -200,6 +213,28 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Any]) -> None:
             pass
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == -signal.SIGTERM
+
+
+def can_be_process_one() -> bool:
+    """Test whether this user may start a process as the first of a namespace, as a container does."""
+    return (
+        bool(shutil.which("unshare")) and not subprocess.run(["unshare", "-pf", "true"], capture_output=True).returncode
+    )
+
+
+@pytest.mark.skipif(not can_be_process_one(), reason="needs unshare of Linux, and the right to use it")
+def test_a_second_signal_ends_process_one_of_a_container_at_once(start: Callable[..., Any], models: Path) -> None:
+    outer, url, _, _ = start("letters", prefix=("unshare", "-pf", "--kill-child"))
+    inner = int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as stream:
+        stream.sendall(b"POST /v1/models/letters:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        assert ask(url, "/v2/health/live").status == 200
+        os.kill(inner, signal.SIGTERM)
+        while ask_or_refused(url) is not None:  # until it has the first
+            pass
+        os.kill(inner, signal.SIGTERM)
+        assert outer.wait(20) == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow  # it takes the 5 s that a step has to end
