@@ -209,7 +209,7 @@ def _end_after(seconds: float, server: Server) -> None:
     """
 
     def end() -> None:
-        _log.error("the process ends without %s", " and ".join(server.steps()) or "a thread that does not end")
+        _log.error("the process ends, and waits no longer for %s", " and ".join(server.steps()) or "a thread")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -252,7 +252,7 @@ def test_a_step_that_does_not_end_is_left(start: Callable[..., Any], models: Pat
         assert waiting.result(60).status == 503
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert re.search(r"the process ends without a step of model 'slow', version 1, that has taken \d+ s", errors)
+    assert re.search(r"waits no longer for a step of model 'slow', version 1, that has taken \d+ s", errors)
 
 
 def ask_or_refused(url: str) -> Any:
