@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,11 +12,12 @@ from ...engine.machine.part import PartProgram, PartStep
 from ...engine.queues.errors import DeadlineExceededError
 from ...engine.queues.stops import is_cancelled
 from ..transport.connections import Connection, Identity
-from ..transport.failures import task_failed
+from ..transport.failures import describe_error, task_failed
 from ..transport.values import Kept, Received, decode_token, decode_value, encode_value, is_large
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .peers import Address, Link, Peers
 
+_MOST_ENDED = 1000  # parts that are remembered: of steps whose values may be under way
 StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
 
 
@@ -70,6 +72,25 @@ class Program:
         for task, variables in self.program.kept_states.given_up().items():
             edge = next(edge for edge, address in self.targets.items() if address.name == task)
             self.ways[edge].send(Kind.FORGET, {"programs": [], "kept": [[self.number, variables]]})
+
+
+class EndedParts:
+    """Parts of steps that have ended here and have sent values: these may be lost while the steps wait for them."""
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[Link, int, dict[int, Address]]] = deque(maxlen=_MOST_ENDED)
+
+    def add(self, running: Running) -> None:
+        """Note a part that has ended."""
+        if running.program.targets:
+            self._parts.append((running.link, running.key[1], running.program.targets))
+
+    def lost_peer(self, peer: Identity, reason: str) -> None:
+        """Report the loss of a task to the masters of steps that have sent it values. To some these are over."""
+        for link, number, targets in self._parts:
+            if any(address.identity == peer for address in targets.values()):
+                error = describe_error(task_failed(peer.name, reason, number))
+                link.send(Kind.FAILED, {"step": number, "error": error})
 
 
 class StraightPart:

@@ -36,7 +36,7 @@ from .links import read as read_costs
 from .peers import Address, Link, Peers
 from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
 from .resources import Resources, place_state
-from .running import ClientWays, Early, Program, Running, StepKey, StraightPart, named_cause
+from .running import ClientWays, Early, EndedParts, Program, Running, StepKey, StraightPart, named_cause
 from .system import System
 from .traces import encode_trace
 
@@ -64,6 +64,7 @@ class Worker:
         self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
         self._programs: dict[tuple[int, int], Program] = {}  # by master and number
         self._running: dict[StepKey, Running] = {}
+        self._ended = EndedParts()
         self.turning = Turning()
         self._observer = Observer()
         self._early: dict[StepKey, Early] = {}
@@ -476,6 +477,7 @@ class Worker:
 
     def _end(self, running: Running) -> None:
         del self._running[running.key]
+        self._ended.add(running)
         self.steps_run += 1
         arrays: list[Any] = []
         try:
@@ -567,6 +569,7 @@ class Worker:
             program.program.kept_states.forget(peer.name)
         for running in [each for each in self._running.values() if peer in each.program.peers]:
             self._fail(running, task_failed(peer.name, reason, running.key[1]))
+        self._ended.lost_peer(peer, reason)
 
     def statistics(self) -> dict[str, int]:
         """Count what is held: nothing of it may grow over steps. And count what was done: steps, copies for rows."""
