@@ -4,9 +4,11 @@
     python tests/benchmarks/replicas.py two_workers
     python tests/benchmarks/replicas.py ddp --torch .env-torch/bin/python
     python tests/benchmarks/replicas.py zero
+    python tests/benchmarks/replicas.py restart
 
-The last has four workers: `DataParallel(shard="optimizer")` beside `DataParallel()`.
-How long training stands still after a fault is what tests/distribute/test_faults_on_fit.py prints (``-m slow``).
+`zero` has four workers: `DataParallel(shard="optimizer")` beside `DataParallel()`. `restart` has no other side: it
+kills the ps of a model of 100 MB of parameters, which is started again, and takes the time until the next step of
+`fit`. For small models tests/distribute/test_faults_on_fit.py prints that, by kinds of faults (``-m slow``).
 
 Runs of both sides alternate, each with fresh processes of one thread; what counts is the median of the ratios of pairs.
 Beside times there is processor time of a member, which other work on the machine changes less.
@@ -23,6 +25,8 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +39,7 @@ ROUNDS = {"1 KB": 400, "4 MB": 60, "100 MB": 6}
 GOALS = {"1 KB": 0.3, "4 MB": 0.25, "100 MB": 0.6}
 BATCH, LENGTH, INPUTS, UNITS, CLASSES, STEPS = 64, 100, 200, 400, 10, 6  # of one worker; 3.9 MB of parameters
 ZERO_STEPS = 30
+LARGE_UNITS = 5000  # 100 MB of parameters in the weights between two layers
 WORKERS = {"steps with parts": 4, "steps with the whole": 4}  # of others two
 LIMITS = {"two_workers": round(1 / 0.95, 3), "ddp": 0.95, "zero": 1.1}  # for a step
 Record = dict[str, list[float]]
@@ -131,7 +136,77 @@ def steps_with_adam(shard: Any) -> Record:
 
     model.fit(x, y, batch_size=4 * BATCH, epochs=4, verbose=0, callbacks=[Ends()])
     pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(ends)]
-    return {"step": [statistics.median(each) / ZERO_STEPS for each in zip(*pairs, strict=True)]}
+    whole = 2 * sum(weight.nbytes for weight in model.get_weights())  # the moments
+    held = float(strategy.statistics().get("optimizer_bytes", whole))
+    return {"step": [statistics.median(each) / ZERO_STEPS for each in zip(*pairs, strict=True)], "bytes": [held] * 2}
+
+
+def train_on_a_ps(folder: Path) -> None:
+    """Train a model of 100 MB of parameters on a ps, with backups, and note after each step how many there were."""
+    import anabranch as ab
+
+    strategy = ab.distribute.ParameterServer()
+    with strategy.scope():
+        hidden = [ab.layers.Dense(LARGE_UNITS, "tanh") for _ in range(2)]
+        model = ab.Sequential([ab.Input((16,)), *hidden, ab.layers.Dense(1)])
+        model.compile(ab.optimizers.SGD(0.001), "mse")
+
+    class Noted(ab.callbacks.Callback):
+        seen = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen += 1
+            _note(folder / "progress", f"{self.seen} {time.monotonic()}")
+            if (folder / "enough").exists():
+                self.model.stop_training = True
+
+    x, y = np.ones((64, 16), "float32"), np.ones((64, 1), "float32")
+    backup = ab.callbacks.BackupAndRestore(folder / "backup", save_freq=5)
+    model.fit(x, y, batch_size=8, epochs=10**6, verbose=0, callbacks=[Noted(), backup])
+
+
+def _note(path: Path, text: str) -> None:
+    own = path.with_suffix(f".{os.getpid()}")
+    own.write_text(text)
+    own.replace(path)
+
+
+def restart_a_ps(times: int) -> Iterator[str]:
+    """Kill the ps of a training, again and again; gives a row for each time."""
+    from anabranch.distribute.commands.launch import Launch
+
+    yield "| a step, s | from killing the ps to the next step, s | goal |"
+    yield "|---|---|---|"
+    script = [str(Path(__file__).resolve()), "--trains"]
+    with tempfile.TemporaryDirectory() as name, Launch(2, 1, [*script, name], max_restarts=10**6) as launch:
+        folder = Path(name)
+        waiting = threading.Thread(target=launch.wait)
+        waiting.start()
+        for _ in range(times):
+            before = [_next_step(folder) for _ in range(12)]
+            seconds = statistics.median(b - a for a, b in itertools.pairwise(before))
+            killed = time.monotonic()
+            launch.ps[0].kill()
+            after = _next_step(folder)
+            while after < killed + 0.5 * seconds:  # one that the ps had applied
+                after = _next_step(folder)
+            yield f"| {seconds:.2f} | {after - killed:.1f} | at most 10 |"
+        (folder / "enough").touch()
+        waiting.join()
+
+
+def _next_step(folder: Path) -> float:
+    """Wait for a step; return when it was made."""
+    path, known = folder / "progress", ""
+    with contextlib.suppress(FileNotFoundError):
+        known = path.read_text()
+    until = time.monotonic() + 300
+    while time.monotonic() < until:
+        time.sleep(0.005)
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_text() != known:
+                return float(path.read_text().split()[1])
+    raise SystemExit("No step was made for five minutes.")
 
 
 def steps_of_torch() -> Record:
@@ -211,7 +286,7 @@ def rows(
     found = [(run(ours[0], pythons[0], ours[1]), run(other[0], pythons[1], other[1])) for _ in range(pairs)]
     yield "| | ours, ms | other, ms | ratios of the pairs | median | of processor time | goal |"
     yield "|---|---|---|---|---|---|---|"
-    for key in found[0][0][0]:
+    for key in [key for key in found[0][0][0] if key != "bytes"]:
         both = [(slower(one, key), slower(two, key)) for one, two in found]
         ratios = sorted(one[0] / two[0] for one, two in both)
         spent = statistics.median(one[1] / max(two[1], 1e-9) for one, two in both)
@@ -221,20 +296,33 @@ def rows(
         yield (
             f"| {key} | {first:.3f} | {second:.3f} | {shown} | {statistics.median(ratios):.2f} | {spent:.2f} | {goal} |"
         )
+    if "bytes" in found[0][0][0]:
+        held = [max(record["bytes"][0] for record in side) for side in found[0]]
+        parts, whole = (f"{count:,.0f} bytes" for count in held)
+        yield f"| optimizer's state of a worker | {parts} | {whole} | | {held[0] / held[1]:.3f} | | at most 0.27 |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["all_reduce", "two_workers", "ddp", "zero"])
+    parser.add_argument("what", nargs="?", choices=["all_reduce", "two_workers", "ddp", "zero", "restart"])
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has PyTorch")
     parser.add_argument("--pairs", type=int, default=5, help="how often (default: 5)")
     parser.add_argument("--process", choices=[*TASKS], help=argparse.SUPPRESS)
+    parser.add_argument("--trains", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.process:
         print(json.dumps(TASKS[options.process]()), flush=True)
         return
+    if options.trains is not None:
+        train_on_a_ps(options.trains)
+        return
     if options.what is None:
-        parser.error("say what to measure: all_reduce, two_workers, ddp or zero")
+        parser.error("say what to measure: all_reduce, two_workers, ddp, zero or restart")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors", flush=True)
+    if options.what == "restart":
+        for row in restart_a_ps(options.pairs):
+            print(row, flush=True)
+        return
     pythons = [sys.executable, options.torch]
     sides = {
         "all_reduce": (("sums of ours", True), ("sums of torch", True)),
@@ -244,7 +332,6 @@ def main() -> None:
     }[options.what]
     if options.what in ("two_workers", "zero"):
         pythons[1] = sys.executable
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     for row in rows(*sides, pythons, options.pairs, LIMITS.get(options.what, 1.0)):
         print(row, flush=True)
 
