@@ -13,6 +13,7 @@ import numpy as np
 from ...engine.common.dtypes import is_string, name_of
 from ...engine.graph import as_dtype, flatten
 from .errors import OnnxError
+from .export.models import states_of
 from .protos import load_onnx
 from .reference import reference_evaluator
 
@@ -46,8 +47,8 @@ def check(
     ...     model.export(path, "onnx", verbose=False)
     ...     ab.onnx.check(model, path, np.ones((4, 3), "float32"))
     """
-    names, run = _runner(os.fspath(filepath))
-    feeds = _feeds(model, names, inputs)
+    names, outputs, run = _runner(os.fspath(filepath))
+    feeds = _feeds(model, names, outputs, inputs)
     found = run(feeds)
     wanted = [np.asarray(each) for each in flatten(model(inputs, training=False))]
     for number, (name, array) in enumerate(found.items()):
@@ -57,16 +58,15 @@ def check(
         raise OnnxError(f"{os.fspath(filepath)!r} has {len(found)} outputs; the model gives {len(wanted)}.")
 
 
-def _runner(path: str) -> tuple[list[str], Callable[[dict[str, Array]], Mapping[str, object]]]:
-    """Return the names of a file's inputs, and a function from arrays by name to outputs by name."""
+def _runner(path: str) -> tuple[list[str], list[str], Callable[[dict[str, Array]], Mapping[str, object]]]:
+    """Return the names of a file's inputs and outputs, and a function from arrays by name to outputs by name."""
     try:
         import onnxruntime
     except ModuleNotFoundError:
         session = reference_evaluator(path)
         names = [str(name) for name in session.output_names]
-        return [str(name) for name in session.input_names], lambda feeds: dict(
-            zip(names, session.run(None, feeds), strict=True)
-        )
+        inputs = [str(name) for name in session.input_names]
+        return inputs, names, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
     options = onnxruntime.SessionOptions()
     # By default it rounds the rows that a matrix of int4 is multiplied by to int8; 1 leaves them float32.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
@@ -74,13 +74,13 @@ def _runner(path: str) -> tuple[list[str], Callable[[dict[str, Array]], Mapping[
     given, outputs = session.get_inputs(), session.get_outputs()
     inputs, names = [each.name for each in given], [each.name for each in outputs]
     if not any("bfloat16" in each.type for each in (*given, *outputs)):
-        return inputs, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+        return inputs, names, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
 
     def run(feeds: dict[str, Array]) -> dict[str, Array]:
         values = {name: _ort_value(array) for name, array in feeds.items()}
         return dict(zip(names, map(_array_of, session.run_with_ort_values(names, values)), strict=True))
 
-    return inputs, run
+    return inputs, names, run
 
 
 def _ort_value(array: Array) -> object:
@@ -105,8 +105,9 @@ def _array_of(value: Any) -> Array:
     return np.array(bits, "uint16").view(as_dtype("bfloat16")).reshape(shape)
 
 
-def _feeds(model: Model, names: list[str], inputs: object) -> dict[str, Array]:
-    states = {variable.path.replace("/", "_"): variable for variable in model.variables}
+def _feeds(model: Model, names: list[str], outputs: list[str], inputs: object) -> dict[str, Array]:
+    has_states = any(f"{name}_next" in outputs for name in names)
+    states = states_of(model) if has_states else {}
     wanted = [name for name in names if name not in states]
     if isinstance(inputs, Mapping):
         given = {str(key): value for key, value in inputs.items()}

@@ -80,6 +80,47 @@ def test_states_of_stateful_layers_are_inputs_and_outputs(tmp_path: Path) -> Non
     assert [each.name for each in session.get_outputs()] == ["output_0", f"{names[1]}_next"]
 
 
+def test_states_of_one_path_have_names_of_their_own(tmp_path: Path) -> None:
+    """Both states of an LSTM are `rnn_state`, an input is named like a third, and a layer has a space in its name."""
+    import onnxruntime
+
+    ab.utils.set_random_seed(1)
+    x = ab.Input((3, 2), batch_size=2, name="below_rnn_state")
+    h = layers.LSTM(4, stateful=True, return_sequences=True, name="below")(x)
+    model = ab.Model(x, layers.RNN([layers.LSTMCell(3), layers.GRUCell(5)], stateful=True, name="the top")(h))
+    path = tmp_path / "model.onnx"
+    model.export(path, "onnx", verbose=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    ends = [{each.name: each.shape for each in found} for found in (session.get_inputs(), session.get_outputs())]
+    states = ends[0].keys() - {"below_rnn_state"}
+    assert states == {
+        "below_rnn_state_1",
+        "below_rnn_state_2",
+        *["the top_rnn_state" + end for end in ("", "_1", "_2")],
+    }
+    assert ends[1].keys() == {"output_0", *[f"{name}_next" for name in states]}
+    held = {name: np.zeros(ends[0][name], "float32") for name in states}
+    for batch in batches((2, 3, 2), (2, 3, 2), (2, 3, 2)):
+        wanted = np.asarray(model(batch))
+        found = dict(zip(ends[1], session.run(None, {"below_rnn_state": batch, **held}), strict=True))
+        held = {name: found[f"{name}_next"] for name in states}
+        assert_same(found["output_0"], wanted)
+
+
+def test_a_model_with_states_is_checked_from_where_it_is(tmp_path: Path) -> None:
+    ab.utils.set_random_seed(1)
+    model = ab.Sequential([ab.Input((3, 2), batch_size=2, name="x"), layers.LSTM(4, stateful=True)])
+    path = tmp_path / "model.onnx"
+    model.export(path, "onnx", verbose=False)
+    for batch in batches((2, 3, 2), (2, 3, 2)):
+        ab.onnx.check(model, path, batch)  # a call of the model, which goes on
+    model.layers[0].reset_states()
+    first = np.asarray(model(batches((2, 3, 2))[0]))
+    assert np.abs(np.asarray(model(batches((2, 3, 2))[0])) - first).max() > 1e-3
+    model.layers[0].states[1].assign(np.full((2, 4), 9.0))
+    ab.onnx.check(model, path, batches((2, 3, 2))[0])
+
+
 def test_report_says_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ab.Sequential([ab.Input((3,), name="x"), layers.Dense(2)])
     assert model.export(tmp_path / "m.onnx", "onnx") is None

@@ -170,7 +170,7 @@ def build_model(
         raise ValueError(f"{sorted(clash)[0]!r} names an input and an output. ONNX gives each value its own name.")
     exporter = GraphExporter(opset)
     infos: list[ValueInfoProto] = []
-    for each in (*inputs, *outputs):
+    for each in (*inputs, *outputs, *[each for _, each in states]):
         exporter.new_name(each)
     for each, symbol in inputs.items():
         _check_input(each, symbol)
@@ -178,7 +178,7 @@ def build_model(
         exporter.dtypes[each] = symbol.dtype
         infos.append(exporter.info(each, dims[each]))
     for variable, each in states:
-        exporter.reads[variable] = exporter.new_name(each)
+        exporter.reads[variable] = each
         exporter.dtypes[each] = variable.dtype
         infos.append(exporter.info(each, variable.shape))
     graph = next(iter(outputs.values())).graph

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
 from ....engine.graph.graph import Operation, Placeholder
@@ -44,6 +44,30 @@ def built_model(model: Model, input_signature: InputSpecs | None, opset: int) ->
     Variables that the inference writes, such as the states of ``stateful=True`` layers, become inputs and, under their
     names with ``_next`` behind, outputs.
     """
+    traced = _traced(model, input_signature)
+    inputs, results = traced.inputs, traced.results
+    dims = {name: open_dimensions(name, symbol.spec, BATCH) for name, symbol in inputs.items()}
+    held = [(variable, name) for name, variable in traced.states.items()]
+    given, graph = list(inputs.values()), traced.graph
+    with_rows = [name for name, symbol in results.items() if why_rows_depend(graph, given, [symbol]) is None]
+    return build_model(inputs, results, dims, opset, model.name, held, with_rows)
+
+
+def states_of(model: Model) -> dict[str, Variable]:
+    """Return what an exported model's inputs that are states stand for, by their names."""
+    return _traced(model, None).states
+
+
+class _Traced(NamedTuple):
+    """A model's inference in a graph."""
+
+    graph: Graph
+    inputs: dict[str, Symbol]
+    results: dict[str, Symbol]  # with the last values of the states behind the outputs
+    states: dict[str, Variable]
+
+
+def _traced(model: Model, input_signature: InputSpecs | None) -> _Traced:
     arguments = arguments_of(model, input_signature)
     graph = Graph()
     with graph.as_default():
@@ -52,24 +76,21 @@ def built_model(model: Model, input_signature: InputSpecs | None, opset: int) ->
         outputs = model(*pack_as(arguments, list(symbols)), training=False)
         fetches = [as_output(each) for each in flatten(outputs)]
     names, _ = output_names(outputs)
-    states = _needed(_states(graph), fetches)
     inputs = {name: symbol for (name, _), symbol in zip(named, symbols, strict=True)}
     results = dict(zip(names, fetches, strict=True))
-    for name, written in states.values():
-        results[f"{name}_next"] = written
-    dims = {name: open_dimensions(name, symbol.spec, BATCH) for name, symbol in inputs.items()}
-    held = [(variable, name) for variable, (name, _) in states.items()]
-    with_rows = [name for name, symbol in results.items() if why_rows_depend(graph, symbols, [symbol]) is None]
-    return build_model(inputs, results, dims, opset, model.name, held, with_rows)
+    written = _needed(_states(graph), fetches)
+    states = _named_apart(written, {*inputs, *results})
+    results |= {f"{name}_next": written[variable] for name, variable in states.items()}
+    return _Traced(graph, inputs, results, states)
 
 
-def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:
-    """Map each variable that is written to the name of its input, and its last value.
+def _states(graph: Graph) -> dict[Variable, Symbol]:
+    """Map each variable that is written to its last value.
 
     Raises:
         OnnxError: something inside of a loop or branch writes it, or it is read again afterwards.
     """
-    found: dict[Variable, tuple[str, Symbol]] = {}
+    found: dict[Variable, Symbol] = {}
     for operation in graph.operations:
         for effect in operation.effects:
             if isinstance(effect.resource, Variable):
@@ -77,7 +98,7 @@ def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:
     return found
 
 
-def _needed(states: dict[Variable, tuple[str, Symbol]], fetches: list[Symbol]) -> dict[Variable, tuple[str, Symbol]]:
+def _needed(states: dict[Variable, Symbol], fetches: list[Symbol]) -> dict[Variable, Symbol]:
     """Return the states on which outputs depend; others, such as those of metrics, are not part of the inference."""
     pending, seen, read = [fetch.operation for fetch in fetches], set[Operation](), set[Variable]()
     while pending:
@@ -90,11 +111,30 @@ def _needed(states: dict[Variable, tuple[str, Symbol]], fetches: list[Symbol]) -
     return {variable: state for variable, state in states.items() if variable in read}
 
 
-def _note(found: dict[Variable, tuple[str, Symbol]], operation: Operation, variable: Variable, writes: bool) -> None:
+def _named_apart(variables: Iterable[Variable], taken: set[str]) -> dict[str, Variable]:
+    """Return variables by their paths, with numbers behind those that others have, as both states of an LSTM do.
+
+    Args:
+        variables: those that are states.
+        taken: the names of the model's inputs and outputs.
+    """
+    found: dict[str, Variable] = {}
+    for variable in variables:
+        name = path = variable.path.replace("/", "_")
+        count = 0
+        while taken & {name, f"{name}_next"}:
+            count += 1
+            name = f"{path}_{count}"
+        taken = taken | {name, f"{name}_next"}
+        found[name] = variable
+    return found
+
+
+def _note(found: dict[Variable, Symbol], operation: Operation, variable: Variable, writes: bool) -> None:
     if not writes:
         if variable in found:
             raise refusal(operation, f"it reads variable {variable.name!r} again after it was written")
         return
     if not isinstance(operation.op, Assign):
         raise refusal(operation, f"it writes variable {variable.name!r} in a loop or branch, or parts of it")
-    found[variable] = (variable.path.replace("/", "_"), operation.inputs[0])
+    found[variable] = operation.inputs[0]
