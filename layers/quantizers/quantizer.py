@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
+from ...engine.objects.arguments import check_numbers, refused
 from .rounding import EPSILON, abs_max_quantize
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class AbsMaxQuantizer(Quantizer):
         output_dtype: of the integers.
 
     Raises:
-        ValueError: int8 can't hold the range.
+        ValueError: int8 can't hold the range, or an argument is no number.
 
     >>> import anabranch as ab
     >>> quantized, scale = ab.quantizers.AbsMaxQuantizer()([[0.4, -1.0]])
@@ -70,10 +72,14 @@ class AbsMaxQuantizer(Quantizer):
     ) -> None:
         super().__init__(output_dtype)
         self.axis = (axis,) if isinstance(axis, int) else None if axis is None else tuple(axis)
-        low, high = value_range
+        numbers = tuple(value_range) if isinstance(value_range, Iterable) else ()
+        if len(numbers) != 2 or not all(isinstance(each, Real) for each in numbers):
+            raise refused(type(self).__name__, "value_range", value_range, "two numbers")
+        check_numbers(type(self).__name__, epsilon=epsilon)
+        low, high = numbers
         self.value_range = (low, high)
         self.epsilon = epsilon
-        if output_dtype == "int8" and (low < -128 or high > 127):
+        if output_dtype == "int8" and not (low >= -128 and high <= 127):
             raise ValueError(
                 "Quantizer with output_dtype='int8' requires value_range to be within the interval [-128, 127]. "
                 f"Received: value_range={value_range}"

@@ -4,7 +4,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -378,6 +378,14 @@ def derived() -> Any:
         (lambda: quantizers.Float8QuantizationConfig(), NotImplementedError, "float8"),
         (lambda: quantizers.Int4QuantizationConfig(block_size=0), ValueError, "block_size"),
         (lambda: quantizers.AbsMaxQuantizer(value_range=(-300, 300)), ValueError, r"\[-128, 127\]"),
+        (lambda: quantizers.AbsMaxQuantizer(value_range=cast(Any, (np.nan, 127))), ValueError, r"\[-128, 127\]"),
+        (
+            lambda: quantizers.AbsMaxQuantizer(value_range=cast(Any, ("a", 1))),
+            ValueError,
+            "value_range must be two num",
+        ),
+        (lambda: quantizers.AbsMaxQuantizer(value_range=cast(Any, 3)), ValueError, "value_range must be two numbers"),
+        (lambda: quantizers.AbsMaxQuantizer(epsilon=cast(Any, "same")), ValueError, "epsilon must be a number; got"),
         (lambda: quantizers.get("no_such_quantizer"), ValueError, "Unknown quantizer"),
         (lambda: ab.dtype_policies.get("int8_of_float32"), ValueError, "valid pair"),
         (lambda: ab.dtype_policies.get("int8_from_float16"), ValueError, "float16"),
