@@ -21,7 +21,7 @@ onnx 1.23.2 computes these otherwise than its own specification says (https://on
 
       LSTM(x, w, r, "", [2, 0]), x of shape (3, 2, 4)      # the second sequence has no steps
 
-Left as they are: `LSTM` and `RNN` of no steps, and `RNN` with `Relu`, fail there.
+- `LSTM` and `RNN` of no steps, `RNN` with `Relu`, and `ConvTranspose` of no samples fail.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def reference_evaluator(model: str | ModelProto) -> ReferenceEvaluator:
 def _mended_ops() -> list[type[OpRun]]:
     """Return the classes of operators that replace those of the package."""
     from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import op_gru, op_loop, op_lstm, op_rnn
+    from onnx.reference.ops import op_conv_transpose, op_loop
 
     class Loop(op_loop.Loop):
         def _run(
@@ -98,6 +98,20 @@ def _mended_ops() -> list[type[OpRun]]:
             place = axis + x.ndim if axis < 0 else axis
             return (x.reshape(math.prod(x.shape[:place]), math.prod(x.shape[place:])),)
 
+    class ConvTranspose(op_conv_transpose.ConvTranspose):
+        def _run(self, x: Array, *inputs: Array | None, **attributes: object) -> tuple[Array]:
+            if len(x):
+                return super()._run(x, *inputs, **attributes)
+            (one,) = super()._run(np.zeros_like(x, shape=(1, *x.shape[1:])), *inputs, **attributes)
+            return (one[:0],)
+
+    return [Loop, SequenceInsert, Flatten, ConvTranspose, *_mended_networks()]
+
+
+def _mended_networks() -> list[type[OpRun]]:
+    """Return the classes of recurrent operators."""
+    from onnx.reference.ops import op_gru, op_lstm, op_rnn
+
     class LSTM(op_lstm.LSTM):
         def _run(self, *inputs: Array | None, **attributes: object) -> tuple[Array, ...]:
             return _by_lengths(super()._run, inputs, attributes)
@@ -107,10 +121,17 @@ def _mended_ops() -> list[type[OpRun]]:
             return _by_lengths(super()._run, inputs, attributes)
 
     class RNN(op_rnn.RNN_14):
+        def choose_act(self, name: str, alpha: float | None, beta: float | None) -> Callable[[Array], Array]:
+            return _relu if name == "Relu" else super().choose_act(name, alpha, beta)
+
         def _run(self, *inputs: Array | None, **attributes: object) -> tuple[Array, ...]:
             return _by_lengths(super()._run, inputs, attributes)
 
-    return [Loop, SequenceInsert, Flatten, LSTM, GRU, RNN]
+    return [LSTM, GRU, RNN]
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0)
 
 
 def _by_lengths(
@@ -121,11 +142,16 @@ def _by_lengths(
     Behind their ends outputs are 0, and so are the last states of sequences without steps, as in onnxruntime.
     """
     lengths = inputs[4] if len(inputs) > 4 else None
-    if lengths is None or not lengths.size:
-        return run(*inputs, **attributes)
     time, batch = (1, 0) if attributes.get("layout") else (0, 1)  # of sequences, the latter also of states
     x = inputs[0]
     assert x is not None
+    if not x.shape[time]:
+        sizes = [*x.shape]
+        sizes[time] = 1
+        y, *last = run(np.zeros_like(x, shape=sizes), *inputs[1:4], None, *inputs[5:], **attributes)
+        return y.take(range(0), axis=time), *[np.zeros_like(each) for each in last]
+    if lengths is None or not lengths.size:
+        return run(*inputs, **attributes)
     columns: list[tuple[Array, ...]] = []
     for row, length in enumerate(lengths):
         steps = np.take(x, [row], axis=batch).take(range(length), axis=time)

@@ -145,3 +145,40 @@ def test_check_of_lengths_without_onnxruntime(name: str, tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     batch = np.random.default_rng(0).normal(size=(3, 4, 3)).astype("float32")
     ab.onnx.check(model, tmp_path / "m.onnx", [batch, np.array([4, 0, 2], "int32")])
+
+
+@pytest.mark.parametrize("batch", [2, 0])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize(("op_type", "gates", "states"), [("LSTM", 4, 2), ("GRU", 3, 1), ("RNN", 1, 1)])
+def test_no_steps(op_type: str, gates: int, states: int, layout: int, direction: str, batch: int) -> None:
+    """The shapes are ONNX's, and last states are zeros, as in onnxruntime."""
+    ways = 2 if direction == "bidirectional" else 1
+    shapes = {"x": (batch, 0, 3) if layout else (0, batch, 3), "w": (ways, gates * 5, 3), "r": (ways, gates * 5, 5)}
+    feeds = {name: np.ones(shape, "float32") for name, shape in shapes.items()}
+    outputs = ["y", "h_n", "c_n"][: 1 + states]
+    node = helper.make_node(op_type, ["x", "w", "r"], outputs, hidden_size=5, direction=direction, layout=layout)
+    ends = [_tensor(name, [None] * (4 if name == "y" else 3)) for name in outputs]
+    model = _model([node], [_tensor(name, shape) for name, shape in shapes.items()], ends)
+    y, *last = map(np.asarray, reference_evaluator(model).run(None, feeds))
+    assert y.shape == ((batch, 0, ways, 5) if layout else (0, ways, batch, 5))
+    for each in last:
+        assert_same(each, np.zeros((batch, ways, 5) if layout else (ways, batch, 5), "float32"))
+
+
+def test_a_plain_network_with_relu(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    shapes = {"x": (3, 2, 4), "w": (1, 5, 4), "r": (1, 5, 5)}
+    feeds = {name: random.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=5, activations=["Relu"])
+    inputs = [_tensor(name, shape) for name, shape in shapes.items()]
+    _compare(_model([node], inputs, [_tensor("y", [None] * 4)]), tmp_path, feeds)
+
+
+@pytest.mark.parametrize("batch", [2, 0])
+def test_a_transposed_convolution_of_no_samples(batch: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    x, w = random.normal(size=(batch, 2, 4, 5)).astype("float32"), random.normal(size=(2, 3, 3, 3)).astype("float32")
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])
+    ends = [_tensor("x", (None, 2, 4, 5)), _tensor("w", w.shape)]
+    _compare(_model([node], ends, [_tensor("y", [None] * 4)]), tmp_path, {"x": x, "w": w})
