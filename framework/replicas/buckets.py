@@ -16,13 +16,14 @@ from ...engine import ops
 from ...engine.common.dtypes import as_dtype
 from ...engine.graph import Operation, Tensor
 from ...engine.graph.graph import get_default_graph
+from ...engine.graph.tensor import symbol_of
 from ...engine.ops.begun_collectives import EndAllReduce, begin_all_reduce, end_all_reduce
 from ...engine.ops.collectives import AllGather, AllReduce, all_reduce
 from ...engine.passes.framework.order import hoist
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
-    from ...engine.graph import Graph
+    from ...engine.graph import Graph, Symbol
     from .traced import Entry
 
 
@@ -84,7 +85,7 @@ def summed(
     else:
         begun = [begin_all_reduce(vector) for vector in vectors]
         if since is not None:
-            hoist(graph, _behind(graph, begun, since))
+            hoist(graph, _behind(graph, [symbol_of(each) for each in begun], since))
         totals = [end_all_reduce(number, vector) for number, vector in zip(begun, vectors, strict=True)]
     sums: list[Any] = [None] * len(tensors)
     for bucket, total in zip(buckets, totals, strict=True):
@@ -96,7 +97,7 @@ def summed(
     return sums
 
 
-def _behind(graph: Graph, wanted: Sequence[Any], since: int) -> list[Operation]:
+def _behind(graph: Graph, wanted: Sequence[Symbol], since: int) -> list[Operation]:
     """Return the operations that make some tensors, of those that a graph got later."""
     later = set(graph.operations[since:])
     found: dict[Operation, None] = {}
