@@ -222,8 +222,8 @@ def test_two_workers_make_a_step_together(clients: Any):
         client(lambda number=number: steps().join(number, number + 10, f"/job:other/task:{number}"))
     assert chief(lambda: steps().begin_epoch(0, 1, 2, np.zeros(0, "int64"))) == 1
     for number, client in reversed(list(enumerate((chief, other)))):
-        ticket, step, share = client(lambda number=number: steps().take(number, number + 10, 1))
-        assert (step, share) == (0, number)
+        ticket, step, share, length = client(lambda number=number: steps().take(number, number + 10, 1))
+        assert (step, share, length) == (0, number, 1)
         values = [np.full(2, number + 1.0, "float32"), np.float32(number + 1)]
         values += [np.array([number, 4]), np.full((2, 1), 1.0, "float32")]
         client(lambda ticket=ticket, values=values: gradients().put(ticket, values))
@@ -238,7 +238,7 @@ def test_two_workers_make_a_step_together(clients: Any):
     assert total == 3.0
     assert (indices.tolist(), values.ravel().tolist()) == ([0, 4, 1, 4], [0.25, 0.25, 0.75, 0.75])
     chief(lambda: steps().applied(0, step))
-    assert [int(part) for part in other(lambda: steps().take(1, 11, 1))] == [NO_TICKET, 1, 0]
+    assert [int(part) for part in other(lambda: steps().take(1, 11, 1))] == [NO_TICKET, 1, 0, 1]
     told = json.loads(chief(lambda: steps().statistics()))
     assert told["receipts"]["1"]["taken"] == 1
     chief(lambda: steps().close(0, "enough"))
