@@ -117,6 +117,16 @@ class Updates(Clips):
             gradients: of the shards, in their order.
             variable: whose shards may be on different devices.
             learning_rate: what `begin_step` returned.
+
+        >>> import anabranch as ab
+        >>> class Normalised(ab.optim.Optimizer):
+        ...     updates_wholes = True
+        ...     def update_step(self, gradient, variable, learning_rate):
+        ...         variable.assign(variable - learning_rate * gradient / ab.ops.norm(gradient))
+        >>> w = ab.distribute.ShardedVariable([0.0, 0.0])
+        >>> Normalised(1.0).apply([ab.ops.convert_to_tensor([3.0, 4.0])], [w])
+        >>> w.numpy()
+        array([-0.6, -0.8], dtype=float32)
         """
         with colocate_with(variable.shards[0]):
             self.update_step(join_parts(variable, gradients), variable, learning_rate)

@@ -207,6 +207,15 @@ class Session:
 
         Whatever a step waits for, or however long it loops: it ends soon. Later runs are compiled again. A connection
         to a target is given up.
+
+        >>> import anabranch as ab
+        >>> with ab.Graph().as_default() as graph:
+        ...     x = ab.placeholder((), "float32")
+        ...     y = ab.ops.square(x)
+        >>> session = ab.Session(graph)
+        >>> float(session.run(y, {x: 3.0}))
+        9.0
+        >>> session.close()
         """
         stop, self._stop = self._stop, Stop()
         stop.ask()

@@ -51,6 +51,7 @@ _BY_MODULE = {
     "distributions": "it draws random numbers, which no two runtimes draw alike",
     "keys": "it draws random numbers, which no two runtimes draw alike. Export it with training=False",
     "collectives": "it speaks with other processes",
+    "replicas": "it sums over replicas, which train together",
     "complex_numbers": "ONNX computes nothing with complex numbers",
     "fourier": "its values are complex, with which ONNX computes nothing",
     "matrices": "ONNX has no operators that factor matrices",
