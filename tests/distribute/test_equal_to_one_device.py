@@ -13,36 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.sample import first_of
-from shared.small_models import MODELS, RANDOM, RANDOM_IN_LOOPS, SYNCHRONIZED, results_of
+from shared.small_models import (
+    MODELS,
+    PRECISIONS,
+    RANDOM,
+    RANDOM_IN_LOOPS,
+    SYNCHRONIZED,
+    assert_same,
+    trained,
+)
 from shared.tasks import PATIENCE
 
 import anabranch as ab
 from anabranch.distribute import DataParallel, Pipeline
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_small_models.py"
-PRECISIONS = {"float64": 1e-10, "float32": 1e-5}
 
 
 @pytest.fixture(autouse=True)
 def plain(without_kernels: None) -> Iterator[None]:
     yield
     ab.config.set_devices()
-
-
-def trained(name: str, floatx: str, strategy: Any = None) -> dict[str, Any]:
-    """Return results of two passes; of 10 rows the batches have 7 and 3, so that not all of 4 replicas have rows."""
-    ab.config.set_floatx(floatx)
-    ab.utils.set_random_seed(5)
-    with contextlib.nullcontext() if strategy is None else strategy.scope():
-        case = (MODELS | RANDOM | RANDOM_IN_LOOPS)[name]()
-    history = case.model.fit(case.x, case.y, batch_size=7, epochs=2, verbose=0, **case.options)
-    return results_of(case, history)
-
-
-def assert_same(found: dict[str, Any], expected: dict[str, Any], precision: float) -> None:
-    assert set(found) == set(expected)
-    for key, value in expected.items():
-        np.testing.assert_allclose(found[key], value, precision, precision, err_msg=key)
 
 
 def on_devices(count: int) -> DataParallel:

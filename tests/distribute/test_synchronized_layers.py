@@ -10,36 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.sample import first_of
-from shared.small_models import SYNCHRONIZED, results_of
+from shared.small_models import PRECISIONS, SYNCHRONIZED, assert_same, trained
 
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.distribute import DataParallel, ModelParallel
 from anabranch.framework.replicas.checks import check_synchronized
 
-PRECISIONS = {"float64": 1e-10, "float32": 1e-5}
-
 
 @pytest.fixture(autouse=True)
 def plain(without_kernels: None) -> Iterator[None]:
     yield
     ab.config.set_devices()
-
-
-def trained(name: str, floatx: str, strategy: Any = None, batch_size: int = 7) -> dict[str, Any]:
-    """Return results of two passes over 10 rows: weights, moving statistics, logs, and variables of the optimizer."""
-    ab.config.set_floatx(floatx)
-    ab.utils.set_random_seed(5)
-    with contextlib.nullcontext() if strategy is None else strategy.scope():
-        case = SYNCHRONIZED[name]()
-    history = case.model.fit(case.x, case.y, batch_size=batch_size, epochs=2, verbose=0, **case.options)
-    return results_of(case, history)
-
-
-def assert_same(found: dict[str, Any], expected: dict[str, Any], precision: float) -> None:
-    assert set(found) == set(expected)
-    for key, value in expected.items():
-        np.testing.assert_allclose(found[key], value, precision, precision, err_msg=key)
 
 
 def on_devices(count: int) -> DataParallel:

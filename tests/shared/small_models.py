@@ -5,6 +5,7 @@ Their losses are means over rows, and no row's output depends on other rows, unl
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import anabranch as ab
 from anabranch import layers, ops, optim
 
 ROWS = 10
+PRECISIONS = {"float64": 1e-10, "float32": 1e-5}  # of results against those of one device
 RNG = np.random.default_rng(7)
 VECTORS, TARGETS = RNG.normal(size=(ROWS, 4)), RNG.normal(size=(ROWS, 2))
 SEQUENCES, IMAGES = RNG.normal(size=(ROWS, 5, 3)), RNG.normal(size=(ROWS, 6, 6, 2))
@@ -291,4 +293,32 @@ def results_of(case: Case, history: Any) -> dict[str, Any]:
     return found | {f"optimizer {number}": variable.numpy() for number, variable in enumerate(slots)}
 
 
-__all__ = ["MODELS", "RANDOM", "RANDOM_IN_LOOPS", "ROWS", "SYNCHRONIZED", "Case", "results_of"]
+def trained(name: str, floatx: str, strategy: Any = None, batch_size: int = 7) -> dict[str, Any]:
+    """Return results of two passes over a model's 10 rows, of which batches have 7 and 3, in one process."""
+    ab.config.set_floatx(floatx)
+    ab.utils.set_random_seed(5)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        case = (MODELS | RANDOM | RANDOM_IN_LOOPS | SYNCHRONIZED)[name]()
+    history = case.model.fit(case.x, case.y, batch_size=batch_size, epochs=2, verbose=0, **case.options)
+    return results_of(case, history)
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], precision: float) -> None:
+    """Check that two trainings have the same results, but for rounding."""
+    assert set(found) == set(expected)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, precision, precision, err_msg=key)
+
+
+__all__ = [
+    "MODELS",
+    "PRECISIONS",
+    "RANDOM",
+    "RANDOM_IN_LOOPS",
+    "ROWS",
+    "SYNCHRONIZED",
+    "Case",
+    "assert_same",
+    "results_of",
+    "trained",
+]
