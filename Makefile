@@ -3,11 +3,13 @@
 # The first Python that is new enough; `make PYTHON=/path/to/python3.12 ...` overrides the search.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && command -v "$$name" && break; done)
-BIN := .venv/bin
+# Where a virtual environment has its commands; on Windows make runs in Git Bash.
+BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 VENV := .venv/.made
 RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 CUDA := .venv/.cuda
+PORTABLE := .venv/.portable
 
 # An editable install warns about the very layout that the tests check; quiet, so that what matters stands out.
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -24,7 +26,7 @@ PACKAGES_kserve := kserve
 PACKAGES_openai := openai
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all test-cuda sweep bench bench-threads gpu peers clients lint types types-package imports docs format wheel dist-check lowest clean
+.PHONY: help demo demo-cluster test test-all test-portable test-cuda sweep bench bench-threads gpu peers clients lint types types-package imports docs format wheel dist-check lowest clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +45,9 @@ test: lint types-package imports docs ## lint, types of the package, import rule
 test-all: lint types imports docs ## the same with the slow tests, many more random programs, and clients of the server
 	-$(MAKE) --no-print-directory --keep-going clients # tests of those that can't be installed are skipped
 	$(PYTEST) -m "" --hypothesis-profile=all $(ARGS)
+
+test-portable: $(PORTABLE) ## tests of layers, optimizers and values, which need no shared memory or Unix sockets: for macOS and Windows
+	$(PYTEST) tests/layers tests/optim tests/values $(ARGS)
 
 test-cuda: $(CUDA) ## compile all that is printed as CUDA for each architecture by NVRTC, and run it on the host; needs no GPU
 	ANABRANCH_TEST_NVRTC=1 $(PYTEST) -m "" tests/engine/test_cuda_*.py $(ARGS)
@@ -130,6 +135,11 @@ $(DEV): $(VENV) pyproject.toml
 	$(INSTALL) --editable '.[dev,examples]'
 	mkdir -p .venv/src && ln -sfn ../.. .venv/src/anabranch
 	@touch $(RUNTIME) $@
+
+# Not all that developers use can be installed everywhere.
+$(PORTABLE): $(RUNTIME)
+	$(INSTALL) pytest pytest-xdist hypothesis mpmath
+	@touch $@
 
 $(CUDA): $(DEV)
 	$(INSTALL) --editable '.[cuda-check]'

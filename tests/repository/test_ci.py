@@ -40,12 +40,29 @@ def jobs() -> dict[str, Any]:
     return found
 
 
-def test_jobs_call_make_targets_that_exist(jobs: dict[str, Any]):
-    runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    called = {name for run in runs for name in re.findall(r"\bmake ([a-z-]+)", run)}
+def test_each_job_runs_one_make_target(jobs: dict[str, Any]):
+    runs = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    called = {name: run.removeprefix("make ") for name, (run,) in runs.items()}
 
-    assert called >= {"test", "lowest", "dist-check", "test-all"}
-    assert called <= TARGETS
+    assert set(called.values()) == {"test", "lowest", "dist-check", "test-all", "test-cuda", "test-portable"}
+    assert set(called.values()) <= TARGETS
+    assert all(run == f"make {called[name]}" for name, (run,) in runs.items())
+
+
+def test_kernels_are_kept_by_each_job_that_compiles_some(jobs: dict[str, Any]):
+    for name, job in jobs.items():
+        kept = [step["with"] for step in job["steps"] if "actions/cache" in step.get("uses", "")]
+        assert [each["path"] for each in kept] == ([] if name == "distributions" else [".kernels"])
+        assert all("hashFiles('engine/codegen/**')" in each["key"] for each in kept)
+
+
+@pytest.mark.parametrize(("system", "folder"), [("Windows_NT", "Scripts"), ("", "bin")])
+def test_make_finds_the_commands_of_an_environment(system: str, folder: str):
+    command = ["make", "--dry-run", "--always-make", f"OS={system}", "test-portable"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert f".venv/{folder}/python -m pytest" in done.stdout
+    assert (".venv/bin" in done.stdout) == (folder == "bin")
 
 
 def test_all_versions_of_python_that_are_declared_are_tested_with_kernels_kept(jobs: dict[str, Any]):
