@@ -133,7 +133,11 @@ class Catalogue:
 
     def open_names(self) -> list[str]:
         """Return the names of all models for which the request bears the token."""
-        return [name for name in self.models if self._has_token(name)]
+        return list(self.open_models())
+
+    def open_models(self) -> dict[str, ModelVersions]:
+        """Return all models for which the request bears the token, by name."""
+        return {name: entry for name, entry in self.models.items() if self._has_token(name)}
 
     @property
     def is_ready(self) -> bool:
@@ -144,8 +148,15 @@ class Catalogue:
 
     def steps(self) -> list[str]:
         """Return descriptions of the steps that are computed now."""
-        entries = [*list(self.models.values()), *list(self._leaving.values())]
-        return [step for entry in entries for step in entry.steps()]
+        return [step for entry in self._entries() for step in entry.steps()]
+
+    def remove_files(self) -> None:
+        """Remove temporary files, before a process ends that does not wait for its models."""
+        for entry in self._entries():
+            entry.remove_files()
+
+    def _entries(self) -> list[ModelVersions]:
+        return [*list(self.models.values()), *list(self._leaving.values())]
 
     async def load(self, name: str) -> None:
         """Load a model that was unloaded, or look for new versions of it.
@@ -182,7 +193,7 @@ class Catalogue:
     def _entry(self, name: str) -> ModelVersions:
         entry = self.models.get(name)
         if entry is None:
-            known = ", ".join(map(repr, self.models)) or "none"
+            known = ", ".join(map(repr, self.open_names())) or "none"
             raise RequestError(404, f"There is no model {name!r} in the configuration. There are {known}.")
         return entry
 
@@ -198,7 +209,7 @@ class Catalogue:
         asked = f"Specific({name}, {version or label})" if version or label else f"Latest({name})"
         known = ", ".join(
             f"{name!r} (version {', '.join(map(str, sorted(each.loaded)))})"
-            for name, each in self.models.items()
+            for name, each in self.open_models().items()
             if each.loaded
         )
         raise RequestError(404, f"Servable not found for request: {asked}. Loaded are {known or 'none'}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import logging
 import os
@@ -210,6 +211,8 @@ def _end_after(seconds: float, server: Server) -> None:
 
     def end() -> None:
         _log.error("the process ends, and waits no longer for %s", " and ".join(server.steps()) or "a thread")
+        with contextlib.suppress(OSError):  # such as that of files in use, on Windows
+            server.remove_files()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -185,6 +185,11 @@ class Server:
         catalogue = self._catalogue
         return [] if catalogue is None else catalogue.steps()
 
+    def remove_files(self) -> None:
+        """Remove temporary files, before a process ends that does not wait for this server."""
+        if self._catalogue is not None:
+            self._catalogue.remove_files()
+
     def announce(self, lines: Sequence[str]) -> None:
         """Notify the supervisor of several processes that this one answers, with what it has to print."""
 

@@ -241,6 +241,10 @@ class ModelVersions:
                 served.sequences.forget()
         while self._leaving:
             await asyncio.wait(self._leaving)
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Remove what a ``.keras`` file was exported to, also while a step of the model does not end."""
         if self._file is not None:
             self._file.close()
 

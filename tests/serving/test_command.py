@@ -49,7 +49,9 @@ def start(models: Path) -> Iterator[Callable[..., Any]]:
     """Starts a server of a model at ports of its own: the process, its URL, its address for gRPC, the line for curl."""
     started: list[subprocess.Popen[str]] = []
 
-    def make(name: str, *options: str, prefix: Sequence[str] = ()) -> tuple[subprocess.Popen[str], str, str, str]:
+    def make(
+        name: str, *options: str, prefix: Sequence[str] = (), **variables: str
+    ) -> tuple[subprocess.Popen[str], str, str, str]:
         command = [
             *prefix,
             sys.executable,
@@ -64,7 +66,9 @@ def start(models: Path) -> Iterator[Callable[..., Any]]:
             "0",
         ]
         command += options or ["--model", f"{name}={models / name}"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables}
+        )
         started.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -244,10 +248,14 @@ def test_a_second_signal_ends_process_one_of_a_container_at_once(start: Callable
 
 @pytest.mark.slow  # it takes the 5 s that a step has to end
 def test_a_step_that_does_not_end_is_left(start: Callable[..., Any], models: Path, tmp_path: Path) -> None:
-    path = tmp_path / "serve.json"
-    limits = {"drain_seconds": 0.1}
-    path.write_text(json.dumps({"models": {"slow": {"path": str(models / "slow")}}, "limits": limits}))
-    process, url, _, _ = start("slow", "--config", str(path))
+    path, kept = tmp_path / "serve.json", tmp_path / "temporary"
+    kept.mkdir()
+    dense = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)])
+    dense.save(tmp_path / "dense.keras")  # is exported to a temporary folder
+    served = {"slow": {"path": str(models / "slow")}, "dense": {"path": str(tmp_path / "dense.keras")}}
+    path.write_text(json.dumps({"models": served, "limits": {"drain_seconds": 0.1}}))
+    process, url, _, _ = start("slow", "--config", str(path), TMPDIR=str(kept))
+    assert list(kept.glob("anabranch-serve-*"))
     tensor = {"name": "x", "shape": [1], "datatype": "INT64", "data": [10**15]}
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(ask, url, "/v2/models/slow/infer", {"inputs": [tensor]})
@@ -258,6 +266,7 @@ def test_a_step_that_does_not_end_is_left(start: Callable[..., Any], models: Pat
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert re.search(r"waits no longer for a step of model 'slow', version 1, that has taken \d+ s", errors)
+    assert not list(kept.iterdir())
 
 
 def ask_or_refused(url: str) -> Any:

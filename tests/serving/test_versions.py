@@ -415,6 +415,27 @@ def test_requests_bear_the_token_of_a_model(tmp_path: Path) -> None:
         )
 
 
+def test_without_its_token_no_error_and_no_index_names_a_model(tmp_path: Path) -> None:
+    export(tmp_path / "model", 2.0)
+    (tmp_path / "token").write_text("secret\n")
+    model = {"path": str(tmp_path / "model")}
+    config = {"models": {"hidden": {**model, "token_file": str(tmp_path / "token")}, "open": model}}
+    with ab.serving.Server(config=config, poll_seconds=0, may_manage=True) as server:
+        for given, is_shown in (({}, False), ({"Authorization": "Bearer secret"}, True)):
+            replies = [
+                ask(server.rest_url, "/v1/models/none:predict", BODY, headers=given),
+                ask(server.rest_url, "/v2/models/none", headers=given),
+                ask(server.rest_url, "/v2/repository/models/none/load", b"{}", headers=given),
+                ask(server.rest_url, "/v2/repository/index", b"{}", headers=given),
+            ]
+            assert [reply.status for reply in replies] == [404, 404, 404, 200]
+            assert all(b"open" in reply.body for reply in replies)
+            assert [b"hidden" in reply.body for reply in replies] == [is_shown] * 4
+            metadata = [(name.lower(), value) for name, value in given.items()]
+            index = call(server.grpc_address, "RepositoryIndex", metadata=metadata).models
+            assert [entry.name for entry in index] == (["hidden", "open"] if is_shown else ["open"])
+
+
 def code_of(work: Any) -> Any:
     """The status with which a call fails; None if it does not."""
     try:

@@ -111,7 +111,7 @@ class OpenInferenceBackend:
 
     def index(self, only_ready: bool) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
-        for name, entry in self._catalogue.models.items():
+        for name, entry in self._catalogue.open_models().items():
             for number in sorted(entry.loaded):
                 found.append({"name": name, "version": str(number), "state": "READY", "reason": ""})
             if only_ready:
