@@ -37,6 +37,14 @@ def command(words: str) -> list[str]:
     return [sys.executable, *shlex.split(line)[1:]]
 
 
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "README.md"])
+def test_blocks_can_be_typed_at_a_plain_prompt(page: str) -> None:
+    """Python before 3.13 ends a class or a function there at an empty line."""
+    lines = (Path(__file__).parents[2] / page).read_text("utf-8").splitlines()
+    assert sum(line.startswith(">>> ") for line in lines) > 15
+    assert [number for number, line in enumerate(lines, 1) if line.strip() == "..."] == []
+
+
 def test_what_is_saved_and_exported_is_there(typed: Path) -> None:
     assert sorted(path.name for path in typed.iterdir()) == ["smoother", "smoother.keras"]
 
