@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-# Colours follow the page around: a notebook may be dark.
+# Colours follow the page around: a notebook may be dark. Notebooks have rules of their own for cells of tables, which
+# put text on the right.
 STYLE = """
 .ab-view {font: 13px/1.5 system-ui, sans-serif; color: inherit; max-width: 100%; overflow-x: auto}
 .ab-view h1 {font-size: 20px; margin: 0 0 8px} .ab-view h2 {font-size: 15px; margin: 16px 0 4px}
 .ab-view p {margin: 4px 0} .ab-view pre, .ab-view code {font: 12px/1.45 ui-monospace, monospace}
 .ab-view table {font: inherit; border-collapse: collapse; margin: 6px 0; font-variant-numeric: tabular-nums}
-.ab-view th {text-align: left; border-bottom: 1px solid #8888; padding: 2px 10px 2px 2px; font-weight: 600}
-.ab-view td {text-align: left; padding: 2px 10px 2px 2px; border-bottom: 1px solid #8883; white-space: pre}
-.ab-view td.n, .ab-view th.n {text-align: right} .ab-view .warn {color: #b45309; font-weight: 600}
+.ab-view th {text-align: left !important; border-bottom: 1px solid #8888; padding: 2px 10px 2px 2px; font-weight: 600}
+.ab-view td {text-align: left !important; padding: 2px 10px 2px 2px; border-bottom: 1px solid #8883; white-space: pre}
+.ab-view td.n, .ab-view th.n {text-align: right !important} .ab-view .warn {color: #b45309; font-weight: 600}
 .ab-view .bar {display: inline-block; height: 9px; background: #2563eb; border-radius: 1px}
 """
 _PAGE_STYLE = (

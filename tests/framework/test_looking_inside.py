@@ -15,7 +15,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers, ops
-from anabranch.engine.common.html import array_view, flame_graph
+from anabranch.engine.common.html import STYLE, array_view, flame_graph
 from anabranch.engine.graph.op import registered_ops
 from anabranch.engine.passes.framework.pipeline import PIPELINE
 from anabranch.engine.passes.framework.switches import PASSES
@@ -294,6 +294,11 @@ def test_what_notebooks_show(model: Sequential, profiled: ModelProfile, explaine
     ]
     for found, text in shown:
         assert text in Checked(found._repr_html_()).text, found
+
+
+def test_rules_of_notebooks_do_not_move_names_and_bars_to_the_right():
+    rules = re.findall(r"text-align: [^;}]*", STYLE)
+    assert rules == ["text-align: left !important"] * 2 + ["text-align: right !important"]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (30, 40), (2, 3, 4), (0, 3), (2, 0)])
