@@ -87,7 +87,9 @@ def _training(callback: Callback, changes_training: bool) -> int:
     if changes_training:
         return 1
     fail_unless(
-        found[1] == plain[1], f"histories differ from those without the callback: {found[1]}, expected {plain[1]}"
+        found[1] == plain[1],
+        "histories differ from those without the callback; if it is there to change them: changes_training=True; got "
+        f"{found[1]}, expected {plain[1]}",
     )
     same = all(np.array_equal(a, b) for a, b in zip(found[0], plain[0], strict=True))
     fail_unless(
