@@ -70,6 +70,38 @@ EXAMPLES: list[tuple[str, str]] = [
         "ab.Model.from_config(model.get_config()).count_params()",
         "ab: Model.get_config Model.from_config",
     ),
+    (f"{_MODEL}model.build((None, 2))\nmodel.get_build_config()", "ab: Model.get_build_config Layer.get_build_config"),
+    (
+        "class Halved(ab.Model):\n    def call(self, x):\n        return 2 * x\n    def predict_step(self, data):\n"
+        "        return super().predict_step(data) / 4\nHalved().predict(ab.ops.ones((1, 2)), verbose=0)",
+        "ab: Model.predict_step",
+    ),
+    (
+        "class Noted(ab.Model):\n    def test_step(self, data):\n        logs = super().test_step(data)\n"
+        "        return {**logs, 'rows': ab.ops.shape(data[0])[0]}\ninputs = ab.Input((2,))\n"
+        "model = Noted(inputs, ab.layers.Dense(1)(inputs))\nmodel.compile('sgd', 'mse')\n"
+        "sorted(model.test_on_batch(ab.ops.ones((4, 2)), ab.ops.ones((4, 1)), return_dict=True))",
+        "ab: Model.test_step",
+    ),
+    (
+        "class Noted(ab.Model):\n    def compute_metrics(self, x, y, y_pred, sample_weight=None):\n"
+        "        logs = super().compute_metrics(x, y, y_pred, sample_weight)\n"
+        "        return {**logs, 'largest': ab.ops.max(y_pred)}\ninputs = ab.Input((2,))\n"
+        "model = Noted(inputs, ab.layers.Dense(1)(inputs))\nmodel.compile('sgd', 'mse')\n"
+        "sorted(model.train_on_batch(ab.ops.ones((4, 2)), ab.ops.ones((4, 1)), return_dict=True))",
+        "ab: Model.compute_metrics",
+    ),
+    (
+        f"{_COMPILED}bool(model.compiled_loss(ab.ops.ones((4, 1)), model(x)) >= 0)",
+        "ab: Model.compiled_loss",
+    ),
+    (
+        f"{_COMPILED}first = model.train_on_batch(x, y)\ntree = model.get_state_tree()\n"
+        "second = model.train_on_batch(x, y)\nmodel.set_state_tree(tree)\nsorted(tree)",
+        "ab: Model.set_state_tree",
+    ),
+    (f"{_COMPILED}model.build((None, 2))\nsorted(model.checkpoint_items())[:2]", "ab: Model.checkpoint_items"),
+    (f"{_MODEL}model.build((None, 2))\nmodel.check_saveable()", "ab: Model.check_saveable"),
     # --- layers -------------------------------------------------------------------------------------------------------
     (
         "class Scale(ab.layers.Layer):\n    def build(self, input_shape):\n"
@@ -99,6 +131,37 @@ EXAMPLES: list[tuple[str, str]] = [
         "layers: Layer.quantize",
     ),
     ("ab.layers.Embedding(5, 2, mask_zero=True).compute_mask([[1, 0]])", "layers: Layer.compute_mask"),
+    (
+        "layer = ab.layers.Dense(3)\nlayer.compute_output_spec(ab.Input((2,))).shape",
+        "ab: Layer.compute_output_spec",
+    ),
+    (
+        "class Scale(ab.layers.Layer):\n    def build(self, input_shape):\n"
+        "        self.scale = self.add_variable((input_shape[-1],), 'ones', name='scale')\n"
+        "    def call(self, x):\n        return self.scale * x\nScale()([[1.0, 2.0]])",
+        "ab: Layer.add_variable",
+    ),
+    (
+        "layer, copy = ab.layers.Dense(3), ab.layers.Dense(3)\nlayer.build((None, 2))\n"
+        "copy.build_from_config(layer.get_build_config())\ncopy.kernel.shape",
+        "ab: Layer.build_from_config",
+    ),
+    (
+        "layer = ab.layers.Dense(3)\n[(spec.name, spec.shape) for spec in layer.weight_specs((None, 2))]\n"
+        "layer.build_weights(layer.weight_specs((None, 2)))\nlayer.kernel.shape",
+        "ab: Layer.weight_specs Layer.build_weights",
+    ),
+    (
+        "layer, copy = ab.layers.Dense(3), ab.layers.Dense(3)\nlayer.build((None, 2))\ncopy.build((None, 2))\n"
+        "store = dict()\nlayer.save_own_variables(store)\nsorted(store)\ncopy.load_own_variables(store)\n"
+        "bool(ab.ops.all(copy.kernel == layer.kernel))",
+        "ab: Layer.save_own_variables Layer.load_own_variables",
+    ),
+    (
+        f"{_FILE}words = ab.layers.StringLookup()\nwords.adapt(['a', 'b', 'a'])\nwords.save_assets(folder.name)\n"
+        "again = ab.layers.StringLookup()\nagain.load_assets(folder.name)\nagain.get_vocabulary()\nfolder.cleanup()",
+        "ab: Layer.save_assets Layer.load_assets",
+    ),
     # --- optimizers, metrics ------------------------------------------------------------------------------------------
     (
         "w = ab.Variable([1.0, 2.0])\noptimizer = ab.optim.SGD(0.1)\noptimizer.apply([ab.ops.ones(2)], [w])\nw.numpy()",
@@ -135,6 +198,59 @@ EXAMPLES: list[tuple[str, str]] = [
     (
         "metric = ab.metrics.Mean()\nmetric.update_state([1.0, 3.0])\nmetric.reset_state()\nmetric.result()",
         "metrics: Metric.reset_state",
+    ),
+    (
+        "class Ball(ab.optim.Optimizer):\n    def build(self, variables):\n        super().build(variables)\n"
+        "        self.speeds = self.add_optimizer_variables(variables, 'speed')\n"
+        "    def update_step(self, gradient, variable, learning_rate):\n"
+        "        speed = self.slot_for(variable, self.speeds)\n"
+        "        self.assign(speed, 0.9 * speed - learning_rate * gradient)\n"
+        "        self.assign_add(variable, speed)\n"
+        "v = ab.Variable(3.0)\nBall(learning_rate=0.5).apply([ab.ops.ones(())], [v])\nfloat(v)",
+        "ab: Optimizer.add_optimizer_variables Optimizer.slot_for Optimizer.assign Optimizer.assign_add",
+    ),
+    (
+        "optimizer = ab.optim.SGD()\noptimizer.add_variable((2,), name='sum').shape\n"
+        "optimizer.add_variable_from_reference(ab.Variable([1.0, 2.0, 3.0]), 'speed').shape",
+        "ab: Optimizer.add_variable Optimizer.add_variable_from_reference",
+    ),
+    (
+        "class Cosine(ab.optim.Optimizer):\n    def begin_step(self, learning_rate):\n"
+        "        return learning_rate * ab.ops.cos(ab.ops.cast(self.iterations, 'float32'))\n"
+        "    def update_step(self, gradient, variable, learning_rate):\n"
+        "        variable.assign(variable - learning_rate * gradient)\n"
+        "v = ab.Variable(3.0)\nCosine(learning_rate=0.5).apply([ab.ops.ones(())], [v])\nfloat(v)",
+        "ab: Optimizer.begin_step",
+    ),
+    ("ab.optim.SGD(loss_scale_factor=8.0).scale_loss(ab.ops.ones(()))", "ab: Optimizer.scale_loss"),
+    (
+        "w, bias = ab.Variable([1.0], name='w'), ab.Variable([1.0], name='bias')\n"
+        "optimizer = ab.optim.SGD(0.5, weight_decay=0.1)\noptimizer.exclude_from_weight_decay(var_names=['bias'])\n"
+        "optimizer.apply([ab.ops.zeros((1,)), ab.ops.zeros((1,))], [w, bias])\nw.numpy(), bias.numpy()",
+        "ab: Optimizer.exclude_from_weight_decay",
+    ),
+    (
+        "v = ab.Variable(4.0)\noptimizer = ab.optim.SGD(1.0, use_ema=True, ema_momentum=0.5)\n"
+        "for _ in range(2):\n    optimizer.apply([ab.ops.ones(())], [v])\n"
+        "float(v)\noptimizer.finalize_variable_values([v])\nfloat(v)",
+        "ab: Optimizer.finalize_variable_values",
+    ),
+    (
+        "v = ab.Variable(3.0)\noptimizer, copy = ab.optim.SGD(0.1, momentum=0.9), ab.optim.SGD(0.1, momentum=0.9)\n"
+        "optimizer.apply([ab.ops.ones(())], [v])\ncopy.build([v])\n"
+        "copy.set_weights([each.numpy() for each in optimizer.variables])\nint(copy.iterations)\n"
+        "store = dict()\noptimizer.save_own_variables(store)\ncopy.load_own_variables(store)\nsorted(store)",
+        "ab: Optimizer.set_weights Optimizer.save_own_variables Optimizer.load_own_variables",
+    ),
+    (
+        "metric = ab.metrics.Mean(name='size')\nstate = metric.stateless_reset_state()\n"
+        "state = metric.stateless_update_state(state, [2.0, 4.0])\nmetric.stateless_result(state)",
+        "ab: Metric.stateless_reset_state Metric.stateless_result",
+    ),
+    (
+        "metric = ab.metrics.BinaryAccuracy(name='right', threshold=0.7)\nconfig = metric.get_config()\n"
+        "config['threshold']\nab.metrics.BinaryAccuracy.from_config(config).name",
+        "ab: Metric.get_config Metric.from_config",
     ),
     # --- graphs, gradients --------------------------------------------------------------------------------------------
     (
@@ -182,6 +298,33 @@ EXAMPLES: list[tuple[str, str]] = [
     (
         "array = ab.TensorArray('float32', size=2).split([1.0, 2.0, 3.0], [1, 2])\narray.read(1)\narray.concat()",
         "ab: TensorArray.split TensorArray.concat",
+    ),
+    (
+        "with ab.Graph().as_default():\n    x, y = ab.placeholder(()), ab.placeholder(())\n"
+        "    double, total = 2 * x, 2 * x + y\n    session = ab.Session()\n"
+        "    handle = session.partial_run_setup([double, total], [x, y])\n"
+        "first = session.partial_run(handle, double, {x: 3.0})\nsession.partial_run(handle, total, {y: first})",
+        "ab: Session.partial_run",
+    ),
+    (
+        "with ab.Graph().as_default():\n    x = ab.placeholder((None,))\n    session = ab.Session()\n"
+        "    program = session.program(ab.ops.sum(x), [x])\nprogram(ab.ops.array([1.0, 2.0]).numpy())",
+        "ab: Session.program",
+    ),
+    (
+        "with ab.Graph().as_default():\n    x = ab.placeholder(())\n    session = ab.Session()\n"
+        "    found = session.run(2 * x, {x: 3.0})\nsession.statistics().runs",
+        "ab: Session.statistics",
+    ),
+    (
+        "v = ab.Variable(3.0)\nwith ab.GradientTape() as tape:\n    y = v * v\n    tape.reset()\n    z = v * y\n"
+        "tape.gradient(z, v)",
+        "ab: GradientTape.reset",
+    ),
+    (
+        "array = ab.TensorArray('float32', size=2).write(0, 1.0)\nsame = array.identity()\n"
+        "again = same.with_flow(array.flow)\nab.TensorArray.from_flow(again.flow).read(0)",
+        "ab: TensorArray.identity TensorArray.with_flow TensorArray.from_flow",
     ),
     # --- values -------------------------------------------------------------------------------------------------------
     ("ab.ops.arange(6).reshape(2, 3)", "ab: Tensor.reshape"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import linecache
+import posixpath
 import re
 import sys
 from collections.abc import Iterator
@@ -193,7 +194,8 @@ def reference() -> dict[str, str]:
         for page, group in groups.items():
             if page != _index(path):
                 title = group[0].module.rsplit(".", 1)[-1].replace("_", " ").capitalize()
-                pages[page] = f"# {title}\n\n" + "\n".join(entry(name) for name in group)
+                index = posixpath.relpath(_index(path), posixpath.dirname(page))  # these pages are in no navigation
+                pages[page] = f"# {title}\n\nPart of [`{path}`]({index}).\n\n" + "\n".join(map(entry, group))
         own = "\n".join(entry(name) for name in groups.get(_index(path), []))
         pages[_index(path)] = f"# `{path}`\n\n{_heading(module)}\n\n{_table(names)}\n\n{own}"
     pages["reference/index.md"] = _contents() + pages["reference/index.md"].split("\n", 1)[1]

@@ -135,7 +135,7 @@ def test_names_have_an_example(pages: ModuleType) -> None:
 
 
 # Those that users seldom call by themselves, or override with a body of their own.
-METHODS_WITHOUT_EXAMPLE = 56
+METHODS_WITHOUT_EXAMPLE = 14
 
 
 def test_methods_of_common_classes_have_an_example(pages: ModuleType) -> None:
@@ -267,6 +267,19 @@ def test_ten_things_that_differ_stand_side_by_side(page: str, title: str) -> Non
 
 def test_the_home_page_leaves_room_for_lines_of_code(pages: ModuleType) -> None:
     assert pages.home().startswith("---\nhide: [navigation]\n---\n\n# anabranch\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("anabranch.ops.while_loop", ["anabranch", "ops", "while_loop"]),
+        ("layers.Dense(8, activation='relu')", ["layers", "Dense", "8", "activation", "'relu'", ""]),
+        ("a rate of 0.5", ["a", "rate", "of", "0.5"]),
+    ],
+)
+def test_search_finds_the_parts_of_names(text: str, words: list[str]) -> None:
+    (separator,) = re.findall(r"^      separator: '(.*)'$", (SITE / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert re.split(separator, text) == words
 
 
 def test_names_in_tables_are_not_broken() -> None:
