@@ -75,3 +75,14 @@ def test_the_page_has_what_was_measured(gpu: Any) -> None:
     wanted = ("- Device, driver, memory: X", "| mlp | 1.00 | 2.00 | - |", "| 100 | 1.000 | OOM |", "| launch | 4.8 |")
     for line in wanted:
         assert line in page.splitlines()
+
+
+@pytest.mark.parametrize("name", ["a loop", pytest.param("attention", marks=pytest.mark.slow)])
+def test_fused_operations_of_trainings_get_kernels(gpu: Any, name: str) -> None:
+    """docs/gpu.md has the counts of all trainings; `gpu_kernels.py` prints them."""
+    import gpu_kernels  # pyright: ignore[reportMissingImports]
+
+    found = gpu_kernels.groups([name])
+    assert len(found) > 3
+    assert {group.result for group in found} == {gpu_kernels.PRINTED}
+    assert f"1 trainings, {len(found)} fused operations of " in gpu_kernels.table(found)
