@@ -38,12 +38,11 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 def build_augmentation() -> ab.Sequential:
     """Moves images [batch, 8, 8, 1] by up to a pixel, turns them by up to 18 degrees and scales them, in training."""
-    outside = {"fill_mode": "constant", "fill_value": 0.0}
     return ab.Sequential(
         [
-            layers.RandomTranslation(0.1, 0.1, seed=1, **outside),
-            layers.RandomRotation(0.05, seed=2, **outside),
-            layers.RandomZoom(0.1, 0.1, seed=3, **outside),
+            layers.RandomTranslation(0.1, 0.1, fill_mode="constant", seed=1),
+            layers.RandomRotation(0.05, fill_mode="constant", seed=2),
+            layers.RandomZoom(0.1, 0.1, fill_mode="constant", seed=3),
         ],
         name="augmentation",
     )
