@@ -109,7 +109,7 @@ lowest: $(VENV) ## run the tests with the lowest versions of all dependencies th
 	rm -rf build/lowest && mkdir -p build && "$(BIN)/python" -m venv build/lowest
 	$(BIN)/python .ci/lowest.py > build/lowest/constraints.txt
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c build/lowest/constraints.txt \
-		--editable '.[serve,images,sklearn,onnx,rl]' pytest pytest-xdist hypothesis mpmath
+		--editable '.[serve,images,sklearn,onnx,rl,remote]' pytest pytest-xdist hypothesis mpmath
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 build/lowest/bin/python -m pytest -q -n 2 --dist loadfile \
 		--ignore tests/repository $(ARGS)
 

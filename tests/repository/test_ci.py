@@ -83,6 +83,14 @@ def test_lowest_versions_are_those_that_are_declared():
     assert "orjson==3.10" in found
 
 
+def test_the_lowest_versions_of_all_extras_are_installed():
+    """But for those of tools; scikit-learn is that of models as its estimators."""
+    (installed,) = re.findall(r"--editable '\.\[([a-z,]+)\]' pytest", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    extras = set(PROJECT["project"]["optional-dependencies"]) - script("lowest").TOOLS - {"examples"}
+
+    assert set(installed.split(",")) == extras
+
+
 @pytest.mark.parametrize(
     ("message", "fault"),
     [
