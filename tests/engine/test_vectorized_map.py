@@ -25,6 +25,7 @@ from anabranch.engine.common.nest import flatten, pack_as
 from anabranch.engine.control_flow.batching_rules import RULES
 from anabranch.engine.control_flow.vectorized_map import batched_map
 from anabranch.engine.graph.op import Sample
+from anabranch.engine.ops.text.hashing import AllKnown
 from anabranch.engine.runtime.interpreter import Interpreter, as_outputs
 from anabranch.engine.testing import op_check
 
@@ -660,3 +661,8 @@ def test_no_elements_of_unknown_rank_have_the_shape_of_their_results(function: A
         found = ab.vectorized_map(function, x)
         assert ab.Session().run(found, {x: np.zeros((0, 3, 4), "float32")}).shape == shape
         assert ab.Session().run(found, {x: np.zeros((2, 3, 4), "float32")}).shape == (2, *shape[1:])
+
+
+def test_places_that_all_examples_share_are_those_of_each():
+    (sample,) = [each for each in AllKnown.samples() if each.label == "0-d"]
+    assert _check_op(sample, [1], FACTORS[:3])

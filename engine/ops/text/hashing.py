@@ -10,6 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import is_integer, name_of
 from ...common.quick_dataclass import dataclass
+from ...graph.spec import broadcast_shapes
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_or_array, convert_to_tensor
 from ..fingerprints import fingerprint_cat, fingerprints, siphash
 
@@ -104,13 +105,16 @@ class AllKnown(Op):
     by_element: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(inputs[0].shape, inputs[0].dtype)
+        return TensorSpec(broadcast_shapes(*[each.shape for each in inputs]), inputs[0].dtype)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return [None] * len(node.inputs)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         found, is_unknown, given = inputs
+        shape = np.broadcast_shapes(*map(np.shape, inputs))
+        if np.shape(found) != shape:  # a batch of which all examples share some inputs
+            found, is_unknown, given = [np.broadcast_to(each, shape) for each in inputs]
         if np.any(is_unknown):
             wrong = np.asarray(given)[np.asarray(is_unknown)].ravel()[:10].tolist()
             raise ValueError(
