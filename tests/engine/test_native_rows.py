@@ -13,6 +13,7 @@ from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.codegen.gather import rows as row_code
+from anabranch.engine.codegen.gather.columns import are_pieces, columns_in_pieces
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.arrays.gathering import checked_positions
@@ -262,3 +263,52 @@ def test_columns_at_constant_places(places: tuple[int, ...], monkeypatch: pytest
     for _ in range(2):
         with pytest.raises(IndexError, match=r"out of bounds for axis 1 with size 60"):
             program(rng.uniform(-1, 1, (96, 60)).astype("float32"), cotangents)
+
+
+def _triangle(size: int) -> Any:
+    return np.flatnonzero(np.tri(size, k=-1, dtype=bool))
+
+
+RUNS = {
+    "triangle": _triangle(27),
+    "one run": np.arange(5, 705),
+    "from the end": np.arange(-700, -20),
+    "one by one": np.arange(0, 729, 3),
+    "descending": np.arange(700, 5, -1),
+    "twice": np.concatenate([np.arange(100, 200), np.arange(150, 250)]),
+    "through zero": np.arange(-40, 40),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("places", RUNS.values(), ids=RUNS)
+def test_constant_columns_that_follow_each_other(dtype: str, places: Any) -> None:
+    """They are moved as vectors where none occurs twice, with the bits of sums in NumPy's order."""
+    rng = np.random.default_rng(0)
+    with ab.Graph().as_default() as graph:
+        x, dy = ab.placeholder((None, 729), dtype), ab.placeholder((None, len(places)), dtype)
+        taken = ab.ops.take(x, ab.constant(places.astype("int32")), axis=1)
+        fetches = [symbol_of(taken), symbol_of(ab.convert_to_tensor(ab.gradients(taken, [x], dy)[0]))]
+    program = Program(graph, fetches, [x, dy])
+    values, wide = rng.uniform(-1, 1, (50, 729)).astype(dtype), rng.uniform(-1, 1, (50, len(places) + 5)).astype(dtype)
+    wide[3, 7], wide[4, 8], wide[5, 9] = -0.0, np.nan, np.inf
+    for rows in (slice(None), slice(None, None, 2), slice(20)):
+        fed, cotangents = values[rows], wide[rows, 5:]
+        found, gradient = program(fed, cotangents)
+        np.testing.assert_array_equal(found, fed[:, places])
+        expected = np.zeros(fed.shape, dtype)
+        np.add.at(expected.T, places, cotangents.T)
+        assert gradient.tobytes() == expected.tobytes()
+
+
+@needs_kernels
+def test_only_columns_that_ascend_are_moved_as_vectors() -> None:
+    assert library.usable
+    chosen = {name: are_pieces(places, np.dtype("float32")) for name, places in RUNS.items()}
+    expected = dict.fromkeys(RUNS, False) | dict.fromkeys(["triangle", "one run", "from the end"], True)
+    assert chosen == expected
+    for places in (_triangle(27), np.arange(-40, 0)):
+        pieces = columns_in_pieces(places, np.dtype("float32")).pieces
+        moved = [np.add.outer([position, number], np.arange(length)) for position, number, length in pieces]
+        np.testing.assert_array_equal(np.concatenate(moved, 1), [places, np.arange(len(places))])

@@ -32,7 +32,7 @@ from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..llvm.tasks import Fields, print_entry, print_parallel, print_share
-from .columns import column_putter, column_taker, has_rows
+from .columns import Columns, are_pieces, column_putter, column_taker, columns_in_pieces, has_rows
 from .segments import added_rows, expect_sums
 
 Runner = Callable[..., Any]
@@ -62,7 +62,7 @@ def take_runner(operation: Operation) -> Runner | None:
     if ids.shape is not None and math.prod([dim or few for dim in (*before, *ids.shape)]) * width < few:
         return None
     if is_last:
-        return _columns_runner(op, table, _column_positions(operation.inputs[1], op.axis, op.wrap), few)
+        return _columns_runner(op, table, operation.inputs[1], few)
     row = tuple(int(size or 0) for size in (table.shape or ())[axis + 1 :])
     index = np.dtype("int64") if axis else np.dtype(ids.dtype.name)
     kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * index.itemsize}")
@@ -92,36 +92,39 @@ def take_runner(operation: Operation) -> Runner | None:
     return take_later if axis else take
 
 
-def _column_positions(ids: Symbol, axis: int, wrap: bool) -> Callable[[Any, int], Any]:
-    """Return the function that counts columns from the front of so many; those of a constant once."""
+def _columns(ids: Symbol, axis: int, wrap: bool, dtype: Any) -> tuple[Callable[[Any, int], Columns], bool]:
+    """Return the function that counts columns of so many from the front, a constant's once; whether in pieces."""
 
-    def counted(ids: Any, size: int) -> Any:
-        return _numbered(checked_positions(np, ids, size, axis, wrap), 1, size)
+    def counted(ids: Any, size: int) -> Columns:
+        return Columns(_numbered(checked_positions(np, ids, size, axis, wrap), 1, size))
 
     if not isinstance(ids.operation.op, Constant):
-        return counted
-    found: dict[int, Any] = {}
+        return counted, False
+    in_pieces = are_pieces(ids.operation.op.value, dtype)
+    found: dict[int, Columns] = {}
 
-    def kept(ids: Any, size: int) -> Any:
-        positions = found.get(size)
-        if positions is None:
-            positions = counted(ids, size)
+    def kept(ids: Any, size: int) -> Columns:
+        columns = found.get(size)
+        if columns is None:
+            columns = counted(ids, size)
+            columns = columns_in_pieces(columns.positions, dtype) if in_pieces else columns
             found.clear()
-            found[size] = positions
-        return positions
+            found[size] = columns
+        return columns
 
-    return kept
+    return kept, in_pieces
 
 
-def _columns_runner(op: Take, table: TensorSpec, positions_of: Callable[[Any, int], Any], fewest: int) -> Runner:
+def _columns_runner(op: Take, table: TensorSpec, ids: Symbol, fewest: int) -> Runner:
     """Return a runner of a `Take` along the last of several axes."""
-    take, native = column_taker(table.dtype), native_dtype(table.dtype)
+    columns_of, in_pieces = _columns(ids, op.axis, op.wrap, table.dtype)
+    take, native = column_taker(table.dtype, in_pieces), native_dtype(table.dtype)
 
     def take_columns(x: Any, ids: Any) -> Any:
         outer, size = x.shape[:-1], x.shape[-1]
         if math.prod(outer) * ids.size < fewest or not has_rows(x, native):
             return op.run(np, x, ids)
-        return take(x, positions_of(ids, size)).reshape((*outer, *ids.shape))
+        return take(x, columns_of(ids, size)).reshape((*outer, *ids.shape))
 
     return take_columns
 
@@ -187,8 +190,8 @@ def put_runner(operation: Operation) -> Runner | None:
         return None
     run = _function("sum", "i64", "float" if values.dtype.itemsize == 4 else "double")
     axis = op.axis % (values.rank - ids.rank + 1)
-    native, put_columns = native_dtype(values.dtype), column_putter(values.dtype)
-    positions_of = _column_positions(operation.inputs[1], axis, op.wrap)
+    columns_of, in_pieces = _columns(operation.inputs[1], axis, op.wrap, values.dtype)
+    native, put_columns = native_dtype(values.dtype), column_putter(values.dtype, in_pieces)
 
     def put_rows(values: Any, ids: Any, shape: Any) -> Any:
         sizes = tuple(int(size) for size in shape)
@@ -196,7 +199,7 @@ def put_runner(operation: Operation) -> Runner | None:
         if before and not after and values.shape == before + ids.shape and ids.size:
             rows = values if ids.ndim == 1 else values.reshape((*before, ids.size))
             if has_rows(rows, native):
-                return put_columns(rows, positions_of(ids, sizes[axis]), sizes[axis])
+                return put_columns(rows, columns_of(ids, sizes[axis]), sizes[axis])
         if not is_plain(values) or not values.size or values.shape != before + ids.shape + after:
             return op.run(np, values, ids, shape)
         outer, inner = math.prod(before), math.prod(after)
