@@ -279,13 +279,19 @@ class _LazyModule(ModuleType):
 def _import(target: str) -> ModuleType:
     """Import a module of this package, and all that it needs.
 
-    The garbage collector waits meanwhile, which would take a quarter of the time.
+    The garbage collector waits meanwhile, which would take a quarter of the time, and takes what was made for old.
     """
     from .engine.common.forks import importing
-    from .engine.runtime.collector import without_collector
+    from .engine.runtime.collector import make_old, without_collector
+
+    @without_collector
+    def load() -> ModuleType:
+        module = importlib.import_module(target, __name__)
+        make_old()
+        return module
 
     with importing:
-        module = without_collector(importlib.import_module)(target, __name__)
+        module = load()
     if target == ".engine.session":  # which is below what runs sessions elsewhere, and refers to it by name only
         module.register_scheme("grpc", f"{__name__}.distribute.tasks.client")
     return module

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -154,6 +153,8 @@ def split_address(address: Any) -> tuple[str, int]:
 
 def listens(address: str, timeout: float = 1.0) -> bool:
     """Test whether a process listens at an address, within so many seconds."""
+    import socket  # a process without a cluster does not need it
+
     try:
         socket.create_connection(split_address(address), timeout).close()
     except OSError:
@@ -175,6 +176,8 @@ def resolved(host: str) -> str:
     >>> resolved("127.0.0.1")
     '127.0.0.1'
     """
+    import socket  # a process without a cluster does not need it
+
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:

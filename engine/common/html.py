@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,6 +32,8 @@ def escape(text: object) -> str:
     >>> escape("a < b")
     'a &lt; b'
     """
+    import html  # only notebooks and pages need it
+
     return html.escape(str(text))
 
 

@@ -2,7 +2,7 @@
 
 The standard one prints and compiles half a dozen methods for each class, which was a quarter of the time in which a
 process gets to its first step. Here `__init__` is compiled when the first instance is made, and the other methods are
-closures. A class whose fields are more than names with types and defaults goes to the standard one.
+closures. A class whose fields are more than names with types, defaults and factories goes to the standard one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,32 @@ _Field = dataclasses.Field[Any]
 _Methods = dict[str, Any]
 
 
-def _decorate(*, frozen: bool = False, eq: bool = True) -> Callable[[Any], Any]:
+def _decorate(cls: Any = None, /, *, frozen: bool = False, eq: bool = True, slots: bool = False) -> Any:
     """Decorate a class as `dataclasses.dataclass` does: instances, fields and inheritance are the same."""
-    return lambda cls: _define(cls, frozen, eq)
+
+    def define(cls: Any) -> Any:
+        return _define(cls, frozen, eq, slots)
+
+    return define if cls is None else define(cls)
 
 
-def _define(cls: Any, frozen: bool, eq: bool) -> Any:
-    fields = _find_fields(cls)
-    if fields is None:
-        return dataclasses.dataclass(frozen=frozen, eq=eq)(cls)
+def _define(cls: Any, frozen: bool, eq: bool, slots: bool) -> Any:
+    fields = _find_fields(cls, frozen)
+    if fields is None or (slots and "__slots__" in vars(cls)):
+        return dataclasses.dataclass(frozen=frozen, eq=eq, slots=slots)(cls)
+    for name in [name for name in fields if isinstance(cls.__dict__.get(name), dataclasses.Field)]:
+        if fields[name].default is dataclasses.MISSING:
+            delattr(cls, name)  # the class has no value
+        else:
+            setattr(cls, name, fields[name].default)
+    names = tuple(fields)
+    if slots:
+        cls = _with_slots(cls, names, frozen)
     # What the functions of the standard module look at, and dataclasses that inherit from this one.
     cls.__dataclass_fields__ = fields
     cls.__dataclass_params__ = _parameters(frozen, eq)
-    names = cls.__match_args__ = tuple(fields)
-    methods = _starting(cls, tuple(fields.values())) | _showing(names)
+    cls.__match_args__ = names
+    methods = _starting(cls, tuple(fields.values()), frozen) | _showing(names)
     methods |= _comparing(cls, names, frozen) if eq else {}
     methods |= _refusing(cls, names) if frozen else {}
     for name, method in methods.items():
@@ -43,19 +55,39 @@ def _define(cls: Any, frozen: bool, eq: bool) -> Any:
     return cls
 
 
-def _find_fields(cls: type) -> dict[str, _Field] | None:
+def _find_fields(cls: type, frozen: bool) -> dict[str, _Field] | None:
     """Return the fields by name, those of the bases first; None if the standard module has to look at them."""
     own = vars(cls)
     annotations: dict[str, Any] = own.get("__annotations__", {})
-    if "__init__" in own or hasattr(cls, "__post_init__") or not all(map(_is_plain_type, annotations.values())):
+    if "__init__" in own or not all(map(_is_plain_type, annotations.values())):
         return None
     found: dict[str, _Field] = {}
     for base in cls.__mro__[:0:-1]:
+        if dataclasses.is_dataclass(base) and _is_frozen(base) != frozen:
+            return None  # which is an error, unless a base has no fields of its own
         found.update(_known_fields(base))
     for name, annotation in annotations.items():
         if not annotation.startswith("ClassVar"):
             found[name] = _field(name, annotation, own.get(name, dataclasses.MISSING))
-    return found if all(map(_is_plain, found.values())) else None
+    return found if all(map(_is_plain, found.values())) and _are_ordered(found.values()) else None
+
+
+def _is_frozen(cls: Any) -> bool:
+    return cls.__dataclass_params__.frozen
+
+
+def _are_ordered(fields: Iterable[_Field]) -> bool:
+    """Test whether no field without a default follows one that has one."""
+    given = [_has_default(field) for field in fields]
+    return given == sorted(given)
+
+
+def _has_default(field: _Field) -> bool:
+    return field.default is not dataclasses.MISSING or _has_factory(field)
+
+
+def _has_factory(field: _Field) -> bool:
+    return field.default_factory is not dataclasses.MISSING
 
 
 def _is_plain_type(annotation: object) -> bool:
@@ -64,9 +96,8 @@ def _is_plain_type(annotation: object) -> bool:
 
 def _is_plain(field: _Field) -> bool:
     """Test whether it takes part in everything, and its default is a value that instances may share."""
-    is_given = isinstance(field.default, dataclasses.Field) or field.default_factory is not dataclasses.MISSING
-    ordinary = field.init and field.repr and field.compare and field.hash is None and not field.kw_only
-    return ordinary and not is_given and _may_be_shared(field)
+    ordinary = field.init and field.repr and field.compare and field.hash is None
+    return ordinary and not field.kw_only and _may_be_shared(field)
 
 
 def _may_be_shared(field: Any) -> bool:
@@ -83,9 +114,16 @@ class _Template:
 
 
 def _field(name: str, annotation: str, default: Any) -> _Field:
-    (template,) = dataclasses.fields(_Template)
-    field = copy.copy(template)
-    field.name, field.type, field.default = name, annotation, default
+    template: Any = dataclasses.fields(_Template)[0]
+    given: Any = default
+    field: Any = copy.copy(template)
+    if isinstance(default, dataclasses.Field):
+        for part in ("default", "default_factory", "init", "repr", "compare", "hash", "metadata"):
+            setattr(field, part, getattr(given, part))
+        field.kw_only = given.kw_only is True
+    else:
+        field.default = default
+    field.name, field.type = name, annotation
     return field
 
 
@@ -96,25 +134,58 @@ def _parameters(frozen: bool, eq: bool) -> Any:
     return empty.__dataclass_params__
 
 
-def _starting(cls: Any, fields: Sequence[_Field]) -> _Methods:
+def _with_slots(cls: Any, names: Sequence[str], frozen: bool) -> Any:
+    """Return the class with slots for its fields, a new one: slots can't be added to a class."""
+    bases: Sequence[Any] = cls.__mro__[1:-1]
+    inherited: set[str] = {slot for base in bases for slot in base.__dict__.get("__slots__", ())}
+    own: dict[str, Any] = cls.__dict__
+    namespace = {name: value for name, value in own.items() if name not in {*names, "__dict__", "__weakref__"}}
+    namespace["__slots__"] = tuple([name for name in names if name not in inherited])
+    if frozen:
+        namespace = _copying(names) | namespace
+    made = type(cls)(cls.__name__, cls.__bases__, namespace)
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+def _copying(names: Sequence[str]) -> _Methods:
+    """Return the methods by which instances whose attributes can't be set are copied and pickled."""
+
+    def get_state(self: Any) -> list[Any]:
+        return [getattr(self, name) for name in names]
+
+    def set_state(self: Any, state: Sequence[Any]) -> None:
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
+
+    return {"__getstate__": get_state, "__setstate__": set_state}
+
+
+def _starting(cls: Any, fields: Sequence[_Field], frozen: bool) -> _Methods:
     """Return an `__init__` that is replaced by the compiled one when it is called."""
 
     def initialise(self: Any, *values: Any, **named: Any) -> None:
-        cls.__init__ = compiled = _compiled(cls, fields)
+        cls.__init__ = compiled = _compiled(cls, fields, frozen)
         compiled(self, *values, **named)
 
     return {"__init__": initialise}
 
 
-def _compiled(cls: Any, fields: Iterable[_Field]) -> Any:
-    # Frozen classes refuse to be set in any other way.
-    namespace: dict[str, Any] = {"_set": object.__setattr__}
+def _compiled(cls: Any, fields: Iterable[_Field], frozen: bool) -> Any:
+    namespace: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     parameters, body = ["self"], ["pass"]
     for field in fields:
-        has_default = field.default is not dataclasses.MISSING
-        namespace[f"_default_{field.name}"] = field.default
-        parameters.append(f"{field.name}=_default_{field.name}" if has_default else field.name)
-        body.append(f"_set(self, {field.name!r}, {field.name})")
+        name, value = field.name, field.name
+        if _has_factory(field):
+            namespace[f"_make_{name}"] = field.default_factory
+            value = f"_make_{name}() if {name} is _missing else {name}"
+        if _has_default(field):
+            namespace[f"_default_{name}"] = field.default  # missing where there is a factory
+        parameters.append(f"{name}=_default_{name}" if _has_default(field) else name)
+        # Frozen classes refuse to be set in any other way.
+        body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    if hasattr(cls, "__post_init__"):
+        body.append("self.__post_init__()")
     exec(f"def __init__({', '.join(parameters)}): {'; '.join(body)}", namespace)
     compiled: Any = namespace["__init__"]
     compiled.__qualname__ = f"{cls.__qualname__}.__init__"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..common.dtypes import string
 from ..common.nest import is_tuple
+from ..common.quick_dataclass import dataclass
 from .axis_maps import AxisMap, broadcast_map, leading_map
 from .row_states import State, state_by_axes
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..common.quick_dataclass import dataclass
 from .axis_maps import axis_map_of
 
 if TYPE_CHECKING:

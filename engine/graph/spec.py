@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..common import dtypes
 from ..common.dtypes import DType
+from ..common.quick_dataclass import dataclass
 
 Dim = int | None
 Shape = tuple[Dim, ...] | None  # None: the rank itself is unknown

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..common.quick_dataclass import dataclass
 from ..graph.graph import Operation
 from ..graph.tensor import Symbol
 from ..passes.framework.estimates import bytes_of, flops_of, made_bytes, traffic_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ..common.quick_dataclass import dataclass
 from ..graph.device import DeviceName
 
 LOCAL = DeviceName("localhost", 0)  # the job and task of a process that belongs to no cluster

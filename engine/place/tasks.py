@@ -7,8 +7,9 @@ overlap on several devices is seen to. A branch counts by how many there are to 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ..common.quick_dataclass import dataclass
 from ..control_flow.frames import History, Saved
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter

@@ -11,10 +11,10 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..common.deadlines import requests, waits
+from ..common.quick_dataclass import dataclass
 from ..graph.op import Op
 from ..tracing import Recorder, active, here
 from .errors import DeadlineExceededError

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ..codegen.natives import has_binder
+from ..common.quick_dataclass import dataclass
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History
 from ..control_flow.while_loop import While

@@ -8,12 +8,13 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ... import __version__
 from ...engine.common.atomic import atomic_write as atomic_write
+from ...engine.common.quick_dataclass import dataclass
 
 METADATA = "metadata.json"
 CONFIG = "config.json"

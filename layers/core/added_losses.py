@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...engine import ops
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.control_flow.outside import is_within, total_outside
 from ...engine.graph import Graph, Region, Symbol
 from ...engine.graph.graph import get_default_graph

@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -15,6 +15,7 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.cached import cached_property
 from ...engine.common.dtypes import is_floating
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Graph, Symbol, Tensor, TensorSpec, Variable, flatten, get_default_graph, in_explicit_graph
 from ...engine.ops.base import as_array
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.autodiff.custom_gradient import CustomGradient
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.scopes import device
 from ...engine.graph.state.sharded import layout_of_grid

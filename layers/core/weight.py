@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.common.dtypes import is_floating
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import DType, Tensor, Variable, as_dtype
 from ...engine.objects.identifiers import InitializerLike
 from .calling import autocast_dtype, without_autocast

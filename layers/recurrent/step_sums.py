@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ...engine import ops
+from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import Graph, Tensor
 from ...engine.graph.graph import get_default_graph
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import anabranch as ab
-from anabranch.engine.runtime.collector import without_collector
+from anabranch.engine.runtime.collector import make_old, without_collector
 from anabranch.engine.runtime.program import Program
 
 
@@ -58,3 +59,35 @@ def test_calls_inside_calls_leave_it_to_the_outermost(was_enabled: bool) -> None
     assert outer() == [6, False, False]
     assert gc.isenabled() == was_enabled
     assert inner.__name__ == "inner"
+
+
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """Let go of what the test suite has frozen."""
+    was_frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    yield
+    (gc.freeze if was_frozen else gc.unfreeze)()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_objects_become_old_and_are_still_collected() -> None:
+    class Node:
+        itself: Any = None
+
+    node = Node()
+    node.itself = node
+    gone = weakref.ref(node)
+    make_old()
+    assert any(each is node for each in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0
+    del node
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_objects_that_a_program_has_frozen_stay_so() -> None:
+    gc.freeze()
+    make_old()
+    assert gc.get_freeze_count() > 0

@@ -14,6 +14,15 @@ from anabranch import ops
 from anabranch.engine.common import quick_dataclass
 from anabranch.engine.graph.op import Op
 
+
+@quick_dataclass.dataclass(frozen=True, slots=True)
+class Slots:
+    """At the level of the module, where pickles find it."""
+
+    first: int
+    second: str = "b"
+
+
 MAKERS = {"quick": quick_dataclass.dataclass, "standard": dataclasses.dataclass}
 
 
@@ -122,6 +131,10 @@ def _delete_first(instance: Any) -> Any:
     return vars(instance)
 
 
+def _hash_is_own(instance: Any) -> Any:
+    return hash(instance) != id(instance)
+
+
 def _replace_first(instance: Any) -> Any:
     return dataclasses.replace(instance, first=7)
 
@@ -180,6 +193,79 @@ def test_values_that_instances_must_not_share_are_refused_or_made_anew() -> None
 
     assert Fresh().values is not Fresh().values
     assert "hidden" not in repr(Fresh())
+
+
+@pytest.mark.parametrize("options", [{}, {"frozen": True}, {"slots": True}, {"frozen": True, "slots": True}])
+def test_factories_slots_and_what_runs_after_the_constructor_as_the_standard_one(options: dict[str, Any]) -> None:
+    # Of frozen slots the standard one raises a TypeError, because its methods belong to the class without slots.
+    setting = () if options == {"frozen": True, "slots": True} else (_set_other,)
+    actions = (repr, _set_first, _delete_first, _replace_first, copy.copy, copy.deepcopy, _hash_is_own, *setting)
+    for quick, standard in zip(*[_made_with_factories(decorate, options) for decorate in MAKERS.values()], strict=True):
+        for arguments, named in [*ARGUMENTS, ((1, [2]), {}), ((1,), {"made": [3], "calls": 4})]:
+            for action in actions:
+                found, expected = (
+                    _outcome(
+                        lambda c=cls, a=arguments, n=named, act=action: repr(
+                            act(c(*copy.deepcopy(a), **copy.deepcopy(n)))
+                        )
+                    )
+                    for cls in (quick, standard)
+                )
+                assert found == expected, action
+        assert quick(1) == quick(1) != quick(2)
+        assert quick(1).made is not quick(1).made
+        assert hasattr(quick(1), "__dict__") == hasattr(standard(1), "__dict__")
+        for name in ("first", "made", "calls"):
+            assert repr(getattr(quick, name, None)) == repr(getattr(standard, name, None)).replace("standard", "quick")
+        assert getattr(quick, "__slots__", None) == getattr(standard, "__slots__", None)
+        assert [(f.name, f.type, f.default, f.default_factory, f.metadata) for f in dataclasses.fields(quick)] == [
+            (f.name, f.type, f.default, f.default_factory, f.metadata) for f in dataclasses.fields(standard)
+        ]
+
+
+def _made_with_factories(decorate: Any, options: dict[str, Any]) -> list[Any]:
+    class Counted:
+        __slots__ = ()
+
+        def __post_init__(self) -> None:
+            self.made.append(len(self.made))  # pyright: ignore
+
+    @decorate(**options)
+    class Base(Counted):
+        first: int = dataclasses.field()
+        made: list[int] = dataclasses.field(default_factory=list, metadata={"kept": True})
+
+    @decorate(**options)
+    class Further(Base):
+        calls: int = dataclasses.field(default=2)
+
+        @property
+        def total(self) -> int:
+            return self.first + self.calls
+
+    return [Base, Further]
+
+
+def test_copies_of_slots_are_made_as_pickles_are() -> None:
+    reduced: Any = Slots(1).__reduce_ex__(4)
+    make, arguments, state = reduced[:3]
+    made = make(*arguments)
+    made.__setstate__(state)
+    assert made == Slots(1, "b")
+    assert copy.copy(Slots(1)) == Slots(1, "b")
+    assert Slots.__slots__ == ("first", "second")
+
+
+def test_it_decorates_without_parentheses_and_leaves_the_rest_to_the_standard_one() -> None:
+    @quick_dataclass.dataclass
+    class Plain:
+        value: int
+
+    assert Plain(1) == Plain(1)
+    with pytest.raises(TypeError, match="non-default argument 'last' follows default argument"):
+        quick_dataclass.dataclass(type("Wrong", (), {"__annotations__": {"first": "int", "last": "int"}, "first": 1}))
+    with pytest.raises(TypeError, match="inherit frozen dataclass from a non-frozen one"):
+        quick_dataclass.dataclass(frozen=True)(type("Frozen", (Plain,), {}))
 
 
 def test_what_runs_after_the_constructor_is_run() -> None:

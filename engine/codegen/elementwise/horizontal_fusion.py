@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import HorizontallyFused

@@ -12,9 +12,9 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
+from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, FunctionBuilder, Size
 
 SUB = 16  # columns of a group

@@ -9,12 +9,12 @@ block of terms, in groups, in the nearest cache, or few rows are multiplied by i
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ...common.quick_dataclass import dataclass
 from ...graph.slices import IndexedSlices
 from ...graph.spec import ArraySpec, FrameSpec
 from ...graph.tensor import Symbol, Tensor

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...common.dtypes import DType, as_dtype, name_of
+from ...common.quick_dataclass import dataclass
 from ...graph.op import as_scalar_or_array
 from ...graph.state.initial_values import Later
 from ...graph.state.sharded import Rows

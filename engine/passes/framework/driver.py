@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from .limits import count_rewrite, may_rewrite
 from .log import note_change

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.provenance import Location
 

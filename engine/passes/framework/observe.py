@@ -7,7 +7,6 @@ that of every pass, and ``ANABRANCH_DUMP=llvm`` the modules that are compiled.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import threading
@@ -181,6 +180,8 @@ def is_verified(step: Rewriter, text: str) -> bool:
 
 def diff(name: str, before: str, after: str) -> str:
     """Return the lines that differ between a step before and after a pass, in the form of `diff -u`."""
+    import difflib  # only dumps need it
+
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), f"before {name}", f"after {name}", n=_CONTEXT, lineterm=""
     )

@@ -9,9 +9,10 @@ outputs are used in two places. The habit is tinygrad's (`UPat`) and MLIR's (DRR
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation, Parameter
 from ...graph.op import Op
 from ...graph.region import Region

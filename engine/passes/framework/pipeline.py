@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from ...common.quick_dataclass import dataclass
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History
 from ...control_flow.while_loop import While

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Graph, Operation
 from ...graph.op import Op
 from ...graph.spec import Spec

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation, Parameter
 from ...graph.op import Op
 from ...graph.spec import TensorSpec, broadcast_shapes

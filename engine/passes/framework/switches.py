@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ...common.keywords import nearest_name
+from ...common.quick_dataclass import dataclass
 
 VARIABLE = "ANABRANCH_PASSES"
 

@@ -7,9 +7,9 @@ them, and `verify` applies them to all blocks. MLIR's verifier and tinygrad's sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ...common.quick_dataclass import dataclass
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 
 Interval = tuple[int, int]
 Layout = tuple[Interval | None, ...]

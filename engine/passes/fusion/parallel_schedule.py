@@ -8,9 +8,9 @@ passes an effect: what a step that fails has printed or assigned is what it woul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ..framework.log import is_recording, note_change, note_kept
 

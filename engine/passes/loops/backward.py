@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ...common.identity import is_among
+from ...common.quick_dataclass import dataclass
 from ...control_flow.call import Body
 from ...control_flow.frames import History, LoopMirror, Saved
 from ...control_flow.while_loop import While

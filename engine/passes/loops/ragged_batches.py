@@ -18,13 +18,14 @@ which a row is not live nothing is read but the mask: what padding holds takes n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from ...autodiff.backpropagate import backpropagate
 from ...common import dtypes
 from ...common.identity import is_among, place_among
 from ...common.machine_profile import machine_profile
+from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import TripCount
 from ...control_flow.region_op import zeros_cotangent
 from ...control_flow.while_loop import While, build_while

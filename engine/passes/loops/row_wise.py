@@ -6,12 +6,13 @@ and every operation between treats the first axis of what it takes row by row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ...common.identity import is_among, place_among
+from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import axis_map_of
 from ...graph.graph import Operation, Parameter
 from ...graph.op import Op

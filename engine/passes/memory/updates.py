@@ -10,9 +10,10 @@ Decided when a program is printed, as in `storage`.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...common.identity import is_among
+from ...common.quick_dataclass import dataclass
 from ...control_flow.call import Recursion
 from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
