@@ -81,6 +81,20 @@ class GradientRule(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ResultsOnly:
+    """The rule in a task, which computes results, and has no rule of the client's by which to differentiate them."""
+
+    results: int
+
+    def cotangents(self, upstream: list[Any], targets: Sequence[Tensor]) -> list[Any]:
+        """Raise an error."""
+        raise TypeError(
+            "custom_gradient: a task differentiates nothing, and does not have the client's gradient function; got a "
+            "request for a gradient. Build gradients in the process that runs the session."
+        )
+
+
 class CustomGradient(Op):
     """Inputs: results, arguments, variables' values. Outputs: the results, whose cotangents go to the others."""
 
@@ -375,4 +389,4 @@ def _described(value: Any) -> str:
     return f"{len(value)} values" if is_sequence(value) else f"one {type(value).__name__}"
 
 
-__all__ = ["CustomGradient", "GradientRule", "custom_gradient", "variable_read_by"]
+__all__ = ["CustomGradient", "GradientRule", "ResultsOnly", "custom_gradient", "variable_read_by"]

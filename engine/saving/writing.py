@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from ..autodiff.custom_gradient import CustomGradient, ResultsOnly
 from ..common.dtypes import name_of
 from ..control_flow.call import Body
 from ..graph.device import Colocation
@@ -41,7 +42,8 @@ def describe(graph: Graph, operations: Collection[Operation] | None = None) -> t
 def describe_for_tasks(graph: Graph) -> tuple[dict[str, Any], list[Any], list[Any]]:
     """Describe as `describe` does, and return the variables and generators in the document's order, too.
 
-    First values that can be computed elsewhere are described, not computed. Values that a task holds are left out.
+    First values that can be computed elsewhere are described, not computed. Values that a task holds are left out, and
+    so are the rules of gradients: the graph has the gradients that its steps use.
     """
     writer = _GraphWriter(graph.root, for_tasks=True)
     return writer.document, writer.arrays, list(writer.resources)
@@ -143,9 +145,13 @@ class _GraphWriter:
         }
 
     def _field(self, op: Any, cls: type[Op], name: str) -> Any:
-        if self._for_tasks and name == "gradient" and isinstance(op, NumpyFunction):
-            return None  # tasks differentiate nothing: the graph has its gradients
-        return self._values.write(getattr(op, name), cls, name)
+        value = getattr(op, name)
+        if self._for_tasks:  # tasks differentiate nothing: the graph has its gradients
+            if name == "gradient" and isinstance(op, NumpyFunction):
+                value = None
+            elif isinstance(op, CustomGradient):
+                value = ResultsOnly(op.rule.results)
+        return self._values.write(value, cls, name)
 
     def _tensor(self, tensor: Symbol) -> list[int]:
         operation = tensor.operation

@@ -109,6 +109,27 @@ def test_what_a_task_has_computed_leaves_while_it_computes_more(graph: ab.Graph)
             assert [float(each) for each in session.run(list(found))] == [40, 40, sum(range(2, 42))]
 
 
+def test_gradients_that_the_user_writes_are_computed_in_tasks(session: ab.Session):
+    """Tasks get the operations that the gradient function has built, not the function; so do those of `remat`."""
+    x = ab.placeholder((2,), "float32", "x")
+
+    @ab.custom_gradient
+    def cubed(value: ab.Tensor) -> Any:
+        return value**3, lambda upstream: upstream * value
+
+    with ab.device(PS):
+        again = ab.remat(lambda value: ab.ops.tanh(ab.ops.tanh(value)))(cubed(x))
+    with ab.device(OTHER):
+        y = ab.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, cubed(h)), (0, again))[1]
+        (gradient,) = ab.gradients(ab.ops.sum(y), [x])
+    given = np.array([0.5, 1.5])
+    value, found = session.run([y, gradient], {x: given})
+    inner = np.tanh(given**3)
+    outer = np.tanh(inner)
+    np.testing.assert_allclose(value, outer**9, rtol=1e-5)
+    np.testing.assert_allclose(found, outer**3 * outer * (1 - outer**2) * (1 - inner**2) * given, rtol=1e-5)
+
+
 def test_a_task_without_the_function_is_named_with_operation_and_line(session: ab.Session):
     with ab.device(OTHER):
         y = ab.ops.numpy_function(ranks, [3.0, 1.0], "int64", name="ranked")

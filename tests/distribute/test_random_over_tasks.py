@@ -24,15 +24,13 @@ from anabranch.engine.graph import Operation
 from anabranch.engine.passes.framework.prune import all_operations
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.kernels import is_split
-from anabranch.engine.saving import SavedGraphError
 
 # By which plane each task sends. Shared memory takes all that is an array, however small.
 PLANES = {WORKER: "shared_memory", PS: "unix", "/job:ps/task:1": "tcp", "/job:ps/task:2": "grpc"}
 OTHERS = [task for task in PLANES if task != WORKER]
 PHASES = [Phase.explicit, Phase.generate]  # what fails is large, and takes minutes to become small
-# Tasks take no rules of gradients, which are Python functions.
-SMALL = programs(depths=(1,), more=(0,), without=("custom_gradient",))
-SMALL_DEEP = programs(depths=(2,), more=(0,), without=("custom_gradient",))
+SMALL = programs(depths=(1,), more=(0,))
+SMALL_DEEP = programs(depths=(2,), more=(0,))
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 _numbers = itertools.count()
 
@@ -167,9 +165,6 @@ def check_chunk(
         except PlacementError as error:
             found["refused" if "must be on the same device" in str(error) else f"refused: {error}"] += 1
             return
-        except SavedGraphError as error:  # the rule of a custom gradient is a Python function
-            found["refused" if "(custom_gradient)" in str(error) else f"refused: {error}"] += 1
-            return
         found["programs"] += 1
         found[f"over {took_part} tasks"] += 1
         found["with the same bits"] += is_same
@@ -206,7 +201,7 @@ def test_random_programs_over_processes(chunk: int, cluster: Running):
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(20))
 def test_many_random_programs_over_processes(chunk: int, cluster: Running):
-    found = check_chunk(chunk, 100, cluster, programs(without=("custom_gradient",)))
+    found = check_chunk(chunk, 100, cluster, programs())
     assert found["programs"] >= 95
     assert found["with the same bits"] >= 0.9 * found["programs"]
     assert sum(found[f"over {count} tasks"] for count in (2, 3, 4)) >= 25

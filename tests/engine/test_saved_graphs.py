@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.autodiff.custom_gradient import CustomGradient
 from anabranch.engine.common.identity import is_among
 from anabranch.engine.graph import Op, Placeholder, TensorSpec
 from anabranch.engine.graph.op import _registry
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.saving import SavedGraphError, graph_from_dict, graph_to_dict
+from anabranch.engine.saving import SavedGraphError, describe_for_tasks, graph_from_dict, graph_to_dict, rebuild
 from anabranch.engine.testing.comparing import assert_identical
 
 
@@ -376,6 +377,16 @@ def test_gradients_written_by_the_user_are_refused(graph: Any):
 
     with pytest.raises(SavedGraphError, match=r"custom_gradient.*holds a function"):
         graph_to_dict(graph)
+
+
+def test_tasks_get_no_gradient_function_and_differentiate_nothing(graph: Any):
+    doubled = ab.custom_gradient(lambda x: (x * 2, lambda upstream: upstream * 2))
+    doubled(ab.constant(1.0))
+    document, arrays, _ = describe_for_tasks(graph)
+    rebuilt = rebuild(document, arrays.__getitem__, "a task's graph")
+    made = next(each for each in rebuilt.operations if isinstance(each.op, CustomGradient))
+    with rebuilt.as_default(), pytest.raises(TypeError, match="Build gradients in the process that runs the session"):
+        ab.gradients(made.outputs[0], [made.inputs[1]])
 
 
 def test_classes_that_would_not_be_found_again_are_refused(graph: Any):

@@ -131,6 +131,23 @@ class Penalised(layers.Layer):
         return h
 
 
+@ab.custom_gradient
+def _swish(x: Any) -> Any:
+    gate = ops.sigmoid(x)
+    return x * gate, lambda upstream: upstream * gate * (1 + x * (1 - gate))
+
+
+class OwnGradient(layers.Layer):
+    """A function whose gradient the user writes, and one whose inner values the backward pass computes again."""
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(input_shape[-1], 4), name="kernel")
+        self.more = self.add_weight(shape=(4, 4), name="more")
+
+    def call(self, x: Any) -> Any:
+        return ab.remat(lambda h: ops.tanh(ops.tanh(h) @ self.more))(_swish(x @ self.kernel))
+
+
 def own_step() -> Case:
     model = OwnStep()
     model.compile(optim.Adagrad(0.1))
@@ -214,6 +231,7 @@ MODELS: dict[str, Callable[[], Case]] = {
     "frozen": frozen,
     "several inputs and outputs": two_outputs,
     "own step": own_step,
+    "own gradient": lambda: _vectors(OwnGradient()),
     "loop": lambda: _vectors(WhileLoop()),
     "convolution": lambda: _images(layers.Conv2D(3, 3, activation="relu"), layers.MaxPooling2D(2)),
     "separable convolution": lambda: _images(layers.SeparableConv2D(3, 3), layers.GroupNormalization(3)),
