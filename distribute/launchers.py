@@ -1,4 +1,4 @@
-"""Readers of what torchrun, Open MPI, SLURM and indexed Jobs of Kubernetes set for the processes that they start."""
+"""Readers of what torchrun, MPI, SLURM and indexed Jobs of Kubernetes set for the processes that they start."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ class _Launcher(NamedTuple):
     Attributes:
         rank, size: the number of the process, and how many there are.
         here: how many of them run on the host of the process; "" if there is none.
+        needs_here: whether processes that it starts have the last one, too, by which they are known.
     """
 
     rank: str
     size: str
     here: str = ""
+    needs_here: bool = False
+
+    def has_started(self, given: Mapping[str, str]) -> bool:
+        """Test whether the environment is that of a process that this launcher has started."""
+        names = self[:3] if self.needs_here else self[:2]
+        return all(given.get(name) for name in names)
 
 
 _SLURM = _Launcher("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")  # srun sets these, and a batch script alone has them not
@@ -31,6 +38,9 @@ _JOB = _Launcher("JOB_COMPLETION_INDEX", "WORLD_SIZE")  # Kubernetes gives the f
 _LAUNCHERS = (
     _Launcher("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),  # torchrun
     _Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    # MPICH and Intel MPI. Their launcher itself may be started by srun, which then numbers the nodes. srun sets the
+    # first two variables, too, if it is to do without that launcher.
+    _Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", needs_here=True),
     _SLURM,
     _JOB,
 )
@@ -64,7 +74,7 @@ def numbered(given: Mapping[str, str]) -> Numbered | None:
     >>> numbered({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29400"})
     Numbered(rank=1, addresses=['localhost:29401', 'localhost:29402'])
     """
-    launcher = next((each for each in _LAUNCHERS if given.get(each.rank) and given.get(each.size)), None)
+    launcher = next((each for each in _LAUNCHERS if each.has_started(given)), None)
     if launcher is None:
         return None
     texts = {name: given[name] for name in launcher[:2]}

@@ -282,6 +282,7 @@ def test_steps_that_need_what_they_have_updated_are_refused(strategy: ParameterS
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)"}
 
 
@@ -303,6 +304,17 @@ SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
             1,
             ["localhost:29501", "localhost:29502"],
+        ),
+        (  # MPICH and Intel MPI; SLURM numbers the processes that start theirs, one on each node
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1", **MPICH},
+            1,
+            ["localhost:29501", "localhost:29502"],
+        ),
+        ({**MPICH, "MPI_LOCALNRANKS": "1", "MASTER_ADDR": "a"}, 1, ["a:29501", "localhost:0"]),
+        (  # srun --mpi=pmi2, without MPICH's own launcher
+            {**SLURM, "SLURM_STEP_NODELIST": "n[08-09],m", "PMI_RANK": "1", "PMI_SIZE": "4"},
+            1,
+            ["n08:29501", "n08:29502", "n09:29503", "m:29504"],
         ),
         (
             {"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "job-0.job"},
