@@ -27,10 +27,23 @@ def can_be_split(model: Model, mode: str, batch: Batch) -> bool:
         mode: "test" or "predict".
         batch: of the pass, of which nothing but the layout is used.
     """
-    with Graph().as_default() as graph, noting_keys() as keys:
-        model._build_plain_step(mode, batch.layout, placeholders(batch))
+    with noting_keys() as keys:
+        graph = traced(model, mode, batch)
     state = [variable for metric in model.metrics for variable in metric.variables] if mode == "test" else []
     return not keys and _only_adds(graph.operations, state)
+
+
+def traced(model: Model, mode: str, batch: Batch) -> Graph:
+    """Build a step of a pass in a graph of its own, and variables of metrics that the model does not have yet.
+
+    Args:
+        model: the model.
+        mode: "test" or "predict".
+        batch: of the pass, of which nothing but the layout is used.
+    """
+    with Graph().as_default() as graph:
+        model._build_plain_step(mode, batch.layout, placeholders(batch))
+    return graph
 
 
 def _only_adds(operations: Sequence[Operation], state: Sequence[Variable]) -> bool:
@@ -66,4 +79,4 @@ def _is_sum(value: Symbol, variable: int, held: Mapping[Symbol, int], dependent:
     )
 
 
-__all__ = ["can_be_split"]
+__all__ = ["can_be_split", "traced"]

@@ -22,7 +22,7 @@ from ..callbacks.progress import Progress
 from ..data.adapters import ArrayData, Batch, Data
 from ..training.epochs import Epochs
 from ..training.fit_data import without_targets
-from .additive import can_be_split
+from .additive import can_be_split, traced
 from .alike import add_to_digest
 from .shares import bounds
 from .ways import PARTS_OF_A_WORKER, GroupWay, OfOneGroup, TaskWay, Way
@@ -129,6 +129,9 @@ class SharedPass:
 
         found = self._results(compute)
         model.reset_metrics()
+        if len(_state(model)) < len(found[0]):  # others have computed all parts
+            for batch in self._data.part(0, 1) or ():
+                traced(model, "test", batch)
         for variable, *values in zip(_state(model), *found, strict=True):
             first = np.array(variable.numpy())
             total = first

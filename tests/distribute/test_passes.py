@@ -145,6 +145,32 @@ def test_workers_with_the_same_call_share_it(workers: list[ParameterServer], mon
     assert 88 <= sum(rows) < 4 * 44, "neither has computed all"
 
 
+def test_a_worker_without_a_part_has_the_metrics_of_all_rows(
+    workers: list[ParameterServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In validation there may be fewer batches than workers; compiled metrics of this worker have no variables yet."""
+    computed: list[Any] = []
+
+    class AllHere:
+        most = 2
+
+        def results(self, parts: int, compute: Any) -> list[Any]:
+            computed[:] = [compute(part) for part in range(parts)]
+            return computed
+
+    class Elsewhere(AllHere):
+        def results(self, parts: int, compute: Any) -> list[Any]:
+            return computed
+
+    found = []
+    for strategy, way in zip(workers, (AllHere(), Elsewhere()), strict=True):
+        model = compiled(strategy)
+        monkeypatch.setattr(strategy, "running", SimpleNamespace(is_validating=True, way=way))
+        found.append(model.evaluate(X, Y, batch_size=22, verbose=0))
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0], compiled(ParameterServer()).evaluate(X, Y, verbose=0), 1e-5)
+
+
 @pytest.mark.parametrize("change", ["data", "weights", "batch size"])
 def test_other_calls_are_not_shared(workers: list[ParameterServer], change: str) -> None:
     """The key of a pass depends on the data, the weights and the size of batches."""
