@@ -48,9 +48,10 @@ class Applier:
         try:
             _give_up(self._programs, error, reason)
         except Exception:  # such as that the connection of this thread alone is lost
-            own = ReplicaPrograms(self._programs.plan, self._programs.token)
-            with contextlib.closing(own), contextlib.suppress(Exception):
-                _give_up(own, error, reason)
+            with contextlib.suppress(Exception):  # such as that the process ends, and the strategy is closed
+                own = ReplicaPrograms(self._programs.plan, self._programs.token)
+                with contextlib.closing(own):
+                    _give_up(own, error, reason)
 
     def end(self) -> None:
         """End the thread; a set that is being applied is waited for."""

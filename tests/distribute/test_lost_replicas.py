@@ -92,6 +92,33 @@ def test_a_worker_and_the_chief_are_lost(run: Launch, folder: Path, alone: Any, 
     assert "ended with exit status -9" in printed.err
 
 
+def test_a_chief_that_ends_while_others_train_prints_no_error_of_its_thread(monkeypatch: pytest.MonkeyPatch):
+    """Ps task 0 takes it for dead; nobody can be reached any more by a strategy that is closed."""
+
+    class Programs:
+        plan, token = "plan", 7
+
+        def __init__(self, *given: Any, by_ps: bool = False) -> None:
+            if not by_ps and given:
+                raise RuntimeError("This ParameterServer was closed.")
+
+        def choose(self) -> Any:
+            raise ab.errors.TaskFailedError("the leader was taken for dead")
+
+        def abandon(self, reason: str) -> None:
+            raise ab.errors.TaskFailedError(reason)
+
+        def end_choosing(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(applier, "ReplicaPrograms", Programs)
+    made = applier.Applier(cast("Any", Programs()))
+    made._thread.join()  # an error that the thread raises is a warning of pytest
+    made.end()
+    assert isinstance(made.error, ab.errors.TaskFailedError)
+
+
 @pytest.mark.parametrize("error", [ab.errors.TaskFailedError, ValueError])
 def test_workers_hear_of_a_step_that_could_not_be_applied(error: Any, monkeypatch: pytest.MonkeyPatch):
     """Also where it is the connection of the thread that applies steps which is lost: the chief waited for ever."""
