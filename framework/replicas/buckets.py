@@ -18,7 +18,7 @@ from ...engine.graph import Operation, Tensor
 from ...engine.graph.graph import get_default_graph
 from ...engine.graph.tensor import symbol_of
 from ...engine.ops.begun_collectives import EndAllReduce, begin_all_reduce, end_all_reduce
-from ...engine.ops.collectives import AllGather, AllReduce, all_reduce
+from ...engine.ops.collectives import AllGather, AllReduce, Barrier, Broadcast, ReduceScatter, all_reduce
 from ...engine.passes.framework.order import hoist
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def _behind(graph: Graph, wanted: Sequence[Symbol], since: int) -> list[Operatio
 
 
 def exchanged(graph: Graph) -> list[Operation]:
-    """Return the operations of a graph whose results depend on other workers."""
-    kinds = (AllReduce, AllGather, EndAllReduce)
+    """Return the operations of a graph that end only when other workers have run them, too."""
+    kinds = (AllReduce, AllGather, Barrier, Broadcast, EndAllReduce, ReduceScatter)
     return [operation for operation in graph.operations if isinstance(operation.op, kinds)]
 
 

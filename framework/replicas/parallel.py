@@ -518,7 +518,7 @@ class ParallelFit(ClusterFit):
     def _summed_within(self) -> list[TensorSpec]:
         """Return what layers and losses sum over all workers, in the order of the step."""
         if self.strategy.of is None:
-            return [spec for _, spec in self.plan.collectives]
+            return [spec for _, spec in self.plan.collectives if spec is not None]
         with Graph().as_default():
             found = totals_of_batch(self.plan, self._first_specs.layout, placeholders(self._first_specs))
         return [TensorSpec(total.shape, total.dtype) for total in found if total is not None]
@@ -554,10 +554,10 @@ class ParallelFit(ClusterFit):
             self.plan.build_updates(values, shards)
 
 
-def _takes_nothing(op: Op, spec: TensorSpec) -> bool:
+def _takes_nothing(op: Op, spec: TensorSpec | None) -> bool:
     """Test whether a worker that has no rows can take part in a collective, by zeros."""
     is_sum = isinstance(op, AllReduce) and op.reduce_op == "sum" and op.group is None
-    return is_sum and spec.shape is not None and None not in spec.shape
+    return is_sum and spec is not None and spec.shape is not None and None not in spec.shape
 
 
 def _whole(entry: Entry, tensors: list[Tensor]) -> Tensor:

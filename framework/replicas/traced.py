@@ -128,7 +128,8 @@ class StepTracer:
         keys: how many keys of each generator a step takes; empty if that may depend on the data.
         generators: all whose keys it takes.
         totals: the specs of what losses sum over replicas, in the order of the step.
-        collectives: those that a step runs with other processes, in its order, each with the spec of what it takes.
+        collectives: those that a step runs with other processes, in its order, each with the spec of what it takes, if
+            anything.
         log_names: of the step's logs, where it has a say in that.
         log_variables: the variables that get the means of what replicas log.
     """
@@ -163,7 +164,7 @@ class StepTracer:
             traced = self.trace(batch.layout, placeholders(batch))
             self.entries = [entry for entry, _ in self.entries_of(traced)]
         self.totals = [TensorSpec(total.shape, total.dtype) for total in totals if total.graph is graph]
-        self.collectives = [(each.op, each.inputs[0].spec) for each in exchanged(graph)]
+        self.collectives = [(each.op, each.inputs[0].spec if each.inputs else None) for each in exchanged(graph)]
         self._running = traced.running
         self._draws = len(axes)
         self.generators = list(dict.fromkeys(generator for generator, _ in keys))

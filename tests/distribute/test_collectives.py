@@ -31,7 +31,7 @@ from anabranch.distribute.environment import note_end, time_of_end
 from anabranch.distribute.transport.connections import RefusedError
 from anabranch.engine.ops import collectives, replicas
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
-from anabranch.framework.replicas.buckets import summed
+from anabranch.framework.replicas.buckets import exchanged, summed
 
 pytestmark = pytest.mark.xdist_group("tasks")
 
@@ -463,6 +463,18 @@ def test_sums_begin_while_the_backward_pass_goes_on(monkeypatch: pytest.MonkeyPa
     for one, other in zip(found[:3], found[3:], strict=True):
         np.testing.assert_array_equal(one, other)
     assert events == ["backward of 2", 16, "backward of 1", 16, "backward of 0", 16, "end", "end", "end"]
+
+
+def test_all_collectives_of_a_step_are_found(graph: ab.Graph) -> None:
+    """Updates wait for them, and a worker without rows has to take part in all of them."""
+    x = ab.constant([1.0, 2.0])
+    ab.distribute.all_reduce(x)
+    ab.distribute.broadcast(x)
+    ab.distribute.reduce_scatter(x)
+    ab.distribute.all_gather(x)
+    ab.distribute.barrier()
+    names = [operation.op.type_name for operation in exchanged(graph)]
+    assert names == ["all_reduce", "broadcast", "reduce_scatter", "all_gather", "barrier"]
 
 
 def test_a_process_alone_is_a_group_of_one() -> None:
