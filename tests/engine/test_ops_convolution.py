@@ -422,6 +422,21 @@ def test_kernels_of_unknown_shape(known: str, data_format: str):
         np.testing.assert_allclose(found, run(function(fed, *kernels.values(), **options)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(("shape", "kernel"), [((2, 0, 3), (1,)), ((0, 0, 3), (1,)), ((2, 0, 5, 3), (1, 2))])
+def test_windows_of_a_single_cell_on_an_axis_without_cells(shape: Any, kernel: Any, is_known: bool, strides: int):
+    """A sequence of no steps has no windows; a window of several cells is refused there."""
+    x = symbol(shape if is_known else (None,) * (len(shape) - 1) + shape[-1:])
+    taps = symbol((*kernel, 3, 4))
+    result = ops.conv(x, taps, strides=strides)
+    slopes = gradients(ops.sum(ops.square(result)), [x, taps])
+    found, *slopes = run([result, *slopes], {x: np.ones(shape), taps: np.ones((*kernel, 3, 4))})
+    assert found.shape == (shape[0], 0, *[(size - 2) // strides + 1 for size in shape[2:-1]], 4)
+    assert [slope.shape for slope in slopes] == [shape, (*kernel, 3, 4)]
+    assert not slopes[1].any()
+
+
 def test_empty_axes():
     assert run(ops.conv(np.zeros((2, 0, 3)), np.zeros((3, 3, 4)), padding="same")).shape == (2, 0, 4)
     assert run(ops.conv_transpose(np.zeros((2, 0, 3)), np.zeros((3, 4, 3)), 2, "same")).shape == (2, 0, 4)

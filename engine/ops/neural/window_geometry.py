@@ -109,7 +109,7 @@ def count_windows(size: Dim, kernel: Dim, stride: int, dilation: int, padding: s
         return None
     if isinstance(padding, tuple):
         return max(0, (size + sum(padding) - reach(kernel, dilation)) // stride + 1)
-    if reach(kernel, dilation) > size:
+    if reach(kernel, dilation) > max(size, 1):  # windows of a single cell fit into an axis without cells: none of them
         cells = f"{kernel} cells" if dilation == 1 else f"{kernel} cells, {dilation} apart,"
         raise ValueError(
             f"A window of {cells} does not fit into an axis of size {size}, so the result would be empty. Use a "
