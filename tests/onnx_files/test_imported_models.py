@@ -228,6 +228,35 @@ def test_cycles_missing_values_and_doubles() -> None:
         layer(np.ones(2, "float32"))
 
 
+def test_an_error_of_a_compiled_call_names_the_node() -> None:
+    """A model with a loop is called as one step, which fails when it runs."""
+    helper, kind = onnx.helper, onnx.TensorProto
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.normal(size=(1, 4, 3)).astype("float32"),
+        "r": rng.normal(size=(1, 4, 4)).astype("float32"),
+    }
+    nodes = [
+        helper.make_node("RNN", ["x", "w", "r"], ["all", "last"], hidden_size=4),
+        helper.make_node("ReduceSum", ["x"], ["sum"]),
+        helper.make_node("Flatten", ["sum"], ["flat"], axis=0),
+        helper.make_node("Squeeze", ["flat", "zero"], ["one"]),
+        helper.make_node("Cast", ["one"], ["count"], to=kind.INT64),
+        helper.make_node("Reshape", ["last", "count"], ["y"], name="thirty"),
+    ]
+    weights = [onnx.numpy_helper.from_array(value, name) for name, value in arrays.items()]
+    weights.append(onnx.numpy_helper.from_array(np.array([0], "int64"), "zero"))
+    ends = [
+        helper.make_tensor_value_info("x", kind.FLOAT, ["time", 2, 3]),
+        helper.make_tensor_value_info("y", kind.FLOAT, None),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    layer = ab.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    with pytest.raises(ab.onnx.OnnxError, match=r"Node 'thirty' \(Reshape\): .*8 elements") as found:
+        layer(np.ones((5, 2, 3), "float32"))
+    assert isinstance(found.value.__cause__, ValueError)
+
+
 @pytest.mark.parametrize(("kernel", "stride", "size"), [(3, 2, 2), (9, 2, 2), (1_000_000, 2, 8)])
 def test_windows_that_are_larger_than_the_input(kernel: int, stride: int, size: int) -> None:
     helper = onnx.helper

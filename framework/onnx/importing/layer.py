@@ -19,6 +19,7 @@ from ..protos import load_onnx
 from .model import as_value, missing_ops, runner_of
 from .node import normal_domain
 from .reading import initializer_array, read_model
+from .runner import DAMAGED
 from .values import Optional, plain, tensor
 
 if TYPE_CHECKING:
@@ -216,8 +217,22 @@ class OnnxLayer(Layer):
             found = self._onnx_runner.run_graph(self._onnx_proto.graph, values)
         except NotImplementedError as error:
             raise OnnxError(f"Layer {self.name!r}: {error} is not computed here.") from error
-        results = tuple([_as_output(each) for each in found])
+        results = tuple([_named_output(name, each) for name, each in zip(self.output_names, found, strict=True)])
         return results[0] if len(results) == 1 else results
+
+    def _call_compiled(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Call the layer by a compiled step; an error that its run raises becomes one that names the node.
+
+        Raises:
+            OnnxError: a node can't be computed.
+        """
+        try:
+            return super()._call_compiled(args, kwargs)
+        except OnnxError:
+            raise
+        except DAMAGED:
+            self._called(None, args, kwargs)  # node by node: the one that fails raises its own error
+            raise
 
     def _named(self, inputs: object) -> dict[str, object]:
         names = self.input_names
@@ -236,6 +251,13 @@ class OnnxLayer(Layer):
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "model": self._encoded, "weights": self._described}
         return {**config, "rounded": describe_rounded(self)}
+
+
+def _named_output(name: str, value: object) -> object:
+    try:
+        return _as_output(value)
+    except DAMAGED as error:
+        raise OnnxError(f"Output {name!r} can't be returned: {error}") from error
 
 
 def _as_output(value: object) -> object:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .values import NodeValue
 
 # Whatever a node that makes no sense leads to, in a rule or in an op.
-_DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, AssertionError)
+DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, AssertionError)
 _MOST_DEPTH = 64  # of functions in functions and graphs in graphs
 
 
@@ -80,7 +80,7 @@ class Runner:
             results = self._computed(node, inputs)
         except (OnnxError, NotImplementedError):
             raise
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise node.error(str(error).rstrip(".") or type(error).__name__) from error
         finally:
             self._depth -= 1
