@@ -153,7 +153,7 @@ class MachineProgram:
         self._has_clocks = False
         self._long: set[Node] = set()  # what turned out to run for long
         check_gpus(self.devices.values())
-        whole = not exact and needs_whole_cores(prepared.operations)
+        whole = not exact and needs_whole_cores(prepared.operations, {})
         self._threads = on_one_thread(contextlib.nullcontext) if whole else contextlib.nullcontext
         self._locks = locks_of(written_variables(prepared.operations))
         self._variables = touched_variables(prepared.operations)

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 from ..common.deadlines import add_request, drop_request, seconds_left
 from .errors import CancelledError, DeadlineExceededError
@@ -29,7 +29,8 @@ class Stop:
     def __init__(self) -> None:
         self._is_asked = False
         self._lock = threading.Lock()
-        self._runs: list[int] = []  # the threads inside
+        self._runs: list[None] = []  # one for each step inside: a list, as threads add to it without a lock
+        self._alone = (self,)
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -69,14 +70,27 @@ class Stop:
             self._listeners.remove(listener)
 
     def __enter__(self) -> None:
-        _stops.set((*_stops.get(), self))
-        self._runs.append(threading.get_ident())
-        if self._is_asked:
-            add_request(self)
+        self.begin()
 
     def __exit__(self, *_: object) -> None:
         _stops.set(_stops.get()[:-1])
-        self._runs.remove(threading.get_ident())
+        self._leave()
+
+    def begin(self) -> Token[tuple[Stop, ...]]:
+        """Begin what runs inside; return what `end` takes. They do the same as a `with` in less time."""
+        self._runs.append(None)
+        if self._is_asked:
+            add_request(self)
+        around = _stops.get()
+        return _stops.set(around + self._alone if around else self._alone)
+
+    def end(self, began: Token[tuple[Stop, ...]]) -> None:
+        """End what runs inside."""
+        _stops.reset(began)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._runs.pop()
         if self._is_asked:
             with self._lock:
                 if not self._runs:

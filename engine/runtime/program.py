@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
+
 from ..common.blas import on_one_thread
 from ..common.logs import DEBUG, is_logged, log
 from ..common.nest import is_sequence
-from ..common.quiet import quiet
+from ..common.quiet import begin_quiet, end_quiet, quiet
 from ..control_flow.while_loop import While
-from ..graph.graph import Graph, Operation, ReadVariable
+from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import FrameSpec, Spec, TensorSpec
 from ..graph.state.variable import OwnMemory
@@ -159,7 +161,8 @@ class Program:
         operations, fetches = step.operations, step.fetches
         self.has_bounded_time = has_bounded_time(operations)
         self._owned = OwnMemory(effect for block in all_blocks(operations) for o in block for effect in o.effects)
-        self._memory, is_native = _memory_of(operations), False
+        memory, is_native = _memory_of(operations), False
+        kernels: Mapping[Operation, Any] = {}
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
             printer.first_write = first_write(operations, {})
@@ -169,9 +172,9 @@ class Program:
                 self._left = _runs_until_native(operations, *options)
                 self._begins_at = self._left // 2
             printer, operations = _printer(step, self._timing, exact, *options)
-            is_native = printer.is_native(operations)
+            is_native, kernels = printer.is_native(operations), printer.kernels
             if is_native:
-                self._memory = contextlib.nullcontext
+                memory = None
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = SavedBytes(self.statistics) if timed else self.statistics
@@ -179,9 +182,11 @@ class Program:
         self.origins = printer.origins
         self._recursions = printer.bodies.labels
         namespace = dict(printer.bindings)
-        if not exact and not is_native and needs_whole_cores(operations):
-            self._memory = on_one_thread(self._memory)
+        if not exact and not is_native and needs_whole_cores(operations, kernels):
+            memory = on_one_thread(memory or contextlib.nullcontext)
+        self._memory = memory or contextlib.nullcontext
         self._locks = locks_of(written_variables(operations))
+        self._is_simple = memory is None and not self._locks and not self._recursions and not guard
         code, self.filename = compiled(self.source, "step", self, printer.rare, namespace)
         exec(code, namespace)
         self._step = namespace["step"]
@@ -219,6 +224,21 @@ class Program:
         if memory_budget() != self._budget or turned_off() is not self._turned_off:
             return self._other(self._guards, self._timing is not None)(*values)
         self.statistics.start()
+        if self._is_simple:
+            quieted = begin_quiet()
+            try:
+                return self._step(*values)
+            except RecursionError:
+                raise  # of a caller that left no room: no function of the step calls itself
+            except Exception as error:
+                self._annotate(error)
+                raise
+            finally:
+                end_quiet(quieted)
+        return self._run_in_contexts(values)
+
+    def _run_in_contexts(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the step with memory, room for recursion and locks as it needs them."""
         if self._guards:
             for tensor, value in zip(self._origin[2], values, strict=True):
                 numerics.check_fed(tensor.name, value)
@@ -375,8 +395,8 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
     return rule
 
 
-def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Return what makes the context in which a step runs: large arrays' memory is kept for the next step."""
+def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
+    """Return what makes the context in which memory of large arrays is kept for the next step; None if it has none."""
     if not is_on("memory") or not any(
         _is_large(tensor)
         for block in all_blocks(operations)
@@ -384,7 +404,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
         for tensor in operation.outputs
         if tensor.spec.shape
     ):
-        return contextlib.nullcontext
+        return None
     from ..codegen.host.memory import KeptMemory, prepare  # llvmlite loads here
 
     prepare()
@@ -392,21 +412,31 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
     return KeptMemory
 
 
-def needs_whole_cores(operations: Sequence[Operation]) -> bool:
-    """Test whether threads of BLAS could take the cores that kernels of a step want."""
-    if not any(any(map(may_use_blas_threads, block)) for block in all_blocks(operations)):
-        return False
-    from ..codegen.llvm.library import library  # products have loaded it already
+def needs_whole_cores(operations: Sequence[Operation], kernels: Mapping[Operation, Any]) -> bool:
+    """Test whether threads of BLAS could take the cores that kernels of a step want.
 
-    return library.usable
+    Args:
+        operations: those of the step.
+        kernels: what computes an operation in place of its `run`.
+    """
+    products = [each for block in all_blocks(operations) for each in block if may_use_blas_threads(each)]
+    if not products:
+        return False
+    from ..codegen.elementwise.bound import BoundKernel  # products have loaded it already
+    from ..codegen.llvm.library import library
+
+    return library.usable and not all(isinstance(kernels.get(each), BoundKernel) for each in products)
 
 
 def _is_large(tensor: Symbol) -> bool:
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or spec.shape is None or None in spec.shape:
         return False
-    is_large = math.prod(cast("tuple[int, ...]", spec.shape)) * int(spec.dtype.itemsize) >= _LARGE
-    return is_large and not isinstance(tensor.operation.op, (ReadVariable, Constant))
+    if math.prod(cast("tuple[int, ...]", spec.shape)) * int(spec.dtype.itemsize) < _LARGE:
+        return False
+    op = tensor.operation.op
+    is_there = op.view and not tensor.operation.inputs  # what a variable holds, in one form or another
+    return not is_there and not isinstance(op, (ReadVariable, Constant, Placeholder))
 
 
 def _printer(
@@ -447,6 +477,8 @@ def copied_value(value: Any) -> Any:
 
 def as_fetched(value: Any) -> Any:
     """Return a fetched value for the caller: TensorArrays as lists, TensorStores as dicts, a single string as a str."""
+    if type(value) is np.ndarray:
+        return value if value.ndim else value[()]
     if isinstance(value, StoreValue):
         return {key: copied_value(as_fetched(element)) for key, element in value.items()}
     if isinstance(value, ArrayValue):

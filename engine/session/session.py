@@ -131,8 +131,7 @@ class Session:
         def call(*values: Any) -> Any:
             if len(values) != len(feeds):
                 raise TypeError(f"This callable takes {len(feeds)} values, got {len(values)}.")
-            checked = [checked_feed(tensor, value) for tensor, value in zip(feeds, values, strict=True)]
-            return self._run(programs, fetches, leaves, checked)
+            return self._run(programs, fetches, leaves, [*map(checked_feed, feeds, values)])
 
         return call
 
@@ -265,10 +264,17 @@ class Session:
         """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
         if self._before_next:
             self._make_calls()
-        with self._stop:
+        stop = self._stop
+        began = stop.begin()
+        try:
             program = self._latest = programs.get(values)
-            results = iter(program(*values))
-        found = [as_fetched(next(results)) if isinstance(leaf, Symbol) else _known(leaf) for leaf in leaves]
+            results = program(*values)
+        finally:
+            stop.end(began)
+        if isinstance(fetches, Symbol):
+            return as_fetched(results[0])
+        left = iter(results)
+        found = [as_fetched(next(left)) if isinstance(leaf, Symbol) else _known(leaf) for leaf in leaves]
         return _pack_fetches(fetches, found)
 
     def _make_calls(self) -> None:
@@ -410,7 +416,8 @@ def checked_feed(tensor: Symbol, value: Any) -> Any:
         TypeError: its dtype can't be cast safely.
     """
     spec = tensor.spec
-    if (type(value) in _SCALARS or (type(value) is np.ndarray and value.ndim)) and value.dtype == spec.dtype:
+    is_ready = value.ndim if type(value) is np.ndarray else type(value) in _SCALARS
+    if is_ready and value.dtype == spec.dtype:
         array = value
     else:
         array = _cast_feed(tensor, value)

@@ -1,11 +1,12 @@
 """Time products of integers beside onnxruntime and PyTorch: what rows of floats and a matrix of int8 or int4 take.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/integer_products.py [--torch PYTHON] [--rounds 7]
+    OMP_NUM_THREADS=1 python tests/benchmarks/integer_products.py [--torch PYTHON] [--rounds 7] [--without-amx]
 
 prints the instruction that kernels use here, and a table of microseconds: of each candidate the least and the median of
 rounds in which all take turns, in processor time of one thread. Rounding rows and scaling results is part of each.
 `predict` is the whole call of a model with one Dense layer, 1,024 to 4,096 at 32 rows, float32 and int8.
-PyTorch is run by the interpreter that is named; without one its column is empty.
+PyTorch is run by the interpreter that is named; without one its column is empty. `--without-amx` has our kernels use
+VNNI on a processor that has AMX, too; the peers use what they find.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
-from anabranch.engine.codegen.matmul.dot_products import dot_product_of
+from anabranch.engine.codegen.matmul import dot_products
 from anabranch.engine.ops.neural.int4 import dequantize_int4
 from anabranch.engine.ops.neural.quantized import quantized_matmul
 
@@ -149,9 +150,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time products of integers.")
     parser.add_argument("--torch", help="an interpreter that has PyTorch")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--without-amx", action="store_true", help="have our kernels use VNNI in place of AMX")
     arguments = parser.parse_args()
+    if arguments.without_amx:
+        dot_products.may_use_tiles = lambda: False
     assert library.usable
-    dot = dot_product_of(library.host)
+    dot = dot_products.dot_product_of(library.host)
     instruction = f"{dot.instruction or 'plain'}{' and tdpbsud' if dot.has_tiles else ''}"
     print(f"{library.host.split()[1]}: {instruction}; onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__}\n")
     names = ("float32", "int8", "int4", "onnxruntime int8", "onnxruntime int4", "torch int8")

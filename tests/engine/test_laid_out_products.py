@@ -331,3 +331,14 @@ def test_a_quantised_model_is_saved_and_read_after_it_was_laid_out(tmp_path: Any
         again = ab.models.load_model(tmp_path / "model.keras")
         np.testing.assert_array_equal(again.predict(x, verbose=0), expected)
         np.testing.assert_array_equal(kernel.numpy(), before)
+
+
+def test_layout_begins_at_a_cache_line():
+    """Vectors that kernels load are in one line each; the product of a row takes twice as long otherwise."""
+    wide = 256
+    for seed in range(3):
+        case = Case(wide, wide, seed=seed)
+        case.check(1)
+        first = case.variable.first_value
+        assert isinstance(first, LaidOut)
+        assert first.content.ctypes.data % 64 == 0

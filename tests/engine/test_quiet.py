@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.common.quiet import Quiet, makes_quiet, quiet, quiet_context
+from anabranch.engine.common.quiet import Quiet, begin_quiet, end_quiet, makes_quiet, quiet, quiet_calls, quiet_context
 
 ONE, ZERO, LARGE = np.float32(1), np.float32(0), np.float32(3e38)
 
@@ -70,6 +70,16 @@ def test_numpys_own_blocks_are_used_where_it_keeps_its_settings_otherwise():
     assert isinstance(other(), np.errstate)
     with np.errstate(all="raise"), other():
         check_quiet()
+
+
+def test_calls_begin_and_end_a_block():
+    other = quiet_calls(contextvars.Context())  # as where NumPy keeps its settings otherwise
+    with np.errstate(all="raise"):
+        for begin, end in ((begin_quiet, end_quiet), other):
+            began = begin()
+            check_quiet()
+            end(began)
+            assert set(np.geterr().values()) == {"raise"}
 
 
 def test_steps_are_quiet_and_leave_the_callers_settings():

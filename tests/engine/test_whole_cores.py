@@ -10,9 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
+from anabranch.engine.common import blas
 from anabranch.engine.common.blas import BlasThreads
 
 _SCRIPT = """
@@ -139,3 +142,22 @@ def test_functions_of_the_user_have_the_users_number():
     assert blas.count == 1
     blas.threads.end()
     assert blas.count == 3
+
+
+@pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
+def test_only_steps_that_leave_products_to_blas_set_its_threads(monkeypatch: pytest.MonkeyPatch):
+    steps: list[bool] = []
+    counted = BlasThreads(lambda: 4, lambda count: steps.append(count == 1))
+    monkeypatch.setattr(blas, "limited", counted)
+    x = np.ones((128, 128), "float32")
+    with ab.Graph().as_default() as graph:
+        given = ab.placeholder(x.shape, "float32")
+        product = given @ ab.Variable(x)
+        inverse = ab.ops.linalg.inv(given + 200.0 * ab.ops.eye(128))
+    session = ab.Session(graph)
+    session.run(product, {given: x})
+    assert steps == []
+    session.run(product, {given: x[:, ::-1]})  # whose kernel leaves it to NumPy
+    assert steps == [True, False]
+    session.run(inverse, {given: x})
+    assert steps == [True, False] * 2

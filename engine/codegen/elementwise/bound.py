@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ...common.blas import on_one_thread
 from ...common.cached import cached_property
 from ...common.descriptions import describe_value
 from ...common.logs import DEBUG, is_logged, log
@@ -136,7 +138,9 @@ class KernelOrNumPy(BoundKernel):
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Compute it by NumPy, which takes a transposed view as it is, of which the kernel would need a copy."""
         refits.note()
-        for output, result in zip(outputs, [self._op.run(np, *operands)], strict=True):
+        with on_one_thread(nullcontext)():  # steps whose products all have kernels leave that to them
+            results = [self._op.run(np, *operands)]
+        for output, result in zip(outputs, results, strict=True):
             output[...] = result
 
 

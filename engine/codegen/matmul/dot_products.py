@@ -21,6 +21,7 @@ SUB = 16  # columns of a group
 BLOCK = 256  # terms that are laid out at once
 PANEL = 64  # columns that are laid out at once
 TILE_GROUPS = 16  # that a tile of AMX has
+_CHAINS = 2  # sums of each column that a single row has: an instruction waits for the one before in its chain
 TILE_SIZES = ("%step", "%groups", "%width", "%is_first", "%sub_step")  # the last: bytes between groups of 16 columns
 _SYSCALL_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
@@ -184,6 +185,15 @@ def _add_to(code: Builder, lanes: int, value: str, sums: str, place: Size, is_fi
     code.store_vector(vector, "i32", code.let(f"add {vector} {value}, {before}"), sums, place)
 
 
+def _sum_of(code: Builder, dot: DotProduct, slots: list[str]) -> str:
+    """Return the sum of the vectors in some slots."""
+    vector = f"<{dot.lanes} x i32>"
+    total, *others = [code.let(f"load {vector}, ptr {slot}") for slot in slots]
+    for other in others:
+        total = code.let(f"add {vector} {total}, {other}")
+    return total
+
+
 def _slots(code: Builder, dot: DotProduct, count: int) -> list[str]:
     return [code.slot(f"<{dot.lanes} x i32>", "zeroinitializer") for _ in range(count)]
 
@@ -271,9 +281,11 @@ def print_tile(dot: DotProduct, name: str, rows: int) -> str:
     sizes = [f"i64 {size}" for size in TILE_SIZES]
     code = FunctionBuilder(f"{name}_tile{rows}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes])
     vectors, size = dot.subs * SUB // dot.lanes, dot.terms * dot.lanes
-    slots = [_slots(code, dot, vectors) for _ in range(rows)]
+    chains = _CHAINS if rows == 1 else 1
+    slots = [_slots(code, dot, chains * vectors) for _ in range(rows)]
     starts = [code.at(dot.element, "%q", code.mul(row, "%step")) for row in range(rows)]
-    with code.loop(0, "%groups") as group:
+
+    def print_group(group: Size, chain: int) -> None:
         place, weights = code.mul(group, SUB * dot.terms), list[str]()
         for vector in range(vectors):
             sub, column = divmod(vector * dot.lanes, SUB)
@@ -285,12 +297,20 @@ def print_tile(dot: DotProduct, name: str, rows: int) -> str:
             code.line(f"call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
         for start, own in zip(starts, slots, strict=True):
             x = terms_of(code, dot, start, group)
-            for slot, weight in zip(own, weights, strict=True):
+            for slot, weight in zip(own[chain * vectors :], weights, strict=False):
                 accumulate(code, dot, slot, x, weight)
+
+    whole = code.mul(code.div("%groups", chains), chains)
+    with code.loop(0, whole, chains) as first:
+        for chain in range(chains):
+            print_group(code.add(first, chain), chain)
+    if chains > 1:
+        with code.loop(whole, "%groups") as group:
+            print_group(group, 0)
     is_first = code.compare("ne", "%is_first", 0)
     for row, own in enumerate(slots):
-        for vector, slot in enumerate(own):
-            value = code.let(f"load <{dot.lanes} x i32>, ptr {slot}")
+        for vector in range(vectors):
+            value = _sum_of(code, dot, own[vector::vectors])
             _add_to(code, dot.lanes, value, "%sums", code.add(code.mul(row, "%width"), vector * dot.lanes), is_first)
     return code.text()
 

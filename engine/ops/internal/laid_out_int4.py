@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ...common.quick_dataclass import dataclass
 from ...graph.op import Cost
+from ...graph.state.aligned import aligned_copy
 from .int4_matmul import Int4MatMul
 
 _FOUR = 4  # terms whose products one number of 32 bits adds
@@ -23,6 +26,11 @@ def filled_up(xp: Any, matrix: Any, rows: int, columns: int) -> Any:
     filled = xp.zeros((rows, columns), xp.int8)
     filled[: matrix.shape[0], : matrix.shape[1]] = matrix
     return filled
+
+
+def in_order(xp: Any, parts: Any) -> Any:
+    """Return a copy of all elements as a vector. On the host it begins at a cache line: kernels read whole ones."""
+    return (aligned_copy(parts) if xp is np else parts.copy()).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Int4Panels:
         """Return the bytes of a matrix in this layout."""
         sizes = (self.padded // _FOUR, _FOUR, self.wide // self.line, self.line // _LANE, _FOUR, _LANE // _FOUR)
         parts = filled_up(xp, matrix, self.padded, self.wide).reshape(sizes).transpose((2, 0, 4, 3, 5, 1))
-        flat = parts.copy().reshape(-1)
+        flat = in_order(xp, parts)
         flat ^= xp.int8(_UNSIGNED)
         return flat
 
