@@ -13,6 +13,7 @@ from .cluster import ClusterSpec
 from .launchers import numbered
 
 WORKER_JOBS = ("chief", "worker")  # in the order in which their tasks are numbered
+MEMBERSHIP = "ANABRANCH_MEMBERSHIP"  # the address of the launcher's membership service
 
 
 class Place(NamedTuple):

@@ -2,7 +2,8 @@
 
 All members make the same operations in the same order. Each begins only when all have ended the one before. So after a
 loss the members that are left are at two operations at most, of which one follows the other: those that are behind get
-the result of theirs from one that has it. Then all make the next one as a smaller group.
+the result of theirs from one that has it. Then all make the next one as a smaller group. If the first member is lost,
+which leads, each of the others gets a `LeaderLostError` from its next operation, which is the same one for all.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import logging
 import struct
 from collections.abc import Callable
 
-from ...engine.queues.errors import TaskFailedError
+from ...engine.queues.errors import CancelledError, TaskFailedError
 from .group import ProcessGroup
+from .membership_service import OverError, Seat
 from .public import CONNECT_SECONDS, regrouped
 
 _NUMBER = struct.Struct("<q")
 _logger = logging.getLogger(__name__)
+
+
+class LeaderLostError(Exception):
+    """The first member of the group was lost; all others get this error in place of the same operation."""
 
 
 class Elastic:
@@ -46,13 +52,56 @@ class Elastic:
         self._use = use
         self._state = state
         self._set_state = set_state
+        self._leader = group.left[0]
         self._ended = 0  # how many operations
         self._latest: bytes | None = b""  # the result of the latest one; None for the state
 
     def begin(self) -> None:
         """Go on after a loss, from now on. All members call it."""
         self.group.watch(CONNECT_SECONDS)
-        self.is_on = True
+        self.is_on = self._seat is None or self._has_begun(self._seat)
+
+    def _has_begun(self, seat: Seat) -> bool:
+        """Have the membership service count the members; return whether it is there for all of them."""
+        said = b"1"
+        try:
+            seat.begin()
+        except CancelledError as error:  # the launcher is gone
+            _logger.warning("%s", error)
+            said = b""
+        return all(self.group.gather_bytes(said))
+
+    @property
+    def _seat(self) -> Seat | None:
+        watches = self.group.watches
+        return watches if isinstance(watches, Seat) else None
+
+    @property
+    def has_successor(self) -> bool:
+        """Test whether the others go on when the first member is lost."""
+        return self.is_on and self._seat is not None and self.group.size > 1
+
+    @property
+    def is_refused(self) -> bool:
+        """Test whether the others have gone on without this member, or nobody can say who goes on."""
+        return self._seat is not None and self._seat.is_refused
+
+    def lacks_successor(self, task: str) -> bool:
+        """Test whether a task is the first member, without which the others could go on, had they a service."""
+        return self.is_on and self._seat is None and task == self.group.links.names[0]
+
+    def accept_leader(self) -> None:
+        """Go on under the first member of the group, after a `LeaderLostError`."""
+        self._leader = self.group.left[0]
+
+    def check_leads(self) -> None:
+        """Check that no other member has taken over from this one, for instance while it was stopped.
+
+        Raises:
+            CancelledError: one has.
+        """
+        if self.is_on and self._seat is not None:
+            self._seat.check()
 
     def run(self, work: Callable[[], bytes]) -> bytes:
         """Make an operation whose result all members get.
@@ -61,7 +110,10 @@ class Elastic:
             work: makes it by collectives of `group`, or fails and has changed nothing but its result.
 
         Raises:
-            TaskFailedError: a member is lost, and the others can't go on: it was the first, or `is_on` is not set.
+            TaskFailedError: a member is lost, and the others can't go on: `is_on` is not set, or it was the first, and
+                there is no membership service.
+            LeaderLostError: the first member was lost, in this operation or before.
+            CancelledError: this member was declared lost, and the others go on without it.
         """
         result = self._made(work)
         self._ended, self._latest = self._ended + 1, result
@@ -74,7 +126,7 @@ class Elastic:
             work: makes it, or fails and has changed nothing.
 
         Raises:
-            TaskFailedError: as `run` does.
+            TaskFailedError, LeaderLostError, CancelledError: as `run` does.
         """
 
         def made() -> bytes:
@@ -87,15 +139,23 @@ class Elastic:
     def end(self) -> None:
         """Go on after no further loss. Whoever comes here has all results; it waits for those who have not.
 
-        A member that is lost while the others wait here has them wait until those who had gone on before end.
+        Without a membership service a member that is lost while the others wait here has them wait until those who had
+        gone on before end.
+
+        Raises:
+            LeaderLostError: the first member was lost; `end` is called again.
         """
         if self.is_on:
-            with contextlib.suppress(TaskFailedError):
+            with contextlib.suppress(TaskFailedError, OverError):
                 self.run(lambda: self.group.gather_bytes(b"")[0])
+            if self._seat is not None:
+                self._seat.end()
         self.is_on = False
 
     def _made(self, work: Callable[[], bytes], changes: bool = False) -> bytes:
         while True:
+            if self.group.left[0] != self._leader:
+                raise LeaderLostError
             try:
                 return work()
             except TaskFailedError:
@@ -135,4 +195,4 @@ class Elastic:
             return None if self._ended == most else found
 
 
-__all__ = ["Elastic"]
+__all__ = ["Elastic", "LeaderLostError"]

@@ -23,12 +23,14 @@ import numpy as np
 from ...engine.ops.collectives import Group
 from ...engine.queues.errors import CancelledError, TaskFailedError
 from ..environment import note_end
+from ..transport.wire import FrameError
 from .begun import Begun
 from .chain import reduce_lane
 from .choice import Choice
 from .headers import ABORT, NAMES, OFFER, REDUCTIONS, SMALL, Header, group_bits
 from .hosts import Hosts
 from .links import Links
+from .membership_service import Seat, address_of_service
 from .segments import Segment, opened
 
 _PATIENCE_SECONDS = 5.0  # for how long the end of a group waits for what another thread runs
@@ -47,8 +49,9 @@ class ProcessGroup(Group):
 
     Attributes:
         ways: the names of those that can be chosen.
-        watches: connections that carry nothing, between the members of the group of which this one is left: who has
-            ended is seen by these. None before `watch`.
+        watches: that by which members agree on who is left: their places in the launcher's membership service, or
+            connections that carry nothing, between the members of the group of which this one is left, by which they
+            see who has ended. None before `watch`.
         left: the ranks there of this group's members.
     """
 
@@ -60,7 +63,7 @@ class ProcessGroup(Group):
         self._begun = Begun("anabranch collectives")
         self._lock = threading.RLock()
         self._way = way
-        self.watches: Links | None = None
+        self.watches: Links | Seat | None = None
         self.left = [*range(len(links.names))]
         self._subgroups: dict[tuple[int, ...], ProcessGroup] = {}
         self._join(links, tuple(range(len(links.names))))
@@ -358,19 +361,35 @@ class ProcessGroup(Group):
             timeout: for how many seconds members wait for each other.
         """
         if self.watches is None:
-            self.watches = self.links.again(self.links.names, self.links.rank, timeout)
+            self.watches = self._seated() or self.links.again(self.links.names, self.links.rank, timeout)
+
+    def _seated(self) -> Seat | None:
+        """Enter the launcher's membership service, if there is one that all members reach."""
+        address, seat = address_of_service(), None
+        if not address:
+            return None
+        with contextlib.suppress(OSError, FrameError):
+            seat = Seat(address, self.links)
+        if all(self.gather_bytes(b"" if seat is None else b"1")):
+            return seat
+        if seat is not None:
+            seat.close()
+        return None
 
     def without_lost(self, timeout: float) -> ProcessGroup:
         """Return the group of the members that are left; all of these call it, as they learn that one was lost.
 
-        The first member is the first of the new group. No collective runs in this one any more.
+        Without a membership service the first member is the first of the new group. No collective runs in this one any
+        more.
 
         Args:
             timeout: for how many seconds members wait for each other once it is clear who is left. Then they count
                 again: one more may be lost.
 
         Raises:
-            TaskFailedError: the first member is lost.
+            TaskFailedError: the first member is lost, and there is no membership service.
+            CancelledError: this member was declared lost, or the membership service is gone.
+            OverError: what members do together is over.
         """
         assert self.watches is not None, "This is a bug in anabranch: members that are lost are not watched for."
         self._begun.close()

@@ -40,6 +40,9 @@ class Links:
 
     Attributes:
         address: where the first member listens while members connect.
+        addresses: where all do, by rank, as far as that is known.
+        identity: of this member.
+        token: as given.
 
     Raises:
         TimeoutError: members are absent; the message names them.
@@ -52,11 +55,12 @@ class Links:
     ) -> None:
         self.names = list(names)
         self.rank = rank
-        self._own = Identity(names[rank], incarnation)
-        self._token = token
+        self.identity = Identity(names[rank], incarnation)
+        self.token = token
         self._sockets: dict[int, socket.socket] = {}
         self._error: Exception | None = None
         self.address = addresses[0]
+        self.addresses = list(addresses)
         self._refused = ""  # a sentence on who was refused last
         try:
             self._connect(addresses, time.monotonic() + timeout, timeout)
@@ -76,7 +80,7 @@ class Links:
         self.host = own[0]  # at which the others reach this process
         with _listening(*own) as listener:
             if learns:
-                addresses = self._learned(listener, until, timeout)
+                addresses = self.addresses = self._learned(listener, until, timeout)
             for other in range(self.rank):
                 if other not in self._sockets:
                     self._sockets[other] = self._called(other, addresses[other], until, timeout)
@@ -91,10 +95,10 @@ class Links:
         if self.rank:
             self._sockets[0].sendall(port)
             size = _PORT.unpack(_read(self._sockets[0], _PORT.size))[0]
-            return _read(self._sockets[0], size).decode().split()
+            return [self.address, *_read(self._sockets[0], size).decode().split()[1:]]
         while len(self._sockets) < len(self.names) - 1:
             self._accept(listener, until, timeout)
-        found = [""]
+        found = [self.address]
         for rank in range(1, len(self.names)):
             sock = self._sockets[rank]
             found.append(joined_address(sock.getpeername()[0], _PORT.unpack(_read(sock, _PORT.size))[0]))
@@ -115,7 +119,7 @@ class Links:
                 time.sleep(_RETRY_SECONDS)
                 continue
             try:
-                handshake = Handshake(self._own, self._token, accepts=False)
+                handshake = Handshake(self.identity, self.token, accepts=False)
                 shake_hands(sock, handshake)
                 assert handshake.other is not None
                 if handshake.other.name != self.names[other]:
@@ -143,7 +147,7 @@ class Links:
         except TimeoutError:
             missing = [k for k in range(self.rank + 1, len(self.names)) if k not in self._sockets]
             raise self._absent(missing, timeout) from None
-        handshake = Handshake(self._own, self._token, accepts=True)
+        handshake = Handshake(self.identity, self.token, accepts=True)
         try:
             sock.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
             shake_hands(sock, handshake)
@@ -177,15 +181,21 @@ class Links:
         poller.register(self._sockets[rank], _ENDED)
         return bool(poller.poll(0))
 
-    def again(self, names: Sequence[str], rank: int, timeout: float) -> Links:
-        """Connect to some of the members once more, the first of which is the first of all.
+    def again(self, names: Sequence[str], rank: int, timeout: float, address: str | None = None) -> Links:
+        """Connect to some of the members once more.
 
         Args:
             names: theirs.
             rank: the number of this member among them.
             timeout: for how many seconds to wait for the others.
+            address: where the first of them listens; None where that is the first of all.
         """
-        return Links(names, [self.address], rank, self._own.incarnation, self._token, timeout)
+        return Links(names, [address or self.address], rank, self.identity.incarnation, self.token, timeout)
+
+    def cut(self, rank: int) -> None:
+        """End the connection to a member that is lost, as if it had; any thread may call it."""
+        with contextlib.suppress(OSError, KeyError):  # it has ended, or is this member's own
+            self._sockets[rank].shutdown(socket.SHUT_RDWR)
 
     def survivors(self, members: Sequence[int]) -> list[int]:
         """Agree with all members that are left on who they are; waits until each of them has called this.
@@ -219,7 +229,7 @@ class Links:
         host, port = split_address(self.address)
         sock = socket.create_connection((resolved(host), port), SAYS_SECONDS)
         try:
-            handshake = Handshake(self._own, self._token, accepts=False)
+            handshake = Handshake(self.identity, self.token, accepts=False)
             shake_hands(sock, handshake)
             sock.settimeout(None)  # it waits for others
             sock.sendall(_COUNT)
@@ -258,7 +268,7 @@ class Links:
     def _rank_of_counted(self, sock: socket.socket) -> int:
         """Return the rank of the member that has called to be counted; -1 for whoever else has connected."""
         sock.settimeout(SAYS_SECONDS)
-        handshake = Handshake(self._own, self._token, accepts=True)
+        handshake = Handshake(self.identity, self.token, accepts=True)
         shake_hands(sock, handshake)
         name = "" if handshake.other is None else handshake.other.name
         return self.names.index(name) if name in self.names and sock.recv(1) == _COUNT else -1

@@ -6,6 +6,9 @@ their task. The exit status is 0 if the chief's is, else that of the task that f
 With ``--max-restarts`` a task that fails is started again. A worker takes part in the training that goes on. When a ps
 task is lost, workers that make backups wait for it, and go on from the last one. When the chief is killed, another
 worker takes over; when it fails, all tasks are started again. So they are where there are no ps tasks, whoever is lost.
+
+Without ps tasks and restarts workers go on after a loss, also of the chief: the launcher's membership service decides
+who is left, and which of them leads.
 """
 
 from __future__ import annotations
@@ -24,15 +27,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..cluster import host_to_bind
-from ..environment import chief_of_launcher, time_of_end
+from ..environment import MEMBERSHIP, chief_of_launcher, time_of_end
 from ..ports import free_ports
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
 from .ends import Ends
 from .kubernetes import job_set, printed
+
+if TYPE_CHECKING:
+    from ..collectives.membership_service import MembershipServer
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
 _END_SECONDS = 10.0  # how long a process has to end when it is asked to
@@ -164,6 +170,8 @@ class Launch:
         self._folder = tempfile.TemporaryDirectory(prefix="anabranch-launch-")
         self._chief_file = Path(self._folder.name, "chief")
         self._environment["ANABRANCH_CHIEF_FILE"] = str(self._chief_file)
+        self._environment.pop(MEMBERSHIP, None)  # of a launcher that has started this one
+        self._membership: MembershipServer | None = None
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
         self._ends = Ends()
@@ -185,10 +193,19 @@ class Launch:
             "ps": [f"localhost:{next(ports)}" for _ in range(ps)],
             "worker": [f"localhost:{next(ports)}" for _ in range(workers)],
         }
+        if workers > 1 and not ps:
+            self._serve_membership()
         for index in range(ps):
             self.ps.append(self._started_ps(index))
         for index in range(workers):
             self.workers.append(self._started_worker(index))
+
+    def _serve_membership(self) -> None:
+        """Decide for the workers, from now on, which of them are left after a loss."""
+        from ..collectives.membership_service import MembershipServer  # no other launch needs it
+
+        self._membership = MembershipServer(self._environment[VARIABLE].encode())
+        self._environment[MEMBERSHIP] = self._membership.address
 
     def _started_ps(self, index: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", f"{__package__}".partition(".")[0], "worker"]
@@ -274,10 +291,16 @@ class Launch:
         return self.workers[self._chief_index]
 
     def _awaited(self) -> list[subprocess.Popen[str]]:
-        """Return the processes to wait for: the chief, and if it ends well, or another one takes over, all workers."""
+        """Return the processes to wait for: the chief, and if it ends well, or another one takes over, all workers.
+
+        Workers that are stopped, and without which the others have gone on, may never end.
+        """
         status = self._chief.poll()
-        is_lost = bool(self.ps) and status is not None and status < 0
-        return self.workers if status == 0 or is_lost else [self._chief]
+        silent: set[int] = set() if self._membership is None else self._membership.silent()
+        may_go_on = bool(self.ps) or self._membership is not None
+        is_lost = (status is not None and status < 0 and may_go_on) or self._chief_index in silent
+        found = self.workers if status == 0 or is_lost else [self._chief]
+        return [worker for number, worker in enumerate(self.workers) if worker in found and number not in silent]
 
     def _failed(self) -> Iterator[tuple[str, int]]:
         """Yield names and exit statuses of failed tasks, in the order of their ends; ps tasks while they are needed."""
@@ -350,6 +373,9 @@ class Launch:
                 process.wait()
         for thread in self._threads:
             thread.join()
+        if self._membership is not None:
+            self._membership.close()
+            self._membership = None
         for each in (self.workers, self.ps, self._threads, self._ends):
             each.clear()
 

@@ -12,19 +12,23 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...engine import ops
 from ...engine.common.dtypes import as_dtype
-from ...engine.graph import Operation, Tensor
+from ...engine.graph import IndexedSlices, Operation, Tensor, control_dependencies
 from ...engine.graph.graph import get_default_graph
 from ...engine.graph.tensor import symbol_of
 from ...engine.ops.begun_collectives import EndAllReduce, begin_all_reduce, end_all_reduce
-from ...engine.ops.collectives import AllGather, AllReduce, Barrier, Broadcast, ReduceScatter, all_reduce
+from ...engine.ops.collectives import AllGather, AllReduce, Barrier, Broadcast, ReduceScatter, all_gather, all_reduce
 from ...engine.passes.framework.order import hoist
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
     from ...engine.graph import Graph, Symbol
-    from .traced import Entry
+    from ...optim.clipping import Gradient
+    from .optimizer_shards import OptimizerShards
+    from .traced import Entry, StepTracer
 
 
 def buckets_of(sizes: Sequence[int], dtypes: Sequence[object], order: Sequence[int], most: int) -> list[list[int]]:
@@ -146,4 +150,53 @@ def _summable(value: Tensor) -> Tensor:
     return ops.cast(value, "float32") if size < 4 and kind not in "iu" else value
 
 
-__all__ = ["buckets_of", "exchanged", "nothing", "summed", "weighted"]
+def build_updates(
+    plan: StepTracer,
+    shards: Sequence[OptimizerShards],
+    given: list[list[Tensor]],
+    first_order: Sequence[int],
+    most: int | None,
+    wire_dtype: str | None,
+    gradients_at: int | None = None,
+) -> None:
+    """Build the sums over all workers of what each gives, and the updates by them.
+
+    Args:
+        plan: of the step.
+        shards: the parts of the optimizers, if each worker has one.
+        given: for each entry of the plan its tensors.
+        first_order: in which the chief's backward pass makes the gradients.
+        most: how many bytes a bucket has at most; None for one sum.
+        wire_dtype: in which gradients are sent; None for their own.
+        gradients_at: how many operations the graph had when the gradients were made, if sums may begin among them.
+    """
+    entries = plan.entries
+    dense = [n for n, e in enumerate(entries) if not e.part.has_rows and not (shards and e.is_gradient)]
+    order = [dense.index(number) for number in first_order if number in dense]
+    wire = [wire_dtype if entries[number].is_gradient else None for number in dense]
+    sums = iter(summed([given[number][0] for number in dense], order, most, wire, gradients_at))
+    values: list[Gradient] = []
+    for entry, tensors in zip(entries, given, strict=True):
+        if shards and entry.is_gradient:
+            values.append(_whole(entry, tensors))
+        elif entry.part.has_rows:
+            whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
+            sent = (wire_dtype if entry.is_gradient else None) or tensors[1].dtype
+            rows = ops.cast(tensors[1], sent)
+            values.append(IndexedSlices(ops.cast(all_gather(rows), tensors[1].dtype), all_gather(tensors[0]), whole))
+        else:
+            values.append(ops.cast(next(sums), entry.part.dtype))
+    # So all updates are made, or none, where a sum fails. Parts of an optimizer are gathered behind its updates.
+    with control_dependencies([] if shards else exchanged(get_default_graph())):
+        plan.build_updates(values, shards)
+
+
+def _whole(entry: Entry, tensors: list[Tensor]) -> Tensor:
+    """Return a gradient of this worker, dense."""
+    if not entry.part.has_rows:
+        return tensors[0]
+    whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
+    return ops.convert_to_tensor(IndexedSlices(tensors[1], tensors[0], whole))
+
+
+__all__ = ["buckets_of", "build_updates", "exchanged", "nothing", "summed", "weighted"]

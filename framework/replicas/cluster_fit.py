@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...distribute.environment import notify_launcher
 from ...distribute.strategies.strategy import Strategy
 from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
-from ..callbacks.base import Callback, CallbackList
+from ..callbacks.base import Callback, CallbackList, History
 from ..data.adapters import X_ONLY
 from ..saving.checkpointing import TrainingRun
 from ..training.epochs import Epochs
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .ways import Way
 
 Logs = dict[str, Any]
+_logger = logging.getLogger(__name__)
 _ARRAY = "array of workers"  # the key of a dict that stands for an array in a message
 
 
@@ -102,6 +105,30 @@ class ClusterFit:
             yield
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    # --- the chief's place ------------------------------------------------------------------------------------------
+
+    def _become_chief(self, name: str) -> tuple[TrainingRun, list[Callback], list[Callback]]:
+        """Have this worker call the callbacks, and show the progress.
+
+        Args:
+            name: of its task.
+
+        Returns:
+            The run; the callbacks that this worker has called before; and those that it calls from now on, too.
+        """
+        strategy, hooks = self.strategy, self.hooks
+        strategy.chief_index = strategy.task_index
+        notify_launcher(strategy.task_index)
+        _logger.warning("%s leads the training from now on.", name)
+        own = [*hooks.callbacks]
+        new = [each for each in self.given if each not in own and not isinstance(each, History)]
+        run_by_all = [each for each in own if each not in self.given]
+        hooks.replace([*(each for each in self.given if not isinstance(each, History)), *run_by_all])
+        for callback in new:
+            callback.set_model(self.model)
+            callback.set_params(hooks.params)
+        return TrainingRun(self.model, hooks, self.passes), own, new
 
     # --- validation -------------------------------------------------------------------------------------------------
 

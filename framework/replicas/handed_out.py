@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..data.adapters import X_ONLY, Batch, layout_of
 from ..training.epochs import Epochs
 from .programs import ReplicaPrograms
 from .shares import Totals, bounds
-from .ways import Operations, packed, unpacked
+from .ways import Operations, joined_bytes, packed, parted_bytes, unpacked
 
 
 class HandedOut:
@@ -22,12 +22,26 @@ class HandedOut:
 
     Args:
         operations: by which the chief hands out, to the workers that are left.
-        running: the batches, in the chief; None in other workers.
+        passes: the data, in the chief; None in other workers.
+        first: how many batches of the epoch were made before an interruption.
+        position: of the data when the epoch begins; see `place_of`.
+
+    Attributes:
+        position: of the data behind the batches that were handed out.
+        has_ended: whether there is no further batch.
+        is_exhausted: whether there is none for later epochs, either.
     """
 
-    def __init__(self, operations: Operations, running: Iterator[Batch] | None) -> None:
+    def __init__(
+        self, operations: Operations, passes: Epochs | None, first: int = 0, position: Mapping[str, Any] | None = None
+    ) -> None:
+        self.position = position or {}
+        self.has_ended = self.is_exhausted = False
+        self._before = self.position  # and behind all of these but the latest
         self._operations = operations
-        self._running = running
+        self._passes = passes
+        self._running: Iterator[Batch] | None = None if passes is None else passes.epoch()
+        self._given = first
         self._whole: Batch | None = None  # in the chief
         self._group: ProcessGroup | None = None  # among which the rows were shared
         self._batch: Batch | None = None
@@ -38,6 +52,19 @@ class HandedOut:
         """Hand out the next batch, if there is one. All workers call it, for one number after the other."""
         return self.give(None if self._running is None else next(self._running, None))
 
+    def read_from(self, passes: Epochs, number: int) -> None:
+        """Have this worker read the data on, in place of a chief that was lost.
+
+        Args:
+            passes: the data.
+            number: of the batch to be handed out next, which may have been before.
+        """
+        if self._given > number:
+            self.position = self._before
+        self._passes, self._given = passes, number
+        passes.go_to(number, self.position)
+        self._running = passes.epoch()
+
     def give(self, whole: Batch | None, is_first_part: bool = False) -> bool:
         """Hand out a batch of the chief's; return whether it is one.
 
@@ -46,22 +73,28 @@ class HandedOut:
             is_first_part: whether all workers get the rows of the first one.
         """
         self._whole, self._group = whole, None
-        found = self._operations.run(lambda: b"" if not self._share(is_first_part) else str(self._window[2]).encode())
-        self._size = int(found or b"0")
-        return bool(found)
+        found = json.loads(self._operations.run(lambda: self._share(is_first_part)))
+        self._before, self.position = self.position, found["position"]
+        self._size, self.has_ended, self.is_exhausted = found["size"], not found["is_batch"], found["is_exhausted"]
+        self._given += not self.has_ended
+        return not self.has_ended
 
-    def _share(self, is_first_part: bool = False) -> bool:
-        """Give each worker of the group its rows of the chief's batch; return whether there is one."""
+    def _share(self, is_first_part: bool = False) -> bytes:
+        """Give each worker of the group its rows of the chief's batch; return what all workers have to know of it."""
         group, whole = self._operations.group, self._whole
         parts: list[bytes] | None = None
         if group.rank == 0:
+            about: dict[str, Any] = {"is_batch": whole is not None, "size": 0 if whole is None else whole.size}
+            about["position"] = {} if self._passes is None else place_of(self._passes)
+            about["is_exhausted"] = self._passes is not None and self._passes.exhausted
+            note = json.dumps(about).encode()
             ranks = [0] * group.size if is_first_part else range(group.size)
-            parts = [b"" if whole is None else _written(whole, rank, group.size) for rank in ranks]
-        data = group.scatter_bytes(parts, 0)
+            parts = [joined_bytes([note, b"" if whole is None else _written(whole, r, group.size)]) for r in ranks]
+        note, data = parted_bytes(group.scatter_bytes(parts, 0))
         if data:
             self._batch, self._window, _ = _read(data)
         self._group = group
-        return bool(data)
+        return note
 
     def batch(self, share: int) -> Batch:
         """Return the rows of this worker. All workers call it at the same step: their rows are others after a loss."""

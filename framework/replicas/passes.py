@@ -9,28 +9,32 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.strategy import ParameterServer, Strategy
+from ...engine.graph import Graph, Operation, Symbol, Variable
+from ...engine.graph.graph import ReadVariable
+from ...engine.graph.state.variable import Assign
+from ...engine.ops.math.elementwise import Add
+from ...engine.ops.random.keys import noting_keys
 from ...engine.queues.errors import StateLostError, TaskFailedError
 from ..callbacks.base import CallbackList
 from ..callbacks.progress import Progress
 from ..data.adapters import ArrayData, Batch, Data
 from ..training.epochs import Epochs
 from ..training.fit_data import without_targets
-from .additive import can_be_split, traced
 from .alike import add_to_digest
 from .shares import bounds
+from .traced import placeholders
 from .ways import PARTS_OF_A_WORKER, GroupWay, OfOneGroup, TaskWay, Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from ...engine.graph import Variable
     from ..models.model import Model
     from ..structures import Array, Tensors
     from .ways import Compute
@@ -196,6 +200,71 @@ def _state(model: Model) -> list[Variable]:
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
+# --- what can be shared -----------------------------------------------------------------------------------------------
+
+
+def can_be_split(model: Model, mode: str, batch: Batch) -> bool:
+    """Test whether parts of a pass may be computed apart: a step adds to metrics at most, and draws no numbers.
+
+    A state that is not a sum, such as a maximum, can't be made of those of parts.
+
+    Args:
+        model: the model.
+        mode: "test" or "predict".
+        batch: of the pass, of which nothing but the layout is used.
+    """
+    with noting_keys() as keys:
+        graph = traced(model, mode, batch)
+    state = [variable for metric in model.metrics for variable in metric.variables] if mode == "test" else []
+    return not keys and _only_adds(graph.operations, state)
+
+
+def traced(model: Model, mode: str, batch: Batch) -> Graph:
+    """Build a step of a pass in a graph of its own, and variables of metrics that the model does not have yet.
+
+    Args:
+        model: the model.
+        mode: "test" or "predict".
+        batch: of the pass, of which nothing but the layout is used.
+    """
+    with Graph().as_default() as graph:
+        model._build_plain_step(mode, batch.layout, placeholders(batch))
+    return graph
+
+
+def _only_adds(operations: Sequence[Operation], state: Sequence[Variable]) -> bool:
+    """Test whether all that operations write is added to variables, by numbers that don't depend on these."""
+    known = {id(variable) for variable in state}
+    held: dict[Symbol, int] = {}  # symbols that are the value of a variable
+    dependent: set[Symbol] = set()
+    for operation in operations:
+        op = operation.op
+        if isinstance(op, ReadVariable) and id(op.variable) in known:
+            held[operation.outputs[0]] = id(op.variable)
+        elif isinstance(op, Assign):
+            value = operation.inputs[0]
+            if id(op.variable) not in known or not _is_sum(value, id(op.variable), held, dependent):
+                return False
+            held[value] = held[operation.outputs[0]] = id(op.variable)
+        elif operation.writes:
+            return False
+        elif any(each in held or each in dependent for each in operation.inputs):
+            dependent.update(operation.outputs)
+    return True
+
+
+def _is_sum(value: Symbol, variable: int, held: Mapping[Symbol, int], dependent: set[Symbol]) -> bool:
+    """Test whether a value is that of a variable and something more."""
+    operation = value.operation
+    if not isinstance(operation.op, Add):
+        return False
+    one, other = operation.inputs
+    return any(
+        held.get(old) == variable and new not in held and new not in dependent
+        for old, new in ((one, other), (other, one))
+    )
+
+
 # --- digests --------------------------------------------------------------------------------------------------------
 
 
@@ -218,4 +287,4 @@ def _digest(model: Model, mode: str, data: Epochs, first: Batch) -> bytes:
     return found.digest()
 
 
-__all__ = ["SharedPass", "shared_pass"]
+__all__ = ["SharedPass", "can_be_split", "shared_pass"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -14,7 +15,8 @@ from ..data.adapters import ArrayData, Batch, Data
 from ..training.epochs import Epochs
 
 if TYPE_CHECKING:
-    from .handed_out import SuppliedRows
+    from .cluster_fit import Logs
+    from .handed_out import HandedOut, SuppliedRows
 
 
 Totals: TypeAlias = list[NDArray[np.float64] | None]  # what losses are divided by; see `ReplicaPlan.totals_of`
@@ -157,3 +159,40 @@ class Current:
     seed: list[int] = field(default_factory=list)
     shown: int = 0
     seen: int | None = None
+
+
+class Stage(Enum):
+    """The stages of an epoch under `DataParallel`; each ends when all workers have the chief's message on it."""
+
+    BEGINS = auto()
+    STEPS = auto()
+    VALIDATES = auto()
+    ENDS = auto()
+    TRAINED = auto()  # behind the last epoch
+
+
+@dataclass
+class Place:
+    """The place of a `fit` under `DataParallel`: workers that are at the same operation have the same one.
+
+    Attributes:
+        epoch: counted from 0.
+        done: how many of its steps are made.
+        first: how many of them were made before an interruption.
+        stage: of the epoch.
+        shares: its rows, once their order is drawn.
+        has_states: whether generators of this worker have the states with which the epoch begins.
+        ended: how many steps the chief's callbacks have seen, and all workers have what these have changed.
+        logs: of the epoch, so far.
+        seen: the latest moment of which this worker's callbacks were notified.
+    """
+
+    epoch: int
+    done: int = 0
+    first: int = 0
+    stage: Stage = Stage.BEGINS
+    shares: Shares | HandedOut | None = None
+    has_states: bool = False
+    ended: int = 0
+    logs: Logs = field(default_factory=dict)
+    seen: tuple[str, int] = ("", 0)

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...distribute.environment import chief_of_launcher, note_end, notify_launcher
+from ...distribute.environment import chief_of_launcher, note_end
 from ...distribute.restarts import Restarts
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY
-from ..callbacks.base import Callback, CallbackList, History
+from ..callbacks.base import Callback, CallbackList
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
@@ -256,20 +256,10 @@ class ReplicaFit(ReplicaMember):
         state = {"callbacks": self._run.callbacks_state(), "stop_training": bool(self.model.stop_training)}
         self.programs.note(state_as_text({"epoch": epoch, "done": done, "generator": seed_now(), **state}))
 
-    def _become_chief(self) -> TrainingRun:
+    def _lead_callbacks(self) -> TrainingRun:
         """Have this worker call the callbacks, and show the progress."""
-        strategy, hooks = self.strategy, self.hooks
-        strategy.chief_index = strategy.task_index
-        notify_launcher(strategy.task_index)
-        _logger.warning("%s leads the training from now on.", strategy.workers[strategy.task_index])
-        self._own = [*hooks.callbacks]
-        new = [each for each in self.given if each not in hooks.callbacks and not isinstance(each, History)]
-        run_by_all = [each for each in hooks.callbacks if each not in self.given]
-        hooks.replace([*(each for each in self.given if not isinstance(each, History)), *run_by_all])
-        for callback in new:
-            callback.set_model(self.model)
-            callback.set_params(hooks.params)
-        run = self._run = TrainingRun(self.model, hooks, self.passes)
+        run, self._own, new = self._become_chief(self.strategy.workers[self.strategy.task_index])
+        self._run = run
         self._equip(run)
         for callback in new:
             if not isinstance(callback, RunCallback):  # these would take up what they have saved
@@ -287,7 +277,7 @@ class ReplicaFit(ReplicaMember):
             begin: the epoch that is under way, or comes next.
             current: that epoch, if it is under way.
         """
-        run = self._become_chief()
+        run = self._lead_callbacks()
         mark = self.programs.accept()
         if not self._is_announced:  # nothing has begun
             self._lead(epochs)
@@ -456,7 +446,7 @@ class ReplicaFit(ReplicaMember):
         if not is_again:
             hooks.on_begin("train")
         if generation == LEAD:  # state was lost, and the chief with it
-            self._become_chief()
+            self._lead_callbacks()
             self._lead(epochs)
             return
         self._generation = generation

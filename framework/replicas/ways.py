@@ -86,9 +86,9 @@ class GroupWay:
         known: dict[int, bytes] = {}
 
         def gathered() -> bytes:
-            return _joined(self._gathered(parts, compute, known))
+            return joined_bytes(self._gathered(parts, compute, known))
 
-        return [unpacked(each) for each in _parted(self._operations.run(gathered))]
+        return [unpacked(each) for each in parted_bytes(self._operations.run(gathered))]
 
     def _gathered(self, parts: int, compute: Compute, known: dict[int, bytes]) -> list[bytes]:
         """Compute the parts of this member that are not known yet; return all parts in order."""
@@ -97,7 +97,7 @@ class GroupWay:
         try:
             for part in range(group.rank, parts, group.size):
                 known[part] = known.get(part) or packed(compute(part))
-            data = b"+" + _joined([known[part] for part in range(group.rank, parts, group.size)])
+            data = b"+" + joined_bytes([known[part] for part in range(group.rank, parts, group.size)])
         except Exception as found:  # the others wait for this member's part
             error, data = found, b"-" + reason_of(found).encode()
         gathered = group.gather_bytes(data)
@@ -106,7 +106,7 @@ class GroupWay:
         for rank, each in enumerate(gathered):
             if each[:1] != b"+":
                 raise CancelledError(f"{group.links.names[rank]} could not compute its part: {each[1:].decode()}")
-        by_rank = [_parted(each[1:]) for each in gathered]
+        by_rank = [parted_bytes(each[1:]) for each in gathered]
         return [by_rank[part % group.size][part // group.size] for part in range(parts)]
 
 
@@ -237,15 +237,15 @@ def unpacked(data: bytes) -> list[Array]:
     return [decode_value(each, arrays) for each in described]
 
 
-def _joined(parts: Sequence[bytes]) -> bytes:
+def joined_bytes(parts: Sequence[bytes]) -> bytes:
     """Write several bytes as one."""
     return b"".join([len(part).to_bytes(8, "little") + part for part in parts])
 
 
-def _parted(data: bytes) -> list[bytes]:
-    """Read what `_joined` has written.
+def parted_bytes(data: bytes) -> list[bytes]:
+    """Read what `joined_bytes` has written.
 
-    >>> _parted(_joined([b"ab", b"", b"c"]))
+    >>> parted_bytes(joined_bytes([b"ab", b"", b"c"]))
     [b'ab', b'', b'c']
     """
     found: list[bytes] = []
@@ -265,6 +265,8 @@ __all__ = [
     "TaskWay",
     "Way",
     "WorkPrograms",
+    "joined_bytes",
     "packed",
+    "parted_bytes",
     "unpacked",
 ]

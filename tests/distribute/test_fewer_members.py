@@ -11,18 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.members import all_at_once, made
+from shared.members import TOKEN, all_at_once, made
+from shared.tasks import PATIENCE
 
 from anabranch import Sequential, layers
-from anabranch.distribute.collectives import elastic
-from anabranch.distribute.collectives.elastic import Elastic
+from anabranch.distribute.collectives import elastic, membership_service
+from anabranch.distribute.collectives.elastic import Elastic, LeaderLostError
 from anabranch.distribute.collectives.group import ProcessGroup
+from anabranch.distribute.collectives.membership_service import MembershipServer, Seat
+from anabranch.distribute.environment import MEMBERSHIP
 from anabranch.distribute.strategies.data_parallel import DataParallel
 from anabranch.engine.graph import Graph, Operation
 from anabranch.engine.graph.graph import get_default_graph
 from anabranch.engine.ops import collectives
 from anabranch.engine.ops.begun_collectives import EndAllReduce
-from anabranch.engine.queues.errors import TaskFailedError
+from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 from anabranch.framework.replicas.traced import StepTracer
 from anabranch.framework.replicas.ways import GroupWay, packed
 
@@ -37,6 +40,9 @@ def made_for_a_while(count: int, shares_memory: bool = True) -> Generator[list[P
     finally:
         for group in groups:
             group.close()
+
+
+beat = Seat._beat
 
 
 class LostError(Exception):
@@ -69,6 +75,7 @@ class Member:
     def __init__(self, group: ProcessGroup, lost_at: int, reached: set[int]) -> None:
         self.number = 1
         self.results: list[str] = []
+        self.leaders: list[int] = []  # those that have taken over
         self._lost_at = lost_at
         self._reached = reached
         self.elastic = Elastic(group, lambda group: None, self._state, self._set_state)
@@ -85,11 +92,23 @@ class Member:
         for operation in range(OPERATIONS):
             if operation == self._lost_at:
                 lose(self.elastic.group, self._reached)
-            if operation % 3:
-                self.elastic.change(lambda given=operation: self._change(given))
-            else:
-                self.results.append(self.elastic.run(lambda given=operation: self._said(given)).decode())
-        self.elastic.end()
+            self._until_led(lambda given=operation: self._make(given))
+        self._until_led(self.elastic.end)
+
+    def _until_led(self, work: Callable[[], None]) -> None:
+        while True:
+            try:
+                work()
+                return
+            except LeaderLostError:
+                self.leaders.append(self.elastic.group.left[0])
+                self.elastic.accept_leader()
+
+    def _make(self, operation: int) -> None:
+        if operation % 3:
+            self.elastic.change(lambda: self._change(operation))
+        else:
+            self.results.append(self.elastic.run(lambda: self._said(operation)).decode())
 
     def _change(self, operation: int) -> None:
         found = self.elastic.group.all_reduce(np.array([operation, self.number]), "max")
@@ -138,6 +157,69 @@ def test_each_operation_is_made_once(seed: int) -> None:
                 assert (member.number, member.results) == expected()
                 assert member.elastic.group.left == [each for each in range(count) if each not in lost]
                 member.elastic.group.close()
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Generator[MembershipServer]:
+    found = MembershipServer(TOKEN, "127.0.0.1")
+    monkeypatch.setenv(MEMBERSHIP, found.address)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("seed", [*range(10), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 200)]])
+def test_each_operation_is_made_once_whoever_is_lost(seed: int, service: MembershipServer) -> None:
+    """With a membership service the first member may be lost, too, and the lowest one leads."""
+    rng = random.Random(seed)
+    count = rng.choice([2, 3, 4])
+    lost = {0, *rng.sample(range(count), rng.randint(0, count - 2))} if seed % 4 else {*rng.sample(range(1, count), 1)}
+    with made_for_a_while(count, shares_memory=seed % 2 == 0) as groups:
+        members = [
+            Member(
+                group,
+                rng.randrange(OPERATIONS) if rank in lost else -1,
+                {other for other in range(count) if rng.random() < 0.5 and other != rank},
+            )
+            for rank, group in enumerate(groups)
+        ]
+        all_at_once(*[lambda member=member: outcome_of(member.run) for member in members])
+        left = [rank for rank in range(count) if rank not in lost]
+        for rank in left:
+            assert (members[rank].number, members[rank].results) == expected()
+            assert members[rank].elastic.group.left == left
+            assert members[rank].leaders[-1:] == left[:1] * (0 in lost)
+            members[rank].elastic.group.close()
+
+
+def test_a_member_that_is_silent_is_refused_when_it_goes_on(
+    service: MembershipServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others do not wait for it any longer."""
+    service.silent_ticks = 4
+    monkeypatch.setattr(membership_service, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(Seat, "_beat", lambda self: None if self.rank == 0 else beat(self))
+    over = threading.Event()
+    with made_for_a_while(3) as groups:
+        members = [Member(group, -1, set()) for group in groups]
+
+        def stopped() -> None:
+            members[0].elastic.begin()
+            over.wait(PATIENCE)
+            assert members[0].elastic.is_refused
+            members[0].elastic.check_leads()
+
+        def goes_on(member: Member) -> None:
+            member.run()
+            over.set()
+
+        found, *others = all_at_once(stopped, *[lambda member=member: goes_on(member) for member in members[1:]])
+        assert isinstance(found, CancelledError)
+        assert "The other workers of group 1 go on without it" in str(found)
+        assert others == [None, None]
+        assert service.silent() == {0}
+        for member in members:
+            member.elastic.group.close()
+    assert members[1].leaders == [1]
 
 
 def test_one_more_member_is_lost_while_a_group_is_formed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from anabranch import layers, ops
 from anabranch.distribute import ParameterServer, Server
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 from anabranch.framework.data.adapters import batch_of
-from anabranch.framework.replicas.additive import can_be_split
+from anabranch.framework.replicas.passes import can_be_split
 from anabranch.framework.replicas.single_steps import _check_alike  # pyright: ignore[reportPrivateUsage]
 from anabranch.framework.replicas.ways import GroupWay, OfOneGroup, TaskWay, packed, unpacked
 

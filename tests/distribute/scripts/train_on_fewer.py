@@ -1,15 +1,21 @@
 """Trains under `DataParallel` while workers are lost or leave.
 
-    train_on_fewer.py FOLDER [MODEL [WORKER:STEP[:SIGNAL] ...]]
+    train_on_fewer.py FOLDER [MODEL [WORKER:NUMBER[:SIGNAL] ...]]
 
 Behind a step, counted from 0 over all epochs, a worker sends itself a signal: KILL where none is given. With BUCKET it
-is killed within the next step, when the others have the sum of its first gradients.
+is killed within the next step, when the others have the sum of its first gradients. With BEGIN, TEST and END it is
+killed in the callbacks of the epoch of that number, with PASS before it gives its part of the validation. CONT sends a
+signal to worker 0, and waits for its end.
+
+The chief's own callback writes a line for each moment to ``chief.txt``. It changes the learning rate, and ends
+training.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,6 +30,7 @@ from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.engine.ops.collectives import current_group
 
 FOLDER, MODEL, *LOST = (*sys.argv[1:2], *(sys.argv[2:] or ["dense"]))
+PLACES = [["BEGIN"], ["TEST"], ["PASS"], ["END"]]
 
 
 class Sends(callbacks.Callback):
@@ -35,18 +42,84 @@ class Sends(callbacks.Callback):
         super().__init__()
         self.steps = -1
         self.worker = worker
+        self.epoch = -1
         self.seen: list[str] = []
+
+    def _kill_at(self, epoch: int, name: str) -> None:
+        if f"{self.worker}:{epoch}:{name}" in LOST:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+        self._kill_at(epoch, "BEGIN")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._kill_at(self.epoch, "TEST")
+        if f"{self.worker}:{self.epoch}:PASS" in LOST:
+            kill_in_validation()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._kill_at(epoch, "END")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.steps += 1
         self.seen.append(str(batch))
         for each in LOST:
             worker, step, *name = each.split(":")
-            if int(worker) == self.worker and int(step) == self.steps:
+            if int(worker) == self.worker and int(step) == self.steps and name not in PLACES:
                 if name == ["BUCKET"]:
                     kill_behind_a_sum()
+                elif name == ["CONT"]:
+                    go_on(int((Path(FOLDER) / "process-0").read_text()))
                 else:
                     os.kill(os.getpid(), getattr(signal, f"SIG{(name or ['KILL'])[0]}"))
+
+
+class Leads(callbacks.Callback):
+    """Has a state that goes from chief to chief."""
+
+    kept_attributes = ("count",)
+    count = 0
+
+    def _write(self, moment: str) -> None:
+        self.count += 1
+        with (Path(FOLDER) / "chief.txt").open("a") as stream:
+            stream.write(f"{self.count} {moment}\n")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._write(f"epoch {epoch} begins")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._write(f"batch {batch} ends")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._write(f"epoch {epoch} ends")
+        self.model.optimizer.learning_rate = 0.9 * float(self.model.optimizer.learning_rate)
+        self.model.stop_training = epoch == 2
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._write("training ends")
+
+
+def go_on(process: int) -> None:
+    descriptor = os.pidfd_open(process)
+    os.kill(process, signal.SIGCONT)
+    select.select([descriptor], [], [])
+    os.close(descriptor)
+
+
+def kill_in_validation() -> None:
+    group = current_group()
+    assert isinstance(group, ProcessGroup)
+    gather, calls = group.gather_bytes, []
+
+    def gather_bytes(data: bytes) -> list[bytes]:
+        calls.append(data)
+        if len(calls) == 2:  # the first one says that validation is shared
+            os.kill(os.getpid(), signal.SIGKILL)
+        return gather(data)
+
+    group.gather_bytes = gather_bytes  # type: ignore[method-assign]
 
 
 def kill_behind_a_sum() -> None:
@@ -90,17 +163,22 @@ def main() -> None:
         model, x, y = made(MODEL)
         model.compile(optim.Adam(0.01), "mse", metrics=["mae"])
     note = Sends(strategy.task_index)
-    given: list[Any] = [note]
+    (Path(FOLDER) / f"process-{strategy.task_index}").write_text(str(os.getpid()))
+    given: list[Any] = [note, Leads()]
+    if MODEL == "saved":
+        given.append(callbacks.BackupAndRestore(str(Path(FOLDER) / "backup"), save_freq=2))
     if MODEL == "generated":
-        history = model.fit(batches(x, y), steps_per_epoch=5, epochs=3, verbose=0, callbacks=given)
+        history = model.fit(batches(x, y), steps_per_epoch=5, epochs=4, verbose=0, callbacks=given)
     else:
-        history = model.fit(x, y, batch_size=12, epochs=3, verbose=0, callbacks=given, validation_data=(x, y))
+        history = model.fit(x, y, batch_size=12, epochs=4, verbose=0, callbacks=given, validation_data=(x, y))
     found = {
         "history": history.history,
         "weights": [weight.tolist() for weight in model.get_weights()],
         "optimizer": [variable.numpy().tolist() for variable in model.optimizer.variables],
         "evaluated": model.evaluate(x, y, batch_size=12, verbose=0),
         "members": strategy.statistics()["members"],
+        "leads": strategy.is_chief,
+        "has ended": [model.stop_training, history.epoch],
         "seen": note.seen,
     }
     (Path(FOLDER) / f"found-{strategy.task_index}.json").write_text(json.dumps(found))
