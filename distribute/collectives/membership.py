@@ -138,7 +138,7 @@ class Membership:
         self._waiting.discard(rank)
 
     def _look(self) -> None:
-        """Form the next group if all workers that are left wait for it."""
+        """Make the next group if all workers that are left wait for it."""
         live = self._live
         if self._waiting and self._waiting.issuperset(live):
             self.number += 1

@@ -217,7 +217,7 @@ class Seat:
     # --- what this worker asks --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a training in the group; all its members call it, and meet before one may be lost.
+        """Begin a training in the group; all its members call it before one may be lost.
 
         Raises:
             CancelledError: this worker is refused, or the launcher is gone.

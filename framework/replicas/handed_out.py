@@ -50,6 +50,8 @@ class HandedOut:
 
     def has(self, number: int) -> bool:
         """Hand out the next batch, if there is one. All workers call it, for one number after the other."""
+        if self._given > number:  # by a chief that was lost
+            self.position, self._given = self._before, number
         return self.give(None if self._running is None else next(self._running, None))
 
     def read_from(self, passes: Epochs, number: int) -> None:
@@ -59,10 +61,8 @@ class HandedOut:
             passes: the data.
             number: of the batch to be handed out next, which may have been before.
         """
-        if self._given > number:
-            self.position = self._before
-        self._passes, self._given = passes, number
-        passes.go_to(number, self.position)
+        self._passes = passes
+        passes.go_to(number, self._before if self._given > number else self.position)
         self._running = passes.epoch()
 
     def give(self, whole: Batch | None, is_first_part: bool = False) -> bool:
@@ -80,7 +80,7 @@ class HandedOut:
         return not self.has_ended
 
     def _share(self, is_first_part: bool = False) -> bytes:
-        """Give each worker of the group its rows of the chief's batch; return what all workers have to know of it."""
+        """Give each worker of the group its rows of the chief's batch; return a note on it for all workers."""
         group, whole = self._operations.group, self._whole
         parts: list[bytes] | None = None
         if group.rank == 0:
