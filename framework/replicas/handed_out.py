@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from ...distribute.collectives.group import ProcessGroup
 from ..data.adapters import X_ONLY, Batch, layout_of
 from ..training.epochs import Epochs
+from .cluster_fit import Logs
 from .programs import ReplicaPrograms
 from .shares import Totals, bounds
 from .ways import Operations, joined_bytes, packed, parted_bytes, unpacked
@@ -33,7 +34,7 @@ class HandedOut:
     """
 
     def __init__(
-        self, operations: Operations, passes: Epochs | None, first: int = 0, position: Mapping[str, Any] | None = None
+        self, operations: Operations, passes: Epochs | None, first: int = 0, position: Logs | None = None
     ) -> None:
         self.position = position or {}
         self.has_ended = self.is_exhausted = False
@@ -84,7 +85,7 @@ class HandedOut:
         group, whole = self._operations.group, self._whole
         parts: list[bytes] | None = None
         if group.rank == 0:
-            about: dict[str, Any] = {"is_batch": whole is not None, "size": 0 if whole is None else whole.size}
+            about: Logs = {"is_batch": whole is not None, "size": 0 if whole is None else whole.size}
             about["position"] = {} if self._passes is None else place_of(self._passes)
             about["is_exhausted"] = self._passes is not None and self._passes.exhausted
             note = json.dumps(about).encode()

@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -49,13 +49,6 @@ class ParallelFit(ParallelSteps):
     """One call of `fit` in one worker under `DataParallel`."""
 
     _all_validate = False
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._notes: dict[str, Any] = {}  # the states of the chief's callbacks
-        self._new = CallbackList(())  # those that this worker calls since it is the chief
-        self._has_taken_over = False  # and has not come to a step since then
-        self._position: dict[str, Any] = {}  # of data that the chief reads, when the epoch began
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -206,7 +199,7 @@ class ParallelFit(ParallelSteps):
         """Test whether a worker that takes over needs notes."""
         return self._may_go_on() and self._group.size > 1 and MEMBERSHIP in os.environ
 
-    def _noted(self, is_within: bool) -> dict[str, Any]:
+    def _noted(self, is_within: bool) -> Logs:
         """Return the states of the callbacks, for a worker that takes over.
 
         Args:
@@ -214,7 +207,7 @@ class ParallelFit(ParallelSteps):
         """
         if not self._has_notes:
             return {}
-        found: dict[str, Any] = {}
+        found: Logs = {}
         for callback in self.hooks.callbacks:
             name = type(callback).__name__
             key = f"{name}/{sum(each.startswith(f'{name}/') for each in found)}"
@@ -431,7 +424,7 @@ class ParallelFit(ParallelSteps):
         changed = [n for n, (variable, value) in enumerate(pairs) if not same(variable.numpy(), value)]
         texts = [n for n in changed if self._shared[n].dtype.kind == "T"]  # a vocabulary, which has no fixed size
         numbers = [n for n in changed if n not in texts]
-        message: dict[str, Any] = {"stop": bool(self.model.stop_training), "logs": logs, "numbers": numbers}
+        message: Logs = {"stop": bool(self.model.stop_training), "logs": logs, "numbers": numbers}
         message["texts"] = [[n, np.asarray(self._shared[n].numpy()).tolist()] for n in texts]
         if self._has_notes:
             message["notes"] = state_as_text(self._noted(is_within))
@@ -440,7 +433,7 @@ class ParallelFit(ParallelSteps):
         values = packed([np.asarray(self._shared[n].numpy()) for n in numbers])
         return joined_bytes([write_message(message).encode(), values])
 
-    def _take_changes(self, found: dict[str, Any], values: bytes) -> None:
+    def _take_changes(self, found: Logs, values: bytes) -> None:
         for number, value in zip(found["numbers"], unpacked(values), strict=True):
             self._shared[number].assign(value)
         for number, texts in found["texts"]:

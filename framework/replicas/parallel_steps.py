@@ -21,6 +21,7 @@ from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
 from ...engine.queues.errors import TaskFailedError
 from ...engine.session.programs import make_program
+from ..callbacks.base import CallbackList
 from ..data.adapters import ArrayData, Batch
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model
@@ -50,6 +51,10 @@ class ParallelSteps(ClusterFit):
         super().__init__(*given)
         self._together = Elastic(self._group, self.strategy.use_group, self._state, self._set_state)
         self._at = Place(0)
+        self._notes: Logs = {}  # the states of the chief's callbacks
+        self._new = CallbackList(())  # those that this worker calls since it is the chief
+        self._has_taken_over = False  # and has not come to a step since then
+        self._position: Logs = {}  # of data that the chief reads, when the epoch began
 
     @property
     def _group(self) -> ProcessGroup:
