@@ -6,7 +6,8 @@ After a change that is meant:
 
 rewrites the files, of certain passes alone if any are named; what changed is read in the diff. A new file needs its
 program alone: lines of Python that set `fetches` and may set `feeds` (a tuple of placeholders), `exact`, `budget`
-(bytes) or `devices` (by name of operation).
+(bytes) or `devices` (by name of operation). One that the pass leaves alone, without a note, begins with a comment that
+says why.
 The names of passes are those of `PIPELINE`, and "specialise" for what comes before it.
 """
 
@@ -108,6 +109,13 @@ def test_a_folder_has_three_programs_one_of_them_left_alone(name: str):
     assert len(texts) >= _FEWEST
     assert any("--- left alone" in text for text in texts)
     assert any("--- after" in text for text in texts)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_program_that_is_left_alone_has_the_reason(path: Path):
+    text = path.read_text()
+    _, left_alone, notes = text.partition("--- left alone\n--- notes\n")
+    assert not left_alone or notes or text.startswith("# "), "neither a note nor a comment says why"
 
 
 def update(names: Sequence[str]) -> None:
