@@ -41,7 +41,7 @@ from .along_axis import FORMS as FORMS_ALONG_AXES
 from .arrays import FORMS as ARRAY_FORMS
 from .arrays import as_array, as_index
 from .elementwise import print_elementwise, print_reduction, print_scalars, print_strided_copy, print_sum_of_rows
-from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, strides_of
+from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, reshaped, strides_of
 from .fused import print_fused
 from .gather_forms import FORMS as GATHER_FORMS
 from .moves import FORMS as MOVING_FORMS
@@ -112,6 +112,10 @@ class Context:
     def shape_of(self, tensor: Symbol) -> tuple[int, ...]:
         """Return the shape of a tensor, as the function `shape_of` does."""
         return shape_of(tensor)
+
+    def print_form(self, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+        """Print an operation that holds no regions, as the function `print_form` does."""
+        return print_form(self, operation, inputs)
 
     def new_state(self, tensor: Symbol) -> State:
         """Make memory for a TensorArray that is written."""
@@ -251,21 +255,6 @@ def _flatten_rows(context: Context, operation: Operation, inputs: Sequence[Value
     *rows, width = value.shape
     count = context.function.let(f"mul nsw i64 {value.count}, {math.prod(rows)}")
     return [Elements(value.pointer, value.kind, (width,), count, value.of)]
-
-
-def reshaped(function: Function, value: Value, shape: tuple[int, ...]) -> Value:
-    """Print the same elements in another shape."""
-    if not isinstance(value, (Scalar, Array)):
-        raise UnsupportedError("a TensorArray")
-    if isinstance(value, Scalar):
-        if not shape:
-            return value
-        target = function.allocate(value.kind, shape)
-        function.store(value.kind, value.name, target.pointer)
-        return target
-    if not shape:
-        return Scalar(function.load(value.kind, value.pointer), value.kind)
-    return Array(value.pointer, value.kind, shape, value.buffers)
 
 
 def _broadcast(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:

@@ -7,7 +7,7 @@ rounds of a loop has to be alive (referred to) while all of the loop is printed.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -249,16 +249,16 @@ class Function(Builder):
         """Return the functions that are called."""
         return [text.replace("@HELPER", name) for text, name in self.helpers.items()]
 
-    def turned(self, matrix: Array, shape: tuple[int, int]) -> Array:
-        """Return the transpose of a matrix; of one that comes from outside, made once, before anything else."""
-        from .products import print_transposed
-
+    def turned(
+        self, matrix: Array, shape: tuple[int, int], make: Callable[[Function, Array, tuple[int, int]], Array]
+    ) -> Array:
+        """Return the transpose of a matrix, which `make` prints; of one from outside, made once, before all else."""
         if matrix.pointer not in self.outside:
-            return print_transposed(self, matrix, shape)
+            return make(self, matrix, shape)
         known = self._turned.get((matrix.pointer, shape))
         if known is None:
             with self.before_all():
-                known = self._turned[matrix.pointer, shape] = print_transposed(self, matrix, shape)
+                known = self._turned[matrix.pointer, shape] = make(self, matrix, shape)
             self.hold(known)
         return known
 
@@ -379,3 +379,18 @@ def collapsed(space: Sequence[int], patterns: Sequence[Sequence[int]]) -> tuple[
             else:
                 own.append(pattern[axis])
     return dims, strides
+
+
+def reshaped(function: Function, value: Value, shape: tuple[int, ...]) -> Value:
+    """Print the same elements in another shape."""
+    if not isinstance(value, (Scalar, Array)):
+        raise UnsupportedError("a TensorArray")
+    if isinstance(value, Scalar):
+        if not shape:
+            return value
+        target = function.allocate(value.kind, shape)
+        function.store(value.kind, value.name, target.pointer)
+        return target
+    if not shape:
+        return Scalar(function.load(value.kind, value.pointer), value.kind)
+    return Array(value.pointer, value.kind, shape, value.buffers)

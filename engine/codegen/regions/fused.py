@@ -128,8 +128,6 @@ class _Steps:
         return [self.context.targets.get(outputs[k]) if k in outputs else None for k in wanted]
 
     def _print_single(self, number: int) -> None:
-        from .forms import print_form
-
         step, arguments = self.op.steps[number]
         inputs = [self.values[k] for k in arguments]
         spec = self.specs[self._value_of(number)]
@@ -137,7 +135,7 @@ class _Steps:
             value = self._part(step, inputs[0], self._shape(number))
         else:
             stand_in: Any = Step(step, (Result(spec),))
-            (value,) = print_form(self.context, stand_in, inputs)
+            (value,) = self.context.print_form(stand_in, inputs)
         self._keep(self._value_of(number), value)
 
     def _part(self, step: Part, value: Value, shape: tuple[int, ...]) -> Value:

@@ -14,7 +14,7 @@ from ...ops.math.reduction import LogSumExp
 from ...ops.neural.softmax import LogSoftmax, Softmax
 from ..expression.expression import UnsupportedError
 from .elementwise import print_elementwise, print_reduction
-from .function import Array, Function, Scalar, Value
+from .function import Array, Function, Scalar, Value, reshaped
 from .scalars import FLOATS, literal
 
 if TYPE_CHECKING:
@@ -88,8 +88,6 @@ def _log_sum_exp(n: _Normalised) -> _Plain:
 
 def _form(make: Any) -> Form:
     def form(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-        from .forms import reshaped, shape_of
-
         (value,) = inputs
         op: Any = operation.op
         if not isinstance(value, Array) or value.kind not in FLOATS or not value.size:
@@ -97,7 +95,7 @@ def _form(make: Any) -> Form:
         axes = range(len(value.shape)) if op.axes is None else op.axes
         normalised = _Normalised(context.function, value, list(axes))
         (result,) = normalised.done(make(normalised))
-        shape = shape_of(operation.outputs[0])
+        shape = context.shape_of(operation.outputs[0])
         return [
             result if isinstance(result, Array) and result.shape == shape else reshaped(context.function, result, shape)
         ]

@@ -88,12 +88,10 @@ def _operands(operation: Operation, inputs: Sequence[Value]) -> list[Scalar | Ar
 
 
 def _put_item(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    from .forms import shape_of
-
     op, function = operation.op, context.function
     assert isinstance(op, PutItem)
     value, *_ = _operands(operation, inputs[:1])
-    shape = shape_of(operation.outputs[0])
+    shape = context.shape_of(operation.outputs[0])
     if not shape or len(operation.inputs) > 2:
         raise UnsupportedError("a computed key")
     part = _part(op.items, shape)
