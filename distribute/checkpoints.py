@@ -331,11 +331,12 @@ class CheckpointManager:
         return None
 
     def _restore_from(self, folder: Folder) -> None:
+        reader = CheckpointReader(folder)
+        folder.sync()  # whoever goes on from this checkpoint must find it after a power failure, too
         if self._session is not None:
-            CheckpointReader(folder)  # before a step begins to assign
             self._run_restore(folder)
             return
-        reader, parts = CheckpointReader(folder), self._parts()
+        parts = self._parts()
         values = {name: checked(reader, name, _spec_of(part)) for name, part in parts.items()}
         for name, part in parts.items():
             _set(part, values[name])

@@ -56,6 +56,10 @@ class Folder:
         if not missing:  # whoever has made it may not have come to that
             self._disk.sync_folder(self.path.parent)
 
+    def sync(self) -> None:
+        """Write the names of its files to the disk: who made them may have been killed before that."""
+        self._disk.sync_folder(self.path)
+
     def exists(self) -> bool:
         """Test whether there is such a folder."""
         return self._disk.is_folder(self.path)
@@ -142,6 +146,9 @@ class RemoteFolder(Folder):
 
     def make(self) -> None:
         self._ask("makedirs", self._root, exist_ok=True)
+
+    def sync(self) -> None:
+        """Do nothing: a store of objects shows a file when it is safe."""
 
     def exists(self) -> bool:
         self._forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from .state_tree import describe
 
 if TYPE_CHECKING:
     from ..models.model import Model
+    from ..structures import Array
 
 
 def names_of(model: Model) -> dict[str, Variable]:
@@ -55,13 +56,13 @@ def load_named_weights(model: Model, path: Path, skip_mismatch: bool = False) ->
         warnings.warn(f"{where} in places, which were left as they are:{describe(differences)}", stacklevel=4)
 
 
-def differences_between(weights: Mapping[str, Variable], arrays: Mapping[str, object]) -> list[str]:
+def differences_between(weights: Mapping[str, Variable], arrays: Mapping[str, Array]) -> list[str]:
     """Describe how the arrays of a file differ from weights."""
     found = [f"{name}: the model has no such weight" for name in arrays if name not in weights]
     return [text for name, weight in weights.items() if (text := _difference(name, weight, arrays))] + found
 
 
-def _difference(name: str, weight: Variable, arrays: Mapping[str, Any]) -> str:
+def _difference(name: str, weight: Variable, arrays: Mapping[str, Array]) -> str:
     if name not in arrays:
         return f"{name}: not in the file"
     array, shape = arrays[name], tuple(size or 0 for size in weight.shape or ())

@@ -96,7 +96,8 @@ def simulate(seed: int) -> tuple[int, list[str]]:
     return run.disk.events, left
 
 
-@pytest.mark.parametrize("seed", range(FEW))
+# In 1188 a process is killed after it has renamed a manifest; then power fails, after that checkpoint was restored.
+@pytest.mark.parametrize("seed", [*range(FEW), 1188])
 def test_what_is_restored_is_what_a_manifest_names(seed: int) -> None:
     simulate(seed)
 
