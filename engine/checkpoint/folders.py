@@ -50,11 +50,10 @@ class Folder:
         while not self._disk.is_folder(path) and path != path.parent:
             missing.append(path)
             path = path.parent
+        self._disk.sync_folder(path.parent)  # whoever has made the folder that is there may not have come to that
         for path in reversed(missing):
             self._disk.make_folder(path)
             self._disk.sync_folder(path.parent)
-        if not missing:  # whoever has made it may not have come to that
-            self._disk.sync_folder(self.path.parent)
 
     def sync(self) -> None:
         """Write the names of its files to the disk: who made them may have been killed before that."""
