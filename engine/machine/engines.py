@@ -212,6 +212,9 @@ class WorkerEngine(Engine):
             done(results, error)
 
         seconds, locks = [0.0], held_locks()
+        # Taken out when it is called: the frames of an error refer to `run`, and if the step was aborted meanwhile, the
+        # events that hold the error are nobody's. They, the error and its values would refer to each other.
+        report = [from_thread]
 
         def run() -> None:
             borrow_locks(locks)  # where it calls a function that runs a step
@@ -221,9 +224,9 @@ class WorkerEngine(Engine):
                     results = kernel(*values)
                 seconds[0] = time.perf_counter() - began
             except BaseException as error:
-                from_thread(ended, None, error)
+                report.pop()(ended, None, error)
             else:
-                from_thread(ended, (results,) if len(node.given) == 1 else results)
+                report.pop()(ended, (results,) if len(node.given) == 1 else results)
 
         self._under_way += 1
         workers().submit(copy_context().run, run)  # in there are the deadline, and who may end the step

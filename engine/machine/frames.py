@@ -9,7 +9,7 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,25 @@ class FrameRun:
         self.newest = -1
         self.is_dead = False  # entered by dead tokens: nothing in it runs
         plan.frames += 1
+
+
+def drop_values(roots: Iterable[Iteration]) -> None:
+    """Release the values of a step that was aborted, at once: iterations and the runs of frames refer to each other.
+
+    Args:
+        roots: the iterations of the partitions' own frames.
+    """
+    waiting = list(roots)
+    while waiting:
+        iteration = waiting.pop()
+        run, iteration.v = iteration.run, []
+        run.values, run.given, run.records, run.waiting = [], [], [], []
+        children, iteration.children = iteration.children, []
+        for child in children:
+            inside: Iteration | None = None if child is None else child.oldest
+            while inside is not None:
+                waiting.append(inside)
+                inside = inside.next
 
 
 class Frames:

@@ -24,7 +24,7 @@ from ..queues.stops import check_cancelled, listening
 from ..queues.writing import others_go_on
 from .blueprint import Blueprint
 from .engines import Engine, moment_of
-from .frames import Deliver, FramePlan, Frames, Iteration, Tag
+from .frames import Deliver, FramePlan, Frames, Iteration, Tag, drop_values
 from .report import StalledError, ending_report, waiting_report
 from .scheduling import Scheduler
 from .statistics import Spent, note_spent
@@ -329,6 +329,8 @@ class Step:
         self.outstanding.clear()
         self.stores.reset()
         self.scheduler.abort()
+        self.fetched = []
+        drop_values(self.roots.values())
         for plan in self.plans.values():
             plan.live.clear()
         self.events = queue.SimpleQueue()

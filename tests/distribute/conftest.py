@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 
 import pytest
@@ -42,3 +43,12 @@ def graph() -> Generator[ab.Graph]:
     """A new graph, which is the default one."""
     with ab.Graph().as_default() as made:
         yield made
+
+
+@pytest.fixture
+def uncollected() -> Generator[None]:
+    """Keep what only the collector of reference cycles would release."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

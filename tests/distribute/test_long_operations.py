@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -23,6 +24,15 @@ def waits(value: Any) -> Any:
     begun.set()
     assert goes_on.wait(PATIENCE)
     return value
+
+
+seen: list[weakref.ref[Any]] = []
+
+
+@register_function("fails once a test lets it go on")
+def fails(value: Any) -> Any:
+    seen.append(weakref.ref(value))
+    raise ValueError(f"by hand, of {waits(value)}")
 
 
 @pytest.fixture
@@ -73,6 +83,20 @@ def test_a_step_ends_at_its_time_though_its_operation_goes_on(graph: ab.Graph, s
         assert session.run(other) == 2
         goes_on.set()
         assert session.run(y) == 2
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_an_operation_that_fails_after_its_step_has_ended_keeps_no_values(graph: ab.Graph, server: Any):
+    seen.clear()
+    y = ab.ops.numpy_function(fails, ab.Variable([1.0, 2.0]) + 1.0, "float32", stateful=False, shape=(2,))
+    with ab.Session(graph, target=server.target) as session:
+        session.program(y)
+        with pytest.raises(ab.errors.DeadlineExceededError):
+            session.run(y, timeout=0.5)
+        assert begun.wait(PATIENCE)
+        assert seen[0]() is not None
+        goes_on.set()
+        until(lambda: seen[0]() is None, PATIENCE)
 
 
 def test_a_reset_ends_the_step_of_a_long_operation(graph: ab.Graph, server: Any):

@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from shared.waiting import PATIENCE, until
 
 import anabranch as ab
 from anabranch.distribute.transport.connections import Connection, Handshake, Identity
@@ -336,6 +337,36 @@ def test_nonsense_about_slabs_ends_the_connection(pair: Pair, kind: int, documen
     pair.sender.send(kind, document)
     pair.turn_until(lambda: pair.reasons)
     assert any("slab" in reason for reason in pair.reasons)
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_step_that_is_given_up_frees_its_slabs():
+    """Check values that have arrived and wait in the step, and in a loop, for one that never comes."""
+    both = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
+    with ab.Graph().as_default() as graph:
+        with ab.device("/job:ps/task:0"):
+            large = ab.Variable(np.ones((1000, 1000), "float32"), name="large")
+            never = ab.queues.FIFOQueue(1, "float32", shapes=(), name="never filled").dequeue()
+        with ab.device("/job:worker/task:0"):
+            loop = ab.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, h * large * never), (0, ab.constant(1.0)))[1]
+            y = [large * never, loop]
+    with (
+        ab.distribute.Server(both, "ps", 0) as ps,
+        ab.distribute.Server({**both, "ps": [ps.target[7:]]}, "worker", 0) as worker,
+        ab.Session(graph, target=worker.target) as session,
+    ):
+
+        def shared() -> list[Any]:
+            return [each for each in ps.status().connections if each.bytes_shared > 3e6]
+
+        until(lambda: _given_up(lambda: session.run(y, timeout=0.5)) and shared())
+        until(lambda: not any(each.slabs for each in shared()), PATIENCE)
+
+
+def _given_up(step: Callable[[], Any]) -> bool:
+    with pytest.raises(ab.errors.DeadlineExceededError):
+        step()
+    return True
 
 
 def test_an_array_that_is_freed_by_another_thread_wakes_the_loop():
