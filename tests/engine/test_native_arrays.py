@@ -11,6 +11,7 @@ from natives.loops import check, draw, repeated
 
 import anabranch as ab
 from anabranch.engine.codegen.regions.function import Array, Function
+from anabranch.engine.codegen.regions.products import print_transposed
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")
@@ -240,7 +241,7 @@ def test_what_is_prepared_once_lies_apart():
     passing = function.allocate("float", (8, 8))
     function.hold(passing)
     function.release(passing)
-    turned = function.turned(Array("%d0", "float", (8, 8)), (8, 8))
+    turned = function.turned(Array("%d0", "float", (8, 8)), (8, 8), print_transposed)
     zeros = function.zeros(passing)
     later = function.allocate("float", (8, 8))
     assert (offset(passing), offset(turned), offset(later)) == (0, 256, 0)

@@ -56,7 +56,7 @@ def print_matmul(
         print_strided_copy(function, turned, result, [1, rows])
         function.release(turned)
         return result
-    packed = function.turned(b, (depth, columns), _print_transposed) if transpose_b and depth > 1 and columns > 1 else b
+    packed = function.turned(b, (depth, columns), print_transposed) if transpose_b and depth > 1 and columns > 1 else b
     result = target or function.allocate(kind, (rows, columns))
     strides = (1, rows) if transpose_a else (depth, 1)
     name = function.helper(_product_text(kind, rows, columns, depth, strides, registers))
@@ -403,11 +403,11 @@ def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
         function.store(kind, function.load(kind, total), function.element(kind, "%c", i))
 
 
-def _print_transposed(function: Function, source: Array, shape: tuple[int, int]) -> Array:
+def print_transposed(function: Function, source: Array, shape: tuple[int, int]) -> Array:
     """Print the transpose of a matrix in memory of its own."""
     target = function.allocate(source.kind, shape)
     print_strided_copy(function, source, target, [1, shape[0]])
     return target
 
 
-__all__ = ["print_matmul", "print_products", "print_sum_of_products"]
+__all__ = ["print_matmul", "print_products", "print_sum_of_products", "print_transposed"]
