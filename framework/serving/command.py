@@ -27,6 +27,7 @@ _NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.pl
 _log = logging.getLogger("anabranch.serving")
 _LAST_PORT = 65535
 _PATIENCE = 5.0  # seconds beyond those for requests under way
+_LOOK_SECONDS = 1.0  # between looks for a signal
 _RELOAD: int = getattr(signal, "SIGHUP", 0)
 
 
@@ -142,12 +143,19 @@ def _serve(options: argparse.Namespace) -> int:
                 print(*facts(server), sep="\n", flush=True)
             else:
                 server.announce(facts(server))
-            while signals.get() == _RELOAD:
+            while _next_of(signals) == _RELOAD:
                 _reconfigure(server, options.config)
             _end_after(server.drain_seconds + _PATIENCE, server)
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0
+
+
+def _next_of(signals: queue.SimpleQueue[int]) -> int:
+    """Wait for a signal. A handler runs in between only: of one that arrives just before a wait, when this ends."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return signals.get(timeout=_LOOK_SECONDS)
 
 
 def _exit_at_once(number: int, frame: object) -> None:

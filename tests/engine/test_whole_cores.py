@@ -60,8 +60,8 @@ for _ in range(4):
 after_user = used()
 import time
 step()
-until = time.monotonic() + 0.1
-while time.monotonic() < until:  # what spins after the user's own product ends meanwhile
+until = time.monotonic() + 0.5
+while time.monotonic() < until:  # what spins for 2**28 cycles after the user's own product ends meanwhile
     step()
 first = used()
 for _ in range(20):
