@@ -283,16 +283,15 @@ class Seat:
                 self._say(question)
         while not self._refused:
             answer = self._answers.get()
-            if not names or any(name in answer for name in names):
+            if any(name in answer for name in names):
                 return answer
         raise CancelledError(self._refused)
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
     def _say(self, message: Message) -> None:
-        data = json.dumps(message).encode() + b"\n"
         with self._lock:
-            self._socket.sendall(data)
+            _say(self._socket, message)
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):

@@ -22,6 +22,12 @@ def quiet_context() -> contextvars.Context:
     return context
 
 
+def _setting_in(context: contextvars.Context) -> tuple[contextvars.ContextVar[Any], Any] | None:
+    """Return the variable that NumPy has set in a context, and its value; None where it has not set one variable."""
+    found = list(context.items())
+    return found[0] if len(found) == 1 else None
+
+
 class Quiet:
     """A block in which NumPy does not warn, as with ``np.errstate(all="ignore")``.
 
@@ -45,13 +51,8 @@ class Quiet:
 
 def makes_quiet(context: contextvars.Context) -> Callable[[], AbstractContextManager[None]]:
     """Return what makes such blocks; by `np.errstate` where a quiet context has not set one variable."""
-    found = list(context.items())
-    if len(found) != 1:
-        return lambda: np.errstate(all="ignore")
-    return functools.partial(Quiet, *found[0])
-
-
-quiet = makes_quiet(quiet_context())
+    found = _setting_in(context)
+    return (lambda: np.errstate(all="ignore")) if found is None else functools.partial(Quiet, *found)
 
 
 def quiet_calls(context: contextvars.Context) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -59,10 +60,10 @@ def quiet_calls(context: contextvars.Context) -> tuple[Callable[[], Any], Callab
 
     They cost less than a `with` statement.
     """
-    found = list(context.items())
-    if len(found) != 1:
+    found = _setting_in(context)
+    if found is None:
         return _begin_block, _end_block
-    variable, ignoring = found[0]
+    variable, ignoring = found
     return functools.partial(variable.set, ignoring), variable.reset
 
 
@@ -76,4 +77,6 @@ def _end_block(block: Any) -> None:
     block.__exit__(None, None, None)
 
 
-begin_quiet, end_quiet = quiet_calls(quiet_context())
+_context = quiet_context()
+quiet = makes_quiet(_context)
+begin_quiet, end_quiet = quiet_calls(_context)

@@ -180,10 +180,9 @@ def build_updates(
         if shards and entry.is_gradient:
             values.append(_whole(entry, tensors))
         elif entry.part.has_rows:
-            whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
             sent = (wire_dtype if entry.is_gradient else None) or tensors[1].dtype
             rows = ops.cast(tensors[1], sent)
-            values.append(IndexedSlices(ops.cast(all_gather(rows), tensors[1].dtype), all_gather(tensors[0]), whole))
+            values.append(_slices(entry, ops.cast(all_gather(rows), tensors[1].dtype), all_gather(tensors[0])))
         else:
             values.append(ops.cast(next(sums), entry.part.dtype))
     # So all updates are made, or none, where a sum fails. Parts of an optimizer are gathered behind its updates.
@@ -195,8 +194,12 @@ def _whole(entry: Entry, tensors: list[Tensor]) -> Tensor:
     """Return a gradient of this worker, dense."""
     if not entry.part.has_rows:
         return tensors[0]
-    whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
-    return ops.convert_to_tensor(IndexedSlices(tensors[1], tensors[0], whole))
+    return ops.convert_to_tensor(_slices(entry, tensors[1], tensors[0]))
+
+
+def _slices(entry: Entry, rows: Tensor, positions: Tensor) -> IndexedSlices:
+    """Return a gradient that consists of rows of the entry's variable."""
+    return IndexedSlices(rows, positions, ops.convert_to_tensor(np.array(entry.part.shape, "int64")))
 
 
 __all__ = ["buckets_of", "build_updates", "exchanged", "nothing", "summed", "weighted"]

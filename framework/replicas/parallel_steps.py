@@ -96,7 +96,17 @@ class ParallelSteps(ClusterFit):
 
     def send_values(self) -> None:
         """Give all workers the chief's values of variables."""
-        self._send(range(len(self._shared)))
+        for variable in self._shared:
+            value = np.asarray(variable.numpy())
+            if value.dtype.kind == "T":  # a vocabulary, which has no fixed size
+                value = self._broadcast(value.tolist())
+            else:
+                value = unpacked(self._run_together(partial(self._packed_of_chief, value)))[0]
+            if not self.strategy.is_chief:
+                variable.assign(value)
+
+    def _packed_of_chief(self, value: Array) -> bytes:
+        return packed([self._group.broadcast(value, 0)])
 
     def step_on(self, data: ArrayData) -> Logs:
         """Make a step on a batch that all workers have, each on its rows; return its logs."""
@@ -219,20 +229,6 @@ class ParallelSteps(ClusterFit):
         """Give all workers a message that the chief has; what others pass does not count."""
         text = write_message(message) if self.strategy.is_chief else ""
         return read_message(self._run_together(lambda: self._group.gather_bytes(text.encode())[0]).decode())
-
-    def _send(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            variable = self._shared[number]
-            value = np.asarray(variable.numpy())
-            if value.dtype.kind == "T":  # a vocabulary, which has no fixed size
-                value = self._broadcast(value.tolist())
-            else:
-                value = unpacked(self._run_together(partial(self._packed_of_chief, value)))[0]
-            if not self.strategy.is_chief:
-                variable.assign(value)
-
-    def _packed_of_chief(self, value: Array) -> bytes:
-        return packed([self._group.broadcast(value, 0)])
 
     # --- programs -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,21 +137,27 @@ def outcome_of(call: Callable[[], None]) -> Exception | None:
     return None
 
 
+def run_with_losses(groups: Sequence[ProcessGroup], lost: Collection[int], rng: random.Random) -> list[Member]:
+    """Have members make all operations, of which some are lost at one of these."""
+    members = [
+        Member(
+            group,
+            rng.randrange(OPERATIONS) if rank in lost else -1,
+            {other for other in range(len(groups)) if rng.random() < 0.5 and other != rank},
+        )
+        for rank, group in enumerate(groups)
+    ]
+    all_at_once(*[lambda member=member: outcome_of(member.run) for member in members])
+    return members
+
+
 @pytest.mark.parametrize("seed", [*range(20), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 400)]])
 def test_each_operation_is_made_once(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.choice([2, 3, 4])
     lost = rng.sample(range(1, count), rng.randint(1, count - 1))
     with made_for_a_while(count, shares_memory=seed % 2 == 0) as groups:
-        members = [
-            Member(
-                group,
-                rng.randrange(OPERATIONS) if rank in lost else -1,
-                {other for other in range(count) if rng.random() < 0.5 and other != rank},
-            )
-            for rank, group in enumerate(groups)
-        ]
-        all_at_once(*[lambda member=member: outcome_of(member.run) for member in members])
+        members = run_with_losses(groups, lost, rng)
         for rank, member in enumerate(members):
             if rank not in lost:
                 assert (member.number, member.results) == expected()
@@ -174,15 +180,7 @@ def test_each_operation_is_made_once_whoever_is_lost(seed: int, service: Members
     count = rng.choice([2, 3, 4])
     lost = {0, *rng.sample(range(count), rng.randint(0, count - 2))} if seed % 4 else {*rng.sample(range(1, count), 1)}
     with made_for_a_while(count, shares_memory=seed % 2 == 0) as groups:
-        members = [
-            Member(
-                group,
-                rng.randrange(OPERATIONS) if rank in lost else -1,
-                {other for other in range(count) if rng.random() < 0.5 and other != rank},
-            )
-            for rank, group in enumerate(groups)
-        ]
-        all_at_once(*[lambda member=member: outcome_of(member.run) for member in members])
+        members = run_with_losses(groups, lost, rng)
         left = [rank for rank in range(count) if rank not in lost]
         for rank in left:
             assert (members[rank].number, members[rank].results) == expected()
