@@ -17,7 +17,7 @@ from ..ops.internal.laid_out_int4 import Int4Panels
 from ..ops.internal.laid_out_matmul import Panels
 from ..ops.internal.packed import Layout
 from ..ops.internal.product_then import WinogradThen
-from ..ops.linear_algebra.linalg import MatMul
+from ..ops.linear_algebra.products import MatMul
 from ..passes.framework.prune import all_operations
 from ..passes.fusion.fuse import FusionRule
 from .elementwise.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers

@@ -53,8 +53,8 @@ from ..ops.containers.tensor_arrays import (
 )
 from ..ops.containers.tensor_stores import StoreContains, StoreGather, StoreRead, StoreSize, StoreWrite
 from ..ops.linear_algebra.einsum import Contraction
-from ..ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
 from ..ops.linear_algebra.matrices import Solve
+from ..ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
 from ..ops.linear_algebra.triangular import SolveTriangular
 from ..ops.math.reduction import ArgExtremum, prod
 from ..ops.neural.quantized import QuantizedMatMul

@@ -27,7 +27,8 @@ from ..graph.state.lifting import Creations
 from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..ops.containers.cotangent import accumulate
-from ..ops.containers.records import RecordSpec, read_record, record_of
+from ..ops.containers.record_value import RecordSpec
+from ..ops.containers.records import read_record, record_of
 from ..ops.run_time_shapes import runtime_shape
 from .frames import MirrorBase, from_frame
 from .region_op import RegionOp, settle_variables, zeros_cotangent

@@ -14,7 +14,8 @@ from ..graph.region import Region, merged_effects
 from ..graph.spec import ArraySpec, Spec, StoreSpec
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor
-from ..ops.containers.records import RecordSpec, empty_record
+from ..ops.containers.record_value import RecordSpec
+from ..ops.containers.records import empty_record
 from ..ops.containers.tensor_arrays import ArrayEmpty, array_spec
 from ..ops.run_time_shapes import zeros_of
 from .tensor_array import TensorArray

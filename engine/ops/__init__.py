@@ -30,6 +30,7 @@ from .arrays import (
     spacing,
 )
 from .arrays.axes import *  # noqa: F403
+from .arrays.constants import constant
 from .arrays.creation import *  # noqa: F403
 from .arrays.gathering import *  # noqa: F403
 from .arrays.indexing import *  # noqa: F403
@@ -45,7 +46,7 @@ from .arrays.sequences import *  # noqa: F403
 from .arrays.shaping import *  # noqa: F403
 from .arrays.sorting import *  # noqa: F403
 from .arrays.spacing import *  # noqa: F403
-from .base import apply, apply_multi, cast, constant
+from .base import apply, apply_multi, cast
 from .checks import *  # noqa: F403
 from .containers import sparse as sparse
 from .containers.sparse import SparseTensor, embedding_lookup_sparse
@@ -70,6 +71,7 @@ from .math import (
     nan_aware,
     quantiles,
     reduction,
+    sigmoids,
     special,
     statistics,
     trigonometry,
@@ -86,6 +88,7 @@ from .math.mathematics import *  # noqa: F403
 from .math.nan_aware import *  # noqa: F403
 from .math.quantiles import *  # noqa: F403
 from .math.reduction import *  # noqa: F403
+from .math.sigmoids import *  # noqa: F403
 from .math.special import *  # noqa: F403
 from .math.statistics import *  # noqa: F403
 from .math.trigonometry import *  # noqa: F403
@@ -200,6 +203,7 @@ __all__ += short_time.__all__
 __all__ += signal_windows.__all__
 __all__ += sorting.__all__
 __all__ += spacing.__all__
+__all__ += sigmoids.__all__
 __all__ += special.__all__
 __all__ += spectral.__all__
 __all__ += statistics.__all__

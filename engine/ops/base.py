@@ -11,6 +11,7 @@ from ..common import dtypes
 from ..common.axes import normalize_axes, normalize_axis
 from ..common.dtypes import DType, DTypeLike, as_dtype, result_type
 from ..common.nest import is_sequence
+from ..common.operator_table import operator_functions
 from ..common.quick_dataclass import dataclass
 from ..graph.captured_values import warn_of_lost_gradient
 from ..graph.context import graph_context
@@ -18,13 +19,13 @@ from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.op import Cost, ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.row_states import State
 from ..graph.slices import IndexedSlices
-from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
+from ..graph.spec import TensorSpec, broadcast_shapes
 from ..graph.state.readable import Readable
 from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import FlowValue, Value
 from .immediate import run_now
-from .sparse_data import refuse_sparse
+from .sparse_tensor import refuse_sparse
 from .text.numbers import as_strings
 
 if TYPE_CHECKING:
@@ -239,30 +240,6 @@ def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
     return result_type(python_type)
 
 
-def constant(value: Any, dtype: DTypeLike = None, shape: Any = None, name: str | None = None) -> Tensor:
-    """Return a tensor with a value that is known now: a value, or a constant of the graph that is being built.
-
-    Args:
-        value: a Python number, nested lists of them, or a NumPy array (which is copied). Variables and tensors among
-            them are read when the graph runs, as in `convert_to_tensor`.
-        dtype: by default int32 and float32 for Python numbers, and the array's own for arrays.
-        shape: broadcast or reshape a value to this shape.
-
-    >>> import anabranch as ab
-    >>> ab.constant(2, shape=(2,))
-    Tensor([2, 2], dtype=int32)
-    """
-    if _holds_symbols(value):
-        from .arrays.shaping import filling
-
-        return filling(convert_to_tensor(value, dtype), shape)
-    array = as_array(value, dtype)
-    if shape is not None:
-        wanted = tuple(dim or 0 for dim in as_shape(shape) or ())
-        array = array.reshape(wanted) if array.size == int(np.prod(wanted)) else np.broadcast_to(array, wanted)
-    return make_constant(array, name)
-
-
 def make_constant(array: Any, name: str | None = None, graph: Graph | None = None) -> Tensor:
     """Make a tensor of an array, which is copied and frozen: a constant of the graph that is built, or a value."""
     array = as_scalar_or_array(np.array(array))
@@ -385,25 +362,22 @@ def convert_to_tensor(value: TensorLike, dtype: DTypeLike = None, name: str | No
         return convert_to_tensor(value.to_dense() if isinstance(value.values, Tensor) else np.asarray(value), wanted)
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic) and name is None:
         return scalar(value, wanted)
-    if is_sequence(value) and _holds_symbols(value):
-        from .arrays.joining import stack  # a list of tensors becomes their stack
-
-        return convert_to_tensor(stack(value), wanted)
+    if is_sequence(value) and holds_symbols(value):
+        return convert_to_tensor(operator_functions["stack"](value), wanted)
     return make_constant(as_array(value, wanted), name)
 
 
 def unchanged(tensor: Tensor) -> Tensor:
     """Return what an op gives that has nothing to do: the tensor, or in a control block one that waits for that."""
     if isinstance(tensor, Symbol) and get_default_graph().in_control_block:
-        from .math.elementwise import identity
-
-        return identity(tensor)
+        return operator_functions["pass_on"](tensor)
     return tensor
 
 
-def _holds_symbols(value: Any) -> bool:
+def holds_symbols(value: Any) -> bool:
+    """Test whether tensors or variables are among the leaves of nested lists."""
     if is_sequence(value):
-        return any(_holds_symbols(item) for item in value)
+        return any(holds_symbols(item) for item in value)
     return isinstance(value, (Tensor, Variable, Readable))
 
 
@@ -415,7 +389,7 @@ def dtype_of(value: TensorLike) -> Any:
         return type(value)
     if is_numpy(value):
         return value.dtype
-    if is_sequence(value) and _holds_symbols(value):
+    if is_sequence(value) and holds_symbols(value):
         return convert_to_tensor(value).dtype
     return as_array(value).dtype
 
@@ -583,7 +557,6 @@ __all__ = [
     "cast",
     "check_castable",
     "check_numbers",
-    "constant",
     "constant_of",
     "convert_to_tensor",
     "dtype_of",

@@ -10,13 +10,13 @@ from ..common.operator_table import define_operators
 from ..graph.context import graph_context
 from ..graph.tensor import Tensor
 from ..graph.value import Value
-from .arrays import axes, indexing, shaping
+from .arrays import axes, indexing, joining, shaping
 from .base import as_array, cast, constant_of, convert_to_tensor
 from .containers.indexed_slices import scatter, take_rows, to_dense
 from .entrance import entering_graphs
 from .linear_algebra import linalg
-from .math import bitwise, comparison, elementwise, mathematics, reduction, running
-from .shards import join_shards, parts_of_shards
+from .math import bitwise, comparison, complex_numbers, elementwise, mathematics, reduction, running
+from .shards import join_shards, parts_of_shards, take_of_shards
 
 
 def _is_bool(x: Any) -> bool:
@@ -69,7 +69,7 @@ _UFUNCS: dict[Any, Any] = {  # what NumPy's own operators call where an array is
     np.power: mathematics.power,
     np.matmul: linalg.matmul,
     np.negative: elementwise.negative,
-    np.absolute: elementwise.absolute,
+    np.absolute: complex_numbers.absolute,
     np.invert: _invert,
     np.bitwise_and: _and,
     np.bitwise_or: _or,
@@ -99,6 +99,7 @@ define_operators(
         "constant_of": constant_of,
         "cast": cast,
         "pass_on": elementwise.identity,
+        "stack": joining.stack,
         "eq": comparison.equal,
         "ne": comparison.not_equal,
         "reshape": shaping.reshape,
@@ -124,6 +125,7 @@ define_operators(
         "scatter": scatter,
         "take_rows": take_rows,
         "join_shards": join_shards,
+        "take_of_shards": take_of_shards,
         "parts_of_shards": parts_of_shards,
         "add": elementwise.add,
         "sub": elementwise.subtract,
@@ -135,7 +137,7 @@ define_operators(
         "matmul": linalg.matmul,
         "neg": elementwise.negative,
         "pos": convert_to_tensor,
-        "abs": elementwise.absolute,
+        "abs": complex_numbers.absolute,
         "invert": _invert,
         "and": _and,
         "or": _or,

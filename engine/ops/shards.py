@@ -13,11 +13,11 @@ from ..graph.slices import IndexedSlices
 from ..graph.state.sharded import ShardedVariable, rows_of_shards
 from ..graph.state.variable import Variable
 from ..graph.tensor import Tensor
+from .arrays.front_positions import FrontPositions, from_the_front
 from .arrays.gathering import integers
 from .arrays.joining import concatenate
 from .arrays.partitioning import dynamic_partition, dynamic_stitch
 from .base import TensorLike, apply, convert_to_tensor
-from .containers.indexed_slices import FrontPositions, from_the_front
 from .neural.embedding import embedding_lookup, find_shards
 
 

@@ -18,7 +18,7 @@ from ..graph.device import Colocation, DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Symbol
-from ..ops.containers.records import RecordSpec
+from ..ops.containers.record_value import RecordSpec
 from ..ops.math.elementwise import Add
 from ..passes.framework.prune import all_blocks, needed_operations
 from .devices import Device, host_of, list_devices, named

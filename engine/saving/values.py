@@ -28,7 +28,7 @@ from ..graph.state.resource import NamedResource
 from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol
 from ..ops.base import is_numpy
-from ..ops.containers.records import RecordSpec
+from ..ops.containers.record_value import RecordSpec
 from ..ops.random.keys import SeedGenerator
 from ..ops.registered import RegisteredFunction
 

@@ -15,7 +15,8 @@ from ...engine.common.nest import flatten, map_structure
 from ...engine.graph import eagerly
 from ...engine.graph.tensor import NoValueError
 from ...engine.graph.value import Value
-from ...engine.ops.base import as_array, constant
+from ...engine.ops.arrays.constants import constant
+from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import drawn_entropy
 from ...engine.session.function import HostFunction
 from ..structures import Array

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...engine.ops.arrays.joining import Split
     from ...engine.ops.arrays.padding import Pad
     from ...engine.ops.linear_algebra.einsum import Contraction
-    from ...engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
+    from ...engine.ops.linear_algebra.products import BatchMatMul, MatMul
     from ...engine.ops.linear_algebra.triangular import SolveTriangular
     from ...engine.ops.math.running import CumProd, CumSum
     from ...engine.ops.math.special import BesselI

@@ -20,9 +20,10 @@ from ...engine.autodiff.custom_gradient import CustomGradient
 from ...engine.common.quick_dataclass import dataclass
 from ...engine.graph import ShardedVariable, Tensor, Variable
 from ...engine.graph.scopes import device
+from ...engine.graph.slices import IndexedSlices
 from ...engine.graph.state.sharded import layout_of_grid
 from ...engine.ops.base import TensorLike, apply
-from ...engine.ops.containers.indexed_slices import SlicesSum, slices_of
+from ...engine.ops.containers.contributions import rows_of
 from .input_spec import known_shape
 
 Index = tuple[int, ...]
@@ -236,10 +237,10 @@ class _RowsRule:
 
     results = 1
 
-    def cotangents(self, upstream: list[TensorLike], targets: Sequence[Tensor]) -> list[SlicesSum | None]:
+    def cotangents(self, upstream: list[TensorLike], targets: Sequence[Tensor]) -> list[IndexedSlices | None]:
         """Return the cotangents of table and places."""
         table, places = targets
-        return [slices_of(table, places, ops.convert_to_tensor(upstream[0])), None]
+        return [rows_of(table, places, ops.convert_to_tensor(upstream[0])), None]
 
 
 __all__ = ["Cut", "bias_axes", "cut_of", "cut_weights", "product_in_parts", "rows_in_parts"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.graph import Shape, Tensor, as_dtype, flatten
 from ...engine.objects.arguments import check_optional_numbers, listed, refused
-from ...engine.ops.sparse_data import refuse_sparse
+from ...engine.ops.sparse_tensor import refuse_sparse
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike

@@ -14,7 +14,7 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.common.dtypes import as_dtype
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.ops.neural.softmax import PlaceClass, SelectClass
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.switches import without

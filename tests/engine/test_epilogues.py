@@ -22,7 +22,7 @@ from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.ops.internal.packed import PackedMatMul
 from anabranch.engine.ops.internal.product_then import ProductThen
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.ops.math.elementwise import Add, Multiply
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare

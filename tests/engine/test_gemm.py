@@ -24,7 +24,7 @@ from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.internal.packed import Layout, Pack, PackedMatMul
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

@@ -22,7 +22,7 @@ from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import Op, apply
 from anabranch.engine.ops.linear_algebra.einsum import Contraction
-from anabranch.engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
+from anabranch.engine.ops.linear_algebra.products import BatchMatMul, MatMul
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.runtime.program import Program
 

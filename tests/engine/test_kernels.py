@@ -33,7 +33,7 @@ from anabranch.engine.ops.math.comparison import Greater, Where
 from anabranch.engine.ops.math.elementwise import Add, Multiply, Negative, Subtract
 from anabranch.engine.ops.math.floats import Ldexp
 from anabranch.engine.ops.math.mathematics import Exp, Log
-from anabranch.engine.ops.math.special import Sigmoid
+from anabranch.engine.ops.math.sigmoids import Sigmoid
 from anabranch.engine.ops.math.trigonometry import Tanh
 
 for _module in pkgutil.iter_modules(ops.__path__):

@@ -17,7 +17,7 @@ from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import Tensor
 from anabranch.engine.ops.arrays.joining import Concatenate
 from anabranch.engine.ops.containers.tensor_arrays import ArrayRead
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.ops.run_time_shapes import SumToShape
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import Step, prepare

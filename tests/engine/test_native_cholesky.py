@@ -13,7 +13,7 @@ import anabranch as ab
 from anabranch.engine.codegen.factorisation import cholesky as kernels
 from anabranch.engine.codegen.factorisation.cholesky import cholesky_runner
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.linear_algebra.matrices import Cholesky
+from anabranch.engine.ops.linear_algebra.cholesky import Cholesky
 
 ops = ab.ops
 TOLERANCE = {"float32": 1e-6, "float64": 1e-14}

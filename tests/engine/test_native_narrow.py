@@ -17,7 +17,7 @@ from anabranch.engine.codegen.matmul import narrow
 from anabranch.engine.codegen.natives import bind_native
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

@@ -27,7 +27,7 @@ from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.ops.internal.packed import PackedMatMul
 from anabranch.engine.ops.internal.product_then import ProductThen
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.ops.math.elementwise import Add
 from anabranch.engine.ops.math.reduction import LogSumExp
 from anabranch.engine.ops.neural.softmax import LogSoftmax, Softmax

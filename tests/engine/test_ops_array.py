@@ -13,6 +13,7 @@ from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops import base, run_time_shapes
 from anabranch.engine.ops.arrays import (
     axes,
+    constants,
     creation,
     gathering,
     indexing,
@@ -153,7 +154,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "take": (lambda x: gathering.take(x, [[5, -1]]), X.take([[5, -1]])),
     "take axis": (lambda x: gathering.take(x, [[2, 0], [-1, 1]], 1), X.take([[2, 0], [-1, 1]], 1)),
     "take scalar": (lambda x: gathering.take(x, 2, -1), X.take(2, -1)),
-    "gather": (lambda x: gathering.gather(x, [2, 0], 1), X[:, [2, 0]]),
+    "gather": (lambda x: scattering.gather(x, [2, 0], 1), X[:, [2, 0]]),
     "take_along_axis": (
         lambda x: gathering.take_along_axis(x, np.array([[[1], [0], [-1]]]), 2),
         np.take_along_axis(X, np.array([[[1], [0], [-1]]]), 2),
@@ -294,8 +295,8 @@ def test_sizes_are_asked_once():
 
 
 def test_a_constant_size_is_static():
-    assert shaping.reshape(floats(2, 3), (base.constant(3), 2)).shape == (3, 2)
-    assert creation.zeros(base.constant([2, 3])).shape == (2, 3)
+    assert shaping.reshape(floats(2, 3), (constants.constant(3), 2)).shape == (3, 2)
+    assert creation.zeros(constants.constant([2, 3])).shape == (2, 3)
 
 
 def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
@@ -351,7 +352,7 @@ def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
         (lambda x: windows.slice_update(x, (0, 0), np.zeros((3, 3))), ValueError, "does not fit"),
         (lambda x: positions.one_hot([True], 3), TypeError, "needs integers"),
         (lambda x: positions.one_hot([0], 3, sparse=True), ValueError, "sparse"),
-        (lambda x: positions.nonzero(base.constant(1)), ValueError, "number of axes"),
+        (lambda x: positions.nonzero(constants.constant(1)), ValueError, "number of axes"),
         (lambda x: positions.boolean_mask(x, [1, 0]), TypeError, "of bools"),
     ],
 )
@@ -370,7 +371,7 @@ def test_refused_when_built(call: Any, error: Any, match: str):
         (lambda x, i: x[i], IndexError, "7 .* size 3"),
         (lambda x, i: x[joining.stack([i, i])], IndexError, "7 .* size 3"),
         (lambda x, i: gathering.take(x, [i], 0), IndexError, "7 .* size 3"),
-        (lambda x, i: gathering.gather(x, i - 8), IndexError, "-1 .* size 3"),
+        (lambda x, i: scattering.gather(x, i - 8), IndexError, "-1 .* size 3"),
         (lambda x, i: gradients(reduction.sum(gathering.take(x, [i], 0)), [x])[0], IndexError, "7 .* size 3"),
         (lambda x, i: gathering.take_along_axis(x, [i], 0), IndexError, "7 .* size 3"),
         (lambda x, i: scattering.gather_nd(x, [[i]]), IndexError, "7 .* size 3"),
@@ -393,7 +394,7 @@ def test_refused_by_the_run(call: Any, error: Any, match: str):
 
 
 def test_split_at_places_past_the_end_gives_empty_parts():
-    parts = joining.split(base.constant([1, 2, 3]), [2, 5])
+    parts = joining.split(constants.constant([1, 2, 3]), [2, 5])
 
     assert [part.shape for part in parts] == [(2,), (1,), (0,)]
 
@@ -413,9 +414,9 @@ def test_scalars_stay_scalars():
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64", "uint32"])
 def test_indices_of_any_integer_type(dtype: str):
     indices = np.array([2, 0], dtype)
-    x = base.constant([1, 2, 3])
+    x = constants.constant([1, 2, 3])
 
-    for y in (gathering.take(x, indices, 0), x[indices], x[base.constant(indices)], gathering.gather(x, indices)):
+    for y in (gathering.take(x, indices, 0), x[indices], x[constants.constant(indices)], scattering.gather(x, indices)):
         np.testing.assert_array_equal(run(y), [3, 1])
 
 
@@ -446,8 +447,8 @@ def test_variables_and_sequences_can_be_indexed():
 def test_constant_bounds_and_indices_are_static():
     x = placeholder((4, 3), "float32")
 
-    assert x[: base.constant(2)].shape == (2, 3)
-    assert symbol_of(x[base.constant(1)]).operation.op == indexing.GetItem((1,))
+    assert x[: constants.constant(2)].shape == (2, 3)
+    assert symbol_of(x[constants.constant(1)]).operation.op == indexing.GetItem((1,))
 
 
 def test_index_of_unknown_rank():

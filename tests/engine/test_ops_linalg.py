@@ -9,7 +9,7 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
+from anabranch.engine.ops.linear_algebra.products import BatchMatMul, MatMul
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
 

@@ -32,7 +32,7 @@ from anabranch.engine.graph.graph import Parameter
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.containers.tensor_arrays import ArrayAddAt, ArrayRead, ArrayUnstack
 from anabranch.engine.ops.internal.fused import Fused
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.ops.math.elementwise import Add
 from anabranch.engine.ops.math.reduced import Sum
 from anabranch.engine.ops.run_time_shapes import SumToShape

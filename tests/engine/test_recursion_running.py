@@ -13,7 +13,7 @@ from shared.recursive_functions import FUNCTIONS, counted, doubled, endless, rec
 
 import anabranch as ab
 from anabranch.engine.graph import Graph
-from anabranch.engine.ops.containers.records import Record
+from anabranch.engine.ops.containers.record_value import Record
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 

@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.passes.framework.log import recording
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.prune import all_operations

@@ -15,7 +15,7 @@ from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph, Operation
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
-from anabranch.engine.ops.linear_algebra.linalg import MatMul
+from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.ops.math.mathematics import Exp
 from anabranch.engine.ops.math.reduction import Max
 from anabranch.engine.ops.math.trigonometry import Sin

@@ -23,8 +23,6 @@ CIRCLES = {
     "engine/graph/dump": 7,
     "engine/machine/part": 2,
     "engine/objects/policies": 2,
-    "engine/ops/arrays/axes": 36,
-    "engine/ops/linear_algebra/linalg": 4,
     "framework/callbacks/base": 2,
     "framework/data/element_dataset": 2,
     "framework/feature_space": 14,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
-from ...ops.linear_algebra.matrices import Cholesky
+from ...ops.linear_algebra.cholesky import Cholesky
 from ..elementwise.bound import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
+from ...ops.linear_algebra.cholesky import Cholesky
 from ...ops.linear_algebra.factorisations import LuFactor, Qr, SlogDet
-from ...ops.linear_algebra.matrices import Cholesky, Determinant, Inverse, LowerHalf, Solve
+from ...ops.linear_algebra.matrices import Determinant, Inverse, LowerHalf, Solve
 from ...ops.linear_algebra.triangular import CholeskyGradient, SolveTriangular
 from ...ops.math.comparison import Equal, Less, Where
 from ...ops.math.elementwise import Absolute

@@ -20,7 +20,7 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.packed import PackedMatMul
 from ...ops.internal.product_then import ProductThen
 from ...ops.internal.winograd import Winograd
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.neural.quantized import QuantizedMatMul
 from ..elementwise.bound import MANY, BoundKernel, kernel_spec
 from ..elementwise.dynamic import OpenKernels

@@ -13,7 +13,7 @@ from ...graph.graph import Operation
 from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import BatchMatMul
+from ...ops.linear_algebra.products import BatchMatMul
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_sizes import BoundedCache, Shape
 from ..llvm.entry import Operand, PrintedKernel

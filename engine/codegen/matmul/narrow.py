@@ -13,7 +13,7 @@ from ...common.dtypes import name_of
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ..elementwise.bound import BoundKernel
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand, PrintedKernel

@@ -25,7 +25,7 @@ from ...ops.base import Constant
 from ...ops.internal.fused import Fused
 from ...ops.internal.packed import PackedMatMul
 from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul
 from ...ops.math.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.math.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.run_time_shapes import ZerosOfShape

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...graph.graph import Operation
+from ...ops.arrays.front_positions import FrontPositions
 from ...ops.arrays.gathering import Take
 from ...ops.arrays.joining import Unstack
 from ...ops.arrays.positions import OneHot
-from ...ops.containers.indexed_slices import FrontPositions
 from ...ops.internal.checked_classes import CheckedClasses
 from ...ops.internal.fused import HorizontallyFused
 from ..expression.expression import UnsupportedError

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.operator_table import operator_functions
 from ...common.quick_dataclass import dataclass
 from ...graph.axis_maps import AxisMap, Follows
 from ...graph.graph import Operation
@@ -18,7 +19,7 @@ from ...graph.spec import Shape, TensorSpec, broadcast_shapes
 from ...graph.state.sharded import ShardedVariable
 from ...graph.tensor import Tensor
 from ..base import TensorLike, apply, convert_to_tensor, normalize_axis
-from ..containers.cotangent import Contribution
+from ..containers.contributions import Contribution, rows_of
 from ..run_time_shapes import runtime_shape
 from .indexing import accumulating, add_at, is_in_range
 from .shaping import ravel
@@ -151,11 +152,9 @@ class Take(Op):
         x, indices = node.inputs
         if x.shape is None or self.axis % len(x.shape):
             return TakeContribution(x, indices, self.axis, self.wrap, convert_to_tensor(dy)), None
-        from ..containers.indexed_slices import slices_of  # which builds on this module
-
         if isinstance(dy, IndexedSlices) and indices.ndim == 1:
-            return slices_of(x, apply(Take(0), indices, dy.indices), dy.values), None
-        return slices_of(x, indices, convert_to_tensor(dy)), None
+            return rows_of(x, apply(Take(0), indices, dy.indices), dy.values), None
+        return rows_of(x, indices, convert_to_tensor(dy)), None
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -297,52 +296,17 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
             [1, 2]], dtype=int32)
     """
     if isinstance(x, ShardedVariable) and axis in (0, -x.ndim):
-        return _take_of_shards(x, indices, wrap=True)
-    return _take(convert_to_tensor(x), integers(indices, "take"), axis, wrap=True)
+        return operator_functions["take_of_shards"](x, indices, wrap=True)
+    return take_at(convert_to_tensor(x), integers(indices, "take"), axis, wrap=True)
 
 
-def _take_of_shards(x: ShardedVariable, indices: TensorLike, wrap: bool) -> Tensor:
-    from ..shards import take_of_shards  # which builds on this module
-
-    return take_of_shards(x, indices, wrap)
-
-
-def _take(x: Tensor, indices: Tensor, axis: int | None, wrap: bool) -> Tensor:
+def take_at(x: Tensor, indices: Tensor, axis: int | None, wrap: bool) -> Tensor:
+    """Return the parts of `x` at `indices` along `axis`; negative ones count from the end if `wrap`, or are errors."""
     if axis is None:
         x, axis = ravel(x), 0
     elif x.shape is not None:
         axis = normalize_axis(axis, len(x.shape))
     return apply(Take(axis, wrap), x, indices)
-
-
-def gather(params: TensorLike, indices: TensorLike, axis: int | None = None, batch_dims: int = 0) -> Tensor:
-    """Return the parts of `params` at `indices` along `axis`; TensorFlow's `take`. Negative indices are errors.
-
-    Args:
-        params: a tensor.
-        indices: integers of any shape, which takes the place of the axis in the result.
-        axis: an axis of `params`; None for the first one behind the batch.
-        batch_dims: how many leading axes both have in common: each of their elements is indexed on its own.
-
-    Raises:
-        IndexError: an index is out of bounds (when the graph runs).
-        ValueError: the axes of the batch differ, or are behind `axis`.
-
-    >>> import anabranch as ab
-    >>> ab.ops.gather([[1, 2], [3, 4]], [[1, 1], [0, 1]], batch_dims=1)
-    Tensor([[2, 2],
-            [3, 4]], dtype=int32)
-    """
-    if isinstance(params, ShardedVariable) and not batch_dims and axis in (None, 0, -params.ndim):
-        return _take_of_shards(params, indices, wrap=False)
-    tensor, places = convert_to_tensor(params), integers(indices, "gather")
-    if not batch_dims:
-        return _take(tensor, places, axis or 0, wrap=False)
-    from .scattering import gather_batches  # which builds on this module
-
-    count = batch_dims + (places.ndim or 0) if batch_dims < 0 else batch_dims
-    along = count if axis is None else normalize_axis(axis, tensor.ndim)
-    return gather_batches(tensor, places, along, batch_dims)
 
 
 # --- take_along_axis: one index for each element --------------------------------------------------------------------
@@ -464,4 +428,4 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int | None = None)
     return apply(TakeAlongAxis(axis), tensor, positions)
 
 
-__all__ = ["gather", "take", "take_along_axis"]
+__all__ = ["take", "take_along_axis"]

@@ -21,7 +21,7 @@ from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
 from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, make_constant, unchanged
-from ..containers.cotangent import Contribution
+from ..containers.contributions import Contribution, rows_of
 from ..run_time_shapes import runtime_shape
 from .shaping import constant_value
 
@@ -353,9 +353,7 @@ class _Indexing(Op):
         x, *indices = node.inputs
         rows = self._rows(indices) if self.takes_rows(indices) else None
         if rows is not None and x.shape is not None:
-            from ..containers.indexed_slices import slices_of  # which builds on this module
-
-            return slices_of(x, rows, dy), *[None] * len(indices)
+            return rows_of(x, rows, dy), *[None] * len(indices)
         return ItemContribution(x, self.items, tuple(indices), dy), *[None] * len(indices)
 
     def takes_rows(self, indices: Sequence[Tensor]) -> bool:

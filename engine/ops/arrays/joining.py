@@ -22,6 +22,7 @@ from .. import row_rules
 from ..base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_axis, promote
 from ..run_time_shapes import zeros_of
 from .axes import atleast_1d, atleast_2d, moveaxis
+from .front_positions import parts_of_rows
 from .shape_arguments import fill_shape
 from .shaping import dim, expand_dims, ravel
 
@@ -109,8 +110,6 @@ class Concatenate(Op):
         assert dy is not None
         if isinstance(dy, IndexedSlices):
             if self.axis == 0:
-                from ..containers.indexed_slices import parts_of_rows  # which builds on this module
-
                 return parts_of_rows(dy, node.inputs)
             dy = dy.to_dense()
         return _split(dy, [dim(x, self.axis) for x in node.inputs], self.axis)

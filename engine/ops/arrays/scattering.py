@@ -1,4 +1,4 @@
-"""Several indices for each part: gather_nd, scatter, scatter_update, and TensorFlow's tensor_scatter_nd family."""
+"""Several indices for each part, or a batch of them: gather, gather_nd, scatter and its kin, by TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...common import dtypes
+from ...common.operator_table import operator_functions
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import TensorSpec, shape_text, shapes_compatible
+from ...graph.state.sharded import ShardedVariable
 from ...graph.tensor import Tensor
-from ..base import TensorLike, apply, convert_to_tensor
+from ..base import TensorLike, apply, convert_to_tensor, normalize_axis
 from ..math.comparison import maximum, minimum
 from ..math.elementwise import multiply, negative
 from ..math.reduction import prod
 from ..run_time_shapes import reshape_like, runtime_shape, zeros_of
 from .axes import moveaxis
 from .creation import arange, zeros
-from .gathering import add_rows, checked_positions, integers
+from .gathering import add_rows, checked_positions, integers, take_at
 from .joining import concatenate
 from .segments import merge_axes, segment_max, segment_min, segment_prod
 from .shape_arguments import ShapeLike
@@ -332,7 +334,35 @@ def _with_batches(x: Tensor, indices: Tensor, batch_dims: int, what: str) -> Ten
     return concatenate([*columns, indices], -1)
 
 
-def gather_batches(params: Tensor, indices: Tensor, axis: int, batch_dims: int) -> Tensor:
+def gather(params: TensorLike, indices: TensorLike, axis: int | None = None, batch_dims: int = 0) -> Tensor:
+    """Return the parts of `params` at `indices` along `axis`; TensorFlow's `take`. Negative indices are errors.
+
+    Args:
+        params: a tensor.
+        indices: integers of any shape, which takes the place of the axis in the result.
+        axis: an axis of `params`; None for the first one behind the batch.
+        batch_dims: how many leading axes both have in common: each of their elements is indexed on its own.
+
+    Raises:
+        IndexError: an index is out of bounds (when the graph runs).
+        ValueError: the axes of the batch differ, or are behind `axis`.
+
+    >>> import anabranch as ab
+    >>> ab.ops.gather([[1, 2], [3, 4]], [[1, 1], [0, 1]], batch_dims=1)
+    Tensor([[2, 2],
+            [3, 4]], dtype=int32)
+    """
+    if isinstance(params, ShardedVariable) and not batch_dims and axis in (None, 0, -params.ndim):
+        return operator_functions["take_of_shards"](params, indices, wrap=False)
+    tensor, places = convert_to_tensor(params), integers(indices, "gather")
+    if not batch_dims:
+        return take_at(tensor, places, axis or 0, wrap=False)
+    count = batch_dims + (places.ndim or 0) if batch_dims < 0 else batch_dims
+    along = count if axis is None else normalize_axis(axis, tensor.ndim)
+    return _gather_batches(tensor, places, along, batch_dims)
+
+
+def _gather_batches(params: Tensor, indices: Tensor, axis: int, batch_dims: int) -> Tensor:
     """Return `gather` along `axis` for each element of a batch by indices of its own."""
     if indices.shape is None:
         raise ValueError(f"gather(batch_dims={batch_dims}) needs indices of known rank; got {indices!r}.")
@@ -458,6 +488,7 @@ def tensor_scatter_nd_min(tensor: TensorLike, indices: TensorLike, updates: Tens
 
 
 __all__ = [
+    "gather",
     "gather_nd",
     "scatter",
     "scatter_add",

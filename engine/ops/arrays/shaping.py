@@ -16,7 +16,7 @@ from ...graph.axis_maps import AxisMap, Follows, ResultSizes, SizesOfTensors, ax
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
-from ...graph.spec import Shape, TensorSpec, as_shape, shape_text
+from ...graph.spec import Shape, TensorSpec, shape_text
 from ...graph.tensor import Symbol, Tensor
 from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis, unchanged
@@ -314,15 +314,6 @@ def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
     if static == tensor.shape and (None not in static or (static.count(None) == 1 and 0 not in static)):
         return unchanged(tensor)
     return apply(Reshape(static), tensor, *dynamic)
-
-
-def filling(x: Tensor, shape: Any) -> Tensor:
-    """Give `x` the shape that `constant` asks for: reshaped if the number of elements is the same, else broadcast."""
-    if shape is None:
-        return x
-    wanted = tuple(dim or 0 for dim in as_shape(shape) or ())
-    same = x.shape is not None and None not in x.shape and elements(d or 0 for d in x.shape) == elements(wanted)
-    return reshape(x, wanted) if same else broadcast_to(x, wanted)
 
 
 def ravel(x: TensorLike) -> Tensor:

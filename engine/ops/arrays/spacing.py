@@ -13,7 +13,8 @@ from ...common.nest import is_integer
 from ...graph.spec import shape_text
 from ..base import Tensor, TensorLike, cast, convert_to_tensor, dtype_of, make_constant, normalize_axis, promote
 from ..math.comparison import isnan, where
-from ..math.elementwise import absolute, sign
+from ..math.complex_numbers import absolute
+from ..math.elementwise import sign
 from ..math.mathematics import log10, power
 from ..run_time_shapes import broadcast_like
 from .axes import flip, moveaxis

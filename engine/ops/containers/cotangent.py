@@ -1,8 +1,7 @@
-"""Contributions to a cotangent that are more than a tensor to be added."""
+"""Sums of the contributions to a cotangent: dense, of rows, of TensorArrays, of frames and of records."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import field
 from typing import Any
 
@@ -11,14 +10,11 @@ from ...graph.slices import IndexedSlices
 from ...graph.spec import ArraySpec, FrameSpec
 from ...graph.tensor import Symbol, Tensor
 from ...graph.value import Value
-
-
-class Contribution(ABC):
-    """A cotangent that an op's `grad` may return for an input instead of a tensor."""
-
-    @abstractmethod
-    def add_to(self, current: Any) -> Any:
-        """Return the accumulated cotangent with this contribution added; `current` is None if this is the first."""
+from ..base import apply
+from .contributions import Contribution, PartialSum
+from .indexed_slices import SlicesSum
+from .records import record_sum
+from .tensor_arrays import ArraySum
 
 
 @dataclass
@@ -32,52 +28,6 @@ class FrameCotangent(Contribution):
         for tensor, cotangent in self.inner.items():
             merged[tensor] = accumulate(merged.get(tensor), cotangent)
         return FrameCotangent(merged)
-
-
-class PartialSum(Contribution):
-    """A cotangent that consists of parts so far, put together when it is looked at."""
-
-    @abstractmethod
-    def put_together(self, sparse: bool) -> Any:
-        """Return the cotangent as a tensor; as `IndexedSlices` if it consists of rows and `sparse` holds."""
-
-
-@dataclass(frozen=True)
-class SlicesSum(PartialSum):
-    """A cotangent that consists of rows so far: a sum of `IndexedSlices`, joined when it is looked at."""
-
-    parts: tuple[IndexedSlices, ...]
-
-    def add_to(self, current: Any) -> Any:
-        if current is None:
-            return self
-        if isinstance(current, SlicesSum):
-            return SlicesSum(current.parts + self.parts)
-        return self.added_to(current)
-
-    def added_to(self, dense: Tensor) -> Tensor:
-        """Return a dense cotangent with these rows added."""
-        from ..arrays.gathering import AddRows
-        from ..base import apply
-
-        joined = self.joined()
-        return apply(AddRows(0, True), dense, joined.values, joined.indices)
-
-    def put_together(self, sparse: bool) -> Any:
-        joined = self.joined()
-        return joined if sparse else joined.to_dense()
-
-    def joined(self) -> IndexedSlices:
-        """Return all parts as one."""
-        if len(self.parts) == 1:
-            return self.parts[0]
-        from ..arrays.joining import concatenate
-        from ..base import cast
-
-        dtype = "int64" if any(part.indices.dtype.itemsize > 4 for part in self.parts) else "int32"
-        indices = [cast(part.indices, dtype) for part in self.parts]
-        values = concatenate([part.values for part in self.parts], axis=0)
-        return IndexedSlices(values, concatenate(indices, axis=0), self.parts[0].dense_shape)
 
 
 def resolved(cotangent: Any, sparse: bool = False) -> Any:
@@ -103,13 +53,8 @@ def accumulate(current: Any, contribution: Any) -> Any:
     if current is None:
         return contribution
     if isinstance(contribution.spec, FrameSpec):
-        from .records import record_sum
-
         return record_sum(current, contribution)
     if isinstance(contribution.spec, ArraySpec):
-        from ..base import apply
-        from .tensor_arrays import ArraySum
-
         return apply(ArraySum(), current, contribution)
     return current + contribution
 

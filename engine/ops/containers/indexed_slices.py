@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.context import in_explicit_graph
 from ...graph.graph import Operation, graph_for
-from ...graph.op import Effect, ErrorSample, Op, Sample, as_scalar_or_array
+from ...graph.op import Effect, Op
 from ...graph.scopes import colocate_with
 from ...graph.slices import IndexedSlices
 from ...graph.spec import TensorSpec, shape_text, shapes_compatible
@@ -21,59 +20,50 @@ from ...graph.state.variable import Variable
 from ...graph.state.writing_rows import memory_of
 from ...graph.tensor import Symbol, Tensor
 from ..arrays.creation import arange
-from ..arrays.gathering import PutRows, Take, add_rows, checked_positions, integers
-from ..arrays.positions import boolean_mask
+from ..arrays.front_positions import from_the_front
+from ..arrays.gathering import AddRows, PutRows, Take, add_rows, checked_positions, integers
+from ..arrays.joining import concatenate
 from ..arrays.scattering import GatherLast, ScatterUpdate
 from ..arrays.segments import segment_sum
-from ..arrays.shaping import expand_dims, reshape, shape, size
+from ..arrays.shaping import expand_dims, shape, size
 from ..arrays.sorting import unique
 from ..base import apply, as_array, cast, convert_to_tensor
-from ..math.comparison import logical_and
 from ..run_time_shapes import runtime_shape, zeros_of
-from .cotangent import SlicesSum
+from .contributions import PartialSum
 
 __all__ = ["IndexedSlices"]
 
 
-def slices_of(x: Tensor, indices: Tensor, values: Tensor) -> SlicesSum:
-    """Return the cotangent of `x`, of which the rows at `indices`, of any shape, have the cotangents `values`."""
-    if indices.shape == ():
-        indices, values = expand_dims(indices, 0), expand_dims(values, 0)
-    elif indices.shape is None or len(indices.shape) > 1:
-        indices, values = reshape(indices, (-1,)), reshape(values, (size(indices), *shape(x)[1:]))
-    return SlicesSum((IndexedSlices(values, indices, runtime_shape(x)),))
-
-
 @dataclass(frozen=True)
-class FrontPositions(Op):
-    """Inputs: indices, the size of an axis. Positions along it, int64; negative indices count from the end."""
+class SlicesSum(PartialSum):
+    """A cotangent that consists of rows so far: a sum of `IndexedSlices`, joined when it is looked at."""
 
-    view: ClassVar[bool] = True  # int64 indices of which none is negative
+    parts: tuple[IndexedSlices, ...]
 
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(inputs[0].shape, dtypes.int64)
+    def add_to(self, current: Any) -> Any:
+        if current is None:
+            return self
+        if isinstance(current, SlicesSum):
+            return SlicesSum(current.parts + self.parts)
+        return self.added_to(current)
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        indices, size = inputs
-        return as_scalar_or_array(checked_positions(xp, indices, int(size), 0, wrap=True).astype(np.int64, copy=False))
+    def added_to(self, dense: Tensor) -> Tensor:
+        """Return a dense cotangent with these rows added."""
+        joined = self.joined()
+        return apply(AddRows(0, True), dense, joined.values, joined.indices)
 
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        return None, None
+    def put_together(self, sparse: bool) -> Any:
+        joined = self.joined()
+        return joined if sparse else joined.to_dense()
 
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        indices, size = np.array([[2, -1], [0, -5]], "int32"), np.int32(5)
-        yield Sample(cls(), [indices, size], np.array([[2, 4], [0, 0]], "int64"), (), label="matrix")
-        yield Sample(cls(), [indices[0, 1], size], np.int64(4), (), label="scalar")
-        yield Sample(cls(), [indices[:0, 0], size], np.zeros(0, "int64"), (), label="empty")
-        yield Sample(cls(), [np.array([-1, 100], "int8"), np.int32(300)], np.array([299, 100]), (), label="int8")
-        yield Sample(cls(), [np.array([3, 0]), size], np.array([3, 0]), (), label="positions")
-
-    @classmethod
-    def error_samples(cls) -> Iterable[ErrorSample]:
-        size = np.int32(5)
-        yield ErrorSample(lambda: cls().run(np, np.array([5]), size), IndexError, "index 5 .* size 5", "behind")
-        yield ErrorSample(lambda: cls().run(np, np.array([-6]), size), IndexError, "index -6 .* size 5", "before")
+    def joined(self) -> IndexedSlices:
+        """Return all parts as one."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        dtype = "int64" if any(part.indices.dtype.itemsize > 4 for part in self.parts) else "int32"
+        indices = [cast(part.indices, dtype) for part in self.parts]
+        values = concatenate([part.values for part in self.parts], axis=0)
+        return IndexedSlices(values, concatenate(indices, axis=0), self.parts[0].dense_shape)
 
 
 def to_dense(slices: IndexedSlices) -> Tensor:
@@ -95,26 +85,6 @@ def deduplicated(slices: IndexedSlices) -> IndexedSlices:
     """Return the same tensor with each row named once, by its position from the front; rows in ascending order."""
     rows, places = unique(from_the_front(slices), return_inverse=True)
     return IndexedSlices(segment_sum(slices.values, places, size(rows)), rows, slices.dense_shape)
-
-
-def from_the_front(slices: IndexedSlices) -> Tensor:
-    """Return the indices counted from the front, int64. At run time, IndexError: one is out of bounds."""
-    return apply(FrontPositions(), slices.indices, convert_to_tensor(slices.whole_shape(), "int32")[0])
-
-
-def parts_of_rows(slices: IndexedSlices, wholes: Sequence[Tensor]) -> list[SlicesSum]:
-    """Return rows of tensors that are one after the other, as rows of each of them."""
-    indices, start = from_the_front(slices), convert_to_tensor(0, "int64")
-    found: list[SlicesSum] = []
-    for whole in wholes:
-        count = cast(convert_to_tensor(shape(whole)[0]), "int64")
-        here = logical_and(indices >= start, indices < start + count)
-        rows = IndexedSlices(
-            boolean_mask(slices.values, here), boolean_mask(indices - start, here), runtime_shape(whole)
-        )
-        found.append(SlicesSum((rows,)))
-        start = start + count
-    return found
 
 
 # --- rows of variables ----------------------------------------------------------------------------------------------

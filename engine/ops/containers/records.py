@@ -6,7 +6,6 @@ it. So its cotangent has the same form: the cotangents of some of these values, 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,49 +14,13 @@ import numpy as np
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Op
-from ...graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
+from ...graph.spec import ArraySpec, Spec, TensorSpec
 from ...graph.tensor import Tensor
 from ..base import apply
 from ..run_time_shapes import runtime_shape
-from .array_value import ArrayValue
+from .record_value import Record, RecordSpec, sum_of_entries
 from .store_value import empty_value
-from .tensor_arrays import ElementContribution, array_spec
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RecordSpec(FrameSpec):
-    """A record that is a value like others: it may be passed on, saved, and captured by loops and branches."""
-
-    def accepts(self, other: Spec) -> bool:
-        return isinstance(other, RecordSpec)
-
-    def __str__(self) -> str:
-        return "record"
-
-
-class Record:
-    """The run-time value of a cotangent: what is missing is zero."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self, entries: dict[Any, Any]) -> None:
-        self.entries = entries
-
-    def __add__(self, other: Record) -> Record:
-        return _sum(self, other)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(int(entry.nbytes) for entry in self.entries.values())
-
-
-def _sum(a: Any, b: Any) -> Any:
-    if isinstance(a, Record):
-        entries = dict(a.entries)
-        for key, value in b.entries.items():
-            entries[key] = _sum(entries[key], value) if key in entries else value
-        return Record(entries)
-    return a.sum(b) if isinstance(a, ArrayValue) else a + b
+from .tensor_arrays import array_spec
 
 
 class _RecordOp(Op):
@@ -91,7 +54,7 @@ class RecordSum(_RecordOp):
         return RecordSpec()
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _sum(*inputs)
+        return sum_of_entries(*inputs)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return cotangents[0], cotangents[0]
@@ -139,24 +102,6 @@ class RecordRead(_RecordOp):
         return (record_of(self.key, dy), *[None for _ in node.inputs[1:]])
 
 
-@dataclass(frozen=True)
-class ArrayReadOrEmptyRecord(_RecordOp):
-    """Inputs: array of records, index. The element, or an empty record if it was never written."""
-
-    def infer(self, *inputs: Any) -> Spec:
-        return RecordSpec()
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        element = inputs[0].read_or_none(inputs[1])
-        return Record({}) if element is None else element
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        array, index = node.inputs
-        assert dy is not None
-        return ElementContribution(array, index, dy), None
-
-
 def record_of(key: Tensor, value: Tensor) -> Tensor:
     """Return a record that holds `value` under `key`."""
     return apply(RecordOf(key), value)
@@ -182,12 +127,9 @@ def read_record(record: Tensor, key: Tensor, like: Tensor) -> Tensor:
 
 
 __all__ = [
-    "ArrayReadOrEmptyRecord",
-    "Record",
     "RecordEmpty",
     "RecordOf",
     "RecordRead",
-    "RecordSpec",
     "RecordSum",
     "empty_record",
     "read_record",

@@ -16,22 +16,20 @@ import numpy as np
 
 from ...common import dtypes
 from ...common.dtypes import DTypeLike
-from ...common.nest import is_sequence
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Cost, ErrorSample, Op, Sample
 from ...graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
-from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
 from ..arrays.creation import ones_like, zeros
-from ..arrays.gathering import checked_positions, combine_rows, gather, integers, take
+from ..arrays.gathering import checked_positions, combine_rows, integers, take
 from ..arrays.joining import concatenate, stack
 from ..arrays.positions import argwhere, boolean_mask
-from ..arrays.scattering import FlatPlaces, gather_nd, scatter, scatter_add, scatter_update
+from ..arrays.scattering import FlatPlaces, gather, gather_nd, scatter, scatter_add, scatter_update
 from ..arrays.segments import run_starts, scale_rows, segment_max, segment_sum
 from ..arrays.shaping import DimLike, constant_value, dim, expand_dims, reshape
 from ..arrays.sorting import argsort
-from ..base import TensorLike, apply, as_array, cast, convert_to_tensor, normalize_axes, normalize_axis, promote
+from ..base import TensorLike, apply, cast, convert_to_tensor, normalize_axes, normalize_axis, promote
 from ..entrance import guard_entrances
 from ..math import reduction
 from ..math.comparison import divide_no_nan, greater_equal, less, logical_and, maximum, minimum, not_equal, where
@@ -41,44 +39,7 @@ from ..math.mathematics import exp, sqrt
 from ..math.running import cumsum
 from ..neural.embedding import embedding_lookup
 from ..run_time_shapes import runtime_shape
-
-
-class _Fields(NamedTuple):
-    indices: TensorLike
-    values: TensorLike
-    dense_shape: TensorLike
-
-
-class SparseTensor(_Fields):
-    """A tensor of which only some elements are stored; the others are zero.
-
-    Attributes:
-        indices: integers [n, rank], the places of the stored elements. Most functions take them in any order, and take
-            places that are named more than once as sums.
-        values: [n], the elements.
-        dense_shape: integers [rank], the shape of the whole.
-
-    >>> import anabranch as ab
-    >>> x = ab.ops.SparseTensor([[0, 1], [2, 0]], [5.0, 7.0], [3, 2])
-    >>> ab.ops.sparse.to_dense(x)
-    Tensor([[0., 5.],
-            [0., 0.],
-            [7., 0.]], dtype=float32)
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> SparseTensor:
-        return super().__new__(cls, _leaf(indices, "int32"), _leaf(values, None), _leaf(dense_shape, "int32"))
-
-
-def _leaf(value: TensorLike, dtype: DTypeLike) -> TensorLike:
-    """Return a list as an array (an empty one of `dtype`), so that it is one leaf; anything else as it is."""
-    if not is_sequence(value):
-        return value
-    if any(isinstance(item, (Tensor, Variable)) for item in value):
-        return convert_to_tensor(value)
-    return as_array(value, None if value else dtype)
+from ..sparse_tensor import SparseTensor
 
 
 class _Parts(NamedTuple):

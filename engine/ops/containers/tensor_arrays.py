@@ -20,7 +20,8 @@ from .. import row_rules
 from ..base import Op, Operation, Sample, Tensor, apply, as_scalar_or_array
 from ..run_time_shapes import runtime_shape
 from .array_value import ArrayValue
-from .cotangent import Contribution, PartialSum
+from .contributions import Contribution, PartialSum
+from .record_value import Record, RecordSpec
 from .store_value import empty_value
 
 
@@ -518,11 +519,29 @@ class ArrayMatMul(ArrayOp):
         return array.map_rows(multiply)
 
 
+@dataclass(frozen=True)
+class ArrayReadOrEmptyRecord(ArrayOp):
+    """Inputs: array of records, index. The element, or an empty record if it was never written."""
+
+    view = True
+
+    def infer(self, *inputs: Any) -> Spec:
+        return RecordSpec()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        element = inputs[0].read_or_none(inputs[1])
+        return Record({}) if element is None else element
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        array, index = node.inputs
+        assert dy is not None
+        return ElementContribution(array, index, dy), None
+
+
 def read_or_zeros(array: Tensor, index: Tensor, like: Tensor) -> Tensor:
     """Return the element of a cotangent array that belongs to `like`; zero (or what is empty) if there is none."""
     if isinstance(like.spec, FrameSpec):
-        from .records import ArrayReadOrEmptyRecord
-
         return apply(ArrayReadOrEmptyRecord(), array, index)
     if isinstance(like.spec, ArraySpec):
         return apply(ArrayReadOrEmpty(like.spec.with_elements(like.spec.element)), array, index)

@@ -11,7 +11,7 @@ from ...graph.op import Cost
 from ...graph.provenance import Location
 from ...graph.spec import Spec, TensorSpec
 from ..base import Op
-from ..linear_algebra.linalg import MatMul
+from ..linear_algebra.products import MatMul
 from ..neural.quantized import QuantizedMatMul
 from .fused import Fused
 from .packed import PackedMatMul

@@ -1,7 +1,7 @@
-"""Inverses, determinants and factorisations of the square matrices in the last two axes.
+"""Inverses, determinants, powers and solutions with the square matrices in the last two axes.
 
 The gradients follow M. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
-differentiation" (2008), and I. Murray, "Differentiation of the Cholesky decomposition" (2016).
+differentiation" (2008).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ..base import (
 from ..math.complex_numbers import conjugated
 from ..math.dtype_checks import check_dtype, check_floating
 from ..run_time_shapes import sum_like
+from .products import BatchMatMul
 
 
 def solution(xp: Any, a: Any, b: Any) -> Any:
@@ -98,30 +99,7 @@ def adjoint(x: Tensor) -> Tensor:
 
 def matrix_product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Compute the products of the matrices in the last two axes, transposed first where that is said."""
-    from .linalg import BatchMatMul
-
     return apply(BatchMatMul(transpose_a, transpose_b), a, b)
-
-
-def check_inner_dims(
-    shapes: tuple[Shape, Shape], inner: tuple[Dim, Dim], transposed: tuple[str, str] = ("", "")
-) -> None:
-    """Check that two tensors fit for a product of matrices.
-
-    Args:
-        shapes: theirs.
-        inner: the dimensions that must be equal, if they are known.
-        transposed: the end of each shape's text.
-
-    Raises:
-        ValueError: they are not.
-    """
-    if None not in inner and inner[0] != inner[1]:
-        first, second = (shape_text(shape) + end for shape, end in zip(shapes, transposed, strict=True))
-        raise ValueError(
-            f"matmul: shapes {first} and {second} do not fit: each row of the first has {inner[0]} elements, each "
-            f"column of the second {inner[1]}."
-        )
 
 
 @dataclass(frozen=True)
@@ -236,44 +214,6 @@ class Determinant(Op):
         yield Sample(cls(), [z], np.complex64(-1 + 1j), (0,), label="complex")
 
 
-@dataclass(frozen=True)
-class Cholesky(Op):
-    """The lower triangular L with L L^H = A for Hermitian, positive definite A (of which the Hermitian part counts)."""
-
-    last_axes: ClassVar[int | tuple[int, ...] | None] = 2
-    cost: ClassVar[Cost] = Cost.FACTORISATION
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        check_factorised(self, "cholesky", inputs[0])
-        return inputs[0]
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        (x,) = inputs
-        return xp.linalg.cholesky(hermitian_part(x))
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        lower = node.outputs[0]
-        assert dy is not None
-        if lower.dtype.kind != "c":
-            from .triangular import CholeskyGradient
-
-            return (apply(CholeskyGradient(), lower, dy),)
-        inverse = apply(Inverse(), lower)
-        middle = apply(LowerHalf(), matrix_product(conjugated(lower), conjugated(dy), transpose_a=True))
-        da = matrix_product(matrix_product(conjugated(inverse), middle, transpose_a=True), inverse)
-        return (conjugated((da + adjoint(da)) * 0.5),)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        lower = np.array([[2, 0, 0], [1, 1, 0], [3, -1, 2]], "float32")
-        yield Sample(cls(), [lower @ lower.T], lower, (0,), label="matrix")
-        yield Sample(cls(), [np.stack([np.eye(3, dtype="float32"), lower @ lower.T])], None, (0,), label="stack")
-        yield Sample(cls(), [np.zeros((0, 2, 2), "float32")], np.zeros((0, 2, 2), "float32"), (0,), label="empty")
-        lower = np.array([[2, 0, 0], [1 - 1j, 1, 0], [3j, -1 + 2j, 2]], "complex64")
-        yield Sample(cls(), [lower @ lower.conj().T], lower, (0,), label="complex")
-
-
 def hermitian_part(x: Any) -> Any:
     """Return half the sum of arrays of matrices and their conjugate transposes."""
     flipped = x.swapaxes(-1, -2)
@@ -380,21 +320,6 @@ def det(x: TensorLike) -> Tensor:
     return cast(apply(Determinant(), tensor), dtype)
 
 
-def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
-    """Return the Cholesky factors of Hermitian (if real, symmetric), positive definite matrices in the last two axes.
-
-    Args:
-        upper: the upper factor U with U^H U = A instead of the lower L with L L^H = A.
-
-    Raises:
-        ValueError: the matrices are not square.
-        numpy.linalg.LinAlgError: (at run time) one of them is not positive definite.
-    """
-    (tensor,), dtype = widened(x)
-    lower = cast(apply(Cholesky(), tensor), dtype)
-    return adjoint(lower) if upper else lower
-
-
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
     """Solve A X = B for X.
 
@@ -406,10 +331,10 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
         ValueError: the shapes do not fit.
         numpy.linalg.LinAlgError: (at run time) a matrix is singular.
     """
-    return _solved(Solve(), a, b)
+    return solved(Solve(), a, b)
 
 
-def _solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
+def solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
     """Solve by `op`; a right side with an axis less is one vector a matrix."""
     (left, right), dtype = widened(a, b)
     if left.ndim is not None and right.ndim == left.ndim - 1:
@@ -417,11 +342,4 @@ def _solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
     return cast(apply(op, left, right), dtype)
 
 
-def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
-    """Solve A X = B for X, where only the upper (or `lower`) triangle of A counts; see `solve`."""
-    from .triangular import SolveTriangular
-
-    return _solved(SolveTriangular(lower), a, b)
-
-
-__all__ = ["cholesky", "det", "inv", "matrix_power", "solve", "solve_triangular"]
+__all__ = ["det", "inv", "matrix_power", "solve"]

@@ -16,9 +16,9 @@ from ...graph.op import Cost
 from ...graph.spec import Dim, broadcast_shapes, shape_text
 from ..arrays.axes import swapaxes
 from ..arrays.creation import tril, triu
-from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorSpec, apply
+from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply
 from ..run_time_shapes import sum_like
-from .matrices import LowerHalf, check_factorised, matrix_product, solution, solve_triangular
+from .matrices import LowerHalf, check_factorised, matrix_product, solution, solved
 
 _BLOCK = 64  # rows: smaller systems are one call of LAPACK's
 
@@ -178,3 +178,8 @@ def _sweep_back(xp: Any, lower: Any, found: Any, start: int, stop: int) -> None:
 
 
 __all__ = ["CholeskyGradient", "SolveTriangular"]
+
+
+def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
+    """Solve A X = B for X, where only the upper (or `lower`) triangle of A counts; see `solve`."""
+    return solved(SolveTriangular(lower), a, b)

@@ -10,6 +10,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from .. import row_rules
+from ..arrays.positions import nonzero
 from ..base import (
     ErrorSample,
     Operation,
@@ -29,12 +30,10 @@ from .bitwise import LogicalNot, bitwise_and, bitwise_or, bitwise_xor
 from .elementwise import (
     ElementwiseFunction,
     ElementwiseOp,
-    absolute,
     check_dtype,
     divide,
     is_real,
     promote_numbers,
-    subtract,
 )
 from .elementwise_samples import binary_samples, unary_samples
 
@@ -383,18 +382,6 @@ def isfinite(x: TensorLike) -> Tensor:
     return apply(Isfinite(), convert_to_tensor(x))
 
 
-def isclose(x1: TensorLike, x2: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """Test whether ``|x1 - x2| <= atol + rtol * |x2|``, elementwise; equal infinities are close.
-
-    Args:
-        equal_nan: whether two NaNs are close.
-    """
-    x, y = promote(x1, x2, floating=True)
-    near = less_equal(absolute(subtract(x, y)), absolute(y) * rtol + atol)
-    close = logical_or(equal(x, y), logical_and(isfinite(y), near))
-    return logical_or(close, logical_and(isnan(x), isnan(y))) if equal_nan else close
-
-
 def logical_and(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Test whether both are true (numbers: not 0), elementwise."""
     return bitwise_and(cast(x1, dtypes.bool_), cast(x2, dtypes.bool_))
@@ -441,8 +428,6 @@ def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | 
     Tensor([1. , 0.5], dtype=float32)
     """
     if x1 is None and x2 is None:
-        from ..arrays.positions import nonzero  # which builds on this module
-
         return nonzero(condition)
     if x1 is None or x2 is None:
         raise ValueError("where takes both x1 and x2, or none of them for the indices of true elements.")
@@ -544,7 +529,6 @@ __all__ = [
     "greater",
     "greater_equal",
     "heaviside",
-    "isclose",
     "isfinite",
     "isinf",
     "isnan",

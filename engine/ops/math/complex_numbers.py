@@ -43,7 +43,7 @@ from ..base import (
 )
 from ..run_time_shapes import sum_like, zeros_of
 from .comparison import equal
-from .elementwise import multiply, negative, stop_gradient
+from .elementwise import Absolute, multiply, negative, stop_gradient
 from .mathematics import hypot
 from .trigonometry import arctan2, cos, sin
 
@@ -304,6 +304,19 @@ def magnitude(x: Tensor) -> Tensor:
     return hypot(apply(RealPart(), x), apply(ImaginaryPart(), x))
 
 
+def absolute(x: TensorLike) -> Tensor:
+    """Compute the absolute value. Its gradient at 0 is 0."""
+    tensor = convert_to_tensor(x)
+    if tensor.dtype.kind == "c":
+        return magnitude(tensor)
+    return tensor if tensor.dtype == dtypes.bool_ else apply(Absolute(), tensor)
+
+
+def abs(x: TensorLike) -> Tensor:
+    """Compute the absolute value: another name of `absolute`."""
+    return absolute(x)
+
+
 def isreal(x: TensorLike) -> Tensor:
     """Test whether the imaginary part of each element is 0.
 
@@ -370,6 +383,8 @@ def view_as_real(x: TensorLike) -> Tensor:
 
 
 __all__ = [
+    "abs",
+    "absolute",
     "angle",
     "complex",
     "conj",

@@ -494,21 +494,6 @@ def negative(x: TensorLike) -> Tensor:
     return apply(Negative(), convert_to_tensor(x))
 
 
-def absolute(x: TensorLike) -> Tensor:
-    """Compute the absolute value. Its gradient at 0 is 0."""
-    tensor = convert_to_tensor(x)
-    if tensor.dtype.kind == "c":
-        from .complex_numbers import magnitude
-
-        return magnitude(tensor)
-    return tensor if tensor.dtype == dtypes.bool_ else apply(Absolute(), tensor)
-
-
-def abs(x: TensorLike) -> Tensor:
-    """Compute the absolute value: another name of `absolute`."""
-    return absolute(x)
-
-
 def sign(x: TensorLike) -> Tensor:
     """Return -1, 0 or 1 by the sign of `x`; NaN where `x` is NaN. Its gradient is zero."""
     return apply(Sign(), *promote_numbers(x))
@@ -549,8 +534,6 @@ def stop_gradient(variable: TensorLike) -> Tensor:
 
 
 __all__ = [
-    "abs",
-    "absolute",
     "add",
     "divide",
     "floor_divide",

@@ -31,11 +31,13 @@ from ..base import (
     promote,
 )
 from ..run_time_shapes import sum_like
-from .comparison import equal, isinf, isnan, logical_and, maximum, minimum, where
-from .elementwise import ElementwiseFunction, ElementwiseOp, absolute, check_dtype, is_real, negative, promote_numbers
+from .comparison import equal, isfinite, isinf, isnan, less_equal, logical_and, logical_or, maximum, minimum, where
+from .complex_numbers import absolute
+from .elementwise import ElementwiseFunction, ElementwiseOp, check_dtype, is_real, negative, promote_numbers, subtract
 from .elementwise_samples import binary_samples, unary_samples
 from .mathematics import trunc
-from .special import as_wide_floating, sigmoid
+from .sigmoids import sigmoid
+from .special import as_wide_floating
 
 # --- roots, logarithms, remainders ----------------------------------------------------------------------------------
 
@@ -394,6 +396,18 @@ def view(x: TensorLike, dtype: DTypeLike = None) -> Tensor:
     return tensor if dtype is None else apply(View(as_dtype(dtype)), tensor)
 
 
+def isclose(x1: TensorLike, x2: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """Test whether ``|x1 - x2| <= atol + rtol * |x2|``, elementwise; equal infinities are close.
+
+    Args:
+        equal_nan: whether two NaNs are close.
+    """
+    x, y = promote(x1, x2, floating=True)
+    near = less_equal(absolute(subtract(x, y)), absolute(y) * rtol + atol)
+    close = logical_or(equal(x, y), logical_and(isfinite(y), near))
+    return logical_or(close, logical_and(isnan(x), isnan(y))) if equal_nan else close
+
+
 __all__ = [
     "cbrt",
     "deg2rad",
@@ -401,6 +415,7 @@ __all__ = [
     "fmax",
     "fmin",
     "fmod",
+    "isclose",
     "isneginf",
     "isposinf",
     "ldexp",

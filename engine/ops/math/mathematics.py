@@ -29,7 +29,7 @@ from ..run_time_shapes import sum_like
 from .comparison import equal, greater, isinf, logical_and, where
 from .elementwise import ElementwiseFunction, ElementwiseOp, check_dtype, is_real, promote_numbers, square, subtract
 from .elementwise_samples import binary_samples, unary_samples
-from .special import sigmoid
+from .sigmoids import sigmoid
 
 # --- powers and roots -----------------------------------------------------------------------------------------------
 

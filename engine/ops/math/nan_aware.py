@@ -8,7 +8,7 @@ from ...common import dtypes
 from ...common.dtypes import DTypeLike
 from ..base import Tensor, TensorLike, as_floating, cast, convert_to_tensor
 from .comparison import isnan, logical_not, where
-from .elementwise import absolute
+from .complex_numbers import absolute
 from .mathematics import sqrt
 from .reduced import AxisLike, widened
 from .reduction import all as all_true

@@ -32,8 +32,8 @@ from ..base import (
     convert_to_tensor,
 )
 from ..run_time_shapes import runtime_shape
+from .complex_numbers import absolute
 from .dtype_checks import check_dtype, check_floating, check_holds
-from .elementwise import absolute
 from .mathematics import exp, sqrt
 from .reduced import (
     Axes,

@@ -1,4 +1,4 @@
-"""Elementwise special functions: sigmoid, softplus, the error function and its kin, Bessel's functions, sinc."""
+"""Elementwise special functions: the error function and its kin, Bessel's functions, sinc."""
 
 from __future__ import annotations
 
@@ -23,78 +23,11 @@ from ..base import (
     cast,
     convert_to_tensor,
 )
+from .comparison import where
 from .elementwise import ElementwiseOp, check_dtype
 from .elementwise_samples import unary_samples
-
-# --- sigmoid and softplus -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sigmoid(ElementwiseOp):
-    """``1 / (1 + exp(-x))``: for very negative x the exponential is large or infinite, and the quotient still right."""
-
-    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
-
-    source = "1 / (1 + np.exp(-{0}))"
-    floating = True
-
-    def expression(self, e: Any, *inputs: Any) -> Any:
-        return e.sigmoid(inputs[0])
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        return as_scalar_or_array(1 / (1 + xp.exp(-inputs[0])))
-
-    def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
-        exponential = f"np.exp(np.negative({arguments[0]}, out={out}), out={out})"
-        return f"np.divide(1, np.add(1, {exponential}, out={out}), out={out})"
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        y = node.outputs[0]
-        assert dy is not None
-        return (dy * (y * (1 - y)),)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        def reference(x: Any) -> Any:
-            return 0.5 + 0.5 * np.tanh(0.5 * x.astype("float64"))
-
-        yield from unary_samples(cls(), reference)
-        x = np.array([-np.inf, -1000, -80, 1000, np.inf, np.nan], "float32")
-        expected = np.array([0, 0, math.exp(-80), 1, 1, np.nan], "float32")
-        yield Sample(cls(), [x], expected, differentiable=(), label="special")
-
-
-@dataclass(frozen=True)
-class Softplus(ElementwiseOp):
-    """``log(1 + exp(x))``, computed as ``max(x, 0) + log1p(exp(-|x|))``, of which nothing overflows."""
-
-    cost: ClassVar[Cost] = Cost.DEAR_ELEMENTS
-
-    source = "np.maximum({0}, 0) + np.log1p(np.exp(-np.absolute({0})))"
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        check_dtype(self, inputs[0], dtypes.is_floating, "real floating-point numbers", "Cast it with ops.cast.")
-        return super().infer(*inputs)
-
-    def expression(self, e: Any, *inputs: Any) -> Any:
-        (x,) = inputs
-        return e.maximum(x, 0) + e.log1p(e.exp(-e.absolute(x)))
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        assert dy is not None
-        return (dy * sigmoid(node.inputs[0]),)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        def reference(x: Any) -> Any:
-            return np.log1p(np.exp(x))
-
-        yield from unary_samples(cls(), reference)
-        x = np.array([-np.inf, -1000, 1000, np.inf, np.nan], "float32")
-        yield Sample(cls(), [x], np.array([0, 0, 1000, np.inf, np.nan]), differentiable=(), label="special")
-
+from .mathematics import exp
+from .trigonometry import sin
 
 # --- the error function and its inverse -----------------------------------------------------------------------------
 
@@ -120,8 +53,6 @@ class Erf(_ErrorFunction):
         return as_scalar_or_array(erf_values(xp, x.astype("float64")).astype(x.dtype))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        from .mathematics import exp  # that module needs this one's sigmoid
-
         (dy,) = cotangents
         x = node.inputs[0]
         assert dy is not None
@@ -149,8 +80,6 @@ class Erfc(_ErrorFunction):
         return as_scalar_or_array(erfc_values(xp, x.astype("float64")).astype(x.dtype))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        from .mathematics import exp
-
         (dy,) = cotangents
         x = node.inputs[0]
         assert dy is not None
@@ -174,8 +103,6 @@ class Erfinv(_ErrorFunction):
         return as_scalar_or_array(erfinv_values(xp, x.astype("float64")).astype(x.dtype))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        from .mathematics import exp
-
         (dy,) = cotangents
         y = node.outputs[0]
         assert dy is not None
@@ -436,26 +363,6 @@ def as_wide_floating(x: TensorLike) -> Tensor:
     return cast(tensor, dtypes.float64) if tensor.dtype == dtypes.int64 else as_floating(tensor)
 
 
-def sigmoid(x: TensorLike) -> Tensor:
-    """Compute ``1 / (1 + exp(-x))``, for `x` of any size.
-
-    >>> import anabranch as ab
-    >>> ab.ops.sigmoid([-1000.0, 0.0, 1000.0])
-    Tensor([0. , 0.5, 1. ], dtype=float32)
-    """
-    return apply(Sigmoid(), as_floating(x))
-
-
-def softplus(x: TensorLike) -> Tensor:
-    """Compute ``log(1 + exp(x))``, for `x` of any size.
-
-    >>> import anabranch as ab
-    >>> ab.ops.softplus([-1000.0, 1000.0])
-    Tensor([   0., 1000.], dtype=float32)
-    """
-    return apply(Softplus(), as_floating(x))
-
-
 def erf(x: TensorLike) -> Tensor:
     """Compute the error function (Cody's rational approximation, 1969)."""
     return apply(Erf(), as_floating(x))
@@ -488,9 +395,6 @@ def sinc(x: TensorLike) -> Tensor:
     >>> ab.Session().run(ab.ops.sinc([0.0, 0.5])).round(3)
     array([1.   , 0.637], dtype=float32)
     """
-    from .comparison import where
-    from .trigonometry import sin
-
     angle = as_floating(x) * math.pi
     squared = angle * angle
     near = squared < 0.01
@@ -505,4 +409,4 @@ def erfinv(x: TensorLike) -> Tensor:
     return apply(Erfinv(), as_floating(x))
 
 
-__all__ = ["erf", "erfc", "erfinv", "i0", "sigmoid", "sinc", "softplus"]
+__all__ = ["erf", "erfc", "erfinv", "i0", "sinc"]

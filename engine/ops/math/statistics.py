@@ -33,7 +33,7 @@ from ..base import (
     normalize_axis,
     promote,
 )
-from ..linear_algebra.linalg import matmul
+from ..linear_algebra.products import matmul
 from ..run_time_shapes import broadcast_like
 from .comparison import clip, equal, less, logical_and, maximum, minimum, not_equal, where
 from .mathematics import sqrt

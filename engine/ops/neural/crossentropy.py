@@ -16,7 +16,7 @@ from ..math.comparison import clip
 from ..math.mathematics import log
 from ..math.reduced import widened
 from ..math.reduction import sum
-from ..math.special import softplus
+from ..math.sigmoids import softplus
 from .softmax import LogSoftmax, SelectClass, SparseCrossEntropy
 
 EPSILON = 1e-7

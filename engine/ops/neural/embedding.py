@@ -12,9 +12,10 @@ from ...graph.state.sharded import ShardedVariable
 from ...graph.state.variable import Variable
 from ...graph.tensor import Tensor
 from ..arrays.creation import arange, zeros_like
-from ..arrays.gathering import gather, integers
+from ..arrays.gathering import integers
 from ..arrays.joining import concatenate, stack
 from ..arrays.partitioning import dynamic_partition, dynamic_stitch
+from ..arrays.scattering import gather
 from ..arrays.shaping import ravel, reshape, shape, size
 from ..arrays.sorting import searchsorted
 from ..base import TensorLike, convert_to_tensor

@@ -29,13 +29,15 @@ from ..base import (
 )
 from ..linear_algebra.linalg import norm
 from ..math.comparison import clip, greater, greater_equal, maximum, minimum, where
-from ..math.elementwise import ElementwiseOp, absolute, check_dtype
+from ..math.complex_numbers import absolute
+from ..math.elementwise import ElementwiseOp, check_dtype
 from ..math.elementwise_samples import unary_samples
 from ..math.mathematics import expm1, rsqrt, sqrt
 from ..math.reduced import AxisLike, axes_attribute, widened
 from ..math.reduction import mean, sum, var
 from ..math.running import cumsum
-from ..math.special import erf, sigmoid, softplus
+from ..math.sigmoids import sigmoid, softplus
+from ..math.special import erf
 from ..math.trigonometry import tanh
 from .crossentropy import binary_crossentropy, categorical_crossentropy, sparse_categorical_crossentropy
 from .softmax import LogSoftmax, Softmax

@@ -19,7 +19,7 @@ from ...graph.axis_maps import AxisMap, Follows
 from ...graph.spec import shape_text
 from ..arrays.shaping import expand_dims
 from ..base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, cast, convert_to_tensor
-from ..linear_algebra.linalg import MatMul, product_of_rows
+from ..linear_algebra.products import MatMul, product_of_rows
 from ..math.elementwise import divide
 
 EPSILON = 1e-7

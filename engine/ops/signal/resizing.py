@@ -34,7 +34,8 @@ from ..base import (
 from ..linear_algebra.einsum import einsum
 from ..math import reduction
 from ..math.comparison import maximum, where
-from ..math.elementwise import absolute, floor_divide
+from ..math.complex_numbers import absolute
+from ..math.elementwise import floor_divide
 from ..math.mathematics import round
 from ..math.trigonometry import sin
 from ..text.encoding import saturate_cast

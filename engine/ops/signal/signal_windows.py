@@ -13,7 +13,7 @@ from ..arrays.creation import arange
 from ..arrays.shaping import constant_value
 from ..base import Tensor, TensorLike, cast, convert_to_tensor
 from ..math.comparison import equal, where
-from ..math.elementwise import absolute
+from ..math.complex_numbers import absolute
 from ..math.mathematics import sqrt
 from ..math.special import i0
 from ..math.trigonometry import cos

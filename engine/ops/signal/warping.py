@@ -16,7 +16,8 @@ from ..arrays.shaping import DimLike, dim, expand_dims, ravel, reshape
 from ..base import Tensor, TensorLike, cast, convert_to_tensor, promote
 from ..linear_algebra.matrices import solve
 from ..math.comparison import clip, greater_equal, less, logical_and, nan_to_num, where
-from ..math.elementwise import absolute, floor_divide, mod
+from ..math.complex_numbers import absolute
+from ..math.elementwise import floor_divide, mod
 from ..math.mathematics import floor
 from .filtering import blur_axis, gaussian_taps
 from .image_formats import (

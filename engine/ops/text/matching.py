@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..arrays.shaping import ravel
 from ..arrays.sorting import searchsorted, sort
 from ..base import Tensor, TensorLike, promote
-from ..math.comparison import equal, isclose, logical_and, logical_not, not_equal
+from ..math.comparison import equal, logical_and, logical_not, not_equal
+from ..math.floats import isclose
 from ..math.reduction import all as all_true
 
 

@@ -15,7 +15,7 @@ from ...graph.state.variable import Assign as AssignVariable
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.update_rows import UpdateRows
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.neural.quantized import QuantizedMatMul
 from ..fusion import epilogues, materialise_transposes, winograd
 from ..fusion.fuse import FusionRule, fuse

@@ -21,7 +21,7 @@ from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.packed import PackedMatMul
 from ...ops.internal.product_then import ProductThen, WinogradThen
 from ...ops.internal.winograd import Winograd
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.neural.int4 import DequantizeInt4
 from ...ops.neural.quantized import QuantizedMatMul
 from ..framework.driver import Change, Rule

@@ -11,7 +11,7 @@ from ...graph.graph import Operation
 from ...graph.region import Region
 from ...ops.arrays.axes import Transpose, TransposedCopy
 from ...ops.containers.tensor_arrays import ArrayRead, ArrayUnstack
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ..framework.driver import Change, Rule
 from ..framework.patterns import Match, op, outer
 from ..framework.rewriter import Rewriter

@@ -28,7 +28,7 @@ from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.internal.packed import Layout, Pack, PackedMatMul
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.math.elementwise import Add
 from ..framework import changes
 from ..framework.log import note_change

@@ -12,7 +12,7 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.indexing import GetItem
 from ...ops.arrays.shaping import DimLike, reshape
 from ...ops.base import build
-from ...ops.linear_algebra.linalg import FlattenRows, MatMul
+from ...ops.linear_algebra.products import FlattenRows, MatMul
 from .view import is_static
 
 _rules = Rules(RULES, {}, general)

@@ -24,7 +24,7 @@ from ...ops.arrays.joining import Split
 from ...ops.arrays.shaping import ExpandDims, Reshape, Squeeze
 from ...ops.base import Cast, Constant, build, convert_to_tensor
 from ...ops.containers.tensor_arrays import ArrayRead, ArrayReadOrZeros, ArrayStackLike, ArrayUnstack
-from ...ops.linear_algebra.linalg import FlattenRows, MatMul
+from ...ops.linear_algebra.products import FlattenRows, MatMul
 from ..framework.assign import on_one_device
 from ..framework.log import is_recording, note_change, note_kept
 from ..framework.switches import is_on

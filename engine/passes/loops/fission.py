@@ -29,7 +29,7 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.gathering import AddRows, Take
 from ...ops.arrays.indexing import AddItem, GetItem, PutItem
 from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayClear, ArrayRead, ArrayWrite
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.limits import count_rewrite, may_rewrite
 from ..framework.log import is_recording, note_kept

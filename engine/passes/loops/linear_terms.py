@@ -25,7 +25,7 @@ from ...graph.tensor import Symbol, symbol_of
 from ...ops.arrays.shaping import BroadcastTo
 from ...ops.base import Constant, build, make_constant
 from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul
 from ...ops.math.comparison import where
 from ...ops.math.elementwise import Add
 from ...ops.math.reduced import BroadcastReduced, Sum

@@ -14,7 +14,7 @@ from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import Constant, build
 from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ..framework import changes
 from ..framework.assign import on_one_device
 from ..framework.log import note_change

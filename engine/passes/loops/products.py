@@ -16,7 +16,7 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.joining import Concatenate, Split
 from ...ops.base import Constant, build
 from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayRead, ArrayWrite
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.assign import on_one_device
 from ..framework.log import note_change, note_kept

@@ -23,7 +23,7 @@ from ...ops.arrays.indexing import GetItem, Place
 from ...ops.arrays.shaping import BroadcastTo, Reshape
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ZerosOfShape
 from .batches import is_heavy
 from .linear import array_size

@@ -23,7 +23,7 @@ from ...ops.arrays.joining import Concatenate
 from ...ops.base import Constant, build, make_constant
 from ...ops.containers.tensor_arrays import ArrayRead
 from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import FlattenRows, MatMul
+from ...ops.linear_algebra.products import FlattenRows, MatMul
 from ...ops.math.elementwise import Add, Multiply
 from ...ops.run_time_shapes import SumToShape, ZerosOfShape
 from ..framework import changes

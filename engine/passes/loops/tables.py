@@ -15,7 +15,7 @@ from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.gathering import Take
 from ...ops.base import build
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ..framework.assign import on_one_device
 from ..framework.estimates import elements
 from ..framework.log import note_change, note_kept

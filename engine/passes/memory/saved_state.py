@@ -29,7 +29,7 @@ from ...graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayEmpty, ArrayNew
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.estimates import bytes_of, flops_of, traffic_of
 from ..framework.minimum_cut import Network

@@ -12,7 +12,7 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.arrays.shaping import Reshape
 from ...ops.linear_algebra.einsum import Contraction
-from ...ops.linear_algebra.linalg import BatchMatMul, MatMul
+from ...ops.linear_algebra.products import BatchMatMul, MatMul
 from ..framework.patterns import ANY, Match, only_use, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, shape_of
 

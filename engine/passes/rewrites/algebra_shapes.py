@@ -23,7 +23,7 @@ from ...ops.arrays.joining import Concatenate, Split, Stack, Unstack
 from ...ops.arrays.segments import GatherSegments
 from ...ops.arrays.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
 from ...ops.base import Constant
-from ...ops.linear_algebra.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows
+from ...ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul, UnflattenRows
 from ...ops.run_time_shapes import ReshapeToShape
 from ..framework.patterns import ANY, Match, constant, constant_of, only_use, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, shape_of

@@ -18,7 +18,7 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ...ops.base import Cast, Constant, normalize_axes
 from ...ops.internal.checked_classes import CheckedClasses
-from ...ops.linear_algebra.linalg import MatMul
+from ...ops.linear_algebra.products import MatMul
 from ...ops.math.comparison import Equal, Maximum, Where
 from ...ops.math.elementwise import Add, Divide, Multiply, Subtract
 from ...ops.math.mathematics import Exp, Log

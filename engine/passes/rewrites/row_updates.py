@@ -19,6 +19,7 @@ from ...graph.region import Region
 from ...graph.spec import Shape, TensorSpec
 from ...graph.state.variable import Assign, Variable
 from ...graph.tensor import Symbol
+from ...ops.arrays.front_positions import FrontPositions
 from ...ops.arrays.gathering import Take
 from ...ops.arrays.joining import Concatenate
 from ...ops.arrays.scattering import FlatPlaces, ScatterUpdate
@@ -26,7 +27,7 @@ from ...ops.arrays.segments import SegmentSum
 from ...ops.arrays.shaping import Reshape, SizeOf
 from ...ops.arrays.sorting import UniquePositions
 from ...ops.base import Constant
-from ...ops.containers.indexed_slices import AddToRows, AssignRows, FrontPositions
+from ...ops.containers.indexed_slices import AddToRows, AssignRows
 from ...ops.internal.assign_parts import AssignParts, AssignWindow
 from ...ops.internal.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
 from ...ops.math.elementwise import Add, Multiply, Subtract

@@ -16,7 +16,7 @@ from ....engine.graph import Symbol
 from ....engine.graph.graph import Operation
 from ....engine.ops.base import Constant
 from ....engine.ops.linear_algebra.einsum import Contraction
-from ....engine.ops.linear_algebra.linalg import BatchMatMul
+from ....engine.ops.linear_algebra.products import BatchMatMul
 from .patterns import match
 from .registry import attribute, axes_of
 from .shapes import scalar_dim

@@ -11,7 +11,7 @@ from ....engine.common.dtypes import DType
 from ....engine.graph.graph import Operation
 from ....engine.ops.arrays.sorting import ArgSort, BinCount, InTopK, SearchSorted, Sort, TopK
 from ....engine.ops.linear_algebra.einsum import Contraction
-from ....engine.ops.linear_algebra.linalg import BatchMatMul, MatMul
+from ....engine.ops.linear_algebra.products import BatchMatMul, MatMul
 from ....engine.ops.math.counting import CountNonzero
 from ....engine.ops.math.reduced import BroadcastReduced, Sum
 from ....engine.ops.math.reduction import (

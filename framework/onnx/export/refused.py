@@ -39,6 +39,7 @@ _BY_NAME = {
     "recorded": "ONNX has no recursion, and records of its calls are kept for gradients only",
     "hash_bins": "ONNX has no hash of texts. Lookups with a vocabulary and num_oov_indices=1 are exported",
     "hash_strings": "ONNX has no hash of texts. Lookups with a vocabulary and num_oov_indices=1 are exported",
+    "array_read_or_empty_record": "ONNX has no recursion, and records of its calls are kept for gradients only",
     "all_known": "it raises for what is not in the vocabulary, and ONNX raises nothing. Give num_oov_indices=1",
 }
 _BY_MODULE = {
@@ -54,6 +55,7 @@ _BY_MODULE = {
     "replicas": "it sums over replicas, which train together",
     "complex_numbers": "ONNX computes nothing with complex numbers",
     "fourier": "its values are complex, with which ONNX computes nothing",
+    "cholesky": "ONNX has no operators that factor matrices",
     "matrices": "ONNX has no operators that factor matrices",
     "factorisations": "ONNX has no operators that factor matrices",
     "spectral": "ONNX has no operators that factor matrices",
@@ -73,6 +75,7 @@ _BY_MODULE = {
     "tensor_arrays": "it is made by passes, which run after an export",
     "region_op": "it is a base class",
     "update_rows": "it writes variables, and an ONNX model has no state",
+    "front_positions": "gradients of rows make it, and an ONNX model has none",
     "indexed_slices": "it writes rows of variables, and an ONNX model has no state",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ....engine.graph import Symbol
 from ....engine.graph.graph import Operation
 from ....engine.ops.linear_algebra.einsum import Contraction
-from ....engine.ops.linear_algebra.linalg import BatchMatMul
+from ....engine.ops.linear_algebra.products import BatchMatMul
 from .registry import attribute, axes_of
 
 _Axis = tuple[Symbol, int]
