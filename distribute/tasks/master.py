@@ -158,10 +158,10 @@ class Master:
             if error is not None:
                 connection.send(Kind.ERROR, {"error": describe_error(error)})
             else:
-                session.made.update(session.homes)
-                homes = [[*key, incarnation] for key, incarnation in session.homes.items()]
+                session.note_made(program.ready.values())
                 straight = program.straight(self.identity.name, self._infos)
-                connection.send(Kind.PREPARED, {"tasks": program.tasks, "homes": homes, "straight": straight})
+                found = {"tasks": program.tasks, "homes": session.known_homes(), "straight": straight}
+                connection.send(Kind.PREPARED, found)
 
         if document.get("timeout") is not None:
             self._deadlines.add_preparing(program, done, float(document["timeout"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...engine.control_flow.scheduling import Scheduled
@@ -29,7 +29,7 @@ class ClientSession:
         graphs: those that it has sent.
         programs: by the client's own number.
         replaced: the numbers of programs of graphs that have grown since; tasks have them, too.
-        homes: by task and path of each variable or generator, the incarnation of the task in which it was made.
+        homes: by task and path of each variable or generator, the incarnation of the task which was asked to make it.
         made: those of which it is known that they were made there: steps with them could be prepared.
     """
 
@@ -44,6 +44,24 @@ class ClientSession:
     def graph(self, digest: str | None) -> SentGraph | None:
         """Return the graph of a digest that came last; None if none has come, or not yet by another connection."""
         return next((graph for graph in reversed(self.graphs) if graph.digest == digest), None)
+
+    def note_made(self, tasks: Collection[Identity]) -> None:
+        """Note that tasks have prepared a step: the state that was sent to these starts of them is there."""
+        there = {(task.name, task.incarnation) for task in tasks}
+        self.made.update(key for key, home in self.homes.items() if (key[0], home) in there)
+
+    def known_homes(self) -> list[list[Any]]:
+        """Return where state was made, for a document."""
+        return [[*key, home] for key, home in self.homes.items() if key in self.made]
+
+    def home(self, key: tuple[str, str, str], task: Identity) -> int:
+        """Return the incarnation of a task in which a variable or generator was made, or is to be made now.
+
+        What a start of the task was asked for that ended before it had answered counts as never made.
+        """
+        if key not in self.made:
+            self.homes[key] = task.incarnation
+        return self.homes[key]
 
     def given_up(self, number: int, graph: SentGraph) -> MasterProgram | None:
         """Return the program that the client asks for once more, as it had no time for it; None if it is a new one."""
@@ -88,8 +106,7 @@ class SentGraph:
         for resource in self.document["resources"]:
             is_there = task_of(resource["device"]) == task.name
             key = (task.name, resource["container"], resource["path"])
-            home = session.homes.setdefault(key, task.incarnation) if is_there else task.incarnation
-            is_lost = home != task.incarnation
+            is_lost = is_there and session.home(key, task) != task.incarnation
             resources.append({**resource, "lost": is_lost, "made": key in session.made})
             if "value" in resource and (is_lost or not is_there):
                 left_out.add(resource["value"])
