@@ -255,7 +255,7 @@ class Master:
 
     def _asked(self, program: MasterProgram) -> list[str]:
         """Return the tasks that a step asks for, besides this one; for the thread that compiles."""
-        graph: Graph = self._worker.graph_of((self.identity.incarnation, program.graph.number))
+        graph: Graph = self._worker.graphs.graph((self.identity.incarnation, program.graph.number))
         check_lossy(program.document["lossy"], list(dict.fromkeys([self.identity.name, *self.cluster.tasks])))
         targets = [named_target(graph, name) for name in program.document["targets"]]
         feeds: Any = [named_target(graph, name) for name in program.document["feeds"]]

@@ -5,7 +5,7 @@ It outlives those who asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
@@ -36,6 +36,7 @@ class Resources:
         self.task = task
         self._held: dict[Key, Any] = {}
         self._reset: set[Key] = set()  # lost by a reset, and asked for since by a client that is unaware of it
+        self._initial: dict[Variable, str] = {}  # those that nobody has assigned yet, and their names
         self._given_up: WeakValueDictionary[Key, Any] = WeakValueDictionary()  # which programs may refer to
 
     def __len__(self) -> int:
@@ -69,6 +70,7 @@ class Resources:
                 self._reset.discard(key)
             if not why and isinstance(held, Variable):
                 held.stored_value()  # what is to be drawn is drawn now, while no step waits
+                self._initial[held] = description["path"]
             return held
         _check_same(held, description, self.task)
         return held
@@ -84,6 +86,22 @@ class Resources:
 
     def _why_reset(self, container: str) -> str:
         return f"its container {container!r} on {self.task} has been reset"
+
+    def check_assigned(self, variable: Variable) -> None:
+        """Check that a variable has been assigned since it was made, for a client that lost an earlier value of it.
+
+        Raises:
+            StateLostError: it has the initial value of another client, or what steps have made of that.
+        """
+        name = self._initial.get(variable)
+        if name is not None:
+            why = f"{self.task}, which held it, has been restarted, and another client has begun with its initial value"
+            raise StateLostError(_text(name, why))
+
+    def note_assigned(self, variables: Iterable[Variable]) -> None:
+        """Note that variables have been assigned: they have the same value for all clients."""
+        for variable in variables:
+            self._initial.pop(variable, None)
 
     def _keep_for_programs(self, key: Key, held: Any) -> None:
         """Remember what was given up, as long as something refers to it."""
@@ -131,6 +149,7 @@ class Resources:
             text = _text(path, self._why_reset(container), isinstance(held, Variable))
             self._keep_for_programs((container, path), held)
             if isinstance(held, Variable):
+                self._initial.pop(held, None)
                 held.write_value(_Lost(text))
             elif isinstance(held, NamedResource):
                 held.give_up(text)

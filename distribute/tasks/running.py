@@ -15,6 +15,7 @@ from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
 from ..transport.values import Kept, Received, decode_token, decode_value, encode_value, is_large
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
+from .graphs import StateUse
 from .peers import Address, Link, Peers
 
 _MOST_ENDED = 1000  # parts that are remembered: of steps whose values may be under way
@@ -27,11 +28,13 @@ class Program:
     Args:
         program: it.
         number: that the master gave it.
+        use: of the state of this task.
     """
 
-    def __init__(self, program: PartProgram, number: int) -> None:
+    def __init__(self, program: PartProgram, number: int, use: StateUse) -> None:
         self.program = program
         self.number = number
+        self.use = use
         self.targets: dict[int, Address] = {}  # by edge, the task that takes it
         self.ways: dict[int, Connection] = {}  # by edge, the way there
         self.peers: set[Identity] = set()  # those who take something from this task, or send it something

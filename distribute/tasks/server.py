@@ -21,6 +21,7 @@ from ...engine.queues.stops import Stop
 from ..cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
 from ..config import ServerConfig
 from ..encryption import TLS, tls_from_environment
+from ..ending import Ending
 from ..token import job_token
 from ..transport.connections import Identity
 from ..transport.dialing import listen_here
@@ -28,7 +29,6 @@ from ..transport.long_turns import LongTurns
 from ..transport.planes import Plane
 from ..transport.slabs import IS_AVAILABLE
 from .channels import CONNECT_SECONDS, unanswered
-from .ending import Ending
 from .front import Front, TaskInfo
 from .system import System
 from .task import Task

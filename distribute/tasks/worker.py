@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ...engine.graph.graph import Graph
 from ...engine.graph.spec import TensorSpec
 from ...engine.graph.state.writing_rows import row_writes
 from ...engine.machine.part import PartProgram, PartStep
 from ...engine.machine.report import ending_report
+from ...engine.passes.framework.prune import needed_operations
 from ...engine.passes.memory.memory_budget import within_memory_budget
 from ...engine.queues.errors import StateLostError, TaskFailedError
-from ...engine.saving import rebuild
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
 from ..transport.values import (
@@ -31,11 +30,12 @@ from ..transport.values import (
 )
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .doing import Doing, Observer, Turning
+from .graphs import Graphs
 from .links import LinkMeter
 from .links import read as read_costs
 from .peers import Address, Link, Peers
 from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
-from .resources import Resources, place_state
+from .resources import Resources
 from .running import ClientWays, Early, EndedParts, Program, Running, StepKey, StraightPart, named_cause
 from .system import System
 from .traces import encode_trace
@@ -61,7 +61,7 @@ class Worker:
         self._beside = system.compile
         self.links = LinkMeter(system.loop, peers)
         self._compiling = 0
-        self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
+        self.graphs = Graphs(self.resources)
         self._programs: dict[tuple[int, int], Program] = {}  # by master and number
         self._running: dict[StepKey, Running] = {}
         self._ended = EndedParts()
@@ -115,36 +115,7 @@ class Worker:
     def _take_graph(self, link: Link, frame: Frame) -> None:
         document = frame.document()
         key = (link.other.incarnation, int(document["session"]))
-        self._compile(lambda: self._rebuild(key, document, frame.arrays), lambda result: None)
-
-    def _rebuild(self, key: tuple[int, int], document: Any, arrays: Sequence[Any]) -> None:
-        described = document["arrays"]
-        found: list[Any] = []
-
-        def made(description: Any, array: Callable[[int], Any]) -> Any:
-            found.append(self.resources.made(description, array))
-            return found[-1]
-
-        def array(number: int) -> Any:
-            return np.asarray(decode_value(described[number], arrays))
-
-        try:
-            graph: Any = rebuild(document["graph"], array, "The graph of a client", made)
-            place_state(graph, found, [each["device"] for each in document["graph"]["resources"]])
-        except Exception as error:
-            graph = error
-        self._graphs[key] = graph
-
-    def graph_of(self, key: tuple[int, int]) -> Graph:
-        """Return the graph of a session; for the thread that compiles.
-
-        Raises:
-            Exception: why there is none.
-        """
-        graph = self._graphs[key]
-        if isinstance(graph, Exception):
-            raise graph
-        return graph
+        self._compile(lambda: self.graphs.rebuild(key, document, frame.arrays), lambda result: None)
 
     def _compile(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Have something done by the thread that compiles; `done` takes the result, or an exception, in the loop."""
@@ -198,7 +169,8 @@ class Worker:
         self._compile(lambda: self._compiled(link.other.incarnation, document, place), done)
 
     def _compiled(self, master: int, document: Any, place: Callable[[list[str]], None]) -> Program:
-        graph = self.graph_of((master, int(document["session"])))
+        key = (master, int(document["session"]))
+        graph = self.graphs.graph(key)
         targets = [named_target(graph, name) for name in document["targets"]]
         feeds: Any = [named_target(graph, name) for name in document["feeds"]]
         specs: Any = [feed.spec for feed in feeds]
@@ -225,7 +197,8 @@ class Worker:
                 lossy=lossy_pairs(document["lossy"], devices),
                 clock=self._loop.now,
             )
-        return Program(program, int(document["program"]))
+        use = self.graphs.use(key, needed_operations(graph, targets, feeds))
+        return Program(program, int(document["program"]), use)
 
     def _reach(self, link: Link, number: int, program: Program, addresses: Mapping[str, Address]) -> None:
         """Connect to the tasks that take something from this one; then the program is ready."""
@@ -281,7 +254,7 @@ class Worker:
             self._kept_for(master).give_up(int(number), {int(variable) for variable in variables})
         if document.get("session") is not None:
             key = (master, int(document["session"]))
-            self._compile(lambda: self._graphs.pop(key, None), lambda result: None)
+            self._compile(lambda: self.graphs.forget(key), lambda result: None)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -352,6 +325,7 @@ class Worker:
                 step.is_held = True  # until what waits there has gone
 
         try:
+            program.use.check()
             step = part.begin(values, send, self._loop.wake, straight.skipped)
         except Exception as error:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
@@ -483,6 +457,7 @@ class Worker:
         try:
             found = running.part.end(running.step)
             running.program.give_up()
+            running.program.use.note_assigned()
             straight = self.clients.send(running.straight, found)
             inline = [(number, value) for number, value in found.items() if number not in straight]
             fetched = [[number, encode_value(value, arrays)] for number, value in inline]
@@ -552,12 +527,7 @@ class Worker:
             del self._programs[key]
         self._kept.pop(master.incarnation, None)
         # The newest step is remembered: a master that was only cut off goes on, and its old values still come.
-
-        def forget() -> None:
-            for key in [key for key in self._graphs if key[0] == master.incarnation]:
-                del self._graphs[key]
-
-        self._compile(forget, lambda result: None)
+        self._compile(lambda: self.graphs.forget_all_of(master.incarnation), lambda result: None)
 
     def lost_peer(self, peer: Identity, reason: str) -> None:
         """Handle the loss of a task to or from which values are sent: steps that need it fail.
@@ -574,7 +544,7 @@ class Worker:
     def statistics(self) -> dict[str, int]:
         """Count what is held: nothing of it may grow over steps. And count what was done: steps, copies for rows."""
         return {
-            "graphs": len(self._graphs),
+            "graphs": len(self.graphs),
             "programs": len(self._programs),
             "running": len(self._running),
             "early": sum(map(len, self._early.values())),

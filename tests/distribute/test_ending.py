@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from shared.waiting import until
 
-from anabranch.distribute.tasks.ending import Ending
+from anabranch.distribute.ending import Ending
 
 
 class Interruption(BaseException):

@@ -403,7 +403,8 @@ def test_a_stream_is_cut_in_the_middle_of_a_value():
     "restarted",
     "ps",
     "Sessions use the task again. Their variables there have no value.",
-    "`StateLostError` where such a variable is read, until it is assigned or restored",
+    "`StateLostError` where such a variable is read, until it is assigned or restored; an initial value of a client"
+    " that has come since is no assignment",
     "All state of others",
 )
 @shows("restarted", "worker", "Sessions use the task again, with the next step.", "none", "All state of others")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from shared.tasks import PS, WORKER, Running, restarted, tasks
@@ -48,4 +49,64 @@ def test_a_session_whose_preparing_was_cut_off_has_lost_nothing(graph: ab.Graph,
     finally:
         session.close()
         first.close()
+        cluster[PS].end()
+
+
+class Trainer:
+    """A client that trains variables which the ps task holds."""
+
+    def __init__(self, running: Running, names: str) -> None:
+        with ab.Graph().as_default() as graph, ab.device(PS):
+            self.variables = {name: ab.Variable(1.0, name=name) for name in names}
+            self.values = {name: w * 1.0 for name, w in self.variables.items()}
+            self.more = {name: w.assign_add(1.0) for name, w in self.variables.items()}
+            self.set = {name: w.assign(10.0) for name, w in self.variables.items()}
+            with ab.control_dependencies([self.variables["a"].assign(20.0)]):
+                self.set_and_read = self.variables["a"] + 1.0
+        self.session = ab.Session(graph, target=running[WORKER].target)
+
+    def value(self, name: str) -> float:
+        return float(self.session.run(self.values[name]))
+
+    def train(self, name: str) -> float:
+        return float(self.session.run(self.more[name]))
+
+
+def finds_lost(client: Trainer, name: str) -> None:
+    """Check that a client can neither read a variable nor train it."""
+    acts = (lambda: client.value(name), lambda: client.train(name), client.variables[name].numpy)
+    for act in acts:
+        with pytest.raises(ab.errors.StateLostError, match=f"'{name}' has no value: {PS}, .* another client has begun"):
+            act()
+
+
+def test_an_initial_value_of_another_client_does_not_replace_what_was_trained(cluster: Running, tmp_path: Path):
+    old = Trainer(cluster, "abcd")
+    manager = ab.distribute.CheckpointManager(tmp_path, list(old.variables.values()), session=old.session)
+    for name in old.variables:
+        assert [old.train(name) for _ in range(3)][-1] == 4
+    manager.save(1)
+    manager.wait_until_finished()
+    restart(cluster)
+    new = Trainer(cluster, "abcd")
+    try:
+        for name in old.variables:
+            assert (new.value(name), new.train(name), new.variables[name].numpy()) == (1, 2, 2)
+            finds_lost(old, name)
+        assert new.train("b") == 3, "it is free to use what it has made"
+        finds_lost(old, "b")
+        assert old.session.run(old.set_and_read) == 21  # its own assignment
+        assert (old.value("a"), new.train("a"), old.train("a")) == (20, 21, 22)
+        new.session.run(new.set["b"])  # another client's
+        assert (old.train("b"), new.value("b")) == (11, 11)
+        old.variables["c"].assign(5.0)  # plain Python's
+        assert (new.value("c"), old.variables["c"].numpy(), old.value("c")) == (5, 5, 5)
+        finds_lost(old, "d")
+        assert manager.restore() == 1
+        for client in (old, new):
+            assert [client.value(name) for name in "abcd"] == [4, 4, 4, 4]
+        assert (old.train("d"), new.train("d")) == (5, 6)
+    finally:
+        old.session.close()
+        new.session.close()
         cluster[PS].end()

@@ -15,7 +15,7 @@ import pytest
 
 from anabranch.distribute.tasks import preparing
 from anabranch.distribute.tasks import worker as worker_module
-from anabranch.distribute.tasks.worker import Worker
+from anabranch.distribute.tasks.graphs import Graphs
 from anabranch.distribute.transport.values import decode_value
 from anabranch.engine.graph.state.variable import Variable
 from anabranch.engine.machine.part import PartProgram
@@ -46,38 +46,41 @@ def prepared_once() -> Generator[None]:
     """Prepare each graph and program once, as long as the context lasts. All clients have to send the same graph."""
     graphs: dict[str, tuple[Any, list[Any]]] = {}  # by task: the graph, and its resources
     programs: dict[Any, tuple[PartProgram, Any, list[Any]]] = {}  # with their graphs, and what was placed
-    rebuild = Worker._rebuild
+    rebuild = Graphs.rebuild
 
-    def rebuilt(self: Worker, key: tuple[int, int], document: Any, arrays: Any) -> None:
-        known = graphs.get(self.identity.name)
+    def rebuilt(self: Graphs, key: tuple[int, int], document: Any, arrays: Any) -> None:
+        resources = self._resources
+        known = graphs.get(resources.task)
         found: list[Any] = []
-        make = self.resources.made
+        make = resources.made
 
         def made(description: Any, array: Any) -> Any:
             place = (description["container"], description["path"])
             old = None if known is None else known[1][len(found)]
-            if isinstance(old, Variable) and place not in self.resources._held:
-                self.resources._given_up.setdefault(place, old)
+            if isinstance(old, Variable) and place not in resources._held:
+                resources._given_up.setdefault(place, old)
             found.append(make(description, array))
             return found[-1]
 
         if known is None:
-            self.resources.made = made  # type: ignore[method-assign]
+            resources.made = made  # type: ignore[method-assign]
             rebuild(self, key, document, arrays)
-            del self.resources.made
+            del resources.made
             if not isinstance(self._graphs[key], Exception):
-                graphs[self.identity.name] = (self._graphs[key], found)
+                graphs[resources.task] = (self._graphs[key], found)
             return
         described = document["arrays"]
         try:
             for description in document["graph"]["resources"]:
                 made(description, lambda number: np.asarray(decode_value(described[number], arrays)))
         except Exception as error:
-            self._graphs[key] = error
+            self._graphs[key], self._lost[key] = error, frozenset()
             return
-        held = {id(each) for each in self.resources._held.values()}
+        held = {id(each) for each in resources._held.values()}
         assert all(one is known[1][k] for k, one in enumerate(found) if id(one) in held)
-        self._graphs[key] = known[0]
+        pairs = zip(document["graph"]["resources"], found, strict=True)
+        lost = [one for description, one in pairs if description["lost"] and isinstance(one, Variable)]
+        self._graphs[key], self._lost[key] = known[0], frozenset(lost)
 
     def prepared(graph: Any, targets: Any, feeds: Any, specs: Any, *, assign: Any, clock: Any, **more: Any) -> Any:
         asked = (id(graph), *map(id, targets), *map(id, feeds), repr(specs), repr(more))
@@ -100,6 +103,6 @@ def prepared_once() -> Generator[None]:
         return program
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "_rebuild", rebuilt)
+        patch.setattr(Graphs, "rebuild", rebuilt)
         patch.setattr(worker_module, "PartProgram", prepared)
         yield
