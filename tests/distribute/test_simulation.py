@@ -5,11 +5,9 @@ Each step ends in time; what it writes counts once or never; nothing of it is le
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -371,61 +369,3 @@ def test_traces_are_aligned_within_the_error_that_they_tell(requests: dict[int, 
         flows = [event for event in recorder.events if isinstance(event, Flow)]
         assert len(flows) >= 6
         assert all(flow.sent <= flow.received for flow in flows)
-
-
-OF_TASKS = (
-    *("tasks/master", "tasks/worker", "tasks/task", "tasks/peers", "tasks/watch", "tasks/sessions", "tasks/resources"),
-    *("tasks/clocks", "tasks/links", "tasks/preparing", "tasks/resets", "tasks/running", "tasks/traces"),
-    *("tasks/deadlines", "transport/values", "transport/failures", "transport/wire"),
-)
-PROTOCOL = (*[f"distribute/{name}" for name in OF_TASKS], "engine/checkpoint/files")
-OF_THE_MACHINE = {
-    *("time", "datetime", "sched", "signal", "threading", "_thread", "queue", "concurrent", "asyncio"),
-    *("random", "secrets", "uuid", "selectors", "select", "socketserver", "ssl", "grpc", "http", "urllib"),
-    *("multiprocessing", "subprocess", "os", "io", "pathlib", "tempfile", "shutil", "mmap", "h5py", "fsspec"),
-}
-CALLS = {"open", "random", "create_connection", "create_server", "socketpair", "fromfd", "memmap", "fromfile", "tofile"}
-
-
-def uses_of_the_machine(text: str) -> set[str]:
-    """Find imports of modules for clock, transport, chance, threads and storage, and calls by which others give them.
-
-    `import socket` alone is allowed, for the types of arguments.
-    """
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names} & OF_THE_MACHINE
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found |= {(node.module or "").partition(".")[0]} & (OF_THE_MACHINE | {"socket"})
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("socket.socket", "__import__"):
-            found.add(ast.unparse(node.func))
-        elif isinstance(node, ast.Name) and node.id == "open":
-            found.add(node.id)
-        elif isinstance(node, ast.Attribute) and node.attr in CALLS:
-            found.add(ast.unparse(node))
-    return found
-
-
-@pytest.mark.parametrize("name", PROTOCOL)
-def test_the_protocol_takes_clock_transport_chance_and_storage_as_arguments(name: str):
-    text = (Path(__file__).parents[2] / f"{name}.py").read_text()
-    assert uses_of_the_machine(text) == set()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "import os",
-            "import os.path",
-            "from os import path",
-            "from concurrent import futures",
-            "import datetime as d",
-        ),
-        *("from time import monotonic", "import socket\nsocket.socket()", "from socket import socket"),
-        *("import socket\nsocket.create_connection(x)", "open(file)", "numpy.random.default_rng()", "np.memmap(file)"),
-    ],
-)
-def test_a_use_of_the_machine_is_found(text: str):
-    assert uses_of_the_machine(text)
