@@ -97,10 +97,23 @@ with ab.Session(graph, target=sys.argv[1]) as session:
 """
 
 
+PREPARES = """
+import sys
+import anabranch as ab
+with ab.Graph().as_default() as graph:
+    with ab.device("/job:ps/task:0"):
+        counted = ab.Variable(0.0, name="prepared by a client").assign_add(1.0)
+with ab.Session(graph, target=sys.argv[1]) as session:
+    for line in sys.stdin:
+        session.program(counted)
+        print(0.0, flush=True)
+"""
+
+
 @contextlib.contextmanager
-def client(made: Lab) -> Generator[Callable[[], float]]:
+def client(made: Lab, script: str = CLIENT) -> Generator[Callable[[], float]]:
     """A client in a process of its own, which runs a step for each call; the process is an attribute of that."""
-    command = [sys.executable, "-c", CLIENT, made.running[MASTER].target]
+    command = [sys.executable, "-c", script, made.running[MASTER].target]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -310,6 +323,32 @@ def test_a_master_is_absent_and_comes(graph: ab.Graph):
     with ab.distribute.Server({"worker": [address]}):
         thread.join(PATIENCE)
     assert found == [2]
+
+
+@shows(
+    "absent at start",
+    "client",
+    "Tasks wait for clients, for any time. A client that goes away before its first step leaves nothing but the"
+    " variables of the steps that it had prepared.",
+    "none",
+    "All state; variables of prepared steps, with their initial values",
+)
+@pytest.mark.slow
+def test_a_client_goes_away_before_its_first_step(steady: Lab):
+    def held() -> list[dict[str, int]]:
+        return [{**steady.held(task), "resources": 0} for task in (MASTER, PS)]
+
+    assert steady.run("ps") > 0  # this session's own graph is there
+    before, states = held(), steady.held(PS)["resources"]
+    with client(steady, PREPARES) as prepare:
+        assert prepare() == 0.0
+        assert [now["programs"] - then["programs"] for then, now in zip(before, held(), strict=True)] == [1, 1]
+        prepare.process.kill()  # type: ignore[attr-defined]
+    steady.wait(lambda: held() == before)
+    assert steady.held(PS)["resources"] == states + 1
+    steady.wait(lambda: ab.distribute.status(steady.running[PS].target).state == "idle")
+    with client(steady, CLIENT.replace("counted by clients", "prepared by a client")) as step:
+        assert step() == 1
 
 
 # --- cut ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
-FILES = ("test_failures.py", "test_failures_of_storage.py")
+FILES = ("test_failures.py", "test_straight.py", "test_failures_of_storage.py")
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 PARTS = ("master", "worker", "ps", "client", "storage")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"

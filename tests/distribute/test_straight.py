@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.lab import shows
 from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, restarted, tasks
 
 import anabranch as ab
@@ -18,7 +19,7 @@ from anabranch.distribute.tasks import channels, straight
 from anabranch.distribute.transport.channel import Channel
 from anabranch.distribute.transport.connections import Identity
 from anabranch.distribute.transport.values import LARGE
-from anabranch.distribute.transport.wire import Kind
+from anabranch.distribute.transport.wire import Kind, encode_document
 
 pytestmark = pytest.mark.xdist_group("tasks")
 SIZE = 1 << 18  # numbers of 4 bytes
@@ -278,15 +279,29 @@ def test_a_task_that_is_started_again_between_two_steps(graph: ab.Graph, monkeyp
             assert of_clients(again)[-1].bytes_received > given().nbytes
 
 
+@shows(
+    "cut in mid-tensor",
+    "client",
+    "The step for which the client sends the value ends on all tasks. No part of the value arrives, and no operation"
+    " that waits for it runs.",
+    "`TaskFailedError` that names the task to which the client was sending, at once",
+    "All state; the next step connects again, or goes through the master",
+)
 def test_a_client_that_loses_its_connection_in_mid_tensor(session: ab.Session, monkeypatch: pytest.MonkeyPatch):
-    x, y = doubled()
+    x, twice = doubled()
+    with ab.device(PS):
+        counted = ab.Variable(0.0, name="counted in mid-tensor")
+        with ab.control_dependencies([counted.assign_add(x[0] * 0.0 + 1.0)]):
+            y = twice + 0.0
     session.run(y, {x: given()})
     send = Channel.send
 
     def cut(channel: Channel, kind: int, document: Any, arrays: Any = (), **more: Any) -> Any:
         if kind != Kind.FED:
             return send(channel, kind, document, arrays, **more)
-        channel._sock.sendall(b"\x24\0\0\0")
+        whole = b"".join(encode_document(kind, document, arrays))
+        assert len(whole) > given().nbytes
+        channel._sock.sendall(whole[: len(whole) // 2])
         channel._sock.shutdown(socket.SHUT_RDWR)
         raise ConnectionResetError(104, "Connection reset by peer")
 
@@ -295,7 +310,9 @@ def test_a_client_that_loses_its_connection_in_mid_tensor(session: ab.Session, m
         with pytest.raises(ab.errors.TaskFailedError, match="the client's connection to it was lost") as caught:
             session.run(y, {x: given()})
     assert caught.value.task == PS
+    assert counted.numpy() == 1
     np.testing.assert_array_equal(session.run(y, {x: given()}), given() * 2)
+    assert counted.numpy() == 2
 
 
 def answer(server: ab.distribute.Server, *sends: tuple[int, Any, list[Any]]) -> Any:
