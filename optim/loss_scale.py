@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph import IndexedSlices, Operation, Tensor, Variable, flatten, graph_for
+from ..engine.graph import IndexedSlices, Operation, Tensor, Variable, control_dependencies, flatten, graph_for
 from ..engine.graph.provenance import building_part
 from ..engine.objects.arguments import check_numbers
 from ..engine.objects.initializers import Constant
@@ -105,7 +105,7 @@ class LossScaleOptimizer(Wrapper):
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
         with graph.entered(), graph.name_scope(self.name), building_part("optimizer"):
-            scale, count = self.dynamic_scale.value, self.step_counter.value
+            scale = self.dynamic_scale.value
             finite = _all_finite(present)
             unscaled = [
                 None if gradient is None else on_values(_as_gradient(gradient, variable), lambda g: g / scale)
@@ -116,13 +116,22 @@ class LossScaleOptimizer(Wrapper):
                 self.inner_optimizer._add_step(unscaled, variables)
 
             step_where(finite, step)
-            due = ops.equal(count, self.dynamic_growth_steps - 1)
-            counted = ops.logical_and(finite, ops.logical_not(due))
-            self.step_counter.assign(ops.where(counted, count + 1, 0))
-            grown = ops.where(due, scale * 2.0, scale)
-            writes = [operation for operation in graph.operations[first:] if operation.writes]
-            with graph.control_dependencies(writes):
-                return self.dynamic_scale.assign(ops.where(finite, grown, scale * 0.5)).operation
+            return self.update_scale(finite, graph.operations[first:])
+
+    def update_scale(self, finite: Tensor, behind: Sequence[Operation] = ()) -> Operation:
+        """Add the change of the scale to the graph that is being built.
+
+        Args:
+            finite: whether all gradients of the step are, a scalar.
+            behind: what reads the scale of the step, or belongs to it: the scale changes when these have written.
+        """
+        scale, count = self.dynamic_scale.value, self.step_counter.value
+        due = ops.equal(count, self.dynamic_growth_steps - 1)
+        counted = ops.logical_and(finite, ops.logical_not(due))
+        self.step_counter.assign(ops.where(counted, count + 1, 0))
+        grown = ops.where(due, scale * 2.0, scale)
+        with control_dependencies([operation for operation in behind if operation.writes]):
+            return self.dynamic_scale.assign(ops.where(finite, grown, scale * 0.5)).operation
 
 
 def _as_gradient(gradient: Any, variable: Variable) -> Gradient:

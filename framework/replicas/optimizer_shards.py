@@ -22,12 +22,14 @@ from ...engine.graph import IndexedSlices, Variable
 from ...engine.ops.collectives import all_gather, all_reduce, current_group, reduce_scatter
 from ...engine.ops.random.draws import Draw
 from ...optim.clipping import Clipping
+from ...optim.stateless import step_where
 from ...optim.updates import constrain
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
-    from ...optim import Optimizer
+    from ...optim import LossScaleOptimizer, Optimizer
     from ...optim.clipping import Gradient
+    from ..structures import Array
 
 # Those that treat each number by itself: a part of a variable is updated as it would be in the whole.
 _BY_NUMBER = {
@@ -64,7 +66,7 @@ class OptimizerShards:
 
     def __init__(self, optimizer: Any, variables: Sequence[Variable]) -> None:
         check_optimizer(optimizer)
-        self.optimizer = optimizer
+        self.optimizer, self._scaled = _parted(optimizer)
         self._group = current_group()
         self._vectors: list[list[_Part]] = []
         for dtype in dict.fromkeys(variable.spec.dtype for variable in variables):
@@ -72,7 +74,8 @@ class OptimizerShards:
         parts = {id(part.whole): part for vector in self._vectors for part in vector}
         self._parts = [parts[id(variable)] for variable in variables]
         optimizer.build(variables)
-        self._own = self._like(optimizer)
+        self._gathered: list[Array] = []  # the whole state, as this worker has it
+        self._own = self._like(self.optimizer)
 
     def _cut(self, variables: list[Variable]) -> list[_Part]:
         """Return the own part of each variable, of the vector that they are together."""
@@ -144,21 +147,32 @@ class OptimizerShards:
             at = 0
             for part in vector:
                 size = part.last - part.first
+                part.own.assign(ops.reshape(part.whole, (-1,))[part.first : part.last])
                 if size and given[id(part.whole)] is not None:
                     parts.append(part)
                     reduced.append(ops.cast(mine[at : at + size], part.own.spec.dtype))
                 at += size
-        self._update(parts, self._clipped(parts, reduced, [g is not None for g in gradients]))
-        for vector in self._vectors:
-            self._gather(vector)
+        if self._scaled is None:
+            self._update(parts, self._clipped(parts, reduced))
+        else:
+            self._update_if_finite(self._scaled, parts, reduced)
+
+    def _update_if_finite(self, scaled: LossScaleOptimizer, parts: list[_Part], reduced: list[Tensor]) -> None:
+        """Build the update of gradients of a scaled loss: all workers make it, or all leave it out."""
+        overflows = [ops.cast(ops.logical_not(ops.all(ops.isfinite(gradient))), "int32") for gradient in reduced]
+        finite = ops.equal(all_reduce(ops.sum(ops.stack([ops.zeros((), "int32"), *overflows]))), 0)
+        scale = scaled.dynamic_scale.value
+        clipped = self._clipped(parts, [ops.cast(each / scale, each.dtype) for each in reduced])
+        step_where(finite, lambda: self._update(parts, clipped))
+        scaled.update_scale(finite)
 
     def _update(self, parts: list[_Part], reduced: list[Tensor]) -> None:
-        if not parts:  # a worker at the end of few numbers
+        if parts:
+            self._own.apply(reduced, [part.own for part in parts])
+        else:  # a worker at the end of few numbers
             self.optimizer._iterations.assign_add(1)
-            return
-        for part in parts:
-            part.own.assign(ops.reshape(part.whole, (-1,))[part.first : part.last])
-        self._own.apply(reduced, [part.own for part in parts])
+        for vector in self._vectors:
+            self._gather(vector)
 
     def _gather(self, vector: list[_Part]) -> None:
         """Have all workers get the new numbers of all parts."""
@@ -171,12 +185,13 @@ class OptimizerShards:
             constrain(part.whole)
             at += size
 
-    def _clipped(self, parts: list[_Part], reduced: list[Tensor], present: list[bool]) -> list[Tensor]:
+    def _clipped(self, parts: list[_Part], reduced: list[Tensor]) -> list[Tensor]:
         """Return gradients without loss scale, clipped by the norms of the whole gradients."""
         scale, clipping = self.optimizer.loss_scale_factor, self.optimizer.clipping
         if scale is not None:
             reduced = [gradient / scale for gradient in reduced]
-        if not (clipping.clipnorm or clipping.global_clipnorm):
+        most = clipping.clipnorm or clipping.global_clipnorm
+        if not most:
             return reduced
         numbers = {id(part.whole): number for number, part in enumerate(self._parts)}
         own: list[Tensor] = [ops.zeros((), "float32")] * len(self._parts)
@@ -186,9 +201,9 @@ class OptimizerShards:
         squares = all_reduce(ops.stack([ops.cast(square, "float64") for square in own]))
         if clipping.global_clipnorm:
             norm = ops.sqrt(ops.sum(squares))
-            factor = clipping.global_clipnorm / ops.maximum(norm, clipping.global_clipnorm) + (norm - norm)
+            factor = most / ops.maximum(norm, most) + (norm - norm)
             return [gradient * ops.cast(factor, gradient.dtype) for gradient in reduced]
-        factors = clipping.clipnorm / ops.maximum(ops.sqrt(squares), clipping.clipnorm)
+        factors = most / ops.maximum(ops.sqrt(squares), most)
         return [
             gradient * ops.cast(factors[numbers[id(part.whole)]], gradient.dtype)
             for part, gradient in zip(parts, reduced, strict=True)
@@ -198,6 +213,7 @@ class OptimizerShards:
 
     def scatter(self) -> None:
         """Give each worker its part of the state that the chief has; all workers call this."""
+        self._gathered = []
         for whole, own, part in self._slots:
             is_new = whole.first_value is not None
             if self._group.broadcast(np.array([is_new]), 0)[0]:
@@ -209,16 +225,28 @@ class OptimizerShards:
                 own.write_value(np.array(value.reshape(-1)[part.first : part.last]))
         self.release()
 
+    def take_up(self) -> None:
+        """Scatter the state, unless the chief's is still what `gather` has put together; all workers call this."""
+        pairs = zip(self._slots, self._gathered, strict=False)
+        is_kept = len(self._gathered) == len(self._slots) and all(
+            whole.first_value is None and whole.stored_value() is value for (whole, _, _), value in pairs
+        )
+        if not self._group.broadcast(np.array([is_kept]), 0)[0]:
+            self.scatter()
+
     def gather(self, keep: bool) -> None:
         """Put the parts of all workers together in the model's optimizer; all workers call this.
 
         Args:
-            keep: whether this worker is to have it, too.
+            keep: whether this worker is to have it; all have what averages of weights need.
         """
+        keep = keep or self.optimizer.use_ema
+        self._gathered = []
         for whole, own, _ in self._slots:
             value = self._group.all_gather(np.ascontiguousarray(own.stored_value()), 0)
             if keep:
                 whole.write_value(value.reshape([int(size or 0) for size in whole.shape or ()])[()])
+                self._gathered.append(whole.stored_value())
 
     def release(self) -> None:
         """Give the memory of the whole state up; it is in the parts."""
@@ -226,6 +254,12 @@ class OptimizerShards:
             whole.postpone(
                 Draw("fill", (), (0,), tuple(int(size or 0) for size in whole.shape or ()), whole.spec.dtype)
             )
+
+
+def _parted(optimizer: Optimizer) -> tuple[Optimizer, LossScaleOptimizer | None]:
+    """Return what makes the steps, and what scales the loss around it."""
+    is_scaled = isinstance(optimizer, optim.LossScaleOptimizer)
+    return (optimizer.inner_optimizer, optimizer) if is_scaled else (optimizer, None)
 
 
 def _size(variable: Variable) -> int:
@@ -264,6 +298,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
     Raises:
         ValueError: it can't be; the message says why.
     """
+    optimizer, _ = _parted(optimizer)
     kind = type(optimizer)
     if kind not in _BY_NUMBER:
         raise ValueError(

@@ -54,7 +54,7 @@ def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
         batch: all rows.
 
     Raises:
-        ValueError: the strategy makes no single steps, or workers have passed different batches.
+        ValueError: workers have passed different batches.
         RuntimeError: `fit` runs.
     """
     _refuse(strategy)
@@ -72,7 +72,12 @@ def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
             made.begin_steps()
             made.send_values()
             model._steps_on_cluster = made
-        return made.step_on(BatchData(batch))
+        for each in made._shards_of_optimizers:
+            each.take_up()
+        logs = made.step_on(BatchData(batch))
+        for each in made._shards_of_optimizers:  # what a script does next, such as to save, only the chief may do
+            each.gather(strategy.is_chief)
+        return logs
     except BaseException as error:
         strategy.group.abort(reason_of(error))
         raise
@@ -83,11 +88,6 @@ def _refuse(strategy: Strategy) -> None:
         raise RuntimeError(
             "train_on_batch() was called while fit() runs on a cluster, such as by a callback. All workers make each "
             "step together there, and callbacks run in the chief: train in fit(), with a train_step of your own."
-        )
-    if isinstance(strategy, DataParallel) and strategy.shard is not None:
-        raise ValueError(
-            f"train_on_batch() under DataParallel(shard={strategy.shard!r}): the optimizer's variables are spread over "
-            "the workers while fit() runs, and whole before and after it. Use fit(), or leave shard out."
         )
 
 

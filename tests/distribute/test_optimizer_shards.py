@@ -23,7 +23,7 @@ from anabranch.framework.replicas.optimizer_shards import OptimizerShards
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SWAPPED = ["swapped", "swapped at the end"]
-MODELS = ["clipped", "averaged", *SWAPPED, "accumulated", "scheduled", "table", "float64"]
+MODELS = ["clipped", "averaged", *SWAPPED, "accumulated", "scheduled", "table", "scaled", "unused", "float64"]
 pytestmark = pytest.mark.xdist_group("tasks")
 
 
@@ -36,7 +36,8 @@ def run(*command: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("workers", "models"), [(2, [*SWAPPED, "float64"]), pytest.param(3, MODELS, marks=pytest.mark.slow)]
+    ("workers", "models"),
+    [(2, [*SWAPPED, "scaled", "unused", "float64"]), pytest.param(3, MODELS, marks=pytest.mark.slow)],
 )
 def test_workers_find_what_one_process_finds(workers: int, models: list[str], tmp_path: Path) -> None:
     script = str(SCRIPTS / "train_models.py")
@@ -48,6 +49,9 @@ def test_workers_find_what_one_process_finds(workers: int, models: list[str], tm
     assert any("optimizer" in name for name in chief.files), "the state is whole again in the chief"
     for worker in range(workers):
         assert_same(np.load(tmp_path / f"found-{worker}.npz"), alone)
+    scales = [float(alone[name][0]) for name in sorted(alone.files) if name.startswith("scaled: exponent")]
+    assert scales != sorted(scales), "steps overflow"
+    assert 0 < alone["scaled: steps"] < 10
 
 
 @pytest.mark.slow

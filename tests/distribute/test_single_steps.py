@@ -47,6 +47,7 @@ def launch(workers: int, ps: int, kind: str, folder: Path, *more: str, status: i
                 ("ParameterServer:asynchronous", 2, 1, []),
                 ("ParameterServer:backup", 3, 2, []),
                 ("DataParallel", 3, 0, []),
+                ("DataParallel:optimizer", 3, 0, []),
             )
         ],
     ],

@@ -29,6 +29,7 @@ def main() -> None:
     name, _, option = KIND.partition(":")
     options: dict[str, Any] = {"backup_workers": 1} if option == "backup" else {}
     options |= {"sync": False} if option == "asynchronous" else {}
+    options |= {"shard": "optimizer"} if option == "optimizer" else {}
     strategy = getattr(ab.distribute, name)(**options)
     rng = np.random.default_rng(0)
     with strategy.scope():

@@ -61,6 +61,19 @@ class State(callbacks.Callback):
         logs["state"] = float(sum(np.sum(np.abs(variable.numpy())) for variable in self.model.optimizer.variables))
 
 
+class Scales(callbacks.Callback):
+    """Notes the scale of the loss behind each step in the chief."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.scales: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.scales.append(float(self.model.optimizer.dynamic_scale))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs |= {f"exponent {step}": float(np.log2(scale)) for step, scale in enumerate(self.scales)}
+
+
 class Leaky(layers.Layer):
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -196,6 +209,30 @@ def half(policy: str) -> Any:
     return model, X, targets, {"shuffle": False}
 
 
+class Unused(layers.Layer):
+    """Has a weight that its results do not depend on."""
+
+    def build(self, input_shape: Any) -> None:
+        self.unused = self.add_weight(shape=(3,), initializer="ones", name="unused")
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+def unused() -> Any:
+    model = ab.Sequential([layers.Dense(8, "tanh"), Unused(), layers.Dense(1)])
+    model.compile(optim.SGD(0.05, momentum=0.9), "mse")
+    return model, X, Y, {}
+
+
+def scaled() -> Any:
+    """Rows of the second batch overflow in float32 at any scale that there is, and those of others at none."""
+    inner = optim.Adam(0.01, global_clipnorm=0.5, use_ema=True, ema_momentum=0.9)
+    model, x, y, _ = dense(optim.LossScaleOptimizer(inner, initial_scale=2.0**100, dynamic_growth_steps=2))
+    targets = np.where(np.arange(ROWS)[:, None] // 12 == 1, 1e12, y)
+    return model, x, targets, {"shuffle": False, "callbacks": [Scales()]}
+
+
 SCHEDULE = optim.schedules.ExponentialDecay(0.05, 3, 0.9)
 MODELS: dict[str, Callable[[], Any]] = {
     "clipped": lambda: dense(optim.Adam(0.01, global_clipnorm=0.5)),
@@ -226,7 +263,7 @@ def main(kind: str, output: str, names: list[str]) -> None:
     strategy = getattr(ab.distribute, kind)(**cut)
     found: dict[str, Any] = {}
     known = {**MODELS, "synchronized": synchronized, "exchanging": exchanging, "unlike": MODELS["clipped"]}
-    known["rows"] = of_rows
+    known |= {"rows": of_rows, "scaled": scaled, "unused": unused}
     known |= {"swapped": partial(swapped, False), "swapped at the end": partial(swapped, True)}
     known |= {name: partial(half, name) for name in ("mixed_float16", "mixed_bfloat16")}
     for name in names or MODELS:
