@@ -9,10 +9,12 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Mapping
 from typing import Any
 
 PATIENCE = 60.0  # seconds
+_LAST_LINES = 20
 TOKEN = "a token for tests, which is no secret"
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 
@@ -23,6 +25,7 @@ class TaskProcess:
     Attributes:
         name: "/job:ps/task:0".
         address: where it listens.
+        errors: what it has printed to its error output, once it has ended.
     """
 
     def __init__(
@@ -32,19 +35,35 @@ class TaskProcess:
         index: int = 0,
         *options: str,
         environment: Mapping[str, str] | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         command = [sys.executable, "-W", "error", "-m", "anabranch", "worker", "--cluster", json.dumps(cluster)]
         command += ["--job-name", job, "--task-index", str(index), *options]
         variables = {**os.environ, "ANABRANCH_TOKEN": TOKEN, **(environment or {})}
-        self._process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+        self.errors = ""
+        self.name = f"/job:{job}/task:{index}"
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - `end` closes it
+        self._process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=self._errors, text=True)
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        ready, _, _ = select.select([self._process.stdout], [], [], patience)
         line = self._process.stdout.readline() if ready else ""
-        self.name, separator, target = line.strip().partition(" serves at grpc://")
+        name, separator, target = line.strip().partition(" serves at grpc://")
         if not separator:
-            self.end()
-            raise AssertionError(f"the task did not start: {line!r}")
-        self.address = target
+            raise AssertionError(self._why_not_started(line, patience, is_silent=not ready))
+        self.name, self.address = name, target
+
+    def _why_not_started(self, line: str, patience: float, is_silent: bool) -> str:
+        """End it, and return what became of it."""
+        if is_silent:
+            found = f"it had printed nothing after {patience:g} s, and was ended"
+        elif line:
+            found = f"it printed {line!r}, and was ended"
+        else:
+            found = "it ended by itself"
+            self._process.wait(PATIENCE)
+        status = self.end()
+        last = "\n".join(self.errors.splitlines()[-_LAST_LINES:]) or "nothing"
+        return f"{self.name} did not start: {found} (exit status {status}). Last lines of its error output:\n{last}"
 
     @property
     def target(self) -> str:
@@ -80,8 +99,12 @@ class TaskProcess:
             self._process.wait(PATIENCE)
             raise AssertionError(f"{self.name} did not end when it was terminated") from None
         finally:
-            if self._process.stdout is not None:
+            if self._process.stdout is not None and not self._process.stdout.closed:
                 self._process.stdout.close()
+                self._errors.seek(0)
+                self.errors = self._errors.read()
+                self._errors.close()
+                sys.stderr.write(self.errors)  # for the report of a test that fails
 
 
 Running = dict[str, TaskProcess]
