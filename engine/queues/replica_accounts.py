@@ -34,6 +34,7 @@ class ReplicaAccounts:
     _synchronous: bool
     _total: int
     _is_open: bool
+    _is_together: bool
     _has_ended: bool
     _unapplied: dict[int, list[tuple[int, int, int]]]
     _begun_again: int
@@ -64,6 +65,21 @@ class ReplicaAccounts:
     def _wanted(self) -> int:
         """The number of shares that make the step: at the end of an epoch those that are left."""
         return self._shares if self._is_open else min(self._shares, len(self._undone))
+
+    @property
+    def _useful(self) -> int:
+        """The number of shares that are put for the step. If none of them has rows, one more is needed.
+
+        Those of a step that workers compute together are all of one batch, which has rows.
+        """
+        count, wanted = len(self._counted), self._wanted
+        is_enough = count < wanted or self._is_together or self._is_all_put
+        return count if is_enough or any(rows for _, rows, _ in self._counted.values()) else wanted - 1
+
+    @property
+    def _is_all_put(self) -> bool:
+        """Test whether all shares are put that are left of the epoch."""
+        return len(self._counted) == len(self._undone) and not self._is_open
 
     def account(self) -> list[int]:
         """Return the shares of the epoch that are done: their rows are in the parameters, or were skipped."""

@@ -198,9 +198,10 @@ class ReplicaLeader(ReplicaExchanges):
 
     def _choose_whole(self) -> bool:
         """Choose the set of the step, if all its gradients are there; return whether they were."""
-        is_whole = bool(self._counted) and len(self._counted) == self._wanted
-        if is_whole:
+        is_whole = False
+        while self._counted and self._useful >= self._wanted:  # shares without rows may be left for the next step
             self._choose()
+            is_whole = True
         return is_whole
 
     def _choose(self) -> None:

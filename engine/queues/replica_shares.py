@@ -66,7 +66,7 @@ class ReplicaShares(ReplicaAccounts):
         """Test whether the step gets its gradients from workers that have not had a share of it, or are at one."""
         wanted = self._wanted
         absent = len(self._contributors | self._retiring) if self._retiring else len(self._contributors)
-        found = len(self._counted) + len(self._workers) - absent
+        found = self._useful + len(self._workers) - absent
         if found >= wanted:
             return True
         found += sum(out.worker in self._retiring and out.step == self.step for out in self._out.values())
@@ -79,8 +79,11 @@ class ReplicaShares(ReplicaAccounts):
     def _has_all_shares(self) -> bool:
         """Test whether the step's shares are put or with workers, and those of the backup workers, too."""
         wanted = self._wanted + self._backups
-        if len(self._counted) + len(self._out) < wanted:
+        useful = self._useful
+        if useful + len(self._out) < wanted:
             return False
+        if useful < len(self._counted):  # shares without rows do not make a step
+            return True
         at_work = {out.share for out in self._out.values() if out.step == self._chosen}
         return len(self._counted.keys() | at_work) >= wanted
 

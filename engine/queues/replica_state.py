@@ -438,8 +438,9 @@ class ReplicaStepsState(ReplicaLeader):
         if out.step == self._chosen:
             self._contributors.add(worker)
         is_whole = self._choose_whole()
-        if is_whole or not self._synchronous or self._retiring:  # else nobody's turn has come: there may be thousands
-            self._settle()
+        lacks_rows = self._useful < len(self._counted)
+        if is_whole or lacks_rows or not self._synchronous or self._retiring:
+            self._settle()  # else nobody's turn has come: there may be thousands
         return self._receipt(worker, Receipt.TAKEN)
 
     def _hand_back(self, share: int, is_dropped: bool) -> None:
@@ -457,12 +458,13 @@ class ReplicaStepsState(ReplicaLeader):
     # --- what applies steps -----------------------------------------------------------------------------------------
 
     def _choose(self) -> None:
-        shares = sorted(self._counted)
-        chosen = [self._counted[share] for share in shares]
+        # More than are wanted are there only if the step has waited for one with rows: the others are of the next step.
+        first = sorted(self._counted, key=lambda share: (not self._counted[share][1], share))
+        shares = sorted(first[: self._wanted])
+        chosen = [self._counted.pop(share) for share in shares]
         self._undone.difference_update(shares)
         for share in shares:
             self._rows.pop(share, None)
-        self._counted.clear()
         step, self._chosen = self._chosen, self._chosen + 1
         self._give_up_late()
         self._forget_cut(ValueError(f"step {step} is over, and all its sums are"))
@@ -470,7 +472,8 @@ class ReplicaStepsState(ReplicaLeader):
         self._unapplied[step] = [
             (number, share, worker) for share, (number, _, worker) in zip(shares, chosen, strict=True)
         ]
-        in_use = [*self._out, *(number for each in self._unapplied.values() for number, *_ in each)]
+        in_use = [*self._out, *(number for number, *_ in self._counted.values())]
+        in_use += [number for each in self._unapplied.values() for number, *_ in each]
         rows_of = {number: rows for number, rows, _ in chosen}  # a ticket may be for several shares
         tickets, rows = list(rows_of), list(rows_of.values())
         self._sets.append(Chosen(step, tickets, rows, min(in_use, default=self._next_ticket)))

@@ -337,9 +337,19 @@ class ReplicaPrograms:
         self._lead_on("end choosing", self.plan.steps.end_choosing)
 
     def apply(self, chosen: Sequence[Array]) -> None:
-        """Apply the set of a step everywhere; then the next one may begin."""
+        """Apply the set of a step everywhere; then the next one may begin. A set without rows changes nothing."""
         specs = [_NUMBER, _NUMBERS, _NUMBERS, _NUMBER]
-        self._lead_on("apply", self._build_apply, *zip(specs, chosen, strict=True))
+        step, tickets, rows, _ = chosen
+        if np.any(rows):
+            self._lead_on("apply", self._build_apply, *zip(specs, chosen, strict=True))
+        else:
+            self._lead_on("apply nothing", self._build_nothing, (_NUMBER, step), (_NUMBER, tickets[0]))
+
+    def _build_nothing(self, token: object, step: Symbol, mark: object) -> Operation:
+        with control_dependencies(self._fences(token, mark)):
+            written = [each.end_writing(mark) for each in self.plan.gradients]
+        with control_dependencies(written):
+            return self.plan.steps.applied(token, step)
 
     def _build_apply(self, token: object, step: Symbol, tickets: Symbol, rows: object, horizon: object) -> Operation:
         with control_dependencies(self._fences(token, tickets[0])):

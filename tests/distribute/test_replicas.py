@@ -205,6 +205,18 @@ def test_what_a_worker_without_rows_has_no_part_in_is_refused(tmp_path: Path) ->
     assert "Batch 3 has no row for worker 2 of 3, but the step of model 'exchanging' runs ['all_reduce']" in printed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_each_worker_gets_rows_where_there_are_few(rows: int, tmp_path: Path) -> None:
+    """Four workers, of which three count in a step: with fewer rows some shares are empty."""
+    output = tmp_path / "receipts.json"
+    launch(4, 1, "train_few_rows.py", str(output), str(rows))
+    taken = [each["taken"] for each in json.loads(output.read_text()).values()]
+    assert len(taken) == 4
+    assert min(taken) > 0
+    assert sum(taken) == 3 * 60
+
+
 def assert_close(found: np.ndarray, expected: np.ndarray, precision: float, name: str) -> None:
     """Compare arrays of numbers within a relative and absolute precision, and arrays of text exactly."""
     if expected.dtype.kind in "US":

@@ -151,6 +151,45 @@ def test_workers_beyond_shares_and_backups_take_turns():
     assert len(state.choose().outcome().tickets) == 2
 
 
+def test_a_step_waits_for_a_share_with_rows():
+    """Batches of one row, which the last share has; a backup worker is fast with an empty share of the next batch."""
+    state = joined(3, 4)
+    state.begin_epoch(2)
+    tickets = [ticket(state, worker) for worker in range(4)]
+    for worker in (0, 1, 3):
+        assert state.commit(worker, 100 + worker, tickets[worker].number, 0) is Receipt.TAKEN
+    waits = state.choose()
+    assert not waits.is_done, "three shares without a row"
+    assert state.commit(2, 102, tickets[2].number, 1) is Receipt.TAKEN
+    chosen = waits.outcome()
+    assert (chosen.tickets, chosen.rows) == ([tickets[number].number for number in (0, 1, 2)], [0, 0, 1])
+    state.applied(chosen.step)
+    last = [ticket(state, worker) for worker in (0, 1)]
+    assert [each.share for each in last] == [4, 5], "share 3 is put already"
+    state.commit(1, 101, last[1].number, 1)
+    assert not state.choose().is_done
+    state.commit(0, 100, last[0].number, 0)
+    assert state.step == 1
+
+
+def test_workers_go_on_where_all_have_put_empty_shares():
+    state = joined(2, 3)
+    state.begin_epoch(2)
+    tickets = [ticket(state, worker) for worker in range(3)]
+    state.lost("/job:worker/task:1", 101)
+    for worker in (0, 2):
+        state.commit(worker, 100 + worker, tickets[worker].number, 0)
+    assert ticket(state, 0).share == 1, "that of the worker that was lost"
+
+
+def test_the_last_step_may_have_no_rows():
+    state = joined(2, 2)
+    state.begin_epoch(1)
+    for worker in (0, 1):
+        state.commit(worker, 100 + worker, ticket(state, worker).number, 0)
+    assert state.choose().outcome().rows == [0, 0]
+
+
 def test_an_epoch_may_end_early():
     state = joined(1, 2)
     state.begin_epoch(5)
@@ -568,8 +607,16 @@ def test_whatever_happens_each_share_counts_once(seed: int):
     assert len(simulation.held) <= 3 * simulation.workers, "values of dropped gradients are forgotten"
 
 
+@pytest.mark.parametrize("seed", [*range(60), 1088, 2870, 3157, 3519])
+def test_whatever_happens_a_step_has_rows(seed: int):
+    simulation = Simulation(seed, has_few_rows=True)
+    for _ in range(2):
+        simulation.epoch(simulation.rng.randint(1, 6))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(SIMULATIONS // 1000))
 def test_whatever_happens_each_share_counts_once_at_length(chunk: int):
     for seed in range(1000 * (chunk + 1), 1000 * (chunk + 2)):
         test_whatever_happens_each_share_counts_once(seed)
+        test_whatever_happens_a_step_has_rows(seed)

@@ -27,10 +27,13 @@ class Simulation:
         seed: of all that happens.
         is_supplied: whether the leader supplies the batches. Then state can't be lost: there would be no rows.
         is_together: whether workers exchange sums while they compute. Some shares have no rows then.
+        has_few_rows: whether batches have one row, of the last share.
     """
 
-    def __init__(self, seed: int, is_supplied: bool = False, is_together: bool = False) -> None:
-        self.is_supplied, self.is_together = is_supplied, is_together
+    def __init__(
+        self, seed: int, is_supplied: bool = False, is_together: bool = False, has_few_rows: bool = False
+    ) -> None:
+        self.is_supplied, self.is_together, self.has_few_rows = is_supplied, is_together, has_few_rows
         self.rng = random.Random(seed)
         self.workers = self.rng.randint(1, 5)
         self.synchronous = self.rng.random() < 0.7 or is_together
@@ -160,6 +163,8 @@ class Simulation:
             self.state.supply(number, [1] * self.shares, rows, str(number + 1))
 
     def rows_of(self, ticket: Ticket) -> int:
+        if self.has_few_rows:
+            return int((ticket.share + 1) % self.shares == 0)
         return 0 if self.is_together and ticket.share % 5 == 1 else ticket.share + 1
 
     def may_commit(self, worker: int) -> bool:
@@ -227,6 +232,8 @@ class Simulation:
         assert shares == sorted(set(shares)), "different shares, in order"
         assert chosen.rows == [self.rows_of(Ticket(-1, -1, each[0])) for each in held]
         assert 1 <= len(shares) <= self.shares
+        left = any(self.rows_of(Ticket(-1, -1, share)) for share in self.state._undone)
+        assert any(chosen.rows) or not left or self.is_together, "a step has rows, as long as there are any"
         if self.synchronous and not self.backups:
             assert len({share // self.shares for share in shares}) == 1, "a step is one batch, whoever is lost or back"
             assert len(shares) == self.shares
