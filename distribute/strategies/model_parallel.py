@@ -44,13 +44,14 @@ class ModelParallel(Strategy):
         batch_dim_name: the axis of the mesh over which rows are spread; by default the first one. In a mesh of one
             axis that a layout names all devices see all rows.
         auto_shard_dataset: share the rows of batches between replicas; there is no other way.
+        device_mesh: the mesh of the layout map, which older scripts give once more.
         expert_axis: the axis of the mesh over which the experts of each `MixtureOfExperts` are spread, each whole on
             one device; by default they are on the first device with all else. It may be that of the rows: then each
             device has rows and experts, and sends tokens to the experts that they have chosen.
 
     Raises:
-        ValueError: there is no layout map, it has no mesh, the mesh has no such axis, or its devices are of this
-            process where there are several.
+        ValueError: there is no layout map, it has no mesh, or another one than `device_mesh`, the mesh has no such
+            axis, or its devices are of this process where there are several.
 
     Shazeer et al., "Mesh-TensorFlow: Deep Learning for Supercomputers" (NeurIPS 2018); Shoeybi et al., "Megatron-LM:
     Training Multi-Billion Parameter Language Models Using Model Parallelism" (2019).
@@ -82,6 +83,7 @@ class ModelParallel(Strategy):
         layout_map: LayoutMap | None = None,
         batch_dim_name: str | None = None,
         auto_shard_dataset: bool = True,
+        device_mesh: DeviceMesh | None = None,
         expert_axis: str | None = None,
     ) -> None:
         if not isinstance(layout_map, LayoutMap):
@@ -92,6 +94,11 @@ class ModelParallel(Strategy):
         mesh = layout_map.device_mesh
         if mesh is None:
             raise ValueError("ModelParallel: layout_map has no mesh. Make it by LayoutMap(DeviceMesh(...)).")
+        if device_mesh is not None and device_mesh is not mesh:
+            raise ValueError(
+                f"ModelParallel: device_mesh={device_mesh} is not the mesh of layout_map, {mesh}, whose axes the "
+                "layouts name. Leave device_mesh out."
+            )
         if batch_dim_name is not None and batch_dim_name not in mesh.axis_names:
             raise ValueError(
                 f"ModelParallel: batch_dim_name={batch_dim_name!r} is no axis of the mesh, which has {mesh.axis_names}."

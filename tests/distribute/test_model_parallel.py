@@ -317,7 +317,8 @@ def test_embedding_that_goes_back_in_parts(tie_weights: bool) -> None:
 def test_arguments_are_those_of_keras() -> None:
     parameters = inspect.signature(ModelParallel).parameters.values()
     names = [each.name for each in parameters]
-    assert names == ["layout_map", "batch_dim_name", "auto_shard_dataset", "expert_axis"]  # the last is our own
+    # Keras takes `device_mesh` by `**kwargs`; the last is our own.
+    assert names == ["layout_map", "batch_dim_name", "auto_shard_dataset", "device_mesh", "expert_axis"]
     assert all(each.kind is each.KEYWORD_ONLY for each in parameters)
     assert distribution.ModelParallel is ModelParallel
     with pytest.raises(ValueError, match=r"must be an ab\.distribution\.LayoutMap; got None"):
@@ -327,6 +328,9 @@ def test_arguments_are_those_of_keras() -> None:
     mesh = DeviceMesh((1, 2), ("batch", "model"), ["cpu:0", "cpu:1"])
     with pytest.raises(ValueError, match=r"'rows' is no axis of the mesh, which has \['batch', 'model'\]"):
         ModelParallel(layout_map=LayoutMap(mesh), batch_dim_name="rows")
+    assert ModelParallel(device_mesh=mesh, layout_map=LayoutMap(mesh)).device_mesh is mesh
+    with pytest.raises(ValueError, match="is not the mesh of layout_map"):
+        ModelParallel(device_mesh=DeviceMesh((1,), ("model",), ["cpu:0"]), layout_map=LayoutMap(mesh))
 
 
 def test_parts_lie_at_their_places_in_the_mesh() -> None:
