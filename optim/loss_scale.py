@@ -16,6 +16,8 @@ from .replicas import share_of_loss
 from .stateless import step_where
 from .wrapper import Wrapper
 
+_LARGEST = 2.0**127  # of float32; no gradient is finite where the scale is not, so that it would not fall again
+
 # What other optimizers take, at the values at which it is off; older files have these beside the inner optimizer.
 _OFF: dict[str, Any] = {
     "weight_decay": None,
@@ -129,7 +131,7 @@ class LossScaleOptimizer(Wrapper):
         due = ops.equal(count, self.dynamic_growth_steps - 1)
         counted = ops.logical_and(finite, ops.logical_not(due))
         self.step_counter.assign(ops.where(counted, count + 1, 0))
-        grown = ops.where(due, scale * 2.0, scale)
+        grown = ops.where(due, ops.minimum(scale * 2.0, _LARGEST), scale)
         with control_dependencies([operation for operation in behind if operation.writes]):
             return self.dynamic_scale.assign(ops.where(finite, grown, scale * 0.5)).operation
 

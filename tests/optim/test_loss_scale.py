@@ -122,3 +122,14 @@ def test_config_of_older_files_and_errors():
         optim.LossScaleOptimizer("sgd")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="takes an optimizer that makes the steps"):
         optim.LossScaleOptimizer(scaled())
+
+
+def test_the_scale_does_not_become_infinite():
+    """As with gradients that are 0: an infinite scale would have no finite gradient, and stay."""
+    optimizer = optim.LossScaleOptimizer(optim.SGD(0.5), initial_scale=2.0**126, dynamic_growth_steps=1)
+    w = ab.Variable([1.0])
+    for _ in range(3):
+        optimizer.apply([[0.0]], [w])
+    assert float(optimizer.dynamic_scale) == 2.0**127
+    optimizer.apply([[np.inf]], [w])
+    assert float(optimizer.dynamic_scale) == 2.0**126
