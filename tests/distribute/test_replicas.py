@@ -214,7 +214,7 @@ def test_each_worker_gets_rows_where_there_are_few(rows: int, tmp_path: Path) ->
     taken = [each["taken"] for each in json.loads(output.read_text()).values()]
     assert len(taken) == 4
     assert min(taken) > 0
-    assert sum(taken) == 3 * 60
+    assert sum(taken) == 3 * 30
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray, precision: float, name: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import anabranch as ab
 from anabranch import layers
 
-STEPS = 60
+STEPS = 30
 
 
 def main(output: str, rows: int) -> None:
