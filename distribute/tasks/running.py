@@ -13,6 +13,7 @@ from ...engine.queues.errors import DeadlineExceededError
 from ...engine.queues.stops import is_cancelled
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
+from ..transport.slabs import keep_received
 from ..transport.values import Kept, Received, decode_token, decode_value, encode_value, is_large
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .graphs import StateUse
@@ -43,6 +44,10 @@ class Program:
     def is_connected(self) -> bool:
         """Test whether all ways are open: one may never have been, or have been cut since a step took it."""
         return len(self.ways) == len(self.targets) and not any(way.is_closed for way in self.ways.values())
+
+    def empty(self, edge: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return an array in which the value of an edge may be computed; for any thread."""
+        return self.ways[edge].empty(shape, dtype)
 
     def connect(self, peers: Peers, done: Callable[[Exception | None], None]) -> None:
         """Have all ways open; `done` is called when they are, or takes why one is not."""
@@ -274,4 +279,4 @@ class ClientWays:
         return large
 
 
-__all__ = ["ClientWays", "Program", "Running", "StepKey", "StraightPart", "named_cause"]
+__all__ = ["ClientWays", "Program", "Running", "StepKey", "StraightPart", "keep_received", "named_cause"]

@@ -36,7 +36,7 @@ from .links import read as read_costs
 from .peers import Address, Link, Peers
 from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
 from .resources import Resources
-from .running import ClientWays, Early, EndedParts, Program, Running, StepKey, StraightPart, named_cause
+from .running import ClientWays, Early, EndedParts, Program, Running, StepKey, StraightPart, keep_received, named_cause
 from .system import System
 from .traces import encode_trace
 
@@ -326,7 +326,7 @@ class Worker:
 
         try:
             program.use.check()
-            step = part.begin(values, send, self._loop.wake, straight.skipped)
+            step = part.begin(values, send, self._loop.wake, straight.skipped, program.empty, keep_received)
         except Exception as error:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
             return

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ..token import is_proof, proof
 from .loop import Loop
 from .planes import Limits, Plane
@@ -221,7 +223,7 @@ class Connection:
         self.queued = 0
         self.stalls = 0
         self.pool = Pool(limits.slabs) if plane == Plane.SHARED_MEMORY else None
-        self.mapped = Mapped(lambda number: released(self, number))
+        self.mapped = Mapped(lambda number: released(self, number), limits.slabs // 2)
         self.most_queued, self._inline = limits.in_flight, limits.inline
         self._enqueued = 0  # bytes that were ever given to be sent
         self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes before each
@@ -342,6 +344,12 @@ class Connection:
             self._descriptors.append((self._enqueued, found.slab.descriptor))
             self._put(encode_document(Kind.SLAB, {"slab": found.slab.number}))
         return found.slab.number, found.offset
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return an array to be filled and then sent; in shared memory, where there is room for it. For any thread."""
+        pool = self.pool
+        found = None if pool is None else pool.empty(shape, dtype)
+        return np.empty(shape, dtype) if found is None else found
 
     def acknowledge(self, slabs: Sequence[int]) -> None:
         """Notify the other side that arrays in these slabs are gone."""
@@ -566,7 +574,9 @@ class Connection:
         self._outbox.pop(self, None)
         self._buffers.clear()
         self.mapped.close()
-        self.pool = None
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
         close_descriptors([descriptor for _, descriptor in self._descriptors])
         close_descriptors(self._received)
         self._descriptors.clear()

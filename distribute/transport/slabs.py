@@ -1,16 +1,18 @@
 """Slabs: memory that a task fills and another one of the same host maps, read-only; nothing of it has a name.
 
-The task that sends owns a `Pool`. It copies an array into a slab, and sends the slab's number and the place there, no
-bytes. The task that receives has `Mapped` slabs, and makes arrays of them without a copy. When such an array is gone,
-the slab's number travels back. A slab of which all arrays have come back so is free.
+The task that sends owns a `Pool`. It copies an array into a slab, or computes it there, and sends the slab's number and
+the place there, no bytes. The task that receives has `Mapped` slabs, and makes arrays of them without a copy. When such
+an array is gone, the slab's number travels back. A slab of which all arrays have come back so is free.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,14 +41,18 @@ class Slab:
         number: its number on the other side.
         size: bytes.
         uses: arrays in it that have not been acknowledged.
+        held: arrays of this process that are computed in it, or were.
         filled: bytes.
+        is_sent: whether the other side was notified of it.
     """
 
     def __init__(self, number: int, size: int) -> None:
         self.number = number
         self.size = size
         self.uses = 0
+        self.held = 0
         self.filled = 0
+        self.is_sent = False
         descriptor = os.memfd_create("anabranch slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, size)
@@ -73,6 +79,23 @@ class Laid(NamedTuple):
     dropped: list[int]
 
 
+class _Room:
+    """Memory in a slab for an array, as NumPy's interface describes it; when no array uses it any more, it says so."""
+
+    __slots__ = ("__array_interface__", "_memory", "_returned", "offset", "pool", "size", "slab")
+
+    def __init__(self, pool: Pool, slab: Slab, offset: int, shape: tuple[int, ...], dtype: Any) -> None:
+        self.pool, self.slab, self.offset = pool, slab, offset
+        self.size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._memory = slab.memory  # stays mapped as long as this does
+        self._returned = pool.returned
+        address = slab.memory.__array_interface__["data"][0] + offset
+        self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": (address, False), "version": 3}
+
+    def __del__(self) -> None:
+        self._returned.append(self.slab)  # in whatever thread that happens, maybe with the pool's lock: nothing else
+
+
 class Pool:
     """Slabs for the values that go to one other task.
 
@@ -85,18 +108,23 @@ class Pool:
     Attributes:
         bytes_shared: bytes that have gone by slabs.
         full: how often there was no slab for a value.
+        returned: slabs of arrays of this process that are gone.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bytes_shared = 0
         self.full = 0
+        self.returned: collections.deque[Slab] = collections.deque()
         self._grain = min(GRAIN, max(limit // 8, LEAST))
         self._made = 0
         self._size = 0
         self._slabs: dict[int, Slab] = {}
         self._free: dict[int, list[Slab]] = {}  # by size
         self._current: Slab | None = None  # the one that arrays share by now
+        self._dropped: list[int] = []  # of which the other side has to be notified
+        self._is_closed = False
+        self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
@@ -105,39 +133,70 @@ class Pool:
 
     @property
     def in_use(self) -> int:
-        """Slabs of which the other side has not said that it is done with them."""
-        return sum(slab.uses > 0 for slab in self._slabs.values())
+        """Slabs with arrays that this side still has, or that the other side has not said it is done with."""
+        with self._lock:
+            self._take_returned()
+            return sum(slab.uses + slab.held > 0 for slab in self._slabs.values())
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return an array in a slab, to be filled and then put without a copy; None if there is no room.
+
+        Args:
+            shape: of the array.
+            dtype: of NumPy's own numbers.
+
+        Any thread may call this.
+        """
+        with self._lock:
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            slab = None if self._is_closed else self._slab_for(size)
+            if slab is None:
+                return None
+            slab.held += 1
+            room = _Room(self, slab, self._reserve(slab, size), shape, dtype)
+        return np.asarray(room)
 
     def put(self, array: Any) -> Laid | None:
-        """Copy an array into a slab; None if there is no room.
+        """Copy an array into a slab unless `empty` has given it; None if there is no room.
 
         The descriptor of a new slab is for the caller to send, and to close.
         """
+        room = array.base
+        is_there = type(room) is _Room and room.pool is self and array.nbytes == room.size and array.flags.c_contiguous
+        with self._lock:
+            slab = room.slab if is_there else self._slab_for(array.nbytes)
+            if slab is None:
+                self.full += 1
+                return None
+            slab.uses += 1
+            offset = room.offset if is_there else self._reserve(slab, array.nbytes)
+            self.bytes_shared += array.nbytes
+            is_new, slab.is_sent = not slab.is_sent, True
+            dropped, self._dropped = self._dropped, []
+        if not is_there:
+            np.copyto(slab.memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape), array)
+        return Laid(slab, offset, is_new, dropped)
+
+    def _slab_for(self, size: int) -> Slab | None:
+        """Return a slab with so many free bytes; None if there is none, nor room for a new one."""
+        self._take_returned()
         current = self._current
-        if current is not None and current.filled + array.nbytes <= current.size:
-            return self._lay(array, current, False, [])
-        size = self._grain if array.nbytes <= self._grain else 1 << (array.nbytes - 1).bit_length()
+        if current is not None and current.filled + size <= current.size:
+            return current
+        size = self._grain if size <= self._grain else 1 << (size - 1).bit_length()
         free = self._free.get(size)
         if free:
-            return self._lay(array, free.pop(), False, [])
-        dropped = self._make_room(size)
-        slab = None
-        if self._size + size <= self.limit and len(self._slabs) < MOST_SLABS:
-            slab = self._new(size)
-        if slab is None:
-            self.full += 1
-            return None
-        return self._lay(array, slab, True, dropped)
+            return free.pop()
+        self._make_room(size)
+        return self._new(size) if self._size + size <= self.limit and len(self._slabs) < MOST_SLABS else None
 
-    def _lay(self, array: Any, slab: Slab, is_new: bool, dropped: list[int]) -> Laid:
+    def _reserve(self, slab: Slab, size: int) -> int:
+        """Take bytes of a slab; return the first."""
         offset = slab.filled
-        np.copyto(slab.memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape), array)
-        slab.filled = -(-(offset + array.nbytes) // _ALIGNED) * _ALIGNED
-        slab.uses += 1
-        self.bytes_shared += array.nbytes
+        slab.filled = -(-(offset + size) // _ALIGNED) * _ALIGNED
         if slab.size == self._grain:
             self._current = slab
-        return Laid(slab, offset, is_new, dropped)
+        return offset
 
     def _new(self, size: int) -> Slab | None:
         try:
@@ -149,19 +208,20 @@ class Pool:
         self._slabs[slab.number] = slab
         return slab
 
-    def _make_room(self, size: int) -> list[int]:
+    def _make_room(self, size: int) -> None:
         """Give up free slabs of other sizes as far as that makes room."""
         spare = sum(len(slabs) * known for known, slabs in self._free.items())
         if size > self.limit or self._size - spare + size > self.limit:
-            return []
-        dropped: list[int] = []
+            return
         for known in sorted(self._free, reverse=True):
             while self._free[known] and (self._size + size > self.limit or len(self._slabs) >= MOST_SLABS):
                 slab = self._free[known].pop()
                 del self._slabs[slab.number]
                 self._size -= slab.size
-                dropped.append(slab.number)
-        return dropped
+                if slab.is_sent:
+                    self._dropped.append(slab.number)
+                else:
+                    os.close(slab.descriptor)
 
     def taken(self, number: int) -> None:
         """Note that the other side is done with an array in a slab.
@@ -169,15 +229,32 @@ class Pool:
         Raises:
             SlabError: it has no such slab, or none of its arrays is under way.
         """
-        slab = self._slabs.get(number)
-        if slab is None or not slab.uses:
-            raise SlabError(f"slab {number} was acknowledged, which is not under way")
-        slab.uses -= 1
-        if slab.uses:
+        with self._lock:
+            slab = self._slabs.get(number)
+            if slab is None or not slab.uses:
+                raise SlabError(f"slab {number} was acknowledged, which is not under way")
+            slab.uses -= 1
+            self._free_if_unused(slab)
+
+    def _take_returned(self) -> None:
+        while self.returned:
+            slab = self.returned.popleft()
+            slab.held -= 1
+            self._free_if_unused(slab)
+
+    def _free_if_unused(self, slab: Slab) -> None:
+        if slab.uses or slab.held:
             return
         slab.filled = 0
         if slab is not self._current:
             self._free.setdefault(slab.size, []).append(slab)
+
+    def close(self) -> None:
+        """Give up the slabs that were not sent; no more are made."""
+        with self._lock:
+            self._is_closed = True
+            close_descriptors(slab.descriptor for slab in self._slabs.values() if not slab.is_sent)
+            self._slabs.clear()
 
 
 def _mapped(descriptor: int, size: int, protection: int = mmap.PROT_READ | mmap.PROT_WRITE) -> Any:
@@ -193,16 +270,20 @@ def _mapped(descriptor: int, size: int, protection: int = mmap.PROT_READ | mmap.
 class _Lease:
     """An array in a slab, as NumPy's interface describes it; when nothing looks at it any more, it says so."""
 
-    __slots__ = ("__array_interface__", "_memory", "_release")
+    __slots__ = ("__array_interface__", "_mapped", "_memory", "_number")
 
-    def __init__(self, memory: Any, offset: int, size: int, release: Callable[[], None]) -> None:
+    def __init__(self, mapped: Mapped, number: int, memory: Any, offset: int, size: int) -> None:
+        self._mapped, self._number = mapped, number
         self._memory = memory  # stays mapped as long as this does
-        self._release = release
         address = memory.__array_interface__["data"][0] + offset
         self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, True), "version": 3}
 
+    def keep(self) -> bool:
+        """Have the array stay in the slab for longer than a step; return False if it must not."""
+        return self._mapped.keep(self._number, len(self._memory))
+
     def __del__(self) -> None:
-        self._release()
+        self._mapped.release(self._number)
 
 
 class Mapped:
@@ -210,11 +291,29 @@ class Mapped:
 
     Args:
         release: takes the number of a slab when an array in it is gone, in whatever thread that happens.
+        most_kept: bytes of slabs that variables may hold; the others are for values under way.
     """
 
-    def __init__(self, release: Callable[[int], None]) -> None:
+    def __init__(self, release: Callable[[int], None], most_kept: int = 0) -> None:
         self._release = release
+        self._most_kept = most_kept
         self._slabs: dict[int, Any] = {}
+        self._kept: dict[int, int] = {}  # bytes of slabs that variables hold
+
+    def keep(self, number: int, size: int) -> bool:
+        """Note that a variable holds a slab; return False if it must not.
+
+        It must not hold one that other arrays share, which would not become free for its sake, nor too many.
+        """
+        if size <= GRAIN or sum(list(self._kept.values())) + size > self._most_kept:
+            return False
+        self._kept[number] = size
+        return True
+
+    def release(self, number: int) -> None:
+        """Note that an array in a slab is gone; in whatever thread that happens."""
+        self._kept.pop(number, None)
+        self._release(number)
 
     def __len__(self) -> int:
         return len(self._slabs)
@@ -249,7 +348,7 @@ class Mapped:
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
         if memory is None or offset + size > len(memory) or offset % _ALIGNED:
             raise SlabError(f"slab {number} has no array of shape {shape} and dtype {dtype} at byte {offset}")
-        lease = _Lease(memory, offset, size, lambda: self._release(number))
+        lease = _Lease(self, number, memory, offset, size)
         return np.asarray(lease).view(dtype).reshape(shape)
 
     def drop(self, number: int) -> None:
@@ -261,6 +360,20 @@ class Mapped:
         self._slabs.clear()
 
 
+def keep_received(array: Any) -> Any:
+    """Return a received array, or a copy, as the value of a variable, which holds it for long.
+
+    Args:
+        array: what was received, which nothing else takes.
+    """
+    base = array.base
+    if base is None:
+        return array if array.flags.c_contiguous and array.flags.writeable else array.copy()
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return array if type(base) is _Lease and base.keep() else array.copy()
+
+
 def close_descriptors(descriptors: Any) -> None:
     """Close what was received, or not sent, and is of no use."""
     for descriptor in descriptors:
@@ -268,4 +381,4 @@ def close_descriptors(descriptors: Any) -> None:
             os.close(descriptor)
 
 
-__all__ = ["IS_AVAILABLE", "LEAST", "Laid", "Mapped", "Pool", "Slab", "SlabError", "close_descriptors"]
+__all__ = ["IS_AVAILABLE", "LEAST", "Laid", "Mapped", "Pool", "Slab", "SlabError", "close_descriptors", "keep_received"]

@@ -14,10 +14,14 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
+
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
+from ..graph.state.variable import Variable
+from ..graph.state.writing_rows import take_over
 from ..graph.tensor import Symbol
 from ..lower.nodes import Node
 from ..lower.show import dump_machine
@@ -35,6 +39,13 @@ from .program import Assign, MachineProgram
 from .step import Event, Step
 
 Send = Callable[[int, Tag, Any, bool], None]  # of the number of an edge, a tag, a value, and whether it is dead
+Empty = Callable[[int, tuple[int, ...], Any], Any]  # of the number of an edge, a shape and a dtype: an array to fill
+Keep = Callable[[Any], Any]  # of an array that was received: one that a variable may have
+
+
+def new_array(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an array for the value of an edge, in memory of this process."""
+    return np.empty(shape, dtype)
 
 
 class Crossing(NamedTuple):
@@ -92,7 +103,14 @@ class PartStep(Step):
         return device in self.program.elsewhere
 
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super()._namespace(bindings), "post": self._post, "post_dead": self._post_dead}
+        given = {"post": self._post, "post_dead": self._post_dead, "empty": self._new_array}
+        return {**super()._namespace(bindings), **given, "take_over": self._take_over}
+
+    def _new_array(self, number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self._empty(number, shape, dtype)
+
+    def _take_over(self, variable: Variable, array: Any) -> Any:
+        return take_over(variable, self._keep(array))
 
     def _post(self, number: int, tag: Tag, value: Any) -> None:
         if number not in self.unsent:
@@ -104,7 +122,13 @@ class PartStep(Step):
         self._send(number, tag, None, True)
 
     def begin_run(
-        self, values: Sequence[Any], send: Send, wake: Callable[[], None], unsent: Collection[int] = ()
+        self,
+        values: Sequence[Any],
+        send: Send,
+        wake: Callable[[], None],
+        unsent: Collection[int] = (),
+        empty: Empty = new_array,
+        keep: Keep = np.copy,
     ) -> None:
         """Begin a run.
 
@@ -113,8 +137,12 @@ class PartStep(Step):
             send: takes what goes to other tasks.
             wake: called by other threads when they have something to report.
             unsent: the numbers of values that get to the other task in another way.
+            empty: gives, in any thread, the array that a large value is computed in before it is sent.
+            keep: gives, in any thread, the array that becomes the value of a variable: the large one that was received
+                for that alone, or a copy.
         """
         self._send, self._wake, self.is_held, self.unsent = send, wake, False, unsent
+        self._empty, self._keep = empty, keep
         self.events = self._new_events()
         self._begin()
         for engine in self.engines.values():
@@ -329,7 +357,13 @@ class PartProgram(MachineProgram):
         return [device for device in self.machine.devices if task_of(device) == self.task]
 
     def begin(
-        self, values: Sequence[Any], send: Send, wake: Callable[[], None], unsent: Collection[int] = ()
+        self,
+        values: Sequence[Any],
+        send: Send,
+        wake: Callable[[], None],
+        unsent: Collection[int] = (),
+        empty: Empty = new_array,
+        keep: Keep = np.copy,
     ) -> PartStep:
         """Begin a run; for arguments see `PartStep.begin_run`. It is given back by `end`, or by nobody if it fails."""
         with self._lock:
@@ -340,7 +374,7 @@ class PartProgram(MachineProgram):
         step.scheduler.kept = self.kept_states
         self.statistics.start()
         self.statistics.latest = step
-        step.begin_run(values, send, wake, unsent)
+        step.begin_run(values, send, wake, unsent, empty, keep)
         return step
 
     def end(self, step: PartStep) -> dict[int, Any]:

@@ -7,11 +7,13 @@ that wait for them and counts these down. Numbers of slots and nodes are literal
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..common.dtypes import name_of
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..lower.narrowing import STORE_KINDS
@@ -39,10 +41,13 @@ _OF_STEP = (
     "to_device",
     "moment",
     "as_bfloat16",
+    "empty",
+    "take_over",
 )
 _RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP, *STORE_NAMES, *SCHEDULE_NAMES)
 _OF_TRACE = ("began", "now", "ran", "sending", "sent", "received")
 _COPYING = frozenset({"to_host", "to_device"})
+_LARGE = 1 << 16  # bytes of a value that is computed where the other task can read it
 Pairs = Sequence[tuple[Value, str]]  # values, and the expressions for them
 
 
@@ -296,12 +301,48 @@ class FunctionWriter:
         if is_clocked:
             self.line("began = now()")
         block = Block(self.function, names, self.depth)
+        block.slots = self._arrays_to_send(node)
+        self.printer.received = self._received(node)
         block.print_operations(node.operations, node.given)
         results = [block.names[tensor] for tensor in node.given]
         if is_clocked:
             seen = [name for name, spec in zip(results, node.specs, strict=True) if not _is_static(spec)]
             self.line(f"ran({', '.join([self.printer.bind('node', node), 'began', *seen])})")
         return results
+
+    def _arrays_to_send(self, node: Node) -> dict[Symbol, str]:
+        """Print, for large results that nothing takes but one other task, the arrays that they are computed in."""
+        found: dict[Symbol, str] = {}
+        taken = {tensor for operation in all_operations(node.operations) for tensor in operation.inputs}
+        for tensor, value in zip(node.given, node.outputs, strict=True):
+            takers = () if tensor in taken else self.blueprint.consumers.get(value, ())
+            send = takers[0] if len(takers) == 1 and takers[0].kind == "send" and not takers[0].lossy else None
+            receive = None if send is None else send.peer
+            if receive is None or self.blueprint.is_here(receive) or not self._fills_array(tensor):
+                continue
+            found[tensor] = self.printer.fresh("sent")
+            dtype = self.printer.bind(name_of(tensor.dtype), np.dtype(name_of(tensor.dtype)))
+            self.line(f"{found[tensor]} = empty({self.blueprint.edges[receive]}, {tensor.shape}, {dtype})")
+        return found
+
+    def _received(self, node: Node) -> set[Symbol]:
+        """Return the large values of other tasks that nothing takes but this node."""
+        found: set[Symbol] = set()
+        for tensor, value in zip(node.taken, node.inputs, strict=True):
+            send = value.node.peer if value.node.kind == "recv" else None
+            if send is not None and not self.blueprint.is_here(send) and self.blueprint.consumers[value] == [node]:
+                found |= {tensor} if _is_large(tensor) else set()
+        return found
+
+    def _fills_array(self, tensor: Symbol) -> bool:
+        """Test whether a result is large, and its operation can write it into an array that is there."""
+        operation = tensor.operation
+        if not _is_large(tensor):
+            return False
+        kernel = self.printer.kernels.get(operation)
+        if kernel is not None:
+            return not callable(kernel)
+        return operation.op.emit_out(["x"] * len(operation.inputs), "y") is not None
 
     def print_kernel(self, node: Node) -> list[Value]:
         """Print the operations of a node as a function of values; return these, in order."""
@@ -517,6 +558,15 @@ class FunctionWriter:
             self.line(f"fetch({number}, {x})")
         else:
             self.line(f"fetch_dead({number})")
+
+
+def _is_large(tensor: Symbol) -> bool:
+    """Test whether a tensor is known to be a large array of NumPy's own numbers."""
+    spec = tensor.spec
+    shape = spec.static_shape if isinstance(spec, TensorSpec) else None
+    if shape is None or tensor.dtype.kind not in "biufc":
+        return False
+    return math.prod(shape) * tensor.dtype.itemsize >= _LARGE
 
 
 def _is_static(spec: Any) -> bool:

@@ -109,6 +109,7 @@ class Printer:
         self.rare: dict[str, tuple[int, int]] = {}  # functions that hardly ever run, with their lines
         self.bodies = PrintedBodies()
         self.stored: set[Symbol] = set()  # values that variables hold without a copy
+        self.received: set[Symbol] = set()  # large values of other tasks that nothing takes but what is printed now
         self.first_write: Operation | None = None  # of several, between which no interrupt is raised
         self.has_begun_to_write = False  # what is printed comes behind it
         self._functions: list[Function] = []
@@ -510,6 +511,10 @@ class Block:
         if planned is not None and planned.variable is op.variable and source.operation in self.printer.kernels:
             self.printer.stored.add(source)
             self._assign(operation, value)
+            return
+        if source in self.printer.received:
+            self.printer.received.discard(source)
+            self._assign(operation, f"take_over({self.printer.bind(op.variable.name, op.variable)}, {value})", [value])
             return
         if (
             not is_fresh(source)

@@ -42,6 +42,7 @@ class Slabs(RuleBasedStateMachine):
         self.taken: list[int] = []
         self.mapped = Mapped(self.taken.append)
         self.alive: list[tuple[Any, Any]] = []
+        self.own: list[Any] = []  # arrays of the side that sends, which are in slabs
 
     @rule(
         size=st.sampled_from([64, 65, 100, 128, 200, 256, 500, 900]),
@@ -50,6 +51,29 @@ class Slabs(RuleBasedStateMachine):
     )
     def send(self, size: int, value: int, columns: int) -> None:
         array = np.full((size * KILO // columns, columns), value, "uint8")
+        self.sent(array, array)
+
+    @rule(size=st.sampled_from([64, 100, 256]), value=st.integers(0, 255))
+    def compute(self, size: int, value: int) -> None:
+        array = self.pool.empty((size * KILO // 4,), np.dtype("int32"))
+        if array is not None:
+            array[...] = value
+            self.own.append(array)
+
+    @precondition(lambda self: self.own)
+    @rule(data=st.data(), is_part=st.booleans())
+    def send_what_was_computed(self, data: st.DataObject, is_part: bool) -> None:
+        array = self.own[data.draw(st.integers(0, len(self.own) - 1))]
+        made = self.pool.size
+        self.sent(array[16:] if is_part else array, array[16:].copy() if is_part else array.copy())
+        assert is_part or self.pool.size == made
+
+    @precondition(lambda self: self.own)
+    @rule(data=st.data())
+    def drop_what_was_computed(self, data: st.DataObject) -> None:
+        del self.own[data.draw(st.integers(0, len(self.own) - 1))]
+
+    def sent(self, array: Any, expected: Any) -> None:
         found = self.pool.put(array)
         if found is None:
             return
@@ -57,7 +81,7 @@ class Slabs(RuleBasedStateMachine):
             self.mapped.drop(number)
         if found.is_new:
             self.mapped.add(found.slab.number, found.slab.descriptor)
-        self.alive.append((self.mapped.array(found.slab.number, found.offset, array.dtype, array.shape), array))
+        self.alive.append((self.mapped.array(found.slab.number, found.offset, array.dtype, array.shape), expected))
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -86,8 +110,11 @@ class Slabs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.alive.clear()
+        self.own.clear()
         self.acknowledge()
         assert self.pool.in_use == 0
+        self.pool.close()
+        self.mapped.close()
 
 
 Slabs.TestCase.settings = settings(max_examples=30, deadline=None, stateful_step_count=30)
@@ -150,6 +177,62 @@ def test_a_full_pool_has_no_slab():
     assert again is not None
     assert again.dropped == [first.slab.number]
     close(first, second, again)
+
+
+def test_what_is_computed_in_a_slab_is_sent_from_there():
+    gc.collect()
+    before = descriptors()
+    pool, mapped = Pool(1024 * KILO), Mapped(lambda number: None)
+    arrays = [pool.empty((16 * KILO,), np.dtype("float32")) for _ in range(3)]
+    for number, array in enumerate(arrays):
+        array[...] = number
+    assert (pool.in_use, pool.bytes_shared) == (2, 0)  # two of them share a slab
+    laid = [pool.put(array) for array in reversed(arrays)]
+    assert [(each.slab.number, each.offset, each.is_new) for each in laid if each] == [
+        (1, 0, True),
+        (0, 64 * KILO, True),
+        (0, 0, False),
+    ]
+    for each in laid:
+        assert each is not None
+        if each.is_new:
+            mapped.add(each.slab.number, each.slab.descriptor)
+    arrays[2][...] = 7.0
+    assert mapped.array(1, 0, np.dtype("float32"), (16 * KILO,))[5] == 7.0  # the same memory
+    pool.taken(1)
+    assert pool.in_use == 2  # this side has the array still
+    del arrays[2], array
+    assert pool.in_use == 1
+    arrays.clear()
+    assert pool.in_use == 1  # the other side has it still
+    pool.taken(0)
+    pool.taken(0)
+    assert pool.in_use == 0
+    pool.close()
+    mapped.close()
+    del pool, mapped, laid, each
+    gc.collect()
+    assert descriptors() == before
+
+
+def test_what_is_computed_and_never_sent_gives_its_slab_back():
+    gc.collect()
+    before = descriptors()
+    pool = Pool(1024 * KILO)
+    for _ in range(20):
+        assert pool.empty((200 * KILO,), np.dtype("uint8")) is not None
+    kept = [pool.empty((200 * KILO,), np.dtype("uint8")) for _ in range(4)]
+    assert pool.empty((200 * KILO,), np.dtype("uint8")) is None
+    assert pool.size == 1024 * KILO
+    kept.clear()
+    assert pool.in_use == 0
+    kept.append(pool.empty((600 * KILO,), np.dtype("uint8")))  # slabs that were never sent are given up for it
+    pool.close()
+    assert pool.empty((10,), np.dtype("uint8")) is None
+    kept[0][...] = 1  # what is there stays usable
+    del kept, pool
+    gc.collect()
+    assert descriptors() == before
 
 
 def test_nobody_can_write_to_a_slab_of_another():

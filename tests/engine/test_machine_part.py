@@ -135,6 +135,60 @@ def _receive(program: Any, name: str) -> Any:
     return next(node for node in program.machine.nodes if node.kind == "recv" and node.name == name)
 
 
+@pytest.mark.parametrize(
+    ("make", "is_filled"),
+    [
+        (lambda x: x + 1.0, True),
+        (lambda x: ab.ops.exp(x) * x - 2.0, True),
+        (lambda x: ab.ops.matmul(x, x), True),
+        (lambda x: ab.ops.sum(x, axis=0), False),  # it is small
+        (lambda x: ab.ops.transpose(x), False),  # a view
+    ],
+)
+def test_a_large_result_for_another_task_is_computed_in_the_array_that_is_sent(
+    graph: ab.Graph, make: Any, is_filled: bool
+):
+    """Who sends gives the array: memory that the other task can read, so that nothing is copied."""
+    with graph.as_default(), ab.device(PS):
+        x = ab.placeholder((200, 200), "float32", "x")
+        with ab.device(WORKER):
+            y = make(x)
+        z = y * 2.0
+    worker = Parts(graph, [z], [x], devices_of(2)).programs[0]
+    given: list[Any] = []
+    posted: list[Any] = []
+
+    def empty(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        given.append(np.full(shape, np.nan, dtype))
+        return given[-1]
+
+    value = np.random.default_rng(1).normal(size=(200, 200)).astype("float32")
+    step = worker.begin([value], lambda *message: posted.append(message), lambda: None, empty=empty)
+    for number in worker.printing.blueprint.edges.values():
+        if number not in worker.sends:
+            step.receive(number, (), value, False)
+    while not step.is_over:
+        step.turn(10)
+    worker.end(step)
+    ((_, _, sent, is_dead),) = posted
+    assert not is_dead
+    assert [array is sent for array in given] == [True] * is_filled
+    with ab.Graph().as_default():
+        alone = make(ab.constant(value))
+        np.testing.assert_allclose(sent, ab.Session().run(alone), rtol=1e-5, atol=1e-5)
+
+
+def test_a_result_that_its_own_task_takes_too_has_memory_of_its_own(graph: ab.Graph):
+    with graph.as_default(), ab.device(PS):
+        x = ab.placeholder((200, 200), "float32", "x")
+        with ab.device(WORKER):
+            y = ab.ops.exp(x)
+            rest = ab.ops.cumsum(y, axis=0)
+        z = y * 2.0
+    worker = Parts(graph, [z, rest], [x], devices_of(2)).programs[0]
+    assert "empty(" not in worker.source.replace("np.empty(", "")
+
+
 def test_tasks_that_differ_have_other_digests(graph: ab.Graph):
     with graph.as_default():
         x = ab.placeholder((3,), "float32", "x")

@@ -307,7 +307,7 @@ class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
         """Make the memory of the value the variable's own again, so that a step may write into it."""
         if self._is_lent:
             self._is_lent = False
-            if _references(self) > _OWN_REFERENCES:
+            if _references(self) > _OWN_REFERENCES or not self._value.flags.writeable:
                 self._value = self._value.copy()
 
     def read_value(self) -> Tensor:

@@ -122,6 +122,15 @@ def _hold(variable: Variable) -> Held:
     return own
 
 
+def take_over(variable: Variable, array: Any) -> Any:
+    """Set the value to an array that nothing else changes, which may be one that can't be written; return it."""
+    variable.write_value(array)
+    if not array.flags.writeable:
+        vars(variable)["_is_lent"] = True  # a step that writes in the value's memory copies it first
+        lending.count += 1
+    return array
+
+
 def hold_if_free(variable: Variable) -> Held | None:
     """Keep other threads from writing parts of a variable, which has its array still; None if one is at it."""
     own = Held()
@@ -163,4 +172,14 @@ def _is_plain(array: Any) -> bool:
 
 _, _ALONE = _taken({"_value": np.zeros(1)}, Held())  # Python versions count differently
 
-__all__ = ["Held", "give_back", "hold_if_free", "lending", "memory_of", "row_writes", "take_out", "write_in_memory"]
+__all__ = [
+    "Held",
+    "give_back",
+    "hold_if_free",
+    "lending",
+    "memory_of",
+    "row_writes",
+    "take_out",
+    "take_over",
+    "write_in_memory",
+]

@@ -1,0 +1,119 @@
+"""The memory of large values that cross: computed where the other task can read it, and taken over by variables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PS, WORKER
+from shared.waiting import PATIENCE, until
+
+import anabranch as ab
+from anabranch.distribute.transport.slabs import IS_AVAILABLE
+
+pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="needs Linux")
+MEGABYTE = 1 << 20
+LARGE = 2_000_000  # elements, of 8 MB: a slab of its own
+
+
+class Cluster:
+    """A ps task, of which this process holds a variable, and a worker.
+
+    Attributes:
+        held: the variable, as this process sees it.
+        add: runs a step in which the worker reads the variable, adds one, and assigns the sum.
+    """
+
+    def __init__(self, stack: contextlib.ExitStack, size: int, **config: Any) -> None:
+        settings = ab.distribute.ServerConfig(**config)
+        self.ps = stack.enter_context(ab.distribute.Server({"ps": ["localhost:0"]}, "ps", 0, config=settings))
+        spec = {"ps": [self.ps.target[7:]], "worker": ["localhost:0"]}
+        self.worker = stack.enter_context(ab.distribute.Server(spec, "worker", 0, config=settings))
+        self.held = ab.Variable(np.arange(size, dtype="float32"), name="w")
+        self.ps.task.hold("", "w", self.held)
+        with ab.Graph().as_default() as graph:
+            with ab.device(PS):
+                w = ab.Variable(np.zeros(size, "float32"), name="w")
+            with ab.device(WORKER):
+                more = w.value + 1.0
+            done = w.assign(more).operation
+            with ab.device(PS):
+                first = w.value[:4]
+        self.session = stack.enter_context(ab.Session(graph, target=self.worker.target))
+        self.add = self.session.make_callable(done, [])
+        self.first = self.session.make_callable(first, [])
+
+    @property
+    def value(self) -> Any:
+        return self.held.stored_value()
+
+
+@pytest.fixture
+def stack() -> Generator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("size", "plane", "is_shared"),
+    [
+        (LARGE, "shared_memory", True),
+        (50_000, "shared_memory", False),  # it shares its slab with other values
+        (LARGE, "unix", False),
+        (LARGE, "grpc", False),
+    ],
+)
+def test_a_variable_takes_a_received_value_over(stack: contextlib.ExitStack, size: int, plane: str, is_shared: bool):
+    cluster = Cluster(stack, size, plane=plane)
+    seen: list[Any] = []
+    for count in range(1, 5):
+        cluster.add()
+        assert cluster.value.flags.writeable == (not is_shared)
+        np.testing.assert_array_equal(cluster.value, np.arange(size) + count)
+        seen.append(cluster.value)
+    for count, value in enumerate(seen, 1):  # none was written over
+        np.testing.assert_array_equal(value, np.arange(size) + count)
+
+
+def test_slabs_of_values_that_variables_had_are_used_again(stack: contextlib.ExitStack):
+    cluster = Cluster(stack, LARGE, plane="shared_memory")
+    for _ in range(20):
+        cluster.add()
+    (connection,) = [each for each in cluster.ps.status().connections if each.task == WORKER and each.mapped]
+    assert connection.mapped <= 3
+    assert cluster.first().tolist() == [20, 21, 22, 23]
+
+
+def test_variables_leave_half_of_the_shared_memory_to_values_under_way(stack: contextlib.ExitStack):
+    cluster = Cluster(stack, LARGE, plane="shared_memory", shared_memory_bytes=15 * MEGABYTE)
+    for _ in range(3):
+        cluster.add()
+        assert cluster.value.flags.writeable  # a copy
+    assert cluster.first().tolist() == [3, 4, 5, 6]
+
+
+def test_a_step_of_the_same_process_writes_a_variable_that_was_received(stack: contextlib.ExitStack):
+    """Test the steps that write in the variable's memory, all of it and some rows."""
+    cluster = Cluster(stack, LARGE, plane="shared_memory")
+    with ab.Graph().as_default() as graph:
+        more = cluster.held.assign_add(np.ones(LARGE, "float32")).operation
+        rows = cluster.held.scatter_sub(ab.IndexedSlices(np.ones(2, "float32"), np.array([0, 3]), (LARGE,)))
+    with ab.Session(graph) as session:
+        for _ in range(2):
+            cluster.add()
+            session.run(more)
+            cluster.add()
+            session.run(rows)
+    assert cluster.first().tolist() == [4, 7, 8, 7]
+
+
+def test_a_variable_keeps_what_came_from_a_worker_that_is_gone(stack: contextlib.ExitStack):
+    cluster = Cluster(stack, LARGE, plane="shared_memory")
+    cluster.add()
+    assert not cluster.value.flags.writeable
+    cluster.worker.stop()
+    until(lambda: not [each for each in cluster.ps.status().connections if each.task == WORKER], PATIENCE)
+    np.testing.assert_array_equal(cluster.value, np.arange(LARGE) + 1)
