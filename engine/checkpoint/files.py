@@ -27,6 +27,7 @@ from .folders import Folder, Place, folder_of, is_name
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "anabranch-checkpoint", 2
 _OF_ROWS_IN_TURN = 2  # the version of checkpoints in which a piece holds every n-th row; others are of version 1
+_AT_ONCE = 1 << 24  # bytes that are written before the disk is asked to begin with them
 _NATIVE = "biufc"  # the kinds of dtypes that HDF5 has
 
 
@@ -101,11 +102,9 @@ def write_shard(folder: Place, number: int, count: int, tensors: Mapping[str, An
     folder.make()
     found = list(_parts(tensors))
     pieces = [_described(position, *part) for position, part in enumerate(found)]
-    # By its contents: a task of an earlier save into this folder, which comes late, doesn't write over this shard.
-    digest = hashlib.blake2b(json.dumps(pieces).encode(), digest_size=6).hexdigest()
-    name_of_file = f"shard-{number}-of-{count}-{digest}.h5"
-    with folder.writing(name_of_file) as stream:
-        steady = _Steady(stream)
+    name = ""
+    with folder.writing(f"shard-{number}-of-{count}.h5", lambda: name) as stream:
+        steady = _Steady(stream, folder)
         with h5py.File(steady, "w", libver=("v108", "v108")) as file:
             for (_, array, _, _), piece in zip(found, pieces, strict=True):
                 dataset = file.create_dataset(piece["dataset"], data=_stored(array))
@@ -114,24 +113,42 @@ def write_shard(folder: Place, number: int, count: int, tensors: Mapping[str, An
         if steady.error is not None:
             raise steady.error
         size = stream.seek(0, 2)
-    return {"file": name_of_file, "size": size, "pieces": pieces}
+        for (_, array, _, _), piece in zip(found, pieces, strict=True):  # while the disk writes
+            piece["crc32"] = _crc32(array)
+        # By its contents: a task of an earlier save into this folder, which comes late, doesn't write over this shard.
+        digest = hashlib.blake2b(json.dumps(pieces).encode(), digest_size=6).hexdigest()
+        name = f"shard-{number}-of-{count}-{digest}.h5"
+    return {"file": name, "size": size, "pieces": pieces}
 
 
 class _Steady:
     """A stream for HDF5 to write, which keeps the first error: HDF5 goes on after one, and then raises any other.
 
+    Args:
+        stream: where the bytes go.
+        folder: in which it becomes a file; the disk begins to write what is large while the rest comes.
+
     Attributes:
         error: the first one; None if there was none.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: BinaryIO, folder: Folder) -> None:
+        self._stream, self._folder = stream, folder
         self.error: BaseException | None = None
         self.seek, self.tell, self.read = stream.seek, stream.tell, stream.read
 
     def write(self, data: Any) -> int:
-        self._keeping(lambda: self._stream.write(data))
+        self._keeping(lambda: self._write(data))
         return len(data)
+
+    def _write(self, data: Any) -> None:
+        if len(data) <= _AT_ONCE:
+            self._stream.write(data)
+            return
+        view, start = memoryview(data), self._stream.tell()
+        for first in range(0, len(view), _AT_ONCE):
+            size = self._stream.write(view[first : first + _AT_ONCE])
+            self._folder.begin_sync(self._stream, start + first, size)
 
     def truncate(self, size: int) -> int:
         self._keeping(lambda: self._stream.truncate(size))
@@ -149,7 +166,7 @@ class _Steady:
 
 
 def _described(position: int, name: str, array: Any, rows: Rows | None, whole: tuple[int, ...]) -> dict[str, Any]:
-    """Return what the manifest has to say of a piece."""
+    """Return what the manifest has to say of a piece, besides its CRC-32."""
     piece = {
         "name": name,
         "dataset": str(position),
@@ -157,7 +174,6 @@ def _described(position: int, name: str, array: Any, rows: Rows | None, whole: t
         "shape": list(array.shape),
         "whole": list(whole),
         "offset": [0] * array.ndim if rows is None else [rows.first, *[0] * (array.ndim - 1)],
-        "crc32": _crc32(array),
     }
     return piece if rows is None or rows.step == 1 else {**piece, "step": rows.step}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -89,10 +89,19 @@ class Folder:
         yield self._disk.readable(self.path / name)
 
     @contextmanager
-    def writing(self, name: str) -> Generator[BinaryIO]:
-        """Yield a stream that becomes a file when the block ends, and nothing at all when it fails."""
-        with atomic_write(self.path / name, self._disk) as stream:
+    def writing(self, name: str, final: Callable[[], str] | None = None) -> Generator[BinaryIO]:
+        """Yield a stream that becomes a file when the block ends, and nothing at all when it fails.
+
+        Args:
+            name: of the file.
+            final: gives its name when all is written, where that depends on what it is.
+        """
+        with atomic_write(self.path / name, self._disk, final) as stream:
             yield stream
+
+    def begin_sync(self, stream: BinaryIO, first: int, size: int) -> None:
+        """Have bytes of a stream of `writing` go to the disk while others are written."""
+        self._disk.begin_sync(stream, first, size)
 
     def remove_file(self, name: str) -> None:
         """Remove a file."""
@@ -184,7 +193,7 @@ class RemoteFolder(Folder):
             yield stream
 
     @contextmanager
-    def writing(self, name: str) -> Generator[BinaryIO]:
+    def writing(self, name: str, final: Callable[[], str] | None = None) -> Generator[BinaryIO]:
         with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
             local = Path(folder) / name
             try:
@@ -197,7 +206,10 @@ class RemoteFolder(Folder):
                 )
                 raise
             self.make()
-            self._ask("put_file", str(local), f"{self._root}/{name}")
+            self._ask("put_file", str(local), f"{self._root}/{name if final is None else final()}")
+
+    def begin_sync(self, stream: BinaryIO, first: int, size: int) -> None:
+        """Do nothing: it is the file elsewhere that is to last."""
 
     def remove_file(self, name: str) -> None:
         self._ask("rm_file", f"{self._root}/{name}")

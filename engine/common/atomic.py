@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -88,6 +88,15 @@ class Disk:
         if temporary.lock is not None:
             os.close(temporary.lock)
 
+    def begin_sync(self, stream: BinaryIO, first: int, size: int) -> None:
+        """Have the system begin to write bytes of a file to the disk, where it can; `sync` waits for all of them.
+
+        Otherwise it begins when it is asked to `sync`, and the disk is idle until then.
+        """
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(stream.fileno(), first, size, os.POSIX_FADV_DONTNEED)
+
     def sync(self, stream: BinaryIO) -> None:
         """Write to the disk what is in a file."""
         stream.flush()
@@ -142,7 +151,7 @@ def is_temporary(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, disk: Disk = DISK) -> Generator[BinaryIO]:
+def atomic_write(path: Path, disk: Disk = DISK, final: Callable[[], str] | None = None) -> Generator[BinaryIO]:
     """Write a stream that becomes the file `path` when the block ends, and nothing at all when it fails.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and then takes the name: whoever
@@ -152,6 +161,7 @@ def atomic_write(path: Path, disk: Disk = DISK) -> Generator[BinaryIO]:
     Args:
         path: of the file.
         disk: does what this asks of the system.
+        final: gives, when all is written, the name that the file takes in place of that of `path`.
 
     Raises:
         FileNotFoundError: the folder does not exist.
@@ -177,6 +187,7 @@ def atomic_write(path: Path, disk: Disk = DISK) -> Generator[BinaryIO]:
         with temporary.stream as stream:
             yield stream
             disk.sync(stream)
+        target = target if final is None else target.with_name(final())
         disk.replace(temporary.path, target)
     except BaseException as error:
         written = disk.size(temporary.path) or 0

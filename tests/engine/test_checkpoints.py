@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.checkpoint import files
 from anabranch.engine.checkpoint.files import write_manifest, write_shard
+from anabranch.engine.checkpoint.folders import Folder
+from anabranch.engine.common.atomic import Disk
 from anabranch.engine.queues.errors import DataLossError
 
 DTYPES = ["float32", "float64", "bfloat16", "float16", "int8", "uint64", "bool", "complex64", "string"]
@@ -181,3 +184,26 @@ def test_graphs_with_these_ops_are_read_in_new_processes(tmp_path: Path) -> None
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "graph.npz")], check=True)
     assert ab.io.checkpoint_reader(tmp_path / "c")["w"].tolist() == [1.0, 2.0]
+
+
+def test_a_large_array_goes_to_the_disk_while_the_rest_of_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[tuple[int, int]] = []
+
+    class Watched(Disk):
+        def begin_sync(self, stream: Any, first: int, size: int) -> None:
+            asked.append((first, size))
+            super().begin_sync(stream, first, size)
+
+    monkeypatch.setattr(files, "_AT_ONCE", 1 << 12)
+    array, small = np.random.default_rng(2).normal(size=(10, 700)), np.arange(3)
+    folder = Folder(tmp_path / "c", Watched())
+    write_manifest(folder, [write_shard(folder, 0, 1, {"w": array, "v": small})], {})
+    assert [size for _, size in asked] == [4096] * 13 + [array.nbytes - 13 * 4096]
+    assert [first - asked[0][0] for first, _ in asked] == list(range(0, array.nbytes, 4096))
+    reader = ab.io.checkpoint_reader(tmp_path / "c")
+    np.testing.assert_array_equal(reader["w"], array)
+    np.testing.assert_array_equal(reader["v"], small)
+    (piece,) = json.loads((tmp_path / "c" / "manifest.json").read_text())["tensors"]["w"]["pieces"]
+    assert piece["crc32"] == zlib.crc32(array)

@@ -254,6 +254,9 @@ class SimulatedDisk(Disk):
         if not self._is_dead:
             temporary.lock.writer = None
 
+    def begin_sync(self, stream: BinaryIO, first: int, size: int) -> None:
+        """Do nothing: what is not safe may be lost or not."""
+
     def sync(self, stream: BinaryIO) -> None:
         self.event(space=True)
         assert isinstance(stream, _Stream)
