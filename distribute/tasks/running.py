@@ -51,6 +51,7 @@ class Program:
 
     def connect(self, peers: Peers, done: Callable[[Exception | None], None]) -> None:
         """Have all ways open; `done` is called when they are, or takes why one is not."""
+        self.program.keep_memory()
         wanted = dict.fromkeys(self.targets.values())
         missing = set(wanted)
         is_over = False

@@ -31,6 +31,7 @@ from ..place.constraints import PlacementError
 from ..place.devices import Device, devices_of_cluster
 from ..queues.stops import Stop, ending_by
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, CallsTooDeepError, calls_under_way, deep_calls, too_deep_of
+from ..runtime.program import memory_of
 from ..tracing.recorder import End
 from ..tracing.recorder import Event as Recorded
 from .frames import Deliver, Iteration, Tag
@@ -196,10 +197,10 @@ class PartStep(Step):
     def submit(
         self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], finish: Callable[..., None], it: Iteration
     ) -> None:
-        stop = self.stop
+        stop, memory = self.stop, self.program.memory
 
         def run(*values: Any) -> Any:
-            with ending_by(stop):  # a loop that is compiled to machine code ends with the step
+            with ending_by(stop), memory():  # a loop that is compiled to machine code ends with the step
                 return kernel(*values)
 
         super().submit(node, run, values, finish, it)
@@ -285,6 +286,7 @@ class PartProgram(MachineProgram):
             it does: the value may go there in another way than by the task where feeds arrive.
         kept_states: what other tasks keep for its steps, if functions were scheduled there.
         fetched_on: by position, the task on which what is fetched is made.
+        memory: makes the context in which a thread keeps the memory of large arrays for those of later steps.
         printed: of a program with clocks when that was begun and done, until a run has recorded it.
 
     Raises:
@@ -329,8 +331,13 @@ class PartProgram(MachineProgram):
         others = {task_of(str(peer.device)) for peer in peers if peer is not None}
         self.sources = sorted(others - {task})
         self.straight_feeds = self._taken_by_another_task()
+        self.memory = memory_of(self._prepared.operations) or contextlib.nullcontext
         self.fetched_on = [task_of(str(node.device)) for node in self.machine.fetches]
         self.digest = hashlib.sha256(self.text().encode()).hexdigest()
+
+    def keep_memory(self) -> None:
+        """Have this thread keep the memory of large arrays from now on, if the step has any: that of a task's loop."""
+        self.memory().__enter__()
 
     def text(self) -> str:
         """Print the lowered step, which is the same in all tasks."""

@@ -161,7 +161,7 @@ class Program:
         operations, fetches = step.operations, step.fetches
         self.has_bounded_time = has_bounded_time(operations)
         self._owned = OwnMemory(effect for block in all_blocks(operations) for o in block for effect in o.effects)
-        memory, is_native = _memory_of(operations), False
+        memory, is_native = memory_of(operations), False
         kernels: Mapping[Operation, Any] = {}
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
@@ -395,7 +395,7 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
     return rule
 
 
-def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
+def memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
     """Return what makes the context in which memory of large arrays is kept for the next step; None if it has none."""
     if not is_on("memory") or not any(
         _is_large(tensor)

@@ -13,6 +13,8 @@ from shared.waiting import PATIENCE, until
 
 import anabranch as ab
 from anabranch.distribute.transport.slabs import IS_AVAILABLE
+from anabranch.engine.codegen.host.memory import kept_bytes, release_memory
+from anabranch.engine.codegen.llvm.library import library
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="needs Linux")
 MEGABYTE = 1 << 20
@@ -117,3 +119,19 @@ def test_a_variable_keeps_what_came_from_a_worker_that_is_gone(stack: contextlib
     cluster.worker.stop()
     until(lambda: not [each for each in cluster.ps.status().connections if each.task == WORKER], PATIENCE)
     np.testing.assert_array_equal(cluster.value, np.arange(LARGE) + 1)
+
+
+def test_the_memory_of_received_values_is_used_again(stack: contextlib.ExitStack):
+    """Fresh memory costs a fault a page, in each step."""
+    if not library.usable:
+        pytest.skip("the allocator is compiled by llvmlite")
+    cluster = Cluster(stack, LARGE, plane="unix")
+    cluster.add()
+    release_memory()
+    for _ in range(3):
+        cluster.add()
+    kept = kept_bytes()
+    assert kept >= 4 * LARGE
+    for _ in range(3):
+        cluster.add()
+    assert kept_bytes() == kept
