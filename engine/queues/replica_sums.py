@@ -110,13 +110,14 @@ def reduced(part: Part, columns: Sequence[Sequence[Any]], weights: Sequence[int]
     shares = [1.0] * len(weights) if part.reduction == "sum" else [weight / sum(weights) for weight in weights]
     if part.reduction == "first":
         columns, shares = columns[:1], [1.0]
-    values = [scaled(column[-1], share) for column, share in zip(columns, shares, strict=True)]
+    values = (scaled(column[-1], share) for column, share in zip(columns, shares, strict=True))
     if part.has_rows:
-        return [np.concatenate([column[0] for column in columns]), np.concatenate(values).astype(dtype, copy=False)]
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return [np.asarray(total).astype(dtype, copy=False)]
+        indices = np.concatenate([column[0] for column in columns])
+        return [indices, np.concatenate(list(values)).astype(dtype, copy=False)]
+    total = np.array(next(values))  # the worker's own array stays as it is
+    for value in values:
+        np.add(total, value, out=total)
+    return [total.astype(dtype, copy=False)]
 
 
 def scaled(value: Any, share: float) -> Any:

@@ -1,5 +1,7 @@
 """The state of replicas as operations: what is put and reduced, and what is refused."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from anabranch.engine.queues import DeadlineExceededError
 from anabranch.engine.queues.errors import CancelledError, StateLostError
 from anabranch.engine.queues.replica_state import ReplicaStepsState
 from anabranch.engine.queues.replica_steps import FORGET, Part, ReplicaGradients, ReplicaSteps
+from anabranch.engine.queues.replica_sums import reduced
 from anabranch.engine.queues.replica_tickets import LEAVE, Receipt
 from anabranch.engine.session import Session
 
@@ -33,6 +36,26 @@ def test_means_are_weighted_by_rows_and_do_not_depend_on_who_came_first():
     assert [int(part) for part in results[0][1:]] == [6, 1]
     for first, second in zip(*results, strict=True):
         assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_set_is_reduced_in_the_memory_of_few_gradients(reduction: str):
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=50_000).astype("float32") for _ in range(20)]
+    part, copies = Part("float32", (50_000,), reduction), [value.copy() for value in values]
+    tracemalloc.start()
+    try:
+        (found,) = reduced(part, [[value] for value in values], [1] * 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * values[0].nbytes, "not of all that are reduced"
+    share = np.float32(0.05 if reduction == "mean" else 1)
+    expected = values[0] * share
+    for value in values[1:]:
+        expected = expected + value * share
+    assert np.array_equal(found, expected), "the same bits"
+    assert all(map(np.array_equal, values, copies)), "what workers have put stays as it is"
 
 
 @pytest.mark.parametrize("added", [(), (1,), (3, 1), (2, 3, 1)])
