@@ -54,7 +54,8 @@ test-cuda: $(CUDA) ## compile all that is printed as CUDA for each architecture 
 
 sweep: $(DEV) ## 100,000 simulations each of the protocols of tasks, of replicas and of groups, 10,000 of storage, by seed; 100 faults on fit in 20 minutes
 	ANABRANCH_SIMULATIONS=100000 $(PYTEST) -m slow -k "many_simulations or at_length" tests/distribute/test_simulation.py \
-		tests/engine/test_replica_state.py tests/distribute/test_simulated_storage.py tests/distribute/test_membership.py $(ARGS)
+		tests/engine/test_replica_state.py tests/engine/test_replica_supply.py tests/engine/test_replica_exchanges.py \
+		tests/distribute/test_simulated_storage.py tests/distribute/test_membership.py $(ARGS)
 	ANABRANCH_FAULTS=100 $(PYTEST) -n 0 -m slow tests/distribute/test_faults_on_fit.py $(ARGS)
 
 bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has installed them

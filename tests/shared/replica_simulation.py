@@ -21,7 +21,8 @@ class Simulation:
     """Workers that take, commit, end and come back in any order; sets are applied in between.
 
     Now and then all state is lost. Then training begins again from a backup, which is taken at any time. Leaders are
-    lost, too, also while they apply a set: nothing of it is written then, all or a part.
+    lost, too, also while they apply a set: nothing of it is written then, all or a part. Workers that were taken for
+    dead commit what they are at nevertheless.
 
     Args:
         seed: of all that happens.
@@ -40,14 +41,20 @@ class Simulation:
         self.shares = self.rng.randint(1, self.workers) if self.synchronous else 1
         self.requeue = self.rng.random() < 0.7 or is_together
         stale = None if self.synchronous else self.rng.choice([None, 0, 2])
-        least = self.rng.randint(1, self.workers)
+        self.least = least = self.rng.randint(1, self.workers)
         self.backups = self.rng.randint(0, self.workers - 1) if self.synchronous and not is_together else 0
         self.state = ReplicaStepsState(
             self.shares, self.synchronous, self.requeue, stale, least, self.backups, together=is_together
         )
         self.sums: dict[int, list[tuple[Attempt, int]]] = {}  # by worker, with the bits that they are to have
         self.tags: dict[int, int] = {}  # by ticket: how many steps had begun again when it was taken
-        self.sums_made = 0
+        self.sums_made = self.begun_again = 0
+        self.may_return = self.rng.random() < 0.5  # whether lost workers come back while those that are left suffice
+        self.ghosts: list[
+            tuple[int, int, Ticket]
+        ] = []  # with worker and incarnation: tickets of who was taken for dead
+        self.taken: dict[int, tuple[tuple[int, int], Ticket]] = {}  # by number, with the giver: what no set has yet
+        self.skipped: set[int] = set()  # shares that are not to be handed out again
         self.incarnations = dict.fromkeys(range(self.workers), 0)
         self.tickets: dict[int, Ticket] = {}
         self.takes: dict[int, Attempt] = {}
@@ -61,7 +68,10 @@ class Simulation:
 
     def begin_anew(self) -> None:
         """Have a worker lead a generation, and all enrol."""
-        self.tickets.clear()
+        for worker in list(self.tickets):
+            self.haunt(worker)
+        self.taken.clear()
+        self.skipped.clear()
         self.takes.clear()
         self.sums.clear()
         self.leader = self.rng.choice(list(self.incarnations))
@@ -93,9 +103,19 @@ class Simulation:
         self.done = [share for share in self.done if share in self.backup]
         self.state.begin_epoch(self.batches, self.shares, sorted(self.backup))
 
+    def lose(self, worker: int) -> None:
+        """Take a worker for dead."""
+        self.state.lost(f"task {worker}", self.incarnations[worker])
+        self.haunt(worker)
+
+    def haunt(self, worker: int) -> None:
+        """Note what a worker is at that is taken for dead."""
+        if worker in self.tickets:
+            self.ghosts.append((worker, self.incarnations[worker], self.tickets.pop(worker)))
+
     def join(self, worker: int) -> None:
+        self.haunt(worker)
         self.incarnations[worker] += 1
-        self.tickets.pop(worker, None)
         self.takes.pop(worker, None)
         self.state.join(worker, f"task {worker}", self.incarnations[worker])
 
@@ -104,6 +124,11 @@ class Simulation:
         for old in self.tokens[:-1]:
             with pytest.raises((CancelledError, StateLostError), match=r"does not lead any more|was given up"):
                 self.state.check_leader(old)
+        self.check_shares()
+        if self.ghosts and self.rng.random() < 0.05:
+            dead, incarnation, ticket = self.ghosts.pop(self.rng.randrange(len(self.ghosts)))
+            receipt = self.state.commit(dead, incarnation, ticket.number, self.rows_of(ticket))
+            assert receipt is Receipt.REFUSED, "gradients of a dead incarnation do not count"
         worker = self.rng.choice(list(self.incarnations))
         alive = worker in self.state.members
         draw = self.rng.random()
@@ -116,9 +141,10 @@ class Simulation:
         elif may_fail and draw < 0.03 and alive:
             self.state.retire(worker, self.incarnations[worker])
         elif may_fail and draw < 0.05 and alive:
-            self.state.lost(f"task {worker}", self.incarnations[worker])
+            self.lose(worker)
         elif draw < 0.1 and not alive:
-            self.join(worker)
+            if self.may_return or may_fail or len(self.state.members) <= self.least:
+                self.join(worker)
         elif draw < 0.3 and self.state.token == self.tokens[-1]:
             self.apply(may_fail)
         elif may_fail and draw < 0.32 and alive and worker in self.tickets and self.is_together:
@@ -129,7 +155,7 @@ class Simulation:
         elif alive and worker in self.tickets:
             self.commit(worker, self.tickets.pop(worker))
         elif alive:
-            take = self.takes.pop(worker, None) or self.state.take(worker, self.incarnations[worker], self.state.epoch)
+            take = self.takes.pop(worker, None) or self.asked(worker)
             if not take.is_done:
                 self.takes[worker] = take
             elif take.outcome().number == LEAVE:
@@ -137,7 +163,7 @@ class Simulation:
                 if not is_leader:
                     self.state.leave(worker, self.incarnations[worker])
                 elif not self.state.hand_over(worker, self.incarnations[worker]):
-                    self.state.lost(f"task {worker}", self.incarnations[worker])
+                    self.lose(worker)
             elif take.outcome().number == LEAD:
                 self.take_over(worker)
             elif take.outcome().number == SUPPLY:
@@ -151,6 +177,55 @@ class Simulation:
                 self.sums[worker] = []
                 self.tags[take.outcome().number] = self.state._begun_again
                 self.watches[worker] = self.state.watch(worker, self.incarnations[worker], take.outcome().number)
+
+    def asked(self, worker: int) -> Attempt:
+        """Have a worker ask for a ticket; check that it gets one when that is due, whenever that is."""
+        take = self.state.take(worker, self.incarnations[worker], self.state.epoch)
+        if take.is_done:
+            self.check_due(worker, take)
+        else:
+            take.on_done = lambda: self.check_due(worker, take)
+        return take
+
+    def check_due(self, worker: int, take: Attempt) -> None:
+        """Check that a worker may have what it is given."""
+        if take.error is not None or take.outcome().number < 0:
+            return
+        ticket: Ticket = take.outcome()
+        present = [each for each in self.state.members if each not in self.state._retiring]
+        is_needed = self.is_together and self.state._is_needed(worker)
+        assert len(present) >= self.least or is_needed, "steps are made with so many workers"
+        assert ticket.share not in self.skipped, "dropped rows are not handed out again"
+        if not self.synchronous or self.is_together:
+            return
+        assert ticket.step == self.state._chosen, "it reads what all steps before have made"
+        those = [(each, other.share) for each, other in self.taken.values() if other.step == ticket.step]
+        assert ticket.share not in [share for _, share in those], "these rows count already"
+        givers = {each for each, _ in those}
+        if (worker, self.incarnations[worker]) in givers:
+            others = len([each for each in present if (each, self.incarnations[each]) not in givers])
+            assert len(those) + others < self.state._wanted, "a set is of different workers, if there are enough"
+
+    def check_shares(self) -> None:
+        """Check that each share that is not done is in one place: to be handed out, at a worker, or put."""
+        state = self.state
+        pool, put = set(state._pool), set(state._counted)
+        out = {share for each in state._out.values() for share in range(each.share, each.share + each.length)}
+        assert state._pool == sorted(pool), "each share once, in order"
+        assert not pool & put, "what counts is not handed out again"
+        assert not pool & out, "nor is what a worker is at"
+        if state._is_running:
+            assert pool | put <= state._undone <= pool | put | out, "no share is forgotten, none comes back"
+        for each in state._out.values():
+            assert each.worker in state.members, "the tickets of an incarnation end with it"
+        if state._begun_again != self.begun_again:
+            self.begun_again = state._begun_again
+            self.taken = {number: each for number, each in self.taken.items() if number not in self.voided()}
+
+    def voided(self) -> set[int]:
+        """Return the tickets that counted, until their step began again."""
+        kept = {number for each in self.state._unapplied.values() for number, *_ in each}
+        return set(self.taken) - kept - {number for number, *_ in self.state._counted.values()}
 
     def supply(self) -> None:
         """Have the leader read the next batch, or find that there is none."""
@@ -204,6 +279,13 @@ class Simulation:
             self.held[number] = range(share, share + length)
         receipt = self.state.commit(worker, self.incarnations[worker], number, self.rows_of(ticket))
         assert receipt is Receipt.REFUSED or not any(each.error for each, _ in sums), "its step has begun again"
+        if receipt is Receipt.TAKEN:
+            self.taken[number] = (worker, self.incarnations[worker]), ticket
+        if receipt is Receipt.LATE and not self.requeue and share not in self.state._undone:
+            self.skipped.add(share)
+        if receipt is Receipt.LATE and not self.requeue:
+            is_elsewhere = any(out.share == share for out in self.state._out.values()) or share in self.state._counted
+            assert is_elsewhere or share not in self.state._undone, "dropped rows are skipped"
         assert watch.is_done, "nobody waits for what is committed"
         assert not (given_up and receipt is Receipt.TAKEN), "it was of no use"
         assert given_up or receipt is not Receipt.LATE or not self.backups or step % MEASURED_EACH == 0
@@ -217,7 +299,7 @@ class Simulation:
         if crash != "before":
             self.write(chosen, is_whole=crash != "half")
         if crash:
-            self.state.lost(f"task {self.leader}", self.incarnations[self.leader])
+            self.lose(self.leader)
         else:
             self.state.applied(chosen.step)
             self.choosing = self.state.choose()
@@ -227,6 +309,9 @@ class Simulation:
             self.half_written = chosen.tickets[0]
             return
         self.written = chosen.tickets[0]
+        for number in chosen.tickets:
+            assert number in self.taken, "a set has what was receipted as taken"
+            del self.taken[number]
         held = [self.held.pop(number) for number in chosen.tickets]  # a KeyError: values were forgotten too early
         shares = [share for each in held for share in each]
         assert shares == sorted(set(shares)), "different shares, in order"
@@ -234,6 +319,8 @@ class Simulation:
         assert 1 <= len(shares) <= self.shares
         left = any(self.rows_of(Ticket(-1, -1, share)) for share in self.state._undone)
         assert any(chosen.rows) or not left or self.is_together, "a step has rows, as long as there are any"
+        is_last = not (self.state._undone or self.state._is_open)
+        assert len(shares) == self.shares or is_last, "a set has all that the step needs"
         if self.synchronous and not self.backups:
             assert len({share // self.shares for share in shares}) == 1, "a step is one batch, whoever is lost or back"
             assert len(shares) == self.shares
@@ -244,6 +331,8 @@ class Simulation:
 
     def epoch(self, batches: int) -> None:
         self.done, self.backup, self.batches = [], set(), batches
+        self.taken.clear()
+        self.skipped.clear()
         if self.synchronous and self.state.epoch:  # as many as take part by now
             self.shares = self.rng.randint(1, self.workers)
         self.state.begin_epoch(-1 if self.is_supplied else batches, self.shares)
@@ -255,6 +344,7 @@ class Simulation:
         else:
             raise AssertionError(f"no progress: {self.state.describe()}")
         total = batches * self.shares
+        assert not self.taken, "what was receipted as taken is in a set"
         assert set(self.done) <= set(range(total))
         if self.requeue:
             assert len(self.done) == total, "each share counts"
