@@ -202,6 +202,8 @@ class Simulation:
         those = [(each, other.share) for each, other in self.taken.values() if other.step == ticket.step]
         assert ticket.share not in [share for _, share in those], "these rows count already"
         givers = {each for each, _ in those}
+        if self.has_few_rows:  # shares without rows may count for a later step than that of their tickets
+            return
         if (worker, self.incarnations[worker]) in givers:
             others = len([each for each in present if (each, self.incarnations[each]) not in givers])
             assert len(those) + others < self.state._wanted, "a set is of different workers, if there are enough"
