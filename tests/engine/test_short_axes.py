@@ -14,7 +14,7 @@ from shared.fusion_checks import Check, groups, prepared
 
 import anabranch as ab
 from anabranch.engine.codegen.elementwise.row_builder import bind_rows
-from anabranch.engine.codegen.elementwise.row_kernel import RowKernel
+from anabranch.engine.codegen.elementwise.row_code import RowKernel
 from anabranch.engine.graph import Graph, Tensor
 from anabranch.engine.ops.internal.fused import Fused
 

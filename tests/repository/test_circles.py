@@ -18,7 +18,6 @@ IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import (\([^)]*\)|.+)", re.M)
 CIRCLES = {
     "distribute/commands/hosts": 2,
     "engine/codegen/elementwise/apart": 2,
-    "engine/codegen/elementwise/row_code": 2,
     "engine/codegen/expression/angles": 6,
     "engine/graph/dump": 7,
     "engine/machine/part": 2,

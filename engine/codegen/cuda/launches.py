@@ -13,7 +13,7 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ..elementwise.bound import kernel_spec, loop_extents
 from ..elementwise.row_builder import row_kernel_of
-from ..elementwise.row_kernel import RowKernel
+from ..elementwise.row_kernel import RowSpec
 from ..expression.expression import HALVES, UnsupportedError
 from .elementwise import THREADS, print_cuda
 from .rows import (
@@ -153,7 +153,7 @@ def _team(rows: int, length: int) -> int:
     return WARP if length <= _WARP_ROW and rows >= _FEW_ROWS else BLOCK
 
 
-def _main(spec: RowKernel, form: RowForm, rows: int, size: int) -> Launch:
+def _main(spec: RowSpec, form: RowForm, rows: int, size: int) -> Launch:
     """Return the launch of what is not gathered."""
     if not has_row_reductions(spec):
         return Launch("elements", (min(-(-size // THREADS), _MOST_BLOCKS), 1), THREADS)
@@ -161,7 +161,7 @@ def _main(spec: RowKernel, form: RowForm, rows: int, size: int) -> Launch:
     return Launch("rows", (min(-(-rows * form.team // threads), _MOST_BLOCKS), 1), threads)
 
 
-def _places(spec: RowKernel, rows: int) -> tuple[list[int], int]:
+def _places(spec: RowSpec, rows: int) -> tuple[list[int], int]:
     """Return where in scratch memory the values of rows are, and where these end."""
     places: list[int] = []
     end = 0
@@ -175,7 +175,7 @@ def _extent(loops: Sequence[int], extents: Sequence[int]) -> int:
     return math.prod(extents[loop] for loop in loops)
 
 
-def _width(spec: RowKernel, gathering: Gathering, extents: Sequence[int]) -> int:
+def _width(spec: RowSpec, gathering: Gathering, extents: Sequence[int]) -> int:
     """Return the number of sums beside each other that a block computes: as many as let all its threads find terms.
 
     Along memory at least a warp's, so that neighbours read from one place.

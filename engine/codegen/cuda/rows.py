@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from ...common.quick_dataclass import dataclass
-from ..elementwise.row_kernel import RowKernel
+from ..elementwise.row_kernel import RowSpec
 from ..expression.expression import Node
 from .elementwise import (
     TYPES,
@@ -76,7 +76,7 @@ class RowForm:
     widths: tuple[int, ...]
 
 
-def gatherings(spec: RowKernel) -> list[Gathering]:
+def gatherings(spec: RowSpec) -> list[Gathering]:
     """Return the gathered sums of a row kernel, in groups that are gathered together."""
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int, int, int]]] = {}
     divisors = {(o, c): n for o, c, n in spec.stores if n in spec.analysis.finishes}
@@ -89,7 +89,7 @@ def gatherings(spec: RowKernel) -> list[Gathering]:
     return [Gathering(tuple(sums), *key) for key, sums in found.items()]
 
 
-def row_values(spec: RowKernel) -> list[int]:
+def row_values(spec: RowSpec) -> list[int]:
     """Return the nodes, one value a row, that gathered sums take from memory, where `rows` puts them."""
     found: set[int] = set()
     pending = [spec.nodes[reduction].arguments[0] for _, _, reduction in spec.analysis.gathering()]
@@ -106,17 +106,17 @@ def row_values(spec: RowKernel) -> list[int]:
     return sorted(found)
 
 
-def has_row_reductions(spec: RowKernel) -> bool:
+def has_row_reductions(spec: RowSpec) -> bool:
     """Test whether anything is reduced along rows for other use than its output."""
     return any(node.kind == "reduce" and k not in spec.analysis.gathered for k, node in enumerate(spec.nodes))
 
 
-def has_rows(spec: RowKernel) -> bool:
+def has_rows(spec: RowSpec) -> bool:
     """Test whether anything but gathered sums is computed."""
     return bool(spec.analysis.row_stores() or spec.analysis.end_stores() or row_values(spec))
 
 
-def print_rows(spec: RowKernel, form: RowForm) -> str:
+def print_rows(spec: RowSpec, form: RowForm) -> str:
     """Print the source of all functions: ``rows`` or ``elements``, ``gather0``, ``finish0``, ...
 
     All take the operands, ``scratch`` and where row values are in it, extents, strides, and numbers of their own.
@@ -132,7 +132,7 @@ def print_rows(spec: RowKernel, form: RowForm) -> str:
     return headers_of(spec.operands, spec.nodes) + "".join(_helpers(spec, text, form.team)) + text
 
 
-def _helpers(spec: RowKernel, text: str, team: int) -> Iterable[str]:
+def _helpers(spec: RowSpec, text: str, team: int) -> Iterable[str]:
     """Yield the functions that put two terms of reductions together, and those of a team's threads."""
     reductions = {(node.value[0], node.type) for node in spec.nodes if node.kind == "reduce"}
     for operation, kind in sorted(reductions | {("add", "double")}):
@@ -177,7 +177,7 @@ class _Function:
 
     numbers: tuple[str, ...] = ()  # parameters of its own
 
-    def __init__(self, spec: RowKernel, form: RowForm) -> None:
+    def __init__(self, spec: RowSpec, form: RowForm) -> None:
         self.spec = spec
         self.analysis = spec.analysis
         self.form = form
@@ -375,7 +375,7 @@ class _Elements(_Function):
 class _Gather(_Function):
     """Sums over other axes than the row: those of one block, of some of the terms."""
 
-    def __init__(self, spec: RowKernel, form: RowForm, number: int, gathering: Gathering) -> None:
+    def __init__(self, spec: RowSpec, form: RowForm, number: int, gathering: Gathering) -> None:
         super().__init__(spec, form)
         self.number = number
         self.gathering = gathering

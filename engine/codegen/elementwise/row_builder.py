@@ -19,7 +19,8 @@ from ..expression.expression import HALVES, Expression, ExpressionBuilder, Unsup
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
 from .bound import BoundKernel, expression_of
-from .row_kernel import Mask, RowKernel, division_of
+from .row_code import RowKernel
+from .row_kernel import Mask, RowSpec, division_of
 
 Interval = tuple[int, int]
 Layout = tuple[Interval | None, ...]
@@ -205,7 +206,7 @@ def _unrolled(op: Fused, nest: _Nest) -> _Nest | None:
     return _nest(op, (1, high))
 
 
-def row_numbers(spec: RowKernel, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def row_numbers(spec: RowSpec, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Return the numbers that a kernel's code reads, for loops of these extents, these strides and sizes of outputs.
 
     Args:
@@ -324,7 +325,7 @@ def _stored(value: _Value, has_parts: bool, parts: int) -> _Value:
     return value * parts if has_parts and len(value) == 1 else value
 
 
-def _check(spec: RowKernel) -> None:
+def _check(spec: RowSpec) -> None:
     """Refuse what uses sums before they are complete.
 
     Raises:
@@ -340,7 +341,7 @@ def _check(spec: RowKernel) -> None:
             raise UnsupportedError("a sum of that form")
 
 
-def _keeps_rest(spec: RowKernel, reduction: int, output: int) -> bool:
+def _keeps_rest(spec: RowSpec, reduction: int, output: int) -> bool:
     """Test whether no loop is both reduced and kept."""
     mask = spec.nodes[reduction].value[1]
     return not any(a and b for a, b in zip(mask, spec.outputs[output].steps, strict=True))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
+from ...common.quick_dataclass import dataclass
 from ..expression.llvm import conversion, instruction, literal, may_be_shared
 from ..llvm.builder import BYTES, IN_LOOP, LOOP, Carried, FunctionBuilder, Size
-from .row_kernel import BLOCK, Analysis, RowKernel
+from .row_kernel import BLOCK, Analysis, RowSpec
 
 _IDENTITY = {
     ("add", "float"): "-0.0",
@@ -32,7 +33,15 @@ def register_of(kind: str) -> str:
     return "float" if kind in ("half", "bfloat") else kind
 
 
-def print_row_kernel(spec: RowKernel, analysis: Analysis, name: str) -> str:
+@dataclass(frozen=True)
+class RowKernel(RowSpec):
+    """A kernel over rows (see `RowSpec`)."""
+
+    def print_run(self, name: str) -> str:
+        return print_row_kernel(self, self.analysis, name)
+
+
+def print_row_kernel(spec: RowSpec, analysis: Analysis, name: str) -> str:
     """Print the IR of a kernel's run function and of the function that computes one part."""
     return _Body(spec, analysis, name).print() + _Run(spec, analysis, name).print()
 
@@ -47,7 +56,7 @@ class _Function(FunctionBuilder):
         parameters: see `FunctionBuilder`.
     """
 
-    def __init__(self, spec: RowKernel, analysis: Analysis, name: str, parameters: Sequence[str]) -> None:
+    def __init__(self, spec: RowSpec, analysis: Analysis, name: str, parameters: Sequence[str]) -> None:
         super().__init__(name, parameters)
         self.spec = spec
         self.analysis = analysis
@@ -136,7 +145,7 @@ class _Function(FunctionBuilder):
 class _Run(_Function):
     """The function that divides the work and adds up what was gathered."""
 
-    def __init__(self, spec: RowKernel, analysis: Analysis, name: str) -> None:
+    def __init__(self, spec: RowSpec, analysis: Analysis, name: str) -> None:
         self._pointers = [*[f"%d{k}" for k in range(len(spec.operands))], "%numbers"]
         self._name = name
         super().__init__(spec, analysis, f"{name}_run", [f"ptr {pointer}" for pointer in self._pointers])
@@ -217,7 +226,7 @@ class _Run(_Function):
 class _Body(_Function):
     """The function that computes one part."""
 
-    def __init__(self, spec: RowKernel, analysis: Analysis, name: str) -> None:
+    def __init__(self, spec: RowSpec, analysis: Analysis, name: str) -> None:
         pointers = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(spec.operands)]
         super().__init__(spec, analysis, f"{name}_body", [*pointers, "ptr %numbers", "i64 %part"])
 

@@ -24,8 +24,8 @@ Mask = tuple[bool, ...]  # for each loop
 
 
 @dataclass(frozen=True)
-class RowKernel:
-    """A kernel over rows.
+class RowSpec:
+    """The description of a kernel over rows; `row_code.RowKernel` prints it.
 
     Nodes have kinds of their own beside those of expressions: "load", whose value is (operand, component);
     "reduce", whose value is ("add", "max" or "min", the mask of the loops over which it goes); and "count", the number
@@ -84,11 +84,6 @@ class RowKernel:
         """About how many nanoseconds an element takes."""
         return work_of(self.nodes, self.operands)
 
-    def print_run(self, name: str) -> str:
-        from .row_code import print_row_kernel
-
-        return print_row_kernel(self, self.analysis, name)
-
 
 class Analysis:
     """When each node of a row kernel is computed.
@@ -102,7 +97,7 @@ class Analysis:
         kept: nodes along rows that a later pass takes from memory.
     """
 
-    def __init__(self, spec: RowKernel) -> None:
+    def __init__(self, spec: RowSpec) -> None:
         self.spec = spec
         nodes = spec.nodes
         self._users: dict[int, list[int]] = {}
@@ -258,7 +253,7 @@ class Division:
     copied_bytes: int
 
 
-def division_of(spec: RowKernel, extents: Sequence[int], sizes: Sequence[int]) -> Division:
+def division_of(spec: RowSpec, extents: Sequence[int], sizes: Sequence[int]) -> Division:
     """Return the division for loops of these extents, and outputs of these sizes."""
     analysis = spec.analysis
     gathered = sum(sizes[output] * 8 + 64 for output in {output for output, _, _ in analysis.gathering()})
