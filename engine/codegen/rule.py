@@ -20,8 +20,9 @@ from ..ops.internal.product_then import WinogradThen
 from ..ops.linear_algebra.products import MatMul
 from ..passes.framework.prune import all_operations
 from ..passes.fusion.fuse import FusionRule
-from .elementwise.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
+from .elementwise.bound import BoundKernel
 from .elementwise.dynamic import fused_runner
+from .elementwise.kernel_specs import can_fuse, kernel_spec, loop_numbers
 from .expression.expression import ExpressionBuilder, UnsupportedError, memory_type
 from .llvm.library import library
 from .matmul import gemm

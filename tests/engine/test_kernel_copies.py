@@ -10,7 +10,8 @@ import pytest
 from shared.machine_figures import assume
 
 from anabranch.engine.codegen.elementwise.apart import copied_by_rows
-from anabranch.engine.codegen.elementwise.bound import fits, fitted, native_dtype
+from anabranch.engine.codegen.elementwise.bound import fitted
+from anabranch.engine.codegen.elementwise.kernel_specs import fits, native_dtype
 from anabranch.engine.codegen.llvm.library import library
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

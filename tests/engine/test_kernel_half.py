@@ -17,7 +17,8 @@ import anabranch as ab
 from anabranch.engine import ops
 from anabranch.engine.codegen import rule
 from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
-from anabranch.engine.codegen.elementwise.bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
+from anabranch.engine.codegen.elementwise.bound import BoundKernel
+from anabranch.engine.codegen.elementwise.kernel_specs import can_fuse, kernel_spec, loop_numbers
 from anabranch.engine.codegen.llvm.library import Library, library
 from anabranch.engine.common.identity import is_among
 from anabranch.engine.graph import as_dtype

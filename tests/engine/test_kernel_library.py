@@ -14,7 +14,8 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.codegen.convolution.pooling import PoolingKernel
-from anabranch.engine.codegen.elementwise.bound import BoundKernel, kernel_spec, loop_numbers
+from anabranch.engine.codegen.elementwise.bound import BoundKernel
+from anabranch.engine.codegen.elementwise.kernel_specs import kernel_spec, loop_numbers
 from anabranch.engine.codegen.expression.llvm import KernelSpec
 from anabranch.engine.codegen.gather import rows
 from anabranch.engine.codegen.host import threads

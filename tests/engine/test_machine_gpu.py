@@ -22,7 +22,7 @@ from shared.waiting import Waiting
 
 import anabranch as ab
 from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
-from anabranch.engine.codegen.elementwise.bound import kernel_spec
+from anabranch.engine.codegen.elementwise.kernel_specs import kernel_spec
 from anabranch.engine.devices.cuda import GpuUnavailableError
 from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Sample

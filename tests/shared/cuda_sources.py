@@ -7,7 +7,7 @@ import numpy as np
 from shared.every_op import registered_ops
 
 from anabranch.engine.codegen.cuda.launches import Launches, launches_of
-from anabranch.engine.codegen.elementwise.bound import can_fuse
+from anabranch.engine.codegen.elementwise.kernel_specs import can_fuse
 from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Op
 from anabranch.engine.graph.spec import TensorSpec

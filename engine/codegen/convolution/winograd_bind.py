@@ -14,7 +14,8 @@ from ...ops.internal.product_then import WinogradThen
 from ...ops.internal.winograd import Winograd
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ...ops.neural.window_geometry import Window
-from ..elementwise.bound import BoundKernel, kernel_spec
+from ..elementwise.bound import BoundKernel
+from ..elementwise.kernel_specs import kernel_spec
 from ..expression.expression import UnsupportedError, llvm_type
 from ..expression.llvm import KernelSpec
 from ..host.threads import thread_count

@@ -11,7 +11,7 @@ import numpy as np
 from ...common.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
-from ..elementwise.bound import kernel_spec, loop_extents
+from ..elementwise.kernel_specs import kernel_spec, loop_extents
 from ..elementwise.row_builder import row_kernel_of
 from ..elementwise.row_kernel import RowSpec
 from ..expression.expression import HALVES, UnsupportedError

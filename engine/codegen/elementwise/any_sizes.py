@@ -11,7 +11,7 @@ import numpy as np
 
 from ..llvm.entry import KernelWithEntry, Operand, open_table_layout, print_open_entry
 from ..llvm.library import library
-from .bound import native_dtype
+from .kernel_specs import native_dtype
 
 
 class KernelOfAnySizes(KernelWithEntry):

@@ -12,7 +12,7 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ..expression.llvm import KernelSpec
 from ..llvm.library import library
-from .bound import BoundKernel, kernel_spec, loop_numbers
+from .kernel_specs import KernelTable, kernel_spec, loop_numbers
 from .open_sizes import BoundedCache, Shape, Shapes, pattern_of
 
 _COPIED = ("float32", "float64", "int32", "int64")  # dtypes of which kernels keep all bits
@@ -32,7 +32,7 @@ class KernelsApart:
         self._dtypes = dtypes
         self._results = results
         # By shapes, strides and the shape of the results.
-        self._bound = BoundedCache[tuple[Shapes, Shapes, Shape], BoundKernel | None](self._bind)
+        self._bound = BoundedCache[tuple[Shapes, Shapes, Shape], KernelTable | None](self._bind)
         # By which operands have gaps between rows, and which axes have more than one element.
         self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
 
@@ -42,7 +42,7 @@ class KernelsApart:
         found = self._bound[shapes, strides, out[0].shape]
         return found is not None and not found.entry(found.table, *map(id, values), *map(id, out))
 
-    def _bind(self, key: tuple[Shapes, Shapes, Shape]) -> BoundKernel | None:
+    def _bind(self, key: tuple[Shapes, Shapes, Shape]) -> KernelTable | None:
         shapes, strides, shape = key
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
         outputs = [TensorSpec(shape, dtype) for dtype in self._results]
@@ -60,7 +60,7 @@ class KernelsApart:
         for position, (k, _) in enumerate(spec.strided, spec.loops):
             if k in apart:
                 numbers[position] = strides[k][0] // int(self._dtypes[k].itemsize)
-        kernel = BoundKernel(spec, inputs, outputs, numbers, strides)
+        kernel = KernelTable(spec, inputs, outputs, numbers, strides)
         kernel.entry = entry
         return kernel
 

@@ -23,7 +23,8 @@ from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
 from ..llvm.library import library
 from .apart import KernelsApart
-from .bound import MANY, BoundKernel, can_fuse, kernel_spec, loop_numbers
+from .bound import BoundKernel
+from .kernel_specs import MANY, can_fuse, kernel_spec, loop_numbers
 from .on_numpy import on_numpy
 from .open_sizes import BoundedCache, Shapes, pattern_of
 from .resized_rows import ResizedRows, laid_out_for

@@ -33,7 +33,8 @@ from ..llvm.entry import (
     KernelWithEntry,
     Operand,
 )
-from .bound import BoundKernel, fits, fitted, kernel_spec, misfit, native_dtype
+from .bound import BoundKernel, fitted, misfit
+from .kernel_specs import fits, kernel_spec, native_dtype
 
 _GRANULE = 1024  # elements
 _HEAD = ("array", "count", "parts", "rows", "slots")  # the numbers at the start of a table, see `_table`

@@ -18,7 +18,8 @@ from ...passes.fusion.iteration_spaces import MOST_PARTS
 from ..expression.expression import HALVES, Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
-from .bound import BoundKernel, expression_of
+from .bound import BoundKernel
+from .kernel_specs import expression_of
 from .row_code import RowKernel
 from .row_kernel import Mask, RowSpec, division_of
 

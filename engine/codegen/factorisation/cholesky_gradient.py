@@ -17,7 +17,7 @@ import numpy as np
 
 from ...graph.graph import Operation
 from ...ops.linear_algebra.triangular import CholeskyGradient
-from ..elementwise.bound import fits
+from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.tasks import Fields

@@ -18,7 +18,7 @@ import numpy as np
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.op import is_plain_array
-from ..elementwise.bound import native_dtype
+from ..elementwise.kernel_specs import native_dtype
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import vector_bytes

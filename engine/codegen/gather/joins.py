@@ -12,7 +12,8 @@ from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.arrays.joining import Concatenate
-from ..elementwise.bound import BoundKernel, KernelOrNumPy, static_shape
+from ..elementwise.bound import BoundKernel, KernelOrNumPy
+from ..elementwise.kernel_specs import static_shape
 from ..llvm.builder import FunctionBuilder
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields

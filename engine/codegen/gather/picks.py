@@ -18,7 +18,7 @@ from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import TakeAlongAxis
 from ...ops.arrays.scattering import ScatterUpdate
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
-from ..elementwise.bound import native_dtype
+from ..elementwise.kernel_specs import native_dtype
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from .rows import print_position

@@ -18,7 +18,7 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import own_memory
 from ...ops.internal.update_rows import UpdateRows
-from ..elementwise.bound import fits, kernel_spec, native_dtype
+from ..elementwise.kernel_specs import fits, kernel_spec, native_dtype
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
 from ..llvm.builder import Builder, FunctionBuilder, Size

@@ -26,7 +26,7 @@ from ...ops.arrays.segments import SegmentSum
 from ...ops.base import Constant
 from ...ops.containers.indexed_slices import AssignRows, own_memory
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
-from ..elementwise.bound import native_dtype
+from ..elementwise.kernel_specs import native_dtype
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library

@@ -20,7 +20,7 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.arrays.segments import GatherSegments
 from ...ops.internal.sum_of_rows import SumOfParts
-from ..elementwise.bound import fits, native_dtype
+from ..elementwise.kernel_specs import fits, native_dtype
 from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of

@@ -22,8 +22,9 @@ from ...ops.internal.product_then import ProductThen
 from ...ops.internal.winograd import Winograd
 from ...ops.linear_algebra.products import MatMul
 from ...ops.neural.quantized import QuantizedMatMul
-from ..elementwise.bound import MANY, BoundKernel, kernel_spec
+from ..elementwise.bound import BoundKernel
 from ..elementwise.dynamic import OpenKernels
+from ..elementwise.kernel_specs import MANY, kernel_spec
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, named_like, pattern_of, read_sizes
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec

@@ -14,7 +14,8 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.internal.packed import Layout, Pack, PackedMatMul
 from ...ops.linear_algebra.products import MatMul
-from ..elementwise.bound import MANY, BoundKernel, KernelOrNumPy, static_shape
+from ..elementwise.bound import BoundKernel, KernelOrNumPy
+from ..elementwise.kernel_specs import MANY, static_shape
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, read_sizes
 from ..expression.expression import llvm_type
 from ..llvm.entry import Operand, PrintedKernel

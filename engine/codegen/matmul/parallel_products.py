@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...graph.spec import TensorSpec
-from ..elementwise.bound import BoundKernel, native_dtype
+from ..elementwise.bound import BoundKernel
+from ..elementwise.kernel_specs import native_dtype
 from ..llvm.compiler import Effort
 from ..llvm.library import library
 from .gemm_code import ProductBuilder

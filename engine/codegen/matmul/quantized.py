@@ -21,7 +21,8 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels
 from ...ops.internal.product_then import ProductThen
 from ...ops.neural.quantized import QuantizedMatMul
-from ..elementwise.bound import MANY, BoundKernel, kernel_spec
+from ..elementwise.bound import BoundKernel
+from ..elementwise.kernel_specs import MANY, kernel_spec
 from ..elementwise.open_sizes import BoundedCache, Shape
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec

@@ -1,0 +1,209 @@
+"""From a fused op and the specs of its operands to the description of a kernel, and the table that a call reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.op import Op, is_plain_array
+from ...graph.spec import TensorSpec
+from ...ops.internal.fused import Fused
+from ..expression.expression import Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
+from ..expression.half import Rounding
+from ..expression.llvm import KernelSpec, divide
+from ..llvm.entry import Kernel, Operand, table_layout
+
+Shape = tuple[int, ...]
+MANY = 64  # what an unknown dimension is taken for
+_GRANULE = 1024  # elements: parts begin where cache lines do
+
+
+class KernelTable:
+    """A kernel, and the table of sizes and numbers with which it is called.
+
+    Attributes:
+        entry: the compiled function: ``entry(table, id(a), ..., id(out), ...)``, which returns 0 if it ran.
+        table: the address of what it compares its operands with, and of the numbers that it reads.
+
+    Args:
+        spec: the kernel.
+        inputs: what it reads.
+        outputs: what it writes.
+        numbers: what its code reads beside the operands, such as sizes.
+        strides: those of the inputs, in bytes, if any is not contiguous.
+    """
+
+    def __init__(
+        self,
+        spec: Kernel,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        numbers: Sequence[int],
+        strides: Sequence[Shape] = (),
+    ) -> None:
+        assert len(numbers) == spec.number_count
+        self.spec = spec
+        self._write(_table(spec.operands, [*inputs, *outputs], strides), numbers)
+        self.entry: Any = None
+
+    def _write(self, head: list[int], numbers: Sequence[int]) -> None:
+        self._head = head
+        self._table = np.array([*head, *numbers], "int64")
+        self.table = self._table.ctypes.data
+
+
+@cache
+def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return NumPy's own object for a dtype: kernels contain its address."""
+    return np.dtype(dtype.name)
+
+
+def fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Test whether kernels take `value` as it is, if it has the right shape."""
+    return is_plain_array(value) and value.dtype is dtype and value.flags.c_contiguous and value.flags.aligned
+
+
+def kernel_spec(
+    op: Fused,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    has_loop_for_each_axis: bool = False,
+    apart: Collection[int] = (),
+) -> KernelSpec:
+    """Return the kernel of a fused op.
+
+    Args:
+        op: elementwise, without layouts.
+        inputs: what it reads.
+        outputs: what it writes.
+        has_loop_for_each_axis: neighbouring axes are not joined, so that a part of each can be computed.
+        apart: which of the inputs may have rows with gaps between them.
+
+    Raises:
+        UnsupportedError: the kernel language lacks an op or a dtype.
+    """
+    if op.layouts:
+        raise UnsupportedError("reductions")
+    builder = ExpressionBuilder()
+    rounding = Rounding(builder)
+    specs = list(inputs)
+    values = [rounding.loaded(builder.input(k, spec.dtype), spec.dtype) for k, spec in enumerate(inputs)]
+    for step, arguments in op.steps:
+        result: Any = step.infer(*[specs[k] for k in arguments])
+        specs.append(result)
+        values.append(rounding(expression_of(step, builder, [values[k] for k in arguments]), result.dtype))
+    space = static_shape(outputs[0])
+    shapes = [static_shape(spec) for spec in (*inputs, *outputs)]
+    loops = [(axis,) for axis in range(len(space))] if has_loop_for_each_axis else _loops(space, shapes)
+    operands = [
+        Operand(
+            memory_type(spec.dtype),
+            len(shape) or None,
+            _steps(shape, space, loops),
+            position >= len(inputs),
+            position in apart,
+        )
+        for position, (spec, shape) in enumerate(zip((*inputs, *outputs), shapes, strict=True))
+    ]
+    written = [(operand, values[k].index) for operand, k in zip(operands[len(inputs) :], op.results, strict=True)]
+    return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops), op.flushes)
+
+
+def loop_extents(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], has_loop_for_each_axis: bool = False
+) -> list[int]:
+    """Return the extents of a kernel's loops, for operands of these shapes."""
+    space = static_shape(outputs[0])
+    if has_loop_for_each_axis:
+        return list(space)
+    shapes = [static_shape(spec) for spec in (*inputs, *outputs)]
+    return [math.prod(space[axis] for axis in loop) for loop in _loops(space, shapes)]
+
+
+def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expression]) -> Expression:
+    """Return an elementwise op as an expression.
+
+    Raises:
+        UnsupportedError: it can't be expressed.
+    """
+    expression: Any = getattr(op, "expression", None)
+    if expression is None:
+        raise UnsupportedError(op.type_name)
+    result = expression(builder, *arguments)
+    if not isinstance(result, Expression):
+        raise UnsupportedError(op.type_name)
+    return result
+
+
+def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
+    """Test whether kernels can compute `op` over inputs of `dtypes`, giving dtype `result`."""
+    builder = ExpressionBuilder(dtypes)
+    try:
+        arguments = [builder.input(k, dtype) for k, dtype in enumerate(dtypes)]
+        return expression_of(op, builder, arguments).type == register_type(result)
+    except (UnsupportedError, TypeError):
+        return False
+
+
+def static_shape(spec: TensorSpec) -> Shape:
+    """Return a shape in which -1 stands for what is not known."""
+    assert spec.shape is not None
+    return tuple(-1 if dim is None else dim for dim in spec.shape)
+
+
+def _aligned(shape: Shape, rank: int) -> Shape:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _loops(space: Shape, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
+    """Return the axes of the iteration space in groups, each one loop: neighbours that all operands treat alike."""
+    rank = len(space)
+    patterns = [tuple(_aligned(shape, rank)[axis] != 1 for shape in shapes) for axis in range(rank)]
+    loops: list[list[int]] = []
+    for axis in range(rank):
+        if space[axis] == 1:
+            continue
+        if loops and patterns[loops[-1][-1]] == patterns[axis]:
+            loops[-1].append(axis)
+        else:
+            loops.append([axis])
+    return [tuple(loop) for loop in loops] or [(rank - 1,) if rank else ()]
+
+
+def _steps(shape: Shape, space: Shape, loops: Sequence[tuple[int, ...]]) -> tuple[bool, ...]:
+    if not shape:
+        return (False,) * len(loops)
+    aligned = _aligned(shape, len(space))
+    return tuple(aligned[loop[0]] != 1 for loop in loops)
+
+
+def loop_numbers(
+    spec: KernelSpec,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    has_loop_for_each_axis: bool = False,
+) -> list[int]:
+    """Return the numbers of a loop nest for operands of these shapes: extents, strides, parts and the size of one."""
+    extents = loop_extents(inputs, outputs, has_loop_for_each_axis)
+    granule = _GRANULE if len(extents) == 1 else 1
+    return [*extents, *spec.strides_of(extents), *divide(spec.work * math.prod(extents), extents[0], granule)]
+
+
+def _table(operands: tuple[Operand, ...], specs: Sequence[TensorSpec], strides: Sequence[Shape]) -> list[int]:
+    """Return the values that the entry compares with (see `table_layout`); the numbers follow."""
+    table: list[int] = []
+    for kind, position, axis in table_layout(operands):
+        if kind == "array":
+            table.append(id(np.ndarray))
+        elif kind == "type":
+            dtype = native_dtype(specs[position].dtype)
+            table.append(id(dtype.type) if operands[position].rank is None else id(dtype))
+        elif kind == "step":
+            table.append(strides[position][axis])
+        else:
+            table.append(static_shape(specs[position])[axis])
+    return table
