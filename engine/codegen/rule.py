@@ -23,7 +23,8 @@ from ..passes.fusion.fuse import FusionRule
 from .elementwise.bound import BoundKernel
 from .elementwise.dynamic import fused_runner
 from .elementwise.kernel_specs import can_fuse, kernel_spec, loop_numbers
-from .expression.expression import ExpressionBuilder, UnsupportedError, memory_type
+from .expression.builder import ExpressionBuilder
+from .expression.expression import UnsupportedError, memory_type
 from .llvm.library import library
 from .matmul import gemm
 from .matmul.gemm_bind import layout_for, may_be_large

@@ -19,7 +19,8 @@ from shared.cuda_compiler import compile_cuda
 import anabranch as ab
 from anabranch.engine.codegen.cuda.elementwise import OPTIONS, print_cuda
 from anabranch.engine.codegen.elementwise.bound import BoundKernel
-from anabranch.engine.codegen.expression.expression import FUNCTIONS, Expression, ExpressionBuilder, UnsupportedError
+from anabranch.engine.codegen.expression.builder import FUNCTIONS, ExpressionBuilder
+from anabranch.engine.codegen.expression.expression import Expression, UnsupportedError
 from anabranch.engine.codegen.expression.llvm import KernelSpec
 from anabranch.engine.codegen.llvm.entry import Operand
 from anabranch.engine.codegen.llvm.library import library

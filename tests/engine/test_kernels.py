@@ -22,7 +22,7 @@ import anabranch as ab
 from anabranch.engine import ops
 from anabranch.engine.codegen.elementwise.bound import BoundKernel
 from anabranch.engine.codegen.elementwise.kernel_specs import can_fuse, kernel_spec, loop_numbers
-from anabranch.engine.codegen.expression.expression import ExpressionBuilder
+from anabranch.engine.codegen.expression.builder import ExpressionBuilder
 from anabranch.engine.codegen.llvm.library import Library, library
 from anabranch.engine.codegen.rule import bind_kernels
 from anabranch.engine.graph import Operation

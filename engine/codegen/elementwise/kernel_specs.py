@@ -12,7 +12,8 @@ import numpy as np
 from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
-from ..expression.expression import Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
+from ..expression.builder import ExpressionBuilder
+from ..expression.expression import Expression, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..expression.llvm import KernelSpec, divide
 from ..llvm.entry import Kernel, Operand, table_layout

@@ -15,7 +15,8 @@ from ...graph.kernel_roles import REDUCING, KernelRole
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused, Part
 from ...passes.fusion.iteration_spaces import MOST_PARTS
-from ..expression.expression import HALVES, Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
+from ..expression.builder import ExpressionBuilder
+from ..expression.expression import HALVES, Expression, UnsupportedError, memory_type, register_type
 from ..expression.half import Rounding
 from ..llvm.entry import Operand
 from .bound import BoundKernel

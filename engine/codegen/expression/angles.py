@@ -12,7 +12,7 @@ import itertools
 import math
 from typing import Any
 
-from .expression import Expression, ExpressionBuilder
+from .expression import Expression, InstructionBuilder
 from .functions64 import ROUNDING, number_of, polynomial
 
 # 64 zeros, and the binary digits of 2 / pi behind the point
@@ -50,21 +50,21 @@ _SIN_SINGLE = (-0.166666549274, 0.00833217612054, -0.000195169371206)
 _COS_SINGLE = (0.0416666470071, -0.00138873719932, 2.44387685562e-5)
 
 
-def sin(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
+def sin(e: InstructionBuilder, x: Expression, is_single: bool = False) -> Expression:
     """Compute sin x; if `is_single`, x was a float32."""
     quadrant, sine, cosine = _angle(e, x, is_single)
     y = e.where(_has_bit(e, quadrant, 1), cosine, sine)
     return _flipped(e, y, e.shift_left(quadrant, 62) ^ e.bits(x))
 
 
-def cos(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
+def cos(e: InstructionBuilder, x: Expression, is_single: bool = False) -> Expression:
     """Compute cos x; if `is_single`, x was a float32."""
     quadrant, sine, cosine = _angle(e, x, is_single)
     y = e.where(_has_bit(e, quadrant, 1), sine, cosine)
     return _flipped(e, y, e.shift_left(quadrant + 1, 62))
 
 
-def tan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
+def tan(e: InstructionBuilder, x: Expression, is_single: bool = False) -> Expression:
     """Compute tan x; if `is_single`, x was a float32."""
     quadrant, sine, cosine = _angle(e, x, is_single)
     is_odd = _has_bit(e, quadrant, 1)
@@ -72,7 +72,7 @@ def tan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Express
     return _flipped(e, y, e.bits(x))
 
 
-def _angle(e: ExpressionBuilder, x: Expression, is_single: bool) -> tuple[Expression, Expression, Expression]:
+def _angle(e: InstructionBuilder, x: Expression, is_single: bool) -> tuple[Expression, Expression, Expression]:
     """Compute (q, sin r, cos r), where |x| is q quarters of a turn and r, modulo a turn."""
     quadrant, r = (_reduced_single if is_single else _reduced)(e, e.absolute(x))
     z = r * r
@@ -82,16 +82,16 @@ def _angle(e: ExpressionBuilder, x: Expression, is_single: bool) -> tuple[Expres
     return quadrant, e.fma(r * z, polynomial(e, z, _SIN_SINGLE if is_single else _SIN), r), cosine
 
 
-def _has_bit(e: ExpressionBuilder, integer: Expression, bit: int) -> Expression:
+def _has_bit(e: InstructionBuilder, integer: Expression, bit: int) -> Expression:
     return e.not_equal(integer & bit, 0)
 
 
-def _flipped(e: ExpressionBuilder, y: Expression, sign: Expression) -> Expression:
+def _flipped(e: InstructionBuilder, y: Expression, sign: Expression) -> Expression:
     """Return `y` or -y, as the sign's bit of `sign` says."""
     return e.from_bits(e.bits(y) ^ (sign & -(2**63)))
 
 
-def _reduced_single(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expression]:
+def _reduced_single(e: InstructionBuilder, size: Expression) -> tuple[Expression, Expression]:
     """Reduce a float32 to (q, r); its products with pieces of 1 / 2 pi are exact, and so are fractions of a turn."""
     turn: Expression | None = None
     for piece in _PIECES:
@@ -104,7 +104,7 @@ def _reduced_single(e: ExpressionBuilder, size: Expression) -> tuple[Expression,
     return e.bits(shifted), (quarters - (shifted - ROUNDING)) * (math.pi / 2)
 
 
-def _reduced(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expression]:
+def _reduced(e: InstructionBuilder, size: Expression) -> tuple[Expression, Expression]:
     """Reduce a float64 to (q, r); r is NaN where it is not finite."""
     bits = e.bits(size)
     mantissa = (bits & (2**52 - 1)) | 2**52
@@ -115,7 +115,7 @@ def _reduced(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expres
     return e.where(is_near, e.constant(0, "i64"), quadrant), e.where(is_near, size, far)
 
 
-def _window(e: ExpressionBuilder, start: Expression) -> list[Expression]:
+def _window(e: InstructionBuilder, start: Expression) -> list[Expression]:
     """Return the digits of 2 / pi from number `start` on, in limbs; the first two make whole quarters of a turn."""
     words = [e.constant(_signed(int(_DIGITS[k : k + 16], 16)), "i64") for k in range(0, len(_DIGITS), 16)]
     for step in (16, 8, 4, 2, 1):
@@ -132,7 +132,7 @@ def _signed(word: int) -> int:
     return word - 2**64 if word >= 2**63 else word
 
 
-def _limb(e: ExpressionBuilder, words: list[Expression], offset: int) -> Expression:
+def _limb(e: InstructionBuilder, words: list[Expression], offset: int) -> Expression:
     """Return the bits from `offset` on of what `words` hold."""
     word, end = words[offset // 64], offset % 64 + _LIMB
     if end <= 64:
@@ -141,7 +141,7 @@ def _limb(e: ExpressionBuilder, words: list[Expression], offset: int) -> Express
     return (e.shift_left(word, end - 64) | rest) & _MASK
 
 
-def _product(e: ExpressionBuilder, mantissa: Expression, limbs: list[Expression]) -> list[Expression]:
+def _product(e: InstructionBuilder, mantissa: Expression, limbs: list[Expression]) -> list[Expression]:
     """Return the limbs of the product, modulo a turn, but for the last two."""
     low, high = mantissa & _MASK, e.shift_right(mantissa, _LIMB)
     digits: list[Expression] = []
@@ -153,7 +153,7 @@ def _product(e: ExpressionBuilder, mantissa: Expression, limbs: list[Expression]
     return digits[:-1]
 
 
-def _fraction(e: ExpressionBuilder, digits: list[Expression]) -> tuple[Expression, Expression]:
+def _fraction(e: InstructionBuilder, digits: list[Expression]) -> tuple[Expression, Expression]:
     """Return quarters of a turn: how many, and what is over, from -1/2 to 1/2."""
     first, second, third, fourth, fifth = digits
     quadrant = e.shift_right(first + 2**24, 25) & 3

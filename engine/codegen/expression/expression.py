@@ -1,6 +1,6 @@
 """The scalar expression IR: what one element of a fused kernel computes.
 
-An `ExpressionBuilder` is the module-like ``e`` that an op's ``expression(e, x, y)`` is called with; expressions record
+An `InstructionBuilder` is the module-like ``e`` that an op's ``expression(e, x, y)`` is called with; expressions record
 what is done to them. Equal nodes are one. What the IR can't express raises `UnsupportedError`, and the op is not fused.
 """
 
@@ -10,19 +10,12 @@ import math
 import platform
 import struct
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...common.dtypes import name_of
 
-FUNCTIONS = (
-    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power"),
-    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "sigmoid", "erf", "erfc", "erfinv"),
-    *("arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh"),
-    *("cbrt", "hypot", "logaddexp", "logaddexp2", "ldexp"),
-)
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "bool": "i1"}
 _WIDE_TYPES = {**_TYPES, "int64": "i64"}
 HALVES = {"float16": "half", "bfloat16": "bfloat"}
@@ -97,7 +90,7 @@ class Expression:
 
     __slots__ = ("builder", "index")
 
-    def __init__(self, builder: ExpressionBuilder, index: int) -> None:
+    def __init__(self, builder: InstructionBuilder, index: int) -> None:
         self.builder = builder
         self.index = index
 
@@ -169,8 +162,8 @@ class Expression:
         return self.builder.remainder(self, other)
 
 
-class ExpressionBuilder:
-    """Records instructions; has the names that ops use in their expressions.
+class InstructionBuilder:
+    """Records instructions: those of which `ExpressionBuilder` makes functions.
 
     Args:
         dtypes: of the inputs, where only that decides whether an op can be expressed: once widened, half types are
@@ -438,26 +431,3 @@ class ExpressionBuilder:
     def narrow(self, x: Expression) -> Expression:
         """Return a float64 rounded to float32."""
         return self.node("cast", "float", x)
-
-    # --- functions made of those ----------------------------------------------------------------------------
-
-    def _function(self, name: str, *inputs: Expression) -> Expression:
-        """Return a function that `functions` or `functions64` has, by the type of the inputs."""
-        from . import angles, functions, functions64, inverses, powers
-
-        places = {"float": (functions,), "double": (functions64, angles, inverses, powers)}.get(inputs[0].type, ())
-        for place in places:
-            if name in FUNCTIONS and hasattr(place, name):
-                return getattr(place, name)(self, *inputs)
-        raise UnsupportedError(f"{name} of {inputs[0].type}")
-
-    def exp(self, x: Expression) -> Expression:
-        return self._function("exp", x)
-
-    def log(self, x: Expression) -> Expression:
-        return self._function("log", x)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in FUNCTIONS:
-            return partial(self._function, name)
-        raise UnsupportedError(name)

@@ -7,7 +7,7 @@ errors in ulps against float64. NaN, infinities and zeros come out as they shoul
 from __future__ import annotations
 
 from . import angles, functions64, inverses, powers
-from .expression import Expression, ExpressionBuilder
+from .expression import Expression, InstructionBuilder
 from .functions64 import polynomial
 
 _LOG2_E = 1.44269504
@@ -36,46 +36,46 @@ _SINH = (0.166666665, 0.008333350076, 0.0001983614821, 2.817039959e-6)
 _LOG = (0.33333331, -0.24999994, 0.20000715, -0.16668057, 0.14249322, -0.12420149, 0.11677012, -0.1151456, 0.07037585)
 
 
-def exp(e: ExpressionBuilder, x: Expression) -> Expression:
+def exp(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n in two steps (for subnormals)."""
     return _shifted_exp(e, x, 0)
 
 
-def _shifted_exp(e: ExpressionBuilder, x: Expression, shift: int) -> Expression:
+def _shifted_exp(e: InstructionBuilder, x: Expression, shift: int) -> Expression:
     """Compute ``e**x * 2**shift``, which does not overflow on the way."""
     r, exponent = _reduced(e, _clamped(e, x, _LEAST_POWER * _LN2, 90.0), 2 * _BIAS + shift)
     return _scaled_exp(e, r, exponent)
 
 
-def _clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Expression:
+def _clamped(e: InstructionBuilder, x: Expression, low: float, high: float) -> Expression:
     """Return `x` within bounds; NaN stays."""
     return e.where(x < low, e.constant(low, "float"), e.where(x > high, e.constant(high, "float"), x))
 
 
-def _reduced(e: ExpressionBuilder, x: Expression, bias: int) -> tuple[Expression, Expression]:
+def _reduced(e: InstructionBuilder, x: Expression, bias: int) -> tuple[Expression, Expression]:
     """Compute (r, exponent), where x = n ln 2 + r, and the low nine bits of the exponent are n + bias."""
     shifted = e.fma(x, _LOG2_E, _ROUNDING + bias)
     n = shifted - (_ROUNDING + bias)
     return e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, x)), e.bits(shifted)
 
 
-def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
+def _power_of_two(e: InstructionBuilder, exponent: Expression) -> Expression:
     """Compute 2**n within the normal range, or infinity, for an exponent whose low nine bits are n + `_BIAS`."""
     return e.from_bits(e.shift_left(exponent, 23))
 
 
-def _small_expm1(e: ExpressionBuilder, r: Expression) -> Expression:
+def _small_expm1(e: InstructionBuilder, r: Expression) -> Expression:
     """Compute ``e**r - 1`` for what `_reduced` leaves."""
     return e.fma(r * r, polynomial(e, r, _EXP), r)
 
 
-def _scaled_exp(e: ExpressionBuilder, r: Expression, exponent: Expression) -> Expression:
+def _scaled_exp(e: InstructionBuilder, r: Expression, exponent: Expression) -> Expression:
     """Compute ``e**r * 2**n`` for a small r, and an exponent whose low nine bits are n + 2 `_BIAS`."""
     half = e.shift_right(exponent, 1)
     return (_small_expm1(e, r) + 1) * _power_of_two(e, half) * _power_of_two(e, exponent - half)
 
 
-def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
+def exp2(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute 2**x: as `exp`, but that x - n is exact."""
     rounding = _ROUNDING + 2 * _BIAS
     inside = _clamped(e, x, _LEAST_POWER, 129.0)
@@ -83,7 +83,7 @@ def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
     return _scaled_exp(e, (inside - (shifted - rounding)) * _LN2, e.bits(shifted))
 
 
-def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
+def expm1(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute e**x - 1 = 2**n p + (2**n - 1), halved on the way so that it does not overflow."""
     r, exponent = _reduced(e, _clamped(e, x, -20.0, 88.8), _BIAS - 1)
     p, half = _small_expm1(e, r), _power_of_two(e, exponent)
@@ -91,7 +91,7 @@ def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.copysign(e.where(e.absolute(x) < 0.3465, p, far), x)
 
 
-def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
+def sigmoid(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute 1 / (1 + e**-x), with a quarter of the exponential: its scale is one factor, and may overflow."""
     inside = _clamped(e, x, -90.1, 86.0)
     shifted = e.fma(inside, -_LOG2_E, _ROUNDING + _BIAS - 2)
@@ -101,7 +101,7 @@ def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
     return 0.25 / e.fma(power, _power_of_two(e, e.bits(shifted)), 0.25)
 
 
-def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
+def sinh(e: InstructionBuilder, x: Expression) -> Expression:
     """Return a polynomial near 0; h - 1 / 4h elsewhere, where h = e**|x| / 2."""
     size, z = e.absolute(x), x * x
     half = _shifted_exp(e, size, -1)
@@ -109,13 +109,13 @@ def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.copysign(e.where(size < 1.0, near, half - 0.25 / half), x)
 
 
-def cosh(e: ExpressionBuilder, x: Expression) -> Expression:
+def cosh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute h + 1 / 4h, where h = e**|x| / 2."""
     half = _shifted_exp(e, e.absolute(x), -1)
     return half + 0.25 / half
 
 
-def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
+def tanh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute t / (t + 1) from t = (e**2|x| - 1) / 2.
 
     Here t = 2**n p + (2**n - 1) / 2, where |x| = n ln 2 / 2 + r and p = (e**2r - 1) / 2.
@@ -130,7 +130,7 @@ def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.copysign(t / (t + 1), x)
 
 
-def _log_parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression, Expression]:
+def _log_parts(e: InstructionBuilder, x: Expression) -> tuple[Expression, Expression, Expression]:
     """Compute (k, f, c), where x = 2**k (1 + f) and log(1 + f) = f + c, for positive x, normal or not."""
     tiny = x < 1.17549435e-38
     scaled = e.where(tiny, x * 8388608.0, x)
@@ -142,7 +142,7 @@ def _log_parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Express
     return count, f, e.fma(f * square, polynomial(e, f, _LOG), square * -0.5)
 
 
-def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def _guarded(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Return a logarithm `y` of `x`, with what is special."""
     infinity = float("inf")
     y = e.where(x < infinity, y, x)  # infinity and NaN
@@ -150,30 +150,30 @@ def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
     return e.where(e.equal(x, 0.0), e.constant(-infinity, "float"), y)
 
 
-def log(e: ExpressionBuilder, x: Expression) -> Expression:
+def log(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in f = m - 1."""
     k, f, rest = _log_parts(e, x)
     return _guarded(e, x, e.fma(k, _LN2_HIGH, f + e.fma(k, _LN2_LOW, rest)))
 
 
-def _scaled_log(e: ExpressionBuilder, x: Expression, scale: float, one: float) -> Expression:
+def _scaled_log(e: InstructionBuilder, x: Expression, scale: float, one: float) -> Expression:
     """Return `scale` times log x, where log 2 becomes `one`; the parts are put together in float64."""
     k, f, rest = _log_parts(e, x)
     y = e.fma(e.widen(k), one, (e.widen(f) + e.widen(rest)) * scale)
     return _guarded(e, x, e.narrow(y))
 
 
-def log2(e: ExpressionBuilder, x: Expression) -> Expression:
+def log2(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the logarithm to base 2: exact for powers of 2."""
     return _scaled_log(e, x, 1.4426950408889634, 1.0)
 
 
-def log10(e: ExpressionBuilder, x: Expression) -> Expression:
+def log10(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the logarithm to base 10."""
     return _scaled_log(e, x, 0.4342944819032518, 0.3010299956639812)
 
 
-def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
+def log1p(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log(1 + x) (Kahan: the rounding error of 1 + x cancels)."""
     u = x + 1
     y = log(e, u) * (x / (u - 1))
@@ -182,7 +182,7 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.where(special, log(e, u), y)
 
 
-def erf(e: ExpressionBuilder, x: Expression) -> Expression:
+def erf(e: InstructionBuilder, x: Expression) -> Expression:
     """Return a polynomial near 0; 1 - e**-g(|x|) elsewhere, where g is at most 18: the exponential needs one scale."""
     size = e.absolute(x)
     near = e.fma(size, polynomial(e, x * x, ERF_NEAR), size)
@@ -196,94 +196,94 @@ def erf(e: ExpressionBuilder, x: Expression) -> Expression:
 # --- functions that are computed in float64 -------------------------------------------------------------------------
 
 
-def erfc(e: ExpressionBuilder, x: Expression) -> Expression:
+def erfc(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute 1 - erf(x), by way of float64."""
     return e.narrow(functions64.erfc(e, e.widen(x)))
 
 
-def sin(e: ExpressionBuilder, x: Expression) -> Expression:
+def sin(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute sin x, by way of float64."""
     return e.narrow(angles.sin(e, e.widen(x), is_single=True))
 
 
-def cos(e: ExpressionBuilder, x: Expression) -> Expression:
+def cos(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute cos x, by way of float64."""
     return e.narrow(angles.cos(e, e.widen(x), is_single=True))
 
 
-def tan(e: ExpressionBuilder, x: Expression) -> Expression:
+def tan(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute tan x, by way of float64."""
     return e.narrow(angles.tan(e, e.widen(x), is_single=True))
 
 
-def arcsin(e: ExpressionBuilder, x: Expression) -> Expression:
+def arcsin(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse sine, by way of float64."""
     return e.narrow(inverses.arcsin(e, e.widen(x), is_single=True))
 
 
-def arccos(e: ExpressionBuilder, x: Expression) -> Expression:
+def arccos(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse cosine, by way of float64."""
     return e.narrow(inverses.arccos(e, e.widen(x), is_single=True))
 
 
-def arctan(e: ExpressionBuilder, x: Expression) -> Expression:
+def arctan(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse tangent, by way of float64."""
     return e.narrow(inverses.arctan(e, e.widen(x), is_single=True))
 
 
-def arctan2(e: ExpressionBuilder, y: Expression, x: Expression) -> Expression:
+def arctan2(e: InstructionBuilder, y: Expression, x: Expression) -> Expression:
     """Return the angle of the point (x, y), by way of float64."""
     return e.narrow(inverses.arctan2(e, e.widen(y), e.widen(x), is_single=True))
 
 
-def arcsinh(e: ExpressionBuilder, x: Expression) -> Expression:
+def arcsinh(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse hyperbolic sine, by way of float64."""
     return e.narrow(inverses.single_arcsinh(e, e.widen(x)))
 
 
-def arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
+def arccosh(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse hyperbolic cosine, by way of float64."""
     return e.narrow(inverses.single_arccosh(e, e.widen(x)))
 
 
-def arctanh(e: ExpressionBuilder, x: Expression) -> Expression:
+def arctanh(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse hyperbolic tangent, by way of float64."""
     return e.narrow(inverses.single_arctanh(e, e.widen(x)))
 
 
-def cbrt(e: ExpressionBuilder, x: Expression) -> Expression:
+def cbrt(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the cube root, by way of float64."""
     return e.narrow(powers.cbrt(e, e.widen(x), is_single=True))
 
 
-def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def hypot(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Return the length of the vector (x, y), by way of float64, in which the squares are exact and do not overflow."""
     wide = [e.widen(x), e.widen(y)]
     length = e.sqrt(wide[0] * wide[0] + wide[1] * wide[1])
     return e.narrow(powers.length_of(e, wide[0], wide[1], length))
 
 
-def logaddexp(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def logaddexp(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Compute log(exp(x) + exp(y)), by way of float64."""
     return e.narrow(powers.logaddexp(e, e.widen(x), e.widen(y)))
 
 
-def logaddexp2(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def logaddexp2(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Compute log2(2**x + 2**y), by way of float64."""
     return e.narrow(powers.logaddexp2(e, e.widen(x), e.widen(y)))
 
 
-def erfinv(e: ExpressionBuilder, x: Expression) -> Expression:
+def erfinv(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse error function, by way of float64."""
     return e.narrow(powers.erfinv(e, e.widen(x)))
 
 
-def ldexp(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
+def ldexp(e: InstructionBuilder, x: Expression, exponent: Expression) -> Expression:
     """Compute ``x * 2**exponent``, by way of float64, in which it is exact."""
     return e.narrow(powers.scaled_by_two(e, e.widen(x), exponent, 400))
 
 
-def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def power(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Compute x**y = 2**(y log2 |x|) in float64."""
     size = e.absolute(x)
     raised = e.narrow(functions64.exp2(e, e.widen(y) * functions64.log2(e, e.widen(size))))

@@ -13,7 +13,7 @@ from ...ops.math.special import (
     ERF_NEAR,
     ERF_TAIL,
 )
-from .expression import Expression, ExpressionBuilder
+from .expression import Expression, InstructionBuilder
 
 _Pair = tuple[float, float]  # leading bits, and the rest
 
@@ -55,7 +55,7 @@ _INVERSE_LN10 = (0.4342944622039795, 1.9699272335463627e-08)
 _LOG10_2 = (0.30102999566383914, 1.42050232272661e-13)
 
 
-def polynomial(e: ExpressionBuilder, x: Expression, coefficients: tuple[float, ...]) -> Expression:
+def polynomial(e: InstructionBuilder, x: Expression, coefficients: tuple[float, ...]) -> Expression:
     """Compute a polynomial by Horner's rule."""
     result = e.constant(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
@@ -63,22 +63,22 @@ def polynomial(e: ExpressionBuilder, x: Expression, coefficients: tuple[float, .
     return result
 
 
-def number_of(e: ExpressionBuilder, integer: Expression) -> Expression:
+def number_of(e: InstructionBuilder, integer: Expression) -> Expression:
     """Return an int64 of at most 2**51 in size as a float64: few processors have an instruction for it."""
     return e.from_bits(integer + ROUNDING_BITS) - ROUNDING
 
 
-def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
+def _power_of_two(e: InstructionBuilder, exponent: Expression) -> Expression:
     """Compute 2**exponent for an int64 within the normal range."""
     return e.from_bits(e.shift_left(exponent + 1023, 52))
 
 
-def clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Expression:
+def clamped(e: InstructionBuilder, x: Expression, low: float, high: float) -> Expression:
     """Return `x` within bounds; NaN stays."""
     return e.where(x < low, e.constant(low, "double"), e.where(x > high, e.constant(high, "double"), x))
 
 
-def _reduced(e: ExpressionBuilder, x: Expression, rest: Expression | None = None) -> tuple[Expression, Expression]:
+def _reduced(e: InstructionBuilder, x: Expression, rest: Expression | None = None) -> tuple[Expression, Expression]:
     """Compute (p, n), where e**x = 2**n (1 + p); or e**(x + rest), for a tiny `rest`."""
     shifted = x * _LOG2_E + ROUNDING
     n = shifted - ROUNDING
@@ -87,30 +87,30 @@ def _reduced(e: ExpressionBuilder, x: Expression, rest: Expression | None = None
     return e.fma(r * r, polynomial(e, r, EXP), r), e.bits(shifted) - ROUNDING_BITS
 
 
-def scaled(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
+def scaled(e: InstructionBuilder, x: Expression, exponent: Expression) -> Expression:
     """Compute ``x * 2**exponent``, in two steps (for subnormals)."""
     half = e.shift_right(exponent, 1)
     return x * _power_of_two(e, half) * _power_of_two(e, exponent - half)
 
 
-def exp(e: ExpressionBuilder, x: Expression) -> Expression:
+def exp(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n."""
     p, n = _reduced(e, clamped(e, x, _LEAST_POWER * LN2, 710.0))
     return scaled(e, p + 1, n)
 
 
-def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
+def sigmoid(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute 1 / (1 + e**-x)."""
     return 1 / (1 + exp(e, -x))
 
 
-def _half_exp(e: ExpressionBuilder, x: Expression) -> Expression:
+def _half_exp(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute e**x / 2, which overflows later."""
     p, n = _reduced(e, clamped(e, x, -746.0, 711.0))
     return scaled(e, p + 1, n - 1)
 
 
-def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
+def exp2(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute 2**x: as `exp`, but that x - n is exact."""
     inside = clamped(e, x, _LEAST_POWER, 1025.0)
     shifted = inside + ROUNDING
@@ -118,7 +118,7 @@ def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
     return scaled(e, e.fma(r * r, polynomial(e, r, EXP), r) + 1, e.bits(shifted) - ROUNDING_BITS)
 
 
-def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
+def expm1(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute e**x - 1 = 2**n p + (2**n - 1), halved on the way so that it does not overflow."""
     p, n = _reduced(e, clamped(e, x, -40.0, 710.0))
     half = _power_of_two(e, n - 1)
@@ -126,27 +126,27 @@ def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.copysign(e.where(e.absolute(x) < 0.3465, p, far), x)
 
 
-def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
+def tanh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute t / (t + 2), where t = e**2|x| - 1."""
     size = e.absolute(x)
     t = expm1(e, e.where(size > 22.0, e.constant(44.0, "double"), size + size))
     return e.copysign(t / (t + 2), x)
 
 
-def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
+def sinh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute (t + t / (t + 1)) / 2, where t = e**|x| - 1; e**|x| / 2 far from 0."""
     size = e.absolute(x)
     t = expm1(e, size)
     return e.copysign(e.where(size > 22.0, _half_exp(e, size), (t + t / (t + 1)) * 0.5), x)
 
 
-def cosh(e: ExpressionBuilder, x: Expression) -> Expression:
+def cosh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute h + 1 / 4h, where h = e**|x| / 2."""
     half = _half_exp(e, e.absolute(x))
     return half + 0.25 / half
 
 
-def _parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression, Expression, Expression]:
+def _parts(e: InstructionBuilder, x: Expression) -> tuple[Expression, Expression, Expression, Expression]:
     """Compute (k, f, h, c) of a positive x, normal or not.
 
     x = 2**k (1 + f), h = f**2 / 2, and log(1 + f) = f - h + c.
@@ -161,7 +161,7 @@ def _parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression,
     return count, f, h, s * e.fma(z, polynomial(e, z, _LOG), h)
 
 
-def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def _guarded(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Return a logarithm `y` of `x`, with what is special."""
     infinity = float("inf")
     y = e.where(x < infinity, y, x)  # infinity and NaN
@@ -169,13 +169,13 @@ def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
     return e.where(e.equal(x, 0.0), e.constant(-infinity, "double"), y)
 
 
-def log(e: ExpressionBuilder, x: Expression) -> Expression:
+def log(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in s = (m - 1) / (m + 1)."""
     k, f, h, c = _parts(e, x)
     return _guarded(e, x, k * _LN2_HIGH - ((h - (c + k * _LN2_LOW)) - f))
 
 
-def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
+def log1p(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log u + (x - (u - 1)) / u, where u = 1 + x, rounded."""
     u = x + 1
     y = log(e, u)
@@ -183,7 +183,7 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.copysign(e.where(special, y, y + (x - (u - 1)) / u), x)
 
 
-def _scaled_log(e: ExpressionBuilder, x: Expression, scale: _Pair, one: _Pair) -> Expression:
+def _scaled_log(e: InstructionBuilder, x: Expression, scale: _Pair, one: _Pair) -> Expression:
     """Compute log x in another base: `scale` times log x, where log 2 becomes `one`."""
     k, f, h, c = _parts(e, x)
     leading = e.from_bits(e.bits(f - h) & LOW_WORD)
@@ -196,12 +196,12 @@ def _scaled_log(e: ExpressionBuilder, x: Expression, scale: _Pair, one: _Pair) -
     return _guarded(e, x, total + small)
 
 
-def log2(e: ExpressionBuilder, x: Expression) -> Expression:
+def log2(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the logarithm to base 2: exact for powers of 2."""
     return _scaled_log(e, x, _INVERSE_LN2, (1.0, 0.0))
 
 
-def log10(e: ExpressionBuilder, x: Expression) -> Expression:
+def log10(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the logarithm to base 10."""
     return _scaled_log(e, x, _INVERSE_LN10, _LOG10_2)
 
@@ -209,20 +209,22 @@ def log10(e: ExpressionBuilder, x: Expression) -> Expression:
 # --- the error function ---------------------------------------------------------------------------------------------
 
 
-def _quotient(e: ExpressionBuilder, x: Expression, rational: tuple[tuple[float, ...], tuple[float, ...]]) -> Expression:
+def _quotient(
+    e: InstructionBuilder, x: Expression, rational: tuple[tuple[float, ...], tuple[float, ...]]
+) -> Expression:
     """Return a rational function of `x`, whose coefficients come from the highest power to the lowest."""
     top, bottom = rational
     return polynomial(e, x, top[::-1]) / polynomial(e, x, bottom[::-1])
 
 
-def _decay(e: ExpressionBuilder, size: Expression) -> Expression:
+def _decay(e: InstructionBuilder, size: Expression) -> Expression:
     """Compute e**-size**2; the square of the leading bits is exact, so that its relative error does not grow."""
     leading = e.from_bits(e.bits(size) & LOW_WORD)
     p, n = _reduced(e, -(leading * leading), (leading - size) * (leading + size))
     return scaled(e, p + 1, n)
 
 
-def erf(e: ExpressionBuilder, x: Expression) -> Expression:
+def erf(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the error function: x P(x**2) / Q(x**2) near 0, 1 - e**-x**2 P(x) / Q(x) elsewhere (see `ops.special`)."""
     size = clamped(e, e.absolute(x), 0.0, 6.0)
     near = x * _quotient(e, x * x, ERF_NEAR)
@@ -230,7 +232,7 @@ def erf(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.where(size <= 0.46875, near, e.copysign(far, x))
 
 
-def erfc(e: ExpressionBuilder, x: Expression) -> Expression:
+def erfc(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the complementary error function, by the same functions and one more where x is large."""
     size = clamped(e, e.absolute(x), 0.0, 30.0)
     near = 1 - x * _quotient(e, x * x, ERF_NEAR)

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from ...common.dtypes import name_of
-from .expression import HALVES, Expression, ExpressionBuilder
+from .expression import HALVES, Expression, InstructionBuilder
 
 _EXACT = ("fabs", "floor", "ceil", "trunc", "rint")
 
@@ -22,7 +22,7 @@ class Rounding:
         builder: of the expression.
     """
 
-    def __init__(self, builder: ExpressionBuilder) -> None:
+    def __init__(self, builder: InstructionBuilder) -> None:
         self._builder = builder
         self._rounded: dict[str, set[int]] = {name: set() for name in HALVES}
 
@@ -61,7 +61,7 @@ class Rounding:
         return False
 
 
-def _rounded_to_bfloat16(e: ExpressionBuilder, x: Expression) -> Expression:
+def _rounded_to_bfloat16(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the upper half of the bits, one more where the lower half says so."""
     bits = e.bits(x)
     is_odd = e.shift_right(bits, 16) & 1

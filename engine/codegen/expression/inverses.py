@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from .expression import Expression, ExpressionBuilder
+from .expression import Expression, InstructionBuilder
 from .functions64 import LN2, LOW_WORD, log, log1p, polynomial
 
 _FOLD = math.tan(math.pi / 8)
@@ -59,7 +59,7 @@ _SERIES_END = 2.0**-9  # of a float32: up to there, three terms of a series do
 _HUGE = 1e100
 
 
-def _constants(e: ExpressionBuilder, number: Expression, values: tuple[float, ...]) -> Expression:
+def _constants(e: InstructionBuilder, number: Expression, values: tuple[float, ...]) -> Expression:
     """Return the value of that number."""
     chosen = e.constant(values[-1], "double")
     for position in reversed(range(len(values) - 1)):
@@ -67,14 +67,14 @@ def _constants(e: ExpressionBuilder, number: Expression, values: tuple[float, ..
     return chosen
 
 
-def _flag(e: ExpressionBuilder, condition: Expression) -> Expression:
+def _flag(e: InstructionBuilder, condition: Expression) -> Expression:
     return e.where(condition, e.constant(1.0, "double"), e.constant(0.0, "double"))
 
 
 # --- angles ---------------------------------------------------------------------------------------------------------
 
 
-def arctan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
+def arctan(e: InstructionBuilder, x: Expression, is_single: bool = False) -> Expression:
     """Return the inverse tangent."""
     size, one = e.absolute(x), e.constant(1.0, "double")
     is_steep = size > 1.0
@@ -86,7 +86,7 @@ def arctan(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expr
     return e.copysign(_angle(e, t, is_steep, k, is_single), x)
 
 
-def arctan2(e: ExpressionBuilder, y: Expression, x: Expression, is_single: bool = False) -> Expression:
+def arctan2(e: InstructionBuilder, y: Expression, x: Expression, is_single: bool = False) -> Expression:
     """Return the angle of the point (x, y): of the smaller coordinate over the larger one, and that of the octant."""
     first, second = e.absolute(x), e.absolute(y)
     is_steep = second > first
@@ -108,7 +108,7 @@ def arctan2(e: ExpressionBuilder, y: Expression, x: Expression, is_single: bool 
     return e.where(e.isnan(x) | e.isnan(y), x + y, angle)
 
 
-def _angle(e: ExpressionBuilder, t: Expression, turns_back: Expression, k: Expression, is_single: bool) -> Expression:
+def _angle(e: InstructionBuilder, t: Expression, turns_back: Expression, k: Expression, is_single: bool) -> Expression:
     """Compute k pi / 4 plus, or minus, the inverse tangent of `t`."""
     t = e.where(turns_back, -t, t)
     z = t * t
@@ -127,7 +127,7 @@ class _Arc:
         rest: what is to be added to have asin(s).
     """
 
-    def __init__(self, e: ExpressionBuilder, x: Expression, is_single: bool) -> None:
+    def __init__(self, e: InstructionBuilder, x: Expression, is_single: bool) -> None:
         size = e.absolute(x)
         self.is_far = size > 0.5
         half = (1 - size) * 0.5
@@ -144,14 +144,14 @@ class _Arc:
         self.rest = more + e.where(self.is_far, low, e.constant(0.0, "double"))
 
 
-def arcsin(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
+def arcsin(e: InstructionBuilder, x: Expression, is_single: bool = False) -> Expression:
     """Return the inverse sine; pi / 2 - 2 asin(sqrt((1 - |x|) / 2)) far from 0."""
     arc = _Arc(e, x, is_single)
     far = (_ANGLES[2] - 2 * arc.leading) - (2 * arc.rest - _RESTS[2])
     return e.copysign(e.where(arc.is_far, far, arc.leading + arc.rest), x)
 
 
-def arccos(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
+def arccos(e: InstructionBuilder, x: Expression, is_single: bool = False) -> Expression:
     """Return the inverse cosine; 2 asin(sqrt((1 - |x|) / 2)), or pi minus that, far from 0."""
     arc = _Arc(e, x, is_single)
     is_negative = x < 0.0
@@ -165,52 +165,52 @@ def arccos(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expr
 # --- hyperbolic functions -------------------------------------------------------------------------------------------
 
 
-def arcsinh(e: ExpressionBuilder, x: Expression) -> Expression:
+def arcsinh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log(1 + s + s**2 / (1 + sqrt(s**2 + 1))), where s = |x|; log s + log 2 for huge ones."""
     size = e.absolute(x)
     squared = size * size
     return e.copysign(_logarithm(e, size, size + squared / (1 + e.sqrt(squared + 1))), x)
 
 
-def arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
+def arccosh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log(1 + t + sqrt(t (t + 2))), where t = x - 1; log x + log 2 for huge ones."""
     t = x - 1
     return e.where(x < 1.0, e.constant(math.nan, "double"), _logarithm(e, x, t + e.sqrt(t * (t + 2))))
 
 
-def _logarithm(e: ExpressionBuilder, x: Expression, more: Expression) -> Expression:
+def _logarithm(e: InstructionBuilder, x: Expression, more: Expression) -> Expression:
     """Compute log(1 + more), or log(2 x) where x is huge."""
     is_huge = x > _HUGE
     y = log1p(e, e.where(is_huge, x, more))
     return e.where(is_huge, y + LN2, y)
 
 
-def arctanh(e: ExpressionBuilder, x: Expression) -> Expression:
+def arctanh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log(1 + 2 s / (1 - s)) / 2, where s = |x|."""
     size = e.absolute(x)
     return e.copysign(log1p(e, (size + size) / (1 - size)) * 0.5, x)
 
 
-def _series(e: ExpressionBuilder, size: Expression, y: Expression, terms: tuple[float, float]) -> Expression:
+def _series(e: InstructionBuilder, size: Expression, y: Expression, terms: tuple[float, float]) -> Expression:
     """Return `y`, or near 0 the series ``size + a size**3 + b size**5``."""
     z = size * size
     return e.where(size < _SERIES_END, e.fma(size * z, polynomial(e, z, terms), size), y)
 
 
-def single_arcsinh(e: ExpressionBuilder, x: Expression) -> Expression:
+def single_arcsinh(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse hyperbolic sine of a float32, as a float64."""
     size = e.absolute(x)
     y = log(e, size + e.sqrt(size * size + 1))
     return e.copysign(_series(e, size, y, (-1 / 6, 3 / 40)), x)
 
 
-def single_arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
+def single_arccosh(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse hyperbolic cosine of a float32, as a float64; the square is exact."""
     y = log(e, x + e.sqrt(x * x - 1))
     return e.where(x < 1.0, e.constant(math.nan, "double"), y)
 
 
-def single_arctanh(e: ExpressionBuilder, x: Expression) -> Expression:
+def single_arctanh(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute arctanh of a float32 as a float64; sum and difference are exact where they matter."""
     size = e.absolute(x)
     y = log(e, (1 + size) / (1 - size)) * 0.5

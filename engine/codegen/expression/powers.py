@@ -9,7 +9,7 @@ from ...ops.math.special import (
     QUANTILE_MIDDLE,
     QUANTILE_NEAR,
 )
-from .expression import Expression, ExpressionBuilder
+from .expression import Expression, InstructionBuilder
 from .functions64 import (
     EXP,
     LEAST_NORMAL,
@@ -64,7 +64,7 @@ _ONE_BITS = 1023 << 52
 _LOG2_E = 1.4426950408889634
 
 
-def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def power(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Compute x**y = 2**(y log2 |x|), where the logarithm is known to some 64 bits (after fdlibm's pow)."""
     inside = e.where(y > _MOST_EXPONENT, e.constant(_MOST_EXPONENT, "double"), y)
     inside = e.where(inside < -_MOST_EXPONENT, e.constant(-_MOST_EXPONENT, "double"), inside)
@@ -79,12 +79,12 @@ def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
     return with_cases(e, x, y, _two_to(e, product, more))
 
 
-def _high(e: ExpressionBuilder, x: Expression) -> Expression:
+def _high(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the leading bits, so few that products of two are exact."""
     return e.from_bits(e.bits(x) & LOW_WORD)
 
 
-def _log2(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expression]:
+def _log2(e: InstructionBuilder, size: Expression) -> tuple[Expression, Expression]:
     """Return the leading bits of the logarithm to base 2, and the rest; for positive numbers, normal or not."""
     is_tiny = size < LEAST_NORMAL
     bits = e.bits(e.where(is_tiny, size * 2.0**54, size))
@@ -110,14 +110,14 @@ def _log2(e: ExpressionBuilder, size: Expression) -> tuple[Expression, Expressio
     return result, rest - ((result - count) - leading)
 
 
-def _two_to(e: ExpressionBuilder, x: Expression, more: Expression) -> Expression:
+def _two_to(e: InstructionBuilder, x: Expression, more: Expression) -> Expression:
     """Compute 2**(x + more)."""
     shifted = (x + more) + ROUNDING
     r = ((x - (shifted - ROUNDING)) + more) * LN2
     return scaled(e, e.fma(r * r, polynomial(e, r, EXP), r) + 1, e.bits(shifted) - ROUNDING_BITS)
 
 
-def with_cases(e: ExpressionBuilder, x: Expression, y: Expression, raised: Expression) -> Expression:
+def with_cases(e: InstructionBuilder, x: Expression, y: Expression, raised: Expression) -> Expression:
     """Return |x|**y, with the cases of C's ``pow``."""
 
     def number(value: float) -> Expression:
@@ -139,7 +139,7 @@ def with_cases(e: ExpressionBuilder, x: Expression, y: Expression, raised: Expre
 # --- roots ----------------------------------------------------------------------------------------------------------
 
 
-def cbrt(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expression:
+def cbrt(e: InstructionBuilder, x: Expression, is_single: bool = False) -> Expression:
     """Return the cube root: a polynomial, and Halley's steps, of which the last divides exactly by a short square."""
     size = e.absolute(x)
     is_tiny = size < LEAST_NORMAL
@@ -166,7 +166,7 @@ def cbrt(e: ExpressionBuilder, x: Expression, is_single: bool = False) -> Expres
     return e.where(is_same, x, e.copysign(root, x))
 
 
-def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def hypot(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Return the length of the vector (x, y), scaled lest squares overflow or vanish."""
     one = e.constant(1.0, "double")
     largest = e.maximum(e.absolute(x), e.absolute(y))
@@ -177,7 +177,7 @@ def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
     return length_of(e, x, y, e.sqrt(first * first + second * second) * back)
 
 
-def length_of(e: ExpressionBuilder, x: Expression, y: Expression, length: Expression) -> Expression:
+def length_of(e: InstructionBuilder, x: Expression, y: Expression, length: Expression) -> Expression:
     """Return `length`, but infinity where a coordinate is infinite, even if the other one is NaN."""
     return e.where(e.isinf(x) | e.isinf(y), e.constant(math.inf, "double"), length)
 
@@ -185,20 +185,20 @@ def length_of(e: ExpressionBuilder, x: Expression, y: Expression, length: Expres
 # --- sums of exponentials, the inverse error function, exponents ----------------------------------------------------
 
 
-def logaddexp(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def logaddexp(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Compute log(exp(x) + exp(y)): the larger one and log(1 + exp(-|x - y|)). Equal infinities stay."""
     gap = e.where(e.equal(x, y), e.constant(0.0, "double"), e.absolute(x - y))
     return e.maximum(x, y) + log1p(e, exp(e, -gap))
 
 
-def logaddexp2(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+def logaddexp2(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Compute log2(2**x + 2**y): as `logaddexp`, to base 2."""
     gap = e.where(e.equal(x, y), e.constant(0.0, "double"), e.absolute(x - y))
     more = log1p(e, exp2(e, -gap)) * _LOG2_E
     return e.maximum(x, y) + e.where(e.equal(gap, 0.0), e.constant(1.0, "double"), more)
 
 
-def erfinv(e: ExpressionBuilder, x: Expression) -> Expression:
+def erfinv(e: InstructionBuilder, x: Expression) -> Expression:
     """Return the inverse error function by the quotients of `ops.special`, of which a leading part is taken off first.
 
     Near 0 that is the slope, elsewhere ``sqrt(-log((1 - |x|) / 2))``: so that only a small share has their errors.
@@ -216,17 +216,17 @@ def erfinv(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def _below(
-    e: ExpressionBuilder, x: Expression, top: tuple[float, ...], rational: tuple[tuple[float, ...], tuple[float, ...]]
+    e: InstructionBuilder, x: Expression, top: tuple[float, ...], rational: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> Expression:
     return polynomial(e, x, top) / polynomial(e, x, rational[1][::-1])
 
 
-def ldexp(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
+def ldexp(e: InstructionBuilder, x: Expression, exponent: Expression) -> Expression:
     """Compute ``x * 2**exponent``, rounded once: only the last of the factors may make a subnormal number."""
     return scaled_by_two(e, x, exponent, 2200)
 
 
-def scaled_by_two(e: ExpressionBuilder, x: Expression, exponent: Expression, most: int) -> Expression:
+def scaled_by_two(e: InstructionBuilder, x: Expression, exponent: Expression, most: int) -> Expression:
     """Compute ``x * 2**exponent`` for exponents up to `most` in size, and as with that for others."""
     inside = e.where(exponent > most, most, e.where(exponent < -most, -most, exponent))
     n = inside if inside.type == "i64" else e.node("cast", "i64", inside)

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...common.dtypes import name_of
 from ...graph.op import Op
-from ..expression.expression import Expression, ExpressionBuilder, UnsupportedError
+from ..expression.builder import ExpressionBuilder
+from ..expression.expression import Expression, UnsupportedError
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 _SIZES = {"float": 4, "double": 8, "i32": 4, "i64": 8, "i1": 1}
