@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from ...engine.common.deadlines import deadline
-from ...engine.machine.part import PartProgram, PartStep
+from ...engine.machine.part import PartStep
+from ...engine.machine.part_program import PartProgram
 from ...engine.queues.errors import DeadlineExceededError
 from ...engine.queues.stops import is_cancelled
 from ..transport.connections import Connection, Identity

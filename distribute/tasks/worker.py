@@ -10,7 +10,8 @@ import numpy as np
 
 from ...engine.graph.spec import TensorSpec
 from ...engine.graph.state.writing_rows import row_writes
-from ...engine.machine.part import PartProgram, PartStep
+from ...engine.machine.part import PartStep
+from ...engine.machine.part_program import PartProgram
 from ...engine.machine.report import ending_report
 from ...engine.passes.framework.prune import needed_operations
 from ...engine.passes.memory.memory_budget import within_memory_budget

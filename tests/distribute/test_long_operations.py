@@ -13,7 +13,7 @@ from shared.tasks import WORKER
 from shared.waiting import PATIENCE, Waiting, until
 
 import anabranch as ab
-from anabranch.engine.machine.part import PartProgram
+from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.ops.registered import register_function
 
 begun, goes_on = threading.Event(), threading.Event()

@@ -11,7 +11,7 @@ import pytest
 from shared.tasks import PS, WORKER, Running
 
 import anabranch as ab
-from anabranch.engine.machine.part import PartProgram
+from anabranch.engine.machine.part_program import PartProgram
 
 pytestmark = pytest.mark.xdist_group("tasks")
 

@@ -16,7 +16,7 @@ import anabranch as ab
 from anabranch import layers, nn, ops
 from anabranch.distribute import FixedShardsPartitioner, ShardedVariable
 from anabranch.distribute.tasks.preparing import assigning
-from anabranch.engine.machine.part import PartProgram
+from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.place.devices import Device, DeviceName
 
 pytestmark = pytest.mark.xdist_group("tasks")

@@ -13,7 +13,7 @@ from shared.tasks import PS, WORKER, Running
 import anabranch as ab
 from anabranch import ops, summary
 from anabranch.distribute.tasks.preparing import assigning
-from anabranch.engine.machine.part import PartProgram
+from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.place.devices import Device, DeviceName
 
 pytestmark = pytest.mark.xdist_group("tasks")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from programs.generator import programs
 from programs.syntax import Program
 
-from anabranch.engine.machine.part import PartProgram
+from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.devices import Device
 

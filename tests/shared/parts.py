@@ -8,7 +8,8 @@ from typing import Any
 
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.device import DeviceName
-from anabranch.engine.machine.part import PartProgram, PartStep
+from anabranch.engine.machine.part import PartStep
+from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.place.devices import Device, make_devices
 
 from .symbols import symbols_of, targets_of

@@ -18,7 +18,7 @@ from anabranch.distribute.tasks import worker as worker_module
 from anabranch.distribute.tasks.graphs import Graphs
 from anabranch.distribute.transport.values import decode_value
 from anabranch.engine.graph.state.variable import Variable
-from anabranch.engine.machine.part import PartProgram
+from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.place.kernels import all_operations
 
 

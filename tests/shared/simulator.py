@@ -25,7 +25,7 @@ from anabranch.distribute.transport.loop import Loop
 from anabranch.distribute.transport.planes import Limits, Plane
 from anabranch.distribute.transport.wire import Frame
 from anabranch.engine.graph.device import DeviceName
-from anabranch.engine.machine.part import PartProgram
+from anabranch.engine.machine.part_program import PartProgram
 from anabranch.engine.place.devices import make_devices
 from anabranch.engine.queues.errors import CancelledError
 
