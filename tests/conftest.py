@@ -140,10 +140,10 @@ def same_seeds() -> None:
 def same_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take back what a test makes of `floatx` and of the dtype policy."""
     from anabranch.engine.common import dtypes
-    from anabranch.engine.objects import policies
+    from anabranch.engine.objects import policy
 
     monkeypatch.setattr(dtypes, "_default_float", dtypes.default_float())
-    monkeypatch.setattr(policies, "_global", policies._global)
+    monkeypatch.setattr(policy, "_global", policy._global)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Dtype policies: which dtype a layer computes in, and which one it keeps its weights in."""
+"""Dtype policies by path, name and config (see `policy`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, MutableMapping
 from typing import Any, cast
 
-from ..common.nest import is_mapping, is_text
-from .floats import floatx, is_mixed, layer_dtype
+from ..common.nest import is_mapping
+from .floats import layer_dtype
+from .policy import QUANTIZED_MODES, DTypePolicy, dtype_policy, set_global
 from .registry import (
     deserialize_keras_object,
     register_builtins,
@@ -15,7 +16,6 @@ from .registry import (
     serialize_keras_object,
 )
 
-_MODES = ("int8", "int4", "float8", "gptq", "awq")
 _QUANTIZED = (
     "AWQDTypePolicy",
     "GPTQDTypePolicy",
@@ -23,78 +23,6 @@ _QUANTIZED = (
     "QuantizedDTypePolicy",
     "QuantizedFloat8DTypePolicy",
 )  # in quantized_policies, which is imported when one of them is asked for
-
-
-class DTypePolicy:
-    """The dtypes of a layer.
-
-    Args:
-        name: a dtype such as ``"float32"``, for both computation and weights; or ``"mixed_float16"`` or
-            ``"mixed_bfloat16"``: compute in half precision, with weights in float32. None: the global policy's name.
-
-    Raises:
-        TypeError: `name` is not a string.
-        ValueError: no dtype has this name, or it is that of a policy of quantisation.
-
-    Source of mixed precision: Micikevicius et al., "Mixed Precision Training", 2018.
-
-    >>> policy = DTypePolicy("mixed_float16")
-    >>> policy.compute_dtype, policy.variable_dtype
-    ('float16', 'float32')
-    """
-
-    def __init__(self, name: str | None = None) -> None:
-        if name is None:
-            name = dtype_policy().name
-        if not is_text(name):
-            raise TypeError(
-                f"DTypePolicy takes a name, such as 'float32' or 'mixed_float16'; got {name!r} of type "
-                f"{type(name).__name__}."
-            )
-        if name.startswith(_MODES) and "_from_" in name:
-            raise ValueError(
-                f"The dtype policy {name!r} is one of quantisation: ab.dtype_policies.get({name!r}) makes it. "
-                "DTypePolicy takes a dtype such as 'float32', 'mixed_float16' or 'mixed_bfloat16'."
-            )
-        self._compute_dtype = layer_dtype(name)
-        self._variable_dtype = "float32" if is_mixed(name) else self._compute_dtype
-        self._name = name if is_mixed(name) else self._compute_dtype
-
-    @property
-    def name(self) -> str:
-        """The policy's name."""
-        return self._name
-
-    @property
-    def compute_dtype(self) -> str:
-        """The dtype that layers cast their inputs and weights to, and compute in."""
-        return self._compute_dtype
-
-    @property
-    def variable_dtype(self) -> str:
-        """The dtype of weights."""
-        return self._variable_dtype
-
-    @property
-    def quantization_mode(self) -> str | None:
-        """The name of the way in which weights are quantised; None if they are not."""
-        return None
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> DTypePolicy:
-        return cls(**config)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DTypePolicy) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __repr__(self) -> str:
-        return f'<DTypePolicy "{self.name}">'
 
 
 class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
@@ -213,14 +141,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_global: DTypePolicy | None = None
-
-
-def dtype_policy() -> DTypePolicy:
-    """Return the policy of layers that are given none: that of `set_dtype_policy`, or else `floatx()`."""
-    return DTypePolicy(floatx()) if _global is None else _global
-
-
 def set_dtype_policy(policy: Any) -> None:
     """Choose the policy of layers made from now on.
 
@@ -230,8 +150,7 @@ def set_dtype_policy(policy: Any) -> None:
     Raises:
         TypeError: it is not one of these.
     """
-    global _global
-    _global = None if policy is None else get(policy)
+    set_global(None if policy is None else get(policy))
 
 
 def get(identifier: Any) -> DTypePolicy:
@@ -251,7 +170,7 @@ def get(identifier: Any) -> DTypePolicy:
         if str(config.get("class_name")) in _QUANTIZED:
             return _quantized(config["class_name"])(**config["config"])
         return DTypePolicy(config.get("config", {}).get("name"))
-    if isinstance(identifier, str) and identifier.startswith(_MODES) and identifier not in _MODES:
+    if isinstance(identifier, str) and identifier.startswith(QUANTIZED_MODES) and identifier not in QUANTIZED_MODES:
         from .quantized_policies import policy_by_name
 
         return policy_by_name(identifier)

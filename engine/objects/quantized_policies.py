@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .floats import is_mixed, layer_dtype
-from .policies import DTypePolicy, dtype_policy
+from .policy import DTypePolicy, dtype_policy
 from .registry import register_builtins
 
 QUANTIZATION_MODES = ("int8", "float8", "int4", "gptq", "awq")

@@ -18,7 +18,6 @@ IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import (\([^)]*\)|.+)", re.M)
 CIRCLES = {
     "distribute/commands/hosts": 2,
     "engine/graph/dump": 7,
-    "engine/objects/policies": 2,
     "framework/callbacks/base": 2,
     "framework/data/element_dataset": 2,
     "framework/feature_space": 14,
