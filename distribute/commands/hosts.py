@@ -22,7 +22,7 @@ from ..ports import free_ports
 from ..token import job_token
 from ..transport.connections import Handshake, Identity, RefusedError
 from ..transport.wire import FrameError
-from .launch import Launch
+from .processes import Launch
 from .rounds import Counts, Message, Rounds
 
 _POLL_SECONDS = 0.1

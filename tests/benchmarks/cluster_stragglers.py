@@ -88,7 +88,7 @@ class Steps(threading.Thread):
 
 def measured(backups: int) -> list[float]:
     """Train with ten workers and some backups in processes of their own; gives the seconds of each step."""
-    from anabranch.distribute.commands.launch import Launch  # is for who starts processes
+    from anabranch.distribute.commands.processes import Launch  # is for who starts processes
 
     with tempfile.TemporaryDirectory() as folder:
         with Launch(NEEDED + backups, 1, [__file__, folder, str(backups)]) as launch:

@@ -173,7 +173,7 @@ def _note(path: Path, text: str) -> None:
 
 def restart_a_ps(times: int) -> Iterator[str]:
     """Kill the ps of a training, again and again; gives a row for each time."""
-    from anabranch.distribute.commands.launch import Launch
+    from anabranch.distribute.commands.processes import Launch
 
     yield "| a step, s | from killing the ps to the next step, s | goal |"
     yield "|---|---|---|"

@@ -12,7 +12,7 @@ from shared.waiting import in_time
 
 import anabranch as ab
 from anabranch import callbacks, layers
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 from anabranch.framework.saving.archive import SavedFileError
 from anabranch.framework.saving.checkpointing import TrainingRun
 

@@ -13,7 +13,7 @@ import pytest
 from shared.tasks import PATIENCE
 from shared.waiting import Waiting, go, in_time, reached
 
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_elastic.py")
 pytestmark = [

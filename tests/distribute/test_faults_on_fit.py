@@ -22,7 +22,7 @@ import pytest
 from shared.faults import slowed
 from shared.tasks import PATIENCE
 
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_under_faults.py")
 FAULTS = int(os.environ.get("ANABRANCH_FAULTS", "10"))  # `make sweep` asks for 100, which take 20 minutes

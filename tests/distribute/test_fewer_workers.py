@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from shared.worker_scripts import found, run
 
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_on_fewer.py")
 pytestmark = pytest.mark.xdist_group("tasks")

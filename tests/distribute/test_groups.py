@@ -20,7 +20,7 @@ from anabranch.distribute.collectives import chain
 from anabranch.distribute.collectives.choice import Choice
 from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.distribute.collectives.hosts import _numbers
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 from anabranch.engine.ops import collectives
 from anabranch.engine.queues.errors import CancelledError, TaskFailedError
 

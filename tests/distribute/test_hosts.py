@@ -22,7 +22,7 @@ from anabranch.__main__ import main
 from anabranch.distribute.collectives.links import shake_hands
 from anabranch.distribute.commands import hosts
 from anabranch.distribute.commands.hosts import HostLaunch, Rendezvous, hosts_of
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 from anabranch.distribute.commands.rounds import GRACE_SECONDS, Counts, Rounds
 from anabranch.distribute.ports import free_ports
 from anabranch.distribute.restarts import Restarts

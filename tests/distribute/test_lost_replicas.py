@@ -19,7 +19,7 @@ from shared.tasks import PATIENCE
 from shared.waiting import Waiting, go, in_time, reached
 
 import anabranch as ab
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 from anabranch.framework.replicas import applier
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_with_a_pause.py")

@@ -17,7 +17,7 @@ from shared.waiting import in_time, reached
 
 import anabranch as ab
 from anabranch import callbacks, layers
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 from anabranch.framework.replicas.fitting import check_within_epochs
 from anabranch.framework.replicas.optimizer_shards import OptimizerShards
 

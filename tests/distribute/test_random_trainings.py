@@ -12,7 +12,7 @@ from shared.sample import first_of
 from shared.waiting import in_time
 
 import anabranch as ab
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_random.py")
 OF_THE_CHIEF = ("call", "best", "optimizer")  # the others have no callbacks, and may have no state of the optimizer

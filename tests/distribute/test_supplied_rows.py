@@ -14,7 +14,7 @@ import pytest
 from shared.tasks import PATIENCE
 from shared.waiting import SCRIPT_SECONDS, Waiting, go, in_time, reached
 
-from anabranch.distribute.commands.launch import Launch
+from anabranch.distribute.commands.processes import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_on_generators.py")
 pytestmark = pytest.mark.xdist_group("tasks")

@@ -1,0 +1,316 @@
+"""The processes of one run on this machine: they are started, watched, started again, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any
+
+from ..cluster import host_to_bind
+from ..environment import MEMBERSHIP, chief_of_launcher, time_of_end
+from ..ports import free_ports
+from ..restarts import Restarts
+from ..token import VARIABLE, job_token
+from .ends import Ends
+
+if TYPE_CHECKING:
+    from ..collectives.membership_service import MembershipServer
+
+_POLL_SECONDS = 0.2  # how often tasks are looked at
+_END_SECONDS = 10.0  # how long a process has to end when it is asked to
+_MESSAGE_SECONDS = 2.0  # in which other workers print why they end, after the chief has failed
+_TRACEBACK = "Traceback (most recent call last):"
+_OUTPUT = threading.Lock()  # held while a line is written
+
+
+class Launch:
+    """The processes of one run: ps tasks and workers.
+
+    Args:
+        workers, ps: how many there are.
+        script: the script and its arguments.
+        max_restarts: how often, within an hour, tasks that fail are started again.
+
+    Attributes:
+        workers, ps: their processes.
+        restarts: how often tasks were started again.
+
+    Raises:
+        ValueError: the token in the environment is too short.
+    """
+
+    def __init__(self, workers: int, ps: int, script: Sequence[str], max_restarts: int = 0) -> None:
+        self._counts = workers, ps
+        self.restarts = Restarts(max_restarts)
+        self._script = [sys.executable, *script]
+        token = job_token().decode() if VARIABLE in os.environ else secrets.token_hex(16)
+        self._environment = {**os.environ, VARIABLE: token}
+        self._environment["ANABRANCH_MAX_RESTARTS"] = str(max_restarts)
+        threads = self._environment.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // workers, 1))
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # OpenBLAS takes its own before the other
+            self._environment.setdefault(name, threads)
+        self._folder = tempfile.TemporaryDirectory(prefix="anabranch-launch-")
+        self._chief_file = Path(self._folder.name, "chief")
+        self._environment["ANABRANCH_CHIEF_FILE"] = str(self._chief_file)
+        self._environment.pop(MEMBERSHIP, None)  # of a launcher that has started this one
+        self._membership: MembershipServer | None = None
+        self.ps: list[subprocess.Popen[str]] = []
+        self.workers: list[subprocess.Popen[str]] = []
+        self._ends = Ends()
+        self._threads: list[threading.Thread] = []  # that read lines
+
+    def __enter__(self) -> Launch:
+        self._handler = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            self._start_all()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start_all(self) -> None:
+        workers, ps = self._counts
+        ports = iter(free_ports("localhost", workers + ps))
+        self.cluster = {
+            "ps": [f"localhost:{next(ports)}" for _ in range(ps)],
+            "worker": [f"localhost:{next(ports)}" for _ in range(workers)],
+        }
+        if workers > 1 and not ps:
+            self._serve_membership()
+        for index in range(ps):
+            self.ps.append(self._started_ps(index))
+        for index in range(workers):
+            self.workers.append(self._started_worker(index))
+
+    def _serve_membership(self) -> None:
+        """Decide for the workers, from now on, which of them are left after a loss."""
+        from ..collectives.membership_service import MembershipServer  # no other launch needs it
+
+        self._membership = MembershipServer(self._environment[VARIABLE].encode())
+        self._environment[MEMBERSHIP] = self._membership.address
+
+    def _started_ps(self, index: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", f"{__package__}".partition(".")[0], "worker"]
+        command += ["--cluster", json.dumps(self.cluster), "--job-name", "ps", "--task-index", str(index)]
+        bind = host_to_bind(self.cluster["ps"][index])
+        command += ["--bind", bind] if bind else []
+        environment = {name: value for name, value in self._environment.items() if name != "TF_CONFIG"}
+        return self._started(command, environment, f"ps {index}", is_quiet=True)
+
+    def _started_worker(self, index: int) -> subprocess.Popen[str]:
+        config = {"cluster": self.cluster, "task": {"type": "worker", "index": index}}
+        environment = {**self._environment, "TF_CONFIG": json.dumps(config)}
+        if index > 0:
+            return self._started(self._script, environment, f"worker {index}", is_quiet=False)
+        if sys.stdout.isatty():  # its progress bar needs the terminal itself
+            return self._watched(subprocess.Popen(self._script, env=environment, text=True))
+        return self._started(self._script, environment, "", is_quiet=False)
+
+    def _started(self, command: Sequence[str], environment: Any, name: str, is_quiet: bool) -> subprocess.Popen[str]:
+        """Start a process whose lines are shown with its name before them; without a name, its errors stay apart."""
+        process = subprocess.Popen(
+            command,
+            env={**environment, "PYTHONUNBUFFERED": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if name else None,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        self._start_thread(_show, process.stdout, name, is_quiet)
+        return self._watched(process)
+
+    def _watched(self, process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        """Have a thread note when the process ends: of several that end at about the same time the first is named."""
+        self._ends.watch(process)
+        return process
+
+    def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def wait(self) -> int:
+        """Wait for the chief's script, then for the other workers'; return the exit status.
+
+        It is 0 if that of the chief is: of worker 0, or of the one that took over from it. Else it is that of the first
+        task that failed and was not started again, which is named.
+        """
+        first = None
+        try:
+            while True:
+                if not self._restart_failed():
+                    first = first or next(self._failed(), None)
+                running = [worker for worker in self._awaited() if worker not in self._ends.times]
+                if running:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        running[0].wait(_POLL_SECONDS)
+                elif not self.restarts.are_left or not any(self._failed()):
+                    break
+        except KeyboardInterrupt:
+            print("anabranch launch: interrupted.", file=sys.stderr)
+            return 130
+        first = first or next(self._failed(), None)
+        if first is not None:
+            self._wait_for_messages()
+            print(f"anabranch launch: {_what_ended(*first)}.", file=sys.stderr)
+        return 0 if first is None or not self._chief.returncode else _status(first[1])
+
+    def _wait_for_messages(self) -> None:
+        """Wait a little for workers that end because the chief has failed: what they print says so."""
+        until = time.monotonic() + _MESSAGE_SECONDS
+        for process in self.workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(until - time.monotonic(), 0.0))
+
+    @property
+    def _chief_index(self) -> int:
+        """The number of the worker that is the chief: the one that said last that it has taken over."""
+        return chief_of_launcher(self._environment) or 0
+
+    @property
+    def _chief(self) -> subprocess.Popen[str]:
+        return self.workers[self._chief_index]
+
+    def _awaited(self) -> list[subprocess.Popen[str]]:
+        """Return the processes to wait for: the chief, and if it ends well, or another one takes over, all workers.
+
+        Workers that are stopped, and without which the others have gone on, may never end.
+        """
+        status = self._chief.poll()
+        silent: set[int] = set() if self._membership is None else self._membership.silent()
+        may_go_on = bool(self.ps) or self._membership is not None
+        is_lost = (status is not None and status < 0 and may_go_on) or self._chief_index in silent
+        found = self.workers if status == 0 or is_lost else [self._chief]
+        return [worker for number, worker in enumerate(self.workers) if worker in found and number not in silent]
+
+    def _failed(self) -> Iterator[tuple[str, int]]:
+        """Yield names and exit statuses of failed tasks, in the order of their ends; ps tasks while they are needed."""
+        for job, number, process in self._in_order_of_end():
+            if process.returncode and (job != "ps" or self._chief.poll() != 0):
+                yield f"{job} {number}", process.returncode
+
+    def _in_order_of_end(self) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
+        """Yield job, number on this host and process of each that has ended and was not started again."""
+        if any(process.returncode for process in list(self._ends.times)):
+            self._wait_for_noted()
+        for process in sorted(self._ends.times.copy(), key=self._time_of_end):
+            for job, processes in (("ps", self.ps), ("worker", self.workers)):
+                if process in processes:
+                    yield job, processes.index(process), process
+
+    def _wait_for_noted(self) -> None:
+        """Wait for workers that have noted that they end: others may have ended before, because of them."""
+        for process in self.workers:
+            if process in self._ends.times or time_of_end(process.pid, str(self._chief_file)) is None:
+                continue
+            try:
+                process.wait(_END_SECONDS)
+                self._ends.note(process)
+            except subprocess.TimeoutExpired:  # it goes on
+                Path(f"{self._chief_file}.{process.pid}").unlink()
+
+    def _time_of_end(self, process: subprocess.Popen[str]) -> float:
+        noted = time_of_end(process.pid, str(self._chief_file))
+        return self._ends.times[process] if noted is None else noted
+
+    def _restart_failed(self) -> bool:
+        """Start again what has failed; return whether anything was."""
+        name, status = next(self._failed(), ("", 0))
+        if not name or not self.restarts.take():
+            return False
+        # Without ps tasks no worker can join those that go on: so all start again, with the number that was asked for.
+        # With them a chief that was killed has a successor; one that has failed has ended the training of all.
+        is_alone = bool(self.ps) and (name != f"worker {self._chief_index}" or status < 0)
+        again = "it is started again" if is_alone else "all tasks are started again"
+        count = f"restart {self.restarts.count} of {self.restarts.limit}"
+        print(f"anabranch launch: {_what_ended(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)
+        job, _, number = name.partition(" ")
+        if is_alone and job == "ps":
+            self.ps[int(number)] = self._started_ps(int(number))
+        elif is_alone:
+            self.workers[int(number)] = self._started_worker(int(number))
+        else:
+            self._end_all()
+            self._chief_file.unlink(missing_ok=True)
+            self._start_all()
+        return True
+
+    def __exit__(self, *exception: object) -> None:
+        """End all processes that are still there, and wait for them."""
+        self._end_all()
+        self._folder.cleanup()
+        signal.signal(signal.SIGTERM, self._handler)
+
+    def _end_all(self) -> None:
+        processes = [*self.workers, *self.ps]
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in processes:
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for thread in self._threads:
+            thread.join()
+        if self._membership is not None:
+            self._membership.close()
+            self._membership = None
+        for each in (self.workers, self.ps, self._threads, self._ends):
+            each.clear()
+
+
+def _what_ended(name: str, status: int) -> str:
+    return f"{name} ended with exit status {status}"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _status(code: int) -> int:
+    """Return an exit status as shells give it: of a process that a signal has ended, 128 and the signal's number."""
+    return code if code >= 0 else 128 - code
+
+
+def _show(lines: IO[str], name: str, is_quiet: bool) -> None:
+    """Show the lines of a process, each whole; of a ps task all but the one that says that it serves."""
+    with lines:
+        for line in _without_interrupts(lines) if name else lines:
+            if not (is_quiet and " serves at grpc://" in line):
+                show_line(name, line)
+
+
+def _without_interrupts(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out tracebacks of KeyboardInterrupt: a terminal interrupts all processes, and the launcher reports it."""
+    held: list[str] = []
+    for line in lines:
+        if line.startswith(_TRACEBACK):
+            yield from held
+            held = [line]
+        elif held and line.startswith(" "):
+            held.append(line)
+        else:
+            if not (held and line.startswith("KeyboardInterrupt")):
+                yield from [*held, line]
+            held = []
+
+
+def show_line(name: str, line: str) -> None:
+    """Show a line, with the name of who has written it before it, if there is one."""
+    with _OUTPUT:
+        sys.stdout.write(f"[{name}] {line.rstrip()}\n" if name else line)
+        sys.stdout.flush()
