@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...engine.graph import ShardedVariable, Tensor, Variable
     from ...engine.objects.identifiers import RegularizerLike
     from ...engine.ops.random.keys import SeedGenerator
-    from ...layers.quantizers.configs import QuantizationConfig
+    from ...layers.quantizers.base_config import QuantizationConfig
     from ...layers.quantizers.whole_models import Filters
     from ..saving.api import LoadOptions, PathLike, SaveOptions
     from ..structures import Arrays, InputSpecs, LayerOfSomeClass, Masks, ModelData, Rows, Tensors

@@ -28,8 +28,7 @@ from ...engine.graph.state.variable import Variable
 from ...engine.objects.names import to_snake_case
 from ...layers.core.layer import Layer
 from ...layers.core.layer_state import assign_values
-from ...layers.quantizers.nested import become_like_file
-from ...layers.quantizers.quantizable import QuantizableLayer
+from ...layers.quantizers.quantizable import QuantizableLayer, become_like_file
 from ...optim.optimizer import Optimizer
 from ..models.model import Model
 from ..models.sequential import Sequential

@@ -22,7 +22,7 @@ from ..core.weight import Weight, WeightSpec
 if TYPE_CHECKING:
     from ...engine.ops.arrays.shaping import DimLike
     from ..core.options import EmbeddingOptions, LayerOptions
-    from ..quantizers.configs import QuantizationConfig
+    from ..quantizers.base_config import QuantizationConfig
     from ..quantizers.quantizable import Array
 
 

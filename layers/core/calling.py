@@ -311,3 +311,8 @@ def masks_of(value: object) -> object:
     """Return the masks that the tensors of a structure carry, in that structure; None if none carries one."""
     masks = map_leaves(lambda leaf: leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None, value)
     return masks if any(mask is not None for mask in flatten(masks)) else None
+
+
+def path_in(model: Layer, layer: Layer) -> str:
+    """Return the path of a layer inside of a model, without the model's own name, in which copies differ."""
+    return layer.path.removeprefix(f"{model.name}/")

@@ -19,7 +19,7 @@ from .weight import Weight, WeightSpec
 
 if TYPE_CHECKING:
     from ...engine.graph import Variable
-    from ..quantizers.configs import QuantizationConfig
+    from ..quantizers.base_config import QuantizationConfig
     from .options import CommonOptions
 
 

@@ -26,7 +26,7 @@ from .weight import Weight, WeightSpec
 
 if TYPE_CHECKING:
     from ...engine.graph import Variable
-    from ..quantizers.configs import QuantizationConfig
+    from ..quantizers.base_config import QuantizationConfig
     from .options import LayerOptions
 
 Sizes = tuple[int | None, ...]

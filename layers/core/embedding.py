@@ -18,7 +18,7 @@ from .weight import WeightSpec
 
 if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
-    from ..quantizers.configs import QuantizationConfig
+    from ..quantizers.base_config import QuantizationConfig
     from .options import EmbeddingOptions
 
 

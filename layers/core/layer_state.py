@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ...engine.common.dtypes import DTypeLike
     from ...engine.objects.identifiers import PolicyLike
     from ...engine.ops.base import TensorLike
-    from ..quantizers.configs import QuantizationConfig
+    from ..quantizers.base_config import QuantizationConfig
     from ..quantizers.rounded_weights import RoundedWeight
     from .options import ShapeLike, WeightSettings
     from .shape_programs import ArrayFunction

@@ -11,11 +11,11 @@ from ...engine.objects.on_demand import modules_by_name, on_demand
 from ...engine.objects.registry import register_builtins_to_come
 
 if TYPE_CHECKING:
+    from .base_config import QuantizationConfig
     from .configs import (
         Float8QuantizationConfig,
         Int4QuantizationConfig,
         Int8QuantizationConfig,
-        QuantizationConfig,
         deserialize,
         get,
         serialize,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _MODULES = modules_by_name(
     __name__,
     {
-        "configs": "Float8QuantizationConfig Int4QuantizationConfig Int8QuantizationConfig QuantizationConfig "
-        "deserialize get serialize",
+        "base_config": "QuantizationConfig",
+        "configs": "Float8QuantizationConfig Int4QuantizationConfig Int8QuantizationConfig deserialize get serialize",
         "data_configs": "AWQConfig GPTQConfig",
         "fake_quantizing": "fake_quant_with_min_max_vars",
         "float8": "compute_float8_amax_history compute_float8_scale quantize_and_dequantize",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from .configs import QuantizationConfig
+from .base_config import QuantizationConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

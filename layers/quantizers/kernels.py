@@ -19,7 +19,7 @@ from .quantizable import Array, QuantizableLayer
 if TYPE_CHECKING:
     from ...engine.graph import Variable
     from ...engine.ops.base import TensorLike
-    from .configs import QuantizationConfig
+    from .base_config import QuantizationConfig
 
 
 INT4_RANGE = (-8, 7)

@@ -7,22 +7,46 @@ shapes for which the outer layer was built come with it, whoever makes the inner
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeGuard
 
 from ...engine.objects import policies
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..core.weight import Weight
-from .quantizable import QuantizableLayer
 from .rounded_weights import hold_rounded
 
 if TYPE_CHECKING:
     from ..core.layer_state import LayerState
+    from .base_config import QuantizationConfig
 
 
-def quantized_inside(layer: LayerState) -> list[QuantizableLayer]:
+class QuantizedForm(Protocol):
+    """What files hold of a layer that is quantised, beside its weights; see `QuantizableLayer`."""
+
+    name: str
+    path: str
+    quantization_config: QuantizationConfig | None
+    inputs_quantizer: object
+    inputs_scale: float | None
+    _dtype_policy: policies.DTypePolicy
+
+    @property
+    def _own_policy(self) -> policies.DTypePolicy: ...
+
+    @property
+    def quantization_mode(self) -> str | None: ...
+
+    def become(self, policy: policies.DTypePolicy, config: QuantizationConfig | None = None) -> None: ...
+
+
+def has_quantized_form(layer: LayerState) -> TypeGuard[QuantizedForm]:
+    """Test whether the class of a layer can be quantised, as those derived from `QuantizableLayer` can."""
+    return bool(layer.quantization_modes)
+
+
+def quantized_inside(layer: LayerState) -> list[QuantizedForm]:
     """Return the quantised layers inside of a layer."""
     inner = layer._flatten_layers(include_self=False)
-    return [one for one in inner if isinstance(one, QuantizableLayer) and one.quantization_mode is not None]
+    return [one for one in inner if has_quantized_form(one) and one.quantization_mode is not None]
 
 
 def policy_map(layer: LayerState, own: policies.DTypePolicy) -> policies.DTypePolicy:
@@ -44,7 +68,7 @@ def describe(layer: LayerState) -> dict[str, dict[str, object]] | None:
             "inputs_scale": one.inputs_scale,
         }
         for place, one in enumerate(inner)
-        if isinstance(one, QuantizableLayer) and one.quantization_mode is not None
+        if has_quantized_form(one) and one.quantization_mode is not None
     } or None
 
 
@@ -57,7 +81,7 @@ def follow(layer: LayerState, described: Mapping[str, Mapping[str, Any]]) -> Non
     inside = dict(enumerate(layer._flatten_layers(include_self=False)))
     for place, entry in described.items():
         inner = inside.get(int(place))
-        if not isinstance(inner, QuantizableLayer):
+        if inner is None or not has_quantized_form(inner):
             raise ValueError(
                 f"Layer {layer.name!r} has quantised weights of a layer {entry['name']!r} inside of it in its file, "
                 f"where {'there is no layer' if inner is None else f'{type(inner).__name__} has no quantised form'}."
@@ -107,32 +131,3 @@ def hold_as_described(layer: LayerState, described: Mapping[str, Mapping[str, _R
 class _Rounding(TypedDict):
     kept: Sequence[int]
     rounds_rows: bool
-
-
-def become_like_file(layer: QuantizableLayer, stored: Mapping[str, Any]) -> None:
-    """Quantise a layer of floats whose file holds integers.
-
-    Keras writes nothing of the quantised layers inside of a `MultiHeadAttention`, so that it can't load them itself.
-
-    Args:
-        layer: just made, as the file says.
-        stored: the shapes and dtypes of its arrays in the file, by their numbers.
-    """
-    main = stored.get("0")
-    if layer.quantization_mode is not None or not layer.built or main is None or main.dtype != "int8":
-        return
-    own = getattr(layer, f"_{layer.main_weight}").shape
-    mode = "int8" if tuple(main.shape) == tuple(own) else "int4"
-    if mode == "int4":
-        scales = stored.get("1" if getattr(layer, "bias", None) is None else "2")
-        mode = f"int4/{_block_size(layer, scales.shape) if scales is not None and len(scales.shape) == 2 else -1}"
-    layer.become(policies.get(f"{mode}_from_{layer._own_policy.name}"))
-
-
-def _block_size(layer: Any, scales: tuple[int, ...]) -> int:
-    """Return a number of terms in a group that makes so many groups; which they are, the file says for each term."""
-    if layer.main_weight == "kernel":
-        terms, groups = layer._matrix_sizes()[0], scales[0]
-    else:
-        terms, groups = layer.output_dim, scales[1]
-    return 128 if -(-terms // 128) == groups else -(-terms // groups)

@@ -11,10 +11,10 @@ import numpy as np
 
 from ...engine.common.nest import flatten
 from ...engine.graph import Tensor, Value
+from ..core.calling import path_in
 from ..core.layer import Layer
 from .kernels import QuantizableKernel
 from .quantizable import Array
-from .whole_models import path_in
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...engine.graph import eagerly
+from ...engine.objects import policies
 from ...engine.objects.registry import serialize_keras_object
 from ..core.layer_config import config_from_signature
 from ..core.layer_state import assign_values
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ...engine.objects.policies import DTypePolicy
     from ..core.layer import Layer
     from ..core.options import AdapterOptions
-    from .configs import QuantizationConfig
+    from .base_config import QuantizationConfig
     from .quantizer import Quantizer
 
 
@@ -260,3 +261,32 @@ def check_not_quantized(layer: Layer, mode: str | None) -> None:
 def _terms_of(block_size: int | None) -> int | None:
     """Return the terms that share a scale; None where all do, for which a config may have -1."""
     return None if block_size == -1 else block_size
+
+
+def become_like_file(layer: QuantizableLayer, stored: Mapping[str, Any]) -> None:
+    """Quantise a layer of floats whose file holds integers.
+
+    Keras writes nothing of the quantised layers inside of a `MultiHeadAttention`, so that it can't load them itself.
+
+    Args:
+        layer: just made, as the file says.
+        stored: the shapes and dtypes of its arrays in the file, by their numbers.
+    """
+    main = stored.get("0")
+    if layer.quantization_mode is not None or not layer.built or main is None or main.dtype != "int8":
+        return
+    own = getattr(layer, f"_{layer.main_weight}").shape
+    mode = "int8" if tuple(main.shape) == tuple(own) else "int4"
+    if mode == "int4":
+        scales = stored.get("1" if getattr(layer, "bias", None) is None else "2")
+        mode = f"int4/{_group_size(layer, scales.shape) if scales is not None and len(scales.shape) == 2 else -1}"
+    layer.become(policies.get(f"{mode}_from_{layer._own_policy.name}"))
+
+
+def _group_size(layer: Any, scales: tuple[int, ...]) -> int:
+    """Return a number of terms in a group that makes so many groups; which they are, the file says for each term."""
+    if layer.main_weight == "kernel":
+        terms, groups = layer._matrix_sizes()[0], scales[0]
+    else:
+        terms, groups = layer.output_dim, scales[1]
+    return 128 if -(-terms // 128) == groups else -(-terms // groups)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ...engine.ops.base import TensorLike
     from ..attention.positions import ReversibleEmbedding
-    from .configs import QuantizationConfig
+    from .base_config import QuantizationConfig
 
 
 def build_reverse(layer: ReversibleEmbedding, mode: str) -> None:

@@ -19,8 +19,7 @@ from ...engine.ops.neural.quantized import quantized_matmul
 from ..core.calling import autocast_dtype
 from ..core.input_spec import known_shape
 from ..core.weight import Weight
-from .quantizable import Array
-from .rounding import abs_max_arrays
+from .rounding import Array, abs_max_arrays
 
 if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike

@@ -15,7 +15,7 @@ from .quantizable import Array, QuantizableLayer
 
 if TYPE_CHECKING:
     from ...engine.ops.base import TensorLike
-    from .configs import QuantizationConfig
+    from .base_config import QuantizationConfig
 
 
 class QuantizableTable(QuantizableLayer):

@@ -8,8 +8,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.calling import path_in
 from ..core.layer import Layer
-from .configs import QuantizationConfig, resolved_config
+from .base_config import QuantizationConfig
+from .configs import resolved_config
 from .products import rounds_by_rows
 from .quantizable import QuantizableLayer, check_not_quantized
 
@@ -73,11 +75,6 @@ def quantize_layers(
         lines = [f"Quantization of model {model.name!r}, mode {found.mode!r}:"]
         print("\n".join([*lines, *[f"  {path}: {outcome}" for path, outcome in result.items()]]))
     return result
-
-
-def path_in(model: Layer, layer: Layer) -> str:
-    """Return the path of a layer inside of a model, without the model's own name, in which copies differ."""
-    return layer.path.removeprefix(f"{model.name}/")
 
 
 def check_filters(filters: Filters) -> None:

@@ -20,9 +20,6 @@ CIRCLES = {
     "framework/callbacks/base": 2,
     "framework/data/element_dataset": 2,
     "framework/feature_space": 14,
-    "layers/core/layer": 7,
-    "layers/quantizers/by_data": 3,
-    "layers/quantizers/configs": 2,
 }
 
 Imports = dict[str, list[str]]
