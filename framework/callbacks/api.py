@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 from ...engine.objects.on_demand import no_attribute
 from ..event_file import EventWriter
 from ..serving.exporting.callback import ExportServable
-from .base import Callback, CallbackList, CSVLogger, History, LambdaCallback, TerminateOnNaN
+from .base import Callback, CSVLogger, History, LambdaCallback, TerminateOnNaN
+from .callback_list import CallbackList
 from .checkpoint import BackupAndRestore, ModelCheckpoint
 from .every import Every
 from .monitor import EarlyStopping, LearningRateScheduler, MonitorCallback, ReduceLROnPlateau

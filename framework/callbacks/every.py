@@ -15,7 +15,8 @@ from ..data.adapters import Data
 from ..saving.checkpointing import stateful_parts
 from ..training.epochs import Epochs
 from ..training.fit_data import validation_data_of
-from .base import Callback, CallbackList, Logs
+from .base import Callback, Logs
+from .callback_list import CallbackList
 
 if TYPE_CHECKING:
     from ..models.model import Model

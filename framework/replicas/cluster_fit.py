@@ -16,7 +16,8 @@ from ...distribute.strategies.strategy import Strategy
 from ...engine.common.dtypes import as_dtype, name_of
 from ...engine.graph import Variable
 from ...engine.ops.random.keys import global_generator
-from ..callbacks.base import Callback, CallbackList, History
+from ..callbacks.base import Callback, History
+from ..callbacks.callback_list import CallbackList
 from ..data.adapters import X_ONLY
 from ..saving.checkpointing import TrainingRun
 from ..training.epochs import Epochs

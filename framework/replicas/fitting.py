@@ -8,7 +8,8 @@ from typing import Any
 
 from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.strategy import Strategy
-from ..callbacks.base import Callback, CallbackList, History
+from ..callbacks.base import Callback, History
+from ..callbacks.callback_list import CallbackList
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.every import Every
 from ..callbacks.others import SwapEMAWeights

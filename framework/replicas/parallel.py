@@ -24,7 +24,7 @@ from ...distribute.collectives.elastic import LeaderLostError
 from ...distribute.environment import MEMBERSHIP
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import TaskFailedError
-from ..callbacks.base import CallbackList
+from ..callbacks.callback_list import CallbackList
 from ..callbacks.progress import make_progress
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
 from .cluster_fit import Logs, ends_group, plain, read_message, reason_of, same, seed_now, write_message

@@ -21,7 +21,7 @@ from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
 from ...engine.queues.errors import TaskFailedError
 from ...engine.session.programs import make_program
-from ..callbacks.base import CallbackList
+from ..callbacks.callback_list import CallbackList
 from ..data.adapters import ArrayData, Batch
 from ..training.steps import StepPrograms
 from .alike import check_alike, facts_of_data, facts_of_model

@@ -22,7 +22,7 @@ from ...engine.graph.state.variable import Assign
 from ...engine.ops.math.elementwise import Add
 from ...engine.ops.random.keys import noting_keys
 from ...engine.queues.errors import StateLostError, TaskFailedError
-from ..callbacks.base import CallbackList
+from ..callbacks.callback_list import CallbackList
 from ..callbacks.progress import Progress
 from ..data.adapters import ArrayData, Batch, Data
 from ..training.epochs import Epochs

@@ -14,7 +14,7 @@ from ...distribute.strategies.strategy import ParameterServer, Strategy
 from ...engine.common.deadlines import deadline
 from ...engine.queues.errors import CancelledError, DeadlineExceededError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import LEAVE, NO_TICKET
-from ..callbacks.base import CallbackList
+from ..callbacks.callback_list import CallbackList
 from ..data.adapters import ArrayData, Batch
 from ..training.epochs import Epochs
 from .alike import check_alike, facts_of_data, facts_of_model

@@ -26,7 +26,8 @@ from ...distribute.restarts import Restarts
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import CancelledError, StateLostError, TaskFailedError
 from ...engine.queues.replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY
-from ..callbacks.base import Callback, CallbackList
+from ..callbacks.base import Callback
+from ..callbacks.callback_list import CallbackList
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData, Batch
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text

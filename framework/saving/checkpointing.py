@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import IO
 
-    from ..callbacks.base import CallbackList
+    from ..callbacks.callback_list import CallbackList
     from ..data.adapters import Batch
     from ..models.model import Model
     from ..structures import Array

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...engine.graph import Tensor, pack_as
 from ...engine.runtime import numerics
-from ..callbacks.base import CallbackList
+from ..callbacks.callback_list import CallbackList
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import Batch
 from .contract import check_numbers, check_probabilities, checked_first

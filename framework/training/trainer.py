@@ -20,7 +20,8 @@ from ...distribute.strategies.strategy import Strategy, current_strategy
 from ...engine.graph import in_explicit_graph
 from ...engine.graph.tracebacks import short_tracebacks
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..callbacks.base import Callback, CallbackList, History
+from ..callbacks.base import Callback, History
+from ..callbacks.callback_list import CallbackList
 from ..callbacks.progress import make_progress, resolve_verbose
 from ..data.adapters import (
     Batch,
