@@ -26,6 +26,7 @@ from .transformations import Transformations, read_only
 
 if TYPE_CHECKING:
     from ..structures import Arrays
+    from .element_dataset import ElementDataset
 
 PathLike = str | os.PathLike[str]
 _IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -95,6 +96,13 @@ class Dataset(Transformations, PyDataset):
 
     def __iter__(self) -> Iterator[Any]:
         return Transformations.__iter__(self)  # not that of PyDataset
+
+    def _derived(
+        self, elements: Callable[[], Iterator[object]], count: int | None = None, draws_order: bool = False
+    ) -> ElementDataset:
+        from .element_dataset import ElementDataset  # few transform a dataset
+
+        return ElementDataset(elements, count, self.draws_order or draws_order)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
         """Begin a pass over the batches, as NumPy arrays."""

@@ -62,6 +62,11 @@ class ElementDataset(Transformations):
         """Return the number of elements; -2 if it is not known."""
         return UNKNOWN_CARDINALITY if self._count is None else self._count
 
+    def _derived(
+        self, elements: Callable[[], Iterator[object]], count: int | None = None, draws_order: bool = False
+    ) -> ElementDataset:
+        return ElementDataset(elements, count, self.draws_order or draws_order)
+
     # Sources ----------------------------------------------------------------------------------------------------------
 
     @classmethod

@@ -59,12 +59,11 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
     def cardinality(self) -> int:
         """Return the number of elements; -2 if it is not known."""
 
+    @abstractmethod
     def _derived(
         self, elements: Callable[[], Iterator[object]], count: int | None = None, draws_order: bool = False
     ) -> ElementDataset:
-        from .element_dataset import ElementDataset  # which is made of this class
-
-        return ElementDataset(elements, count, self.draws_order or draws_order)
+        """Make a dataset from this one; `draws_order`: it draws an order besides."""
 
     @property
     def _known(self) -> int | None:
