@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..common.quick_dataclass import dataclass
 from .provenance import Location
 
 if TYPE_CHECKING:
     from .graph import Operation
+    from .state.variable import Variable
 
 _NAME = re.compile(
     r"^(?:/job:(?P<job>[\w.-]+))?(?:/task:(?P<task>\d+))?/?(?:device:)?(?:(?P<kind>[A-Za-z]+)(?::(?P<number>\d+|\*))?)?$"
@@ -143,6 +144,15 @@ class State:
     device: str = ""
     colocations: tuple[Any, ...] = ()
     location: Location | None = None
+
+
+class VariableState(State):
+    """The base of `Variable` alone, by which modules below it recognise variables."""
+
+
+def is_variable(value: object) -> TypeGuard[Variable]:
+    """Test whether an object is a `Variable`; for modules below it."""
+    return isinstance(value, VariableState)
 
 
 class Colocation:

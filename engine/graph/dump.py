@@ -9,9 +9,9 @@ import numpy as np
 
 from ..common.dtypes import is_dtype
 from ..common.nest import flatten, is_mapping, is_sequence
+from .device import is_variable
 from .op import is_array
 from .spec import FrameSpec
-from .state.variable import Variable
 from .tensor import Symbol
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _needed(graph: Graph, fetches: Iterable[Any]) -> list[Operation]:
     pending: list[Operation] = []
     for fetch in fetches:
         fetch = getattr(fetch, "flow", fetch)
-        operation = graph.read(fetch).operation if isinstance(fetch, Variable) else getattr(fetch, "operation", fetch)
+        operation = graph.read(fetch).operation if is_variable(fetch) else getattr(fetch, "operation", fetch)
         if getattr(operation, "graph", None) is not graph:
             raise ValueError(f"dump: {fetch!r} is no tensor or operation of this graph.")
         pending.append(operation)
@@ -140,7 +140,7 @@ def value_text(value: Any) -> str:
         return value.name
     if isinstance(value, Symbol):
         return reference_text(value)
-    if isinstance(value, Variable):
+    if is_variable(value):
         return value.name
     if is_array(value):
         return _array_text(value)

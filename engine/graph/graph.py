@@ -12,7 +12,7 @@ from ..common.operator_table import operator_functions
 from .captured_values import CapturedValues
 from .context import Scopes, ScopesOfThread, graph_context
 from .default_graph import LivingOperations, LivingReads, prefixes_of, without_references
-from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
+from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, is_variable, settle_operation
 from .op import Op
 from .operation import Operation, Placeholder, ReadVariable
 from .operation import Parameter as Parameter
@@ -358,10 +358,8 @@ class Graph:
     @property
     def variables(self) -> list[Variable]:
         """The variables that the graph reads or writes, in the order in which it first does."""
-        from .state.variable import Variable
-
         resources = dict.fromkeys(effect.resource for node in self.operations for effect in node.effects)
-        return [resource for resource in resources if isinstance(resource, Variable)]
+        return [resource for resource in resources if is_variable(resource)]
 
     def get_operations(self) -> list[Operation]:
         return list(self.operations)

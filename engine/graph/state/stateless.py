@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...common.operator_table import operator_functions
+from ..device import is_variable
 from ..graph import get_default_graph
 from ..spec import shape_text, shapes_compatible
 from ..tensor import Tensor
@@ -55,10 +56,8 @@ class StatelessScope:
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Take a value for a variable: a pair of both."""
-        from .variable import Variable  # which imports this module
-
         variable, value = update
-        if not isinstance(variable, Variable):
+        if not is_variable(variable):
             raise ValueError(
                 "StatelessScope: expected pairs of a variable and its value; got one whose first part is "
                 f"{variable!r}. Pass state_mapping=[(variable, value), ...]."

@@ -16,7 +16,7 @@ from ...common.dtypes import DType, DTypeLike
 from ...common.keywords import explain_keywords
 from ...common.operator_table import operator_functions
 from ..context import graph_context, in_explicit_graph, refuse_in_trace
-from ..device import State, place_state
+from ..device import VariableState, place_state
 from ..element_count import ElementCount
 from ..graph import current_device_scope, get_default_graph, graph_for
 from ..name_scopes import scoped_path
@@ -81,7 +81,7 @@ class _CreatedOnce(type):
             raise
 
 
-class Variable(Operators, KerasOptions, State, metaclass=_CreatedOnce):
+class Variable(Operators, KerasOptions, VariableState, metaclass=_CreatedOnce):
     """A mutable value. It has its first value at once: there is nothing to initialise.
 
     Args:
