@@ -11,6 +11,7 @@ import numpy as np
 from .. import layers
 from ..engine import ops
 from ..engine.common.dtypes import is_integer, string
+from ..engine.common.operator_table import operator_functions
 from ..engine.graph import Tensor
 from ..engine.objects.names import unique_name
 from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
@@ -396,9 +397,7 @@ class FeatureSpace(Layer):
 
     def save(self, filepath: str | os.PathLike[str]) -> None:
         """Save to a ``.keras`` file, which `load_model` reads."""
-        from .saving.api import save_model
-
-        save_model(self, filepath)  # pyright: ignore[reportArgumentType] - writes any layer
+        operator_functions["save_model"](self, filepath)  # which writes any layer
 
 
 def _named(name: str | None, kind: str) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 
 class _OperatorTable(dict[str, Callable[..., Any]]):
     """A table that has its entries loaded at the first look-up: who uses a variable need not have used an op before."""
 
     load: Callable[[str], None]
+    loaders: ClassVar[dict[str, Callable[[str], None]]] = {}  # of entries that are defined above the engine
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        self.load(name)
+        self.loaders.get(name, self.load)(name)
         return dict(self)[name]
 
 
@@ -25,6 +26,14 @@ def define_operators(table: dict[str, Callable[..., Any]]) -> None:
     operator_functions.update(table)
 
 
-def load_operators_by(load: Callable[[str], None]) -> None:
-    """Give the table the function that loads what defines an entry; it takes the name of the entry."""
-    operator_functions.load = load
+def load_operators_by(load: Callable[[str], None], names: Iterable[str] | None = None) -> None:
+    """Give the table the function that loads what defines an entry; it takes the name of the entry.
+
+    Args:
+        load: the function.
+        names: the entries; by default all that no other function loads.
+    """
+    if names is None:
+        operator_functions.load = load
+    else:
+        operator_functions.loaders.update(dict.fromkeys(names, load))

@@ -20,7 +20,7 @@ from ...layers.core.dense import Dense
 from ...layers.core.input_layer import Input
 from ...layers.normalization.batch_and_layer import BatchNormalization
 from ..data.get_file import get_file
-from ..models.functional import Functional
+from ..models.model import Functional
 from .imagenet_utils import obtain_input_shape
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from ...layers.core.activation import Activation
 from ...layers.core.dense import Dense
 from ...layers.normalization.batch_and_layer import LayerNormalization
 from ...layers.preprocessing.numbers import Normalization
-from ..models.functional import Functional
 from ..models.layer_scale import LayerScale
+from ..models.model import Functional
 from ..models.sequential import Sequential
 from .building import Options, convolved
 from .imagenet_utils import TORCH_DEVIATION, TORCH_MEAN, decode_predictions

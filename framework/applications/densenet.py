@@ -15,7 +15,7 @@ from ...engine.ops.base import TensorLike
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import AveragePooling2D, MaxPooling2D
 from ...layers.core.merging import Concatenate
-from ..models.functional import Functional
+from ..models.model import Functional
 from . import imagenet_utils
 from .building import (
     KERAS_FILE,

@@ -19,7 +19,7 @@ from ...layers.core.basic import Rescaling
 from ...layers.core.merging import Add
 from ...layers.preprocessing.numbers import Normalization
 from ...layers.regularization.dropout import Dropout
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import (
     Options,
     channels_of,

@@ -21,7 +21,7 @@ from ...layers.core.merging import Add, Multiply
 from ...layers.core.shaping import Reshape
 from ...layers.preprocessing.numbers import Normalization
 from ...layers.regularization.dropout import Dropout
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import (
     Options,
     activated,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
 from ...layers.core.merging import Concatenate
-from ..models.functional import Functional
 from ..models.layer_scale import CustomScaleLayer
+from ..models.model import Functional
 from .building import (
     Options,
     activated,

@@ -17,7 +17,7 @@ from ...layers.convolution.pooling import AveragePooling2D, MaxPooling2D
 from ...layers.core.activation import Activation
 from ...layers.core.merging import Concatenate
 from ...layers.normalization.batch_and_layer import BatchNormalization
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import KERAS_FILE, Options
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input

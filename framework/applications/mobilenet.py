@@ -18,7 +18,7 @@ from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.activation import Activation, ReLU
 from ...layers.core.shaping import Reshape
 from ...layers.regularization.dropout import Dropout
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import Options, convolved, normalized, warn_of_size
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input

@@ -16,7 +16,7 @@ from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import GlobalAveragePooling2D
 from ...layers.core.activation import ReLU
 from ...layers.core.merging import Add
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import (
     KERAS_FILE,
     Options,

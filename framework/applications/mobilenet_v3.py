@@ -21,7 +21,7 @@ from ...layers.core.basic import Rescaling
 from ...layers.core.merging import Add, Multiply
 from ...layers.core.shaping import Flatten
 from ...layers.regularization.dropout import Dropout
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import (
     Options,
     channels_of,

@@ -17,7 +17,7 @@ from ...layers.convolution.padding import Cropping2D, ZeroPadding2D
 from ...layers.convolution.pooling import AveragePooling2D, GlobalAveragePooling2D, MaxPooling2D
 from ...layers.core.activation import Activation
 from ...layers.core.merging import Add, Concatenate
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import (
     STORE,
     Options,

@@ -16,7 +16,7 @@ from ...engine.ops.base import TensorLike
 from ...layers.convolution.padding import ZeroPadding2D
 from ...layers.convolution.pooling import MaxPooling2D
 from ...layers.core.merging import Add
-from ..models.functional import Functional
+from ..models.model import Functional
 from . import imagenet_utils
 from .building import KERAS_FILE, Options, activated, convolved, normalized
 from .imagenet_utils import decode_predictions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
-from ..models.functional import Functional
+from ..models.model import Functional
 from . import imagenet_utils
 from .building import Options
 from .imagenet_utils import decode_predictions

@@ -14,7 +14,7 @@ from ...engine.ops.base import TensorLike
 from ...layers.convolution.pooling import MaxPooling2D
 from ...layers.core.dense import Dense
 from ...layers.core.shaping import Flatten
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import KERAS_FILE, Options, convolved
 from .imagenet_utils import decode_predictions
 from .resnet import preprocess_input

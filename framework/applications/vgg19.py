@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...engine.objects.identifiers import ActivationLike
 from ...engine.ops.base import TensorLike
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import Options
 from .imagenet_utils import decode_predictions
 from .vgg16 import preprocess_input, vgg

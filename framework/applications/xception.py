@@ -14,7 +14,7 @@ from ...engine.ops.base import TensorLike
 from ...layers.convolution.depthwise import SeparableConv2D
 from ...layers.convolution.pooling import MaxPooling2D
 from ...layers.core.merging import Add
-from ..models.functional import Functional
+from ..models.model import Functional
 from .building import KERAS_FILE, Options, activated, convolved, normalized
 from .imagenet_utils import decode_predictions
 from .resnet_v2 import preprocess_input

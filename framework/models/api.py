@@ -9,8 +9,7 @@ from ...engine.objects.registry import deserialize_keras_object
 from ...layers.core.input_layer import Input
 from ..saving.api import load_model, save_model
 from .cloning import clone_model
-from .functional import Functional
-from .model import Model
+from .model import Functional, Model
 from .sequential import Sequential
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .functional import Functional
+from .model import Functional
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest

@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, Unpack, cast, overload
 
 from ...engine.common.dtypes import DTypeLike
+from ...engine.common.operator_table import operator_functions
 from ...engine.common.outputs import Outputs
 from ...engine.common.properties import replaceable_property, reserved_property
 from ...engine.graph import Graph, flatten
 from ...engine.objects.registry import custom_object_scope, register_builtins
-from ...layers.core.calling import defines_forward, shapes_of, tensors_in
+from ...layers.core.calling import defines_forward, shapes_of
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
 from ..saving import own_classes  # noqa: F401 - it announces classes
 from ..saving.checkpointing import stateful_parts
 from ..saving.nested_state import NestedState
 from ..training.trainer import Trainer
+from .functional_call import inputs_and_outputs, is_functional_call
 from .layer_graph import LayerGraph, layer_graph_between
 from .seen_inputs import note_inputs
 
@@ -72,8 +74,6 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and is_functional_call(args, kwargs):
-            from .functional import Functional
-
             return cast("Self", Layer.__new__(Functional, *args, **kwargs))
         return super().__new__(cls, *args, **kwargs)
 
@@ -103,7 +103,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         functional = is_functional_call(args, kwargs)
-        inputs, outputs = _inputs_and_outputs(args, kwargs) if functional else ((), ())
+        inputs, outputs = inputs_and_outputs(args, kwargs) if functional else ((), ())
         if args and not functional:
             has_layers = any(isinstance(each, Layer) for each in flatten(args))
             in_a_row = " For layers one after the other pass a list to ab.Sequential: ab.Sequential([...])."
@@ -262,9 +262,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
             show_trainable: add a column that says which layers are trained.
             layer_range: the names of the first and the last layer to show.
         """
-        from .summary import summary_text
-
-        text = summary_text(self, line_length, expand_nested, show_trainable, layer_range)
+        text = operator_functions["summary_text"](self, line_length, expand_nested, show_trainable, layer_range)
         (print_fn or print)(text)
 
     def profile(
@@ -393,17 +391,13 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         Raises:
             ValueError: some layers could not be; the message names each, and what mends it.
         """
-        from ..saving.saveable import check_saveable
-
-        check_saveable(self, custom_objects, safe_mode)
+        operator_functions["check_saveable"](self, custom_objects, safe_mode)
 
     def save(
         self, filepath: PathLike, overwrite: bool = True, zipped: bool | None = None, **options: Unpack[SaveOptions]
     ) -> None:
         """Save the model, its weights and the state of its optimizer to a ``.keras`` file; see `saving.save_model`."""
-        from ..saving.api import save_model
-
-        save_model(self, filepath, overwrite=overwrite, zipped=zipped, **options)
+        operator_functions["save_model"](self, filepath, overwrite=overwrite, zipped=zipped, **options)
 
     def checkpoint_items(self) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
         """Return all state by name, as `CheckpointManager` saves it: of weights, optimizers, metrics and generators."""
@@ -415,15 +409,11 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         self, filepath: PathLike, overwrite: bool = True, max_shard_size: str | float | None = None
     ) -> None:
         """Save the weights to a ``.weights.h5`` or ``.safetensors`` file; see `saving.save_weights`."""
-        from ..saving.api import save_weights
-
-        save_weights(self, filepath, overwrite=overwrite, max_shard_size=max_shard_size)
+        operator_functions["save_weights"](self, filepath, overwrite=overwrite, max_shard_size=max_shard_size)
 
     def load_weights(self, filepath: PathLike, skip_mismatch: bool = False, **options: Unpack[LoadOptions]) -> None:
         """Load weights that `save_weights` or `save` wrote; the model must be built. See `saving.load_weights`."""
-        from ..saving.api import load_weights
-
-        load_weights(self, filepath, skip_mismatch, **options)
+        operator_functions["load_weights"](self, filepath, skip_mismatch, **options)
 
     @overload
     def export(
@@ -543,9 +533,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[object, ...]]:
         """Pickle and copy the model as `save` writes it, with the user's classes and functions by reference."""
-        from ..saving.api import reduce_model
-
-        return reduce_model(self)
+        return operator_functions["reduce_model"](self)
 
     def __copy__(self) -> Self:
         """Return a model that shares everything with this one."""
@@ -554,35 +542,49 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
         return made
 
     def _repr_html_(self) -> str:
-        from .summary import summary_html
-
-        return summary_html(self)
+        return operator_functions["summary_html"](self)
 
     def get_build_config(self) -> dict[str, Any] | None:
         return None if self._layer_graph is not None else super().get_build_config()
 
 
-def is_functional_call(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
-    """Test whether the arguments of a constructor are the inputs and outputs of a functional model."""
-    given = len(args) + ("inputs" in kwargs) + ("outputs" in kwargs)
-    if given < 2 or len(args) > 3:
-        return False
-    inputs, outputs = _inputs_and_outputs(args, kwargs)
-    return (bool(tensors_in(inputs)) and bool(tensors_in(outputs))) or ("inputs" in kwargs and "outputs" in kwargs)
+class Functional(Model):
+    """The model that ``Model(inputs, outputs)`` makes: the layers between symbolic tensors.
+
+    Args:
+        inputs: a tensor from `Input`, or a list or dict of them.
+        outputs: what layers and ops made out of them: a tensor, or a list or dict.
+        name: a name.
+
+    Inputs are cast to the dtypes of the symbolic inputs; rows of single numbers get an axis of size 1 where these have
+    one. A functional model is a layer: it can be called in another model, and layers can be shared among models.
+
+    >>> import anabranch as ab
+    >>> left, right = ab.Input((2,), name="left"), ab.Input((2,), name="right")
+    >>> shared = ab.layers.Dense(4)
+    >>> model = ab.Model([left, right], shared(left) + shared(right))
+    >>> model.output_shape, len(model.weights)
+    ((None, 4), 2)
+    """
+
+    def __init__(self, inputs: Tensors, outputs: Tensors, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
 
 
-def _inputs_and_outputs(args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Any, Any]:
-    positional = [*args, None, None]
-    outputs = kwargs.get("outputs", positional[0] if "inputs" in kwargs else positional[1])
-    return kwargs.get("inputs", positional[0]), outputs
+_constructors: list[object] = [Model.__init__, Functional.__init__]
+
+
+def note_constructor(cls: type[Model]) -> None:
+    """Note that models of a class are made as those of the package are."""
+    _constructors.append(cls.__init__)
 
 
 def has_own_constructor(cls: type) -> bool:
     """Test whether a subclass has a constructor of its own, so that it can't be made as models of its base are."""
-    from .functional import Functional
-    from .sequential import Sequential
-
-    return cls.__init__ not in (Model.__init__, Functional.__init__, Sequential.__init__)
+    return cls.__init__ not in _constructors
 
 
 register_builtins("keras", {"Model": Model})
+# Keras 3 writes the first of these modules, and Keras up to 2.15 the second.
+register_builtins("keras.src.models.functional", {"Functional": Functional})
+register_builtins("keras.src.engine.functional", {"Functional": Functional})

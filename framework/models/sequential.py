@@ -20,7 +20,7 @@ from ...layers.core.input_layer import InputLayer
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
 from .layer_graph import LayerGraph, history
-from .model import Model
+from .model import Model, note_constructor
 
 if TYPE_CHECKING:
     from ..structures import LayerOfSomeClass, Masks
@@ -289,4 +289,5 @@ def _input_of(layer: Layer) -> TensorSpec | None:
     return TensorSpec(graph.inputs[0].shape, graph.inputs[0].dtype)
 
 
+note_constructor(Sequential)
 register_builtins("keras", {"Sequential": Sequential})

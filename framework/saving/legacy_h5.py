@@ -50,7 +50,7 @@ def load_legacy_model(path: Path, custom_objects: Mapping[str, object] | None, c
     Raises:
         SavedFileError: the file is damaged, holds no model, or needs classes that are not here.
     """
-    from .api import open_weights, rebuild
+    from .rebuilding import open_weights, rebuild
 
     check_readable(path)
     with open(path, "rb") as stream, open_weights(path, stream, safe_mode) as reader:

@@ -8,7 +8,7 @@ from ...engine.objects.registry import register_builtins_to_come, register_to_co
 _FRAMEWORK = __name__.removesuffix(".saving.own_classes")
 
 for _module in ("keras.src.engine.functional", "keras.src.models.functional"):
-    register_builtins_to_come(_module, modules_by_name(_FRAMEWORK, {"models.functional": "Functional"}))
+    register_builtins_to_come(_module, modules_by_name(_FRAMEWORK, {"models.model": "Functional"}))
 register_to_come("anabranch", modules_by_name(_FRAMEWORK, {"onnx.importing.layer": "OnnxLayer"}))
 register_to_come(
     "anabranch.pretrained",

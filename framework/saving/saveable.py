@@ -74,8 +74,7 @@ def _unnoticed() -> Generator[None]:
 
 def _is_container(layer: Layer) -> bool:
     """Test whether a model is nothing but its layers."""
-    from ..models.functional import Functional
-    from ..models.model import has_own_constructor
+    from ..models.model import Functional, has_own_constructor
     from ..models.sequential import Sequential
 
     return isinstance(layer, (Functional, Sequential)) and not has_own_constructor(type(layer))

@@ -11,7 +11,7 @@ import pytest
 import anabranch as ab
 from anabranch import layers
 from anabranch.engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from anabranch.framework.models.functional import Functional
+from anabranch.framework.models.model import Functional
 from anabranch.framework.models.raw_ops import RawOp
 
 RNG = np.random.default_rng(1)

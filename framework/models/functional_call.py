@@ -1,0 +1,24 @@
+"""Calls of `Model` that ask for a functional one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...layers.core.calling import tensors_in
+
+
+def is_functional_call(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
+    """Test whether the arguments of a constructor are the inputs and outputs of a functional model."""
+    given = len(args) + ("inputs" in kwargs) + ("outputs" in kwargs)
+    if given < 2 or len(args) > 3:
+        return False
+    inputs, outputs = inputs_and_outputs(args, kwargs)
+    return (bool(tensors_in(inputs)) and bool(tensors_in(outputs))) or ("inputs" in kwargs and "outputs" in kwargs)
+
+
+def inputs_and_outputs(args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Any, Any]:
+    """Return what a functional model is made of; None for what is not given."""
+    positional = [*args, None, None]
+    outputs = kwargs.get("outputs", positional[0] if "inputs" in kwargs else positional[1])
+    return kwargs.get("inputs", positional[0]), outputs
