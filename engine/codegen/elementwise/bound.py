@@ -29,13 +29,18 @@ class BoundKernel(KernelTable):
         endable: `entry` for calls that may be ended early (`Library.endable`), in a kernel of a program.
 
     Args:
-        spec, inputs, outputs, numbers: as for `KernelTable`.
+        spec, inputs, outputs, numbers, strides: as for `KernelTable`.
     """
 
     def __init__(
-        self, spec: Kernel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], numbers: Sequence[int]
+        self,
+        spec: Kernel,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        numbers: Sequence[int],
+        strides: Sequence[Shape] = (),
     ) -> None:
-        super().__init__(spec, inputs, outputs, numbers)
+        super().__init__(spec, inputs, outputs, numbers, strides)
         self._dtypes = [native_dtype(operand.dtype) for operand in (*inputs, *outputs)]
         self.endable: Any = None
 
