@@ -1,8 +1,8 @@
-"""Types of what models take and give: nested structures of tensors, and data to train on. Only annotations use them."""
+"""Types of what models take and give: nested structures of tensors and arrays. Only annotations use them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
@@ -17,27 +17,11 @@ if TYPE_CHECKING:
     from ..layers.core.input_spec import InputSpec
     from ..layers.core.layer import Layer
     from ..optim import Optimizer
-    from .callbacks.base import History
-    from .data.adapters import PyDataset
-    from .data.prefetch import Prefetch
-    from .losses.api import LossLike
-    from .metrics.api import MetricLike
-    from .models.model import Model
 
     class LayerOfSomeClass(Layer):
         """A layer of a class that type checkers can't find: it may have any attribute beside those of every layer."""
 
         def __getattr__(self, name: str) -> Any: ...
-
-    class ModelOfSomeClass(Model):
-        """A model of a class that type checkers can't find: it may have any attribute beside those of every model."""
-
-        history: History  # there is one while callbacks are called
-        distribute_strategy: Any
-
-        def __getattr__(self, name: str) -> Any: ...
-
-        def __setattr__(self, name: str, value: object) -> None: ...
 
 
 Array: TypeAlias = NDArray[Any]
@@ -74,12 +58,6 @@ Masks: TypeAlias = "list[Tensor | None] | tuple[Tensor | None, ...] | None"
 OptimizerLike: TypeAlias = "str | Optimizer | type[Optimizer] | Config | None"
 """A name such as "adam", an `Optimizer` or its class, or a config."""
 
-Losses: TypeAlias = "Nest[LossLike | None] | None"
-"""Losses that `compile` takes: one for all outputs, or a list or dict with one for each."""
-
-Metrics: TypeAlias = "Nest[MetricLike | None] | None"
-"""Metrics that `compile` takes: a list of them; for several outputs a list or dict of such lists."""
-
 
 class Batches(Protocol):
     """Batches by number, of a class that is not a `PyDataset`."""
@@ -91,6 +69,3 @@ class Batches(Protocol):
 
 Rows: TypeAlias = "Nest[TensorLike | SparseMatrix]"
 """Inputs, targets or weights as arrays, whose first axis is that of the rows."""
-
-ModelData: TypeAlias = "Rows | Iterable[Rows] | Batches | PyDataset | Prefetch"
-"""Data that `fit`, `evaluate` and `predict` take: arrays, batches one by one, or a dataset."""

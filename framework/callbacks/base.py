@@ -13,7 +13,7 @@ from ...engine.common.keywords import ChecksKeywords
 from ...engine.runtime import numerics
 
 if TYPE_CHECKING:
-    from ..structures import ModelOfSomeClass
+    from ..model_types import ModelOfSomeClass
 
 Logs = dict[str, Any]
 

@@ -19,8 +19,8 @@ from .base import Callback, Logs
 from .callback_list import CallbackList
 
 if TYPE_CHECKING:
+    from ..model_types import ModelData
     from ..models.model import Model
-    from ..structures import ModelData
 
 
 class Every(Callback):

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...optim import Optimizer
-    from ..structures import ModelOfSomeClass, Tensors
+    from ..model_types import ModelOfSomeClass
+    from ..structures import Tensors
 
 Clone = Callable[[Layer], Layer]
 Call = Callable[..., Any]

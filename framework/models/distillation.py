@@ -15,7 +15,8 @@ from .api import Model
 
 if TYPE_CHECKING:
     from ...engine.graph import Tensor
-    from ..structures import Losses, Metrics, OptimizerLike, Tensors
+    from ..model_types import Losses, Metrics
+    from ..structures import OptimizerLike, Tensors
 
 
 class Distiller(Model):

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from ...engine.ops.random.keys import SeedGenerator
     from ...layers.quantizers.base_config import QuantizationConfig
     from ...layers.quantizers.whole_models import Filters
+    from ..model_types import ModelData
     from ..saving.api import LoadOptions, PathLike, SaveOptions
-    from ..structures import Arrays, InputSpecs, LayerOfSomeClass, Masks, ModelData, Rows, Tensors
+    from ..structures import Arrays, InputSpecs, LayerOfSomeClass, Masks, Rows, Tensors
     from ..training.step_report import ModelExplanation, ModelProfile
 
 

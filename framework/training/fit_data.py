@@ -11,7 +11,8 @@ from ..config import floatx
 from ..data.adapters import X_ONLY, ArrayData, Batch, Data, as_data, batch_of, is_array_like, unpack_x_y_sample_weight
 
 if TYPE_CHECKING:
-    from ..structures import ModelData, Rows
+    from ..model_types import ModelData
+    from ..structures import Rows
 
 
 def batch_of_x(x: Rows) -> Batch:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ...engine.common.nest import Nest
     from ..metrics.api import Mean
     from ..metrics.base import Metric
-    from ..structures import Losses, Metrics, Tensors
+    from ..model_types import Losses, Metrics
+    from ..structures import Tensors
 
 
 Names = Sequence[str]

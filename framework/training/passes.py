@@ -25,8 +25,9 @@ from .step_methods import Logs, StepMethods
 
 if TYPE_CHECKING:
     from ...distribute.strategies.strategy import Strategy
+    from ..model_types import Losses
     from ..replicas.passes import SharedPass
-    from ..structures import Array, Losses, Tensors
+    from ..structures import Array, Tensors
 
 
 class PassMethods(StepMethods):

@@ -35,8 +35,9 @@ from .fit_data import without_targets
 
 if TYPE_CHECKING:
     from ...engine.graph import Variable
+    from ..model_types import ModelData
     from ..models.model import Model
-    from ..structures import ModelData, Rows
+    from ..structures import Rows
 
 
 _KINDS = ("train", "test", "predict")

@@ -44,7 +44,8 @@ from .passes import PassMethods, packed
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
-    from ..structures import Array, Losses, Metrics, ModelData, OptimizerLike, Rows
+    from ..model_types import Losses, Metrics, ModelData
+    from ..structures import Array, OptimizerLike, Rows
     from .step_methods import CutSteps
 
 Logs = dict[str, Any]

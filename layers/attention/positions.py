@@ -284,7 +284,7 @@ class ReversibleEmbedding(Embedding):
 
     def _reverse_product(self, inputs: TensorLike) -> Tensor:
         if self.quantization_mode is not None:
-            from ..quantizers.reversing import reverse_product
+            from .reversing import reverse_product
 
             return reverse_product(self, inputs)
         dtype = self.reverse_dtype or self.compute_dtype
@@ -300,7 +300,7 @@ class ReversibleEmbedding(Embedding):
         return ops.matmul(inputs, ops.transpose(kernel) if self.tie_weights else kernel)
 
     def _build_quantized(self, mode: str) -> None:
-        from ..quantizers.reversing import build_reverse
+        from .reversing import build_reverse
 
         super()._build_quantized(mode)
         build_reverse(self, mode)
@@ -309,7 +309,7 @@ class ReversibleEmbedding(Embedding):
         return [*super()._replaced_names(), *([] if self.tie_weights else ["reverse_embeddings"])]
 
     def _quantized_values(self, mode: str, config: QuantizationConfig) -> dict[str, Array]:
-        from ..quantizers.reversing import reverse_values
+        from .reversing import reverse_values
 
         return {**super()._quantized_values(mode, config), **reverse_values(self, mode, config)}
 

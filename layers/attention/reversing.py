@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.graph import Tensor
-from .kernels import INT4_RANGE
-from .packing import packed_array, unpack_int4
-from .products import int8_product
-from .quantizer import AbsMaxQuantizer
-from .rounding import abs_max_arrays, grouped_arrays
+from ..quantizers.kernels import INT4_RANGE
+from ..quantizers.packing import packed_array, unpack_int4
+from ..quantizers.products import int8_product
+from ..quantizers.quantizer import AbsMaxQuantizer
+from ..quantizers.rounding import abs_max_arrays, grouped_arrays
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ...engine.ops.base import TensorLike
-    from ..attention.positions import ReversibleEmbedding
-    from .base_config import QuantizationConfig
+    from ..quantizers.base_config import QuantizationConfig
+    from .positions import ReversibleEmbedding
 
 
 def build_reverse(layer: ReversibleEmbedding, mode: str) -> None:
