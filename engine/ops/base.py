@@ -427,6 +427,13 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
         return [convert_to_tensor(value, joined) for value in values]
 
 
+def apply_promoted(op: Op, x1: TensorLike, x2: TensorLike, floating: bool = False) -> Tensor:
+    """Return the first output of `op` over two operands of their common dtype: `apply` and `promote` in one."""
+    if type(x1) is Value and (quick := _promoted_value(x1, x2, floating)) is not None:
+        return apply(op, x1, quick)
+    return apply(op, *promote(x1, x2, floating=floating))
+
+
 def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
     """Return `y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
     dtype: DType = x.array.dtype

@@ -15,8 +15,7 @@ TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:(?:    .*)?\n)+", re.M)
 IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import (\([^)]*\)|.+)", re.M)
 
 # The first file of each circle, and how many files are in it. Take out what is mended, and add none.
-CIRCLES = {
-}
+CIRCLES = {}
 
 # The same with imports for type checkers alone, of circles over several folders, which are to have no such edges.
 CIRCLES_OF_TYPES = {

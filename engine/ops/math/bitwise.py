@@ -10,7 +10,17 @@ import numpy as np
 from ...common import dtypes
 from ...common.dtypes import DType
 from ...common.quick_dataclass import dataclass
-from ..base import ErrorSample, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
+from ..base import (
+    ErrorSample,
+    Operation,
+    Sample,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    apply,
+    apply_promoted,
+    convert_to_tensor,
+)
 from .elementwise import ElementwiseOp, check_dtype, promote_numbers
 from .elementwise_samples import binary_samples, unary_samples
 
@@ -188,7 +198,7 @@ def bitwise_and(x: TensorLike, y: TensorLike) -> Tensor:
     Raises:
         TypeError: an input is neither.
     """
-    return apply(BitwiseAnd(), *promote(x, y))
+    return apply_promoted(BitwiseAnd(), x, y)
 
 
 def bitwise_or(x: TensorLike, y: TensorLike) -> Tensor:
@@ -197,7 +207,7 @@ def bitwise_or(x: TensorLike, y: TensorLike) -> Tensor:
     Raises:
         TypeError: an input is neither.
     """
-    return apply(BitwiseOr(), *promote(x, y))
+    return apply_promoted(BitwiseOr(), x, y)
 
 
 def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
@@ -206,7 +216,7 @@ def bitwise_xor(x: TensorLike, y: TensorLike) -> Tensor:
     Raises:
         TypeError: an input is neither.
     """
-    return apply(BitwiseXor(), *promote(x, y))
+    return apply_promoted(BitwiseXor(), x, y)
 
 
 def bitwise_not(x: TensorLike) -> Tensor:

@@ -19,6 +19,7 @@ from ..base import (
     TensorLike,
     TensorSpec,
     apply,
+    apply_promoted,
     cast,
     check_numbers,
     convert_to_tensor,
@@ -339,32 +340,32 @@ def equal(x1: TensorLike, x2: TensorLike) -> Tensor:
     >>> ab.ops.equal([1, 2], 2)
     Tensor([False,  True], dtype=bool)
     """
-    return apply(Equal(), *promote(x1, x2))
+    return apply_promoted(Equal(), x1, x2)
 
 
 def not_equal(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``x1 != x2``, elementwise, as bools."""
-    return apply(NotEqual(), *promote(x1, x2))
+    return apply_promoted(NotEqual(), x1, x2)
 
 
 def less(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``x1 < x2``, elementwise, as bools."""
-    return apply(Less(), *promote(x1, x2))
+    return apply_promoted(Less(), x1, x2)
 
 
 def less_equal(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``x1 <= x2``, elementwise, as bools."""
-    return apply(LessEqual(), *promote(x1, x2))
+    return apply_promoted(LessEqual(), x1, x2)
 
 
 def greater(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``x1 > x2``, elementwise, as bools."""
-    return apply(Greater(), *promote(x1, x2))
+    return apply_promoted(Greater(), x1, x2)
 
 
 def greater_equal(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``x1 >= x2``, elementwise, as bools."""
-    return apply(GreaterEqual(), *promote(x1, x2))
+    return apply_promoted(GreaterEqual(), x1, x2)
 
 
 def isnan(x: TensorLike) -> Tensor:
@@ -466,7 +467,7 @@ def maximum(x1: TensorLike, x2: TensorLike) -> Tensor:
 
     Where both are equal each gets half of the gradient.
     """
-    return apply(Maximum(), *promote(x1, x2))
+    return apply_promoted(Maximum(), x1, x2)
 
 
 def minimum(x1: TensorLike, x2: TensorLike) -> Tensor:
@@ -474,7 +475,7 @@ def minimum(x1: TensorLike, x2: TensorLike) -> Tensor:
 
     Where both are equal each gets half of the gradient.
     """
-    return apply(Minimum(), *promote(x1, x2))
+    return apply_promoted(Minimum(), x1, x2)
 
 
 def clip(x: TensorLike, x_min: TensorLike | None, x_max: TensorLike | None) -> Tensor:

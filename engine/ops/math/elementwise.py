@@ -25,6 +25,7 @@ from ..base import (
     TensorLike,
     TensorSpec,
     apply,
+    apply_promoted,
     as_scalar_or_array,
     broadcast_shapes,
     cast,
@@ -438,7 +439,7 @@ def add(x1: TensorLike, x2: TensorLike) -> Tensor:
     >>> ab.ops.add([1, 2], 3)
     Tensor([4, 5], dtype=int32)
     """
-    return apply(Add(), *promote(x1, x2))
+    return apply_promoted(Add(), x1, x2)
 
 
 def subtract(x1: TensorLike, x2: TensorLike) -> Tensor:
@@ -447,12 +448,12 @@ def subtract(x1: TensorLike, x2: TensorLike) -> Tensor:
     Raises:
         TypeError: both are bools.
     """
-    return apply(Subtract(), *promote(x1, x2))
+    return apply_promoted(Subtract(), x1, x2)
 
 
 def multiply(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``x1 * x2``, with broadcasting. The product of two bools is their logical and."""
-    return apply(Multiply(), *promote(x1, x2))
+    return apply_promoted(Multiply(), x1, x2)
 
 
 def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
@@ -462,7 +463,7 @@ def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
     >>> ab.ops.divide([1, 3], 2)
     Tensor([0.5, 1.5], dtype=float32)
     """
-    return apply(Divide(), *promote(x1, x2, floating=True))
+    return apply_promoted(Divide(), x1, x2, floating=True)
 
 
 def true_divide(x1: TensorLike, x2: TensorLike) -> Tensor:

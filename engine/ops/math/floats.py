@@ -24,6 +24,7 @@ from ..base import (
     TensorLike,
     TensorSpec,
     apply,
+    apply_promoted,
     as_floating,
     cast,
     check_numbers,
@@ -352,7 +353,7 @@ def ldexp(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 def nextafter(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Return the next floating-point number after `x1` in the direction of `x2`, elementwise."""
-    return apply(NextAfter(), *promote(x1, x2, floating=True))
+    return apply_promoted(NextAfter(), x1, x2, floating=True)
 
 
 def signbit(x: TensorLike) -> Tensor:

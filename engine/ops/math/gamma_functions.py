@@ -24,8 +24,8 @@ from ..base import (
     TensorLike,
     TensorSpec,
     apply,
+    apply_promoted,
     as_scalar_or_array,
-    promote,
 )
 from ..run_time_shapes import sum_like
 from .comparison import equal, less, where
@@ -290,7 +290,7 @@ def gammainc(x1: TensorLike, x2: TensorLike) -> Tensor:
     >>> ab.ops.gammainc([1.0, 2.0, 3.0], [0.5, 1.0, 2.0]).round(4)
     Tensor([0.3935, 0.2642, 0.3233], dtype=float32)
     """
-    return apply(GammaInc(), *promote(x1, x2, floating=True))
+    return apply_promoted(GammaInc(), x1, x2, floating=True)
 
 
 __all__ = ["gammainc"]

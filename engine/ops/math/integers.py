@@ -18,9 +18,8 @@ from ..base import (
     Tensor,
     TensorLike,
     TensorSpec,
-    apply,
+    apply_promoted,
     convert_to_tensor,
-    promote,
 )
 from .elementwise import ElementwiseOp, check_dtype
 from .elementwise_samples import binary_samples
@@ -90,7 +89,7 @@ def gcd(x1: TensorLike, x2: TensorLike) -> Tensor:
     >>> ab.ops.gcd([12, -8], 18)
     Tensor([6, 2], dtype=int32)
     """
-    return apply(Gcd(), *promote(x1, x2))
+    return apply_promoted(Gcd(), x1, x2)
 
 
 def lcm(x1: TensorLike, x2: TensorLike) -> Tensor:
@@ -99,7 +98,7 @@ def lcm(x1: TensorLike, x2: TensorLike) -> Tensor:
     Raises:
         TypeError: they are not integers.
     """
-    return apply(Lcm(), *promote(x1, x2))
+    return apply_promoted(Lcm(), x1, x2)
 
 
 def unravel_index(indices: TensorLike, shape: ShapeLike) -> tuple[Tensor, ...]:

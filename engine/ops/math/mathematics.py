@@ -19,11 +19,11 @@ from ..base import (
     TensorLike,
     TensorSpec,
     apply,
+    apply_promoted,
     as_floating,
     cast,
     convert_to_tensor,
     known_array,
-    promote,
 )
 from ..run_time_shapes import sum_like
 from .comparison import equal, greater, isinf, logical_and, where
@@ -427,7 +427,7 @@ def rsqrt(x: TensorLike) -> Tensor:
 
 def hypot(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``sqrt(x1**2 + x2**2)`` with no overflow on the way. Its gradient at (0, 0) is 0."""
-    return apply(Hypot(), *promote(x1, x2, floating=True))
+    return apply_promoted(Hypot(), x1, x2, floating=True)
 
 
 def exp(x: TensorLike) -> Tensor:
@@ -472,7 +472,7 @@ def log10(x: TensorLike) -> Tensor:
 
 def logaddexp(x1: TensorLike, x2: TensorLike) -> Tensor:
     """Compute ``log(exp(x1) + exp(x2))`` with no overflow on the way."""
-    return apply(Logaddexp(), *promote(x1, x2, floating=True))
+    return apply_promoted(Logaddexp(), x1, x2, floating=True)
 
 
 def floor(x: TensorLike) -> Tensor:
