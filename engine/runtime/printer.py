@@ -445,9 +445,10 @@ class Block:
             self._print_together(operation, operation.op, entry, arguments, outputs)
             return
         table = printer.bind("sizes", kernel.table)
-        ids = ", ".join(f"id({name})" for name in [*arguments, *outputs])
+        taken = arguments[: kernel.input_count]
+        ids = ", ".join(f"id({name})" for name in [*taken, *outputs])
         refit = printer.bind("refit", kernel.refit)
-        passed = f"({', '.join(arguments)}{',' if arguments else ''}), ({', '.join(outputs)},)"
+        passed = f"({', '.join(taken)}{',' if taken else ''}), ({', '.join(outputs)},)"
         op = operation.op
         is_fused = isinstance(op, (Fused, ProductThen))
         words = ", ".join(step.type_name for step, _ in op.steps) if is_fused else op.emit(arguments)

@@ -191,6 +191,36 @@ def test_layers_of_other_channels_and_strides_share_a_kernel() -> None:
     assert len(found) == 1
 
 
+def _bound_specs(image: int, taps: int, channels: int, filters: int) -> list[Any]:
+    """The kernels of a convolution of eight images and of its gradients, in the input and in the filters."""
+    with ab.Graph().as_default():
+        x = ab.placeholder((8, image, image, channels), "float32")
+        kernel = ab.placeholder((taps, taps, channels, filters), "float32")
+        y = ab.ops.conv(x, kernel, padding="same")
+        computed = [symbol_of(tensor).operation for tensor in (y, *ab.gradients(y, [x, kernel]))]
+    binders = (convolution.bind_convolution, convolution.bind_input_gradient, convolution.bind_filter_gradient)
+    found = [bind(operation) for bind, operation in zip(binders, computed, strict=True)]
+    return [bound.spec for bound in found if bound is not None]
+
+
+def test_a_gradient_in_the_input_shares_the_kernel_of_a_convolution_with_its_tile() -> None:
+    (there, back, _) = _bound_specs(14, 5, 64, 64)
+    assert there == back
+
+
+def test_pointwise_convolutions_and_their_gradients_share_a_kernel() -> None:
+    """One matrix product is like another: which operands are transposed is a number that the kernel reads."""
+    assert len(set(_bound_specs(14, 1, 512, 112))) == 1
+
+
+def test_tiles_that_divide_a_row_are_taken_where_they_save_time() -> None:
+    """Four tiles of 7 pixels for 28 columns, in place of three of 10; narrow rests are cheaper than small tiles."""
+    registers = Registers(16, 26)
+    assert convolution._tile(28, 32, registers) == (7, 2)
+    assert convolution._tile(33, 48, registers) == (7, 3)
+    assert convolution._tile(28, 16, Registers(8, 12, 16)) == (6, 2)
+
+
 @pytest.mark.parametrize(
     ("shape", "filters"),
     [((16, 1024, 64), 64), ((32, 256, 256), 256), ((1, 1023, 64), 64), ((3, 33, 2048), 16), ((8, 2, 700, 96), 32)],

@@ -41,6 +41,7 @@ _MANY_WEIGHTS = 1 << 17
 _FEW_CELLS = 1 << 12  # of a pointwise convolution
 _FEW_FILTERS = 64  # up to which a matrix product in one piece takes longer than tiles
 _MANY_REGISTERS = 32
+_UNSURE = 1.05  # the estimate of a tile's cycles errs by so much
 _PIXELS = 8  # of a tile where each channel is by itself
 
 
@@ -205,7 +206,8 @@ def _pixel_steps(counts: Sequence[int], channels: int) -> tuple[int, int, int, i
 
 
 def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    """Return the specs of the two arrays that are read, and of the result. The shape that gradients take is known."""
+    inputs = [tensor.spec for tensor in operation.inputs[:2] if isinstance(tensor.spec, TensorSpec)]
     return inputs, [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
 
 
@@ -264,19 +266,25 @@ def operands_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
 
 
 def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:
-    """Return pixels and vectors of a tile: those with which a row takes the fewest cycles."""
-    best: tuple[float, int, int] | None = None
+    """Return pixels and vectors of a tile: those with which a row takes the fewest cycles.
+
+    The last tile of a row computes pixels of the one before it again. Smaller tiles that have none in common are taken
+    where they gain more than the estimate errs. With few registers they are too small: what they load takes longer.
+    """
+    found: list[tuple[float, int, int]] = []
     for vectors in range(1, 9):
-        most = registers.most_rows(vectors)
+        most = min(registers.most_rows(vectors), columns)
         if not most or (vectors > 1 and (vectors - 1) * registers.lanes >= filters):
             break
-        tiles = -(-columns // most)
-        pixels = -(-columns // tiles)
-        cost = tiles * -(-filters // (vectors * registers.lanes)) * tile_cycles(pixels, vectors)
-        if best is None or cost < best[0]:
-            best = (cost, pixels, vectors)
-    assert best is not None
-    return best[1], best[2]
+        pixels = -(-columns // -(-columns // most))
+        choices = [(pixels, 1.0)]
+        if registers.count >= _MANY_REGISTERS:
+            choices.append((max(pixels for pixels in range(1, most + 1) if columns % pixels == 0), _UNSURE))
+        for pixels, weight in choices:
+            tiles = -(-columns // pixels) * -(-filters // (vectors * registers.lanes))
+            found.append((weight * tiles * tile_cycles(pixels, vectors), pixels, vectors))
+    _, pixels, vectors = min(found, key=lambda tile: tile[0])
+    return pixels, vectors
 
 
 def _filter_tile(cells: int, channels: int, filters: int, registers: Registers) -> tuple[int, int, bool]:

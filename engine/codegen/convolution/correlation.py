@@ -58,7 +58,7 @@ class Correlation(ABC):
     """A correlation over images, channels last: all but what a tile is.
 
     Attributes:
-        operands: x [batch, depth, height, width, channels], the weights, what else is passed, and the result.
+        operands: x [batch, depth, height, width, channels], the weights and the result.
         phases: how many parts of the result, spread over it, are computed one after the other.
         element: the LLVM type.
         lanes: elements of a vector.

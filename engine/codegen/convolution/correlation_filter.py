@@ -31,7 +31,7 @@ class FilterGradient(ABC):
     """The gradient of a correlation over images, channels last, in its kernel: all but what a tile is.
 
     Attributes:
-        operands: x [batch, depth, height, width, channels], the cotangent, what else is passed, and the result.
+        operands: x [batch, depth, height, width, channels], the cotangent and the result.
         element: the LLVM type.
         lanes: elements of a vector.
         cells: of the kernel, with their channels, in a tile.

@@ -34,7 +34,7 @@ class DepthwiseKernel:
     """A correlation of each channel of images by itself, channels last.
 
     Attributes:
-        operands: x [batch, depth, height, width, channels], the weights, what else is passed, and the result.
+        operands: x [batch, depth, height, width, channels], the weights and the result.
         phases: how many parts of the result, spread over it, are computed one after the other.
         element: the LLVM type.
         lanes: channels at a time.

@@ -27,7 +27,7 @@ class DepthwiseFilterKernel:
     """The gradient of a correlation of each channel by itself, channels last, in its kernel.
 
     Attributes:
-        operands: x [batch, depth, height, width, channels], the cotangent, what else is passed, and the result.
+        operands: x [batch, depth, height, width, channels], the cotangent and the result.
         element: the LLVM type.
         lanes: channels at a time.
         vectors: of channels, in a tile.

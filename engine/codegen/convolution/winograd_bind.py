@@ -90,7 +90,7 @@ def bind_winograd(operation: Operation) -> BoundKernel | None:
     images = images_of(operation, op.convolution)
     if images is None:
         return None
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    inputs = [tensor.spec for tensor in operation.inputs[:2] if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     operands = _operands(inputs, outputs)
     if not isinstance(op.convolution, ConvFilterGrad):

@@ -44,7 +44,7 @@ class WinogradFilterKernel:
     """The gradient of a convolution of images with 3 x 3 taps, channels last, in its taps.
 
     Attributes:
-        operands: x [batch, height, width, channels], the cotangent, what else is passed, and the result.
+        operands: x [batch, height, width, channels], the cotangent and the result.
         element: the LLVM type.
         lanes: elements of a vector.
         tile: results of a tile along each axis.

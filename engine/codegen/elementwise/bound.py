@@ -27,9 +27,11 @@ class BoundKernel(KernelTable):
 
     Attributes:
         endable: `entry` for calls that may be ended early (`Library.endable`), in a kernel of a program.
+        input_count: how many of the operation's inputs it takes, the first ones.
 
     Args:
-        spec, inputs, outputs, numbers, strides: as for `KernelTable`.
+        spec, outputs, numbers, strides: as for `KernelTable`.
+        inputs: what it reads: the operation's inputs, without those at the end of which it needs no more than the spec.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class BoundKernel(KernelTable):
         strides: Sequence[Shape] = (),
     ) -> None:
         super().__init__(spec, inputs, outputs, numbers, strides)
+        self.input_count = len(inputs)
         self._dtypes = [native_dtype(operand.dtype) for operand in (*inputs, *outputs)]
         self.endable: Any = None
 

@@ -17,7 +17,6 @@ from ...ops.linear_algebra.products import MatMul
 from ..elementwise.bound import BoundKernel, KernelOrNumPy
 from ..elementwise.kernel_specs import MANY, static_shape
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, read_sizes
-from ..expression.expression import llvm_type
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
 from . import gemm
@@ -42,6 +41,7 @@ class OpenProduct:
         self._op = op
         self._dtype = np.dtype(dtype)
         self._names = product_names(op.transpose_a, op.transpose_b)
+        self._layouts = int(op.transpose_a), int(op.transpose_b)
         self._first: BoundKernel | None = None
         self._address = 0
         self._known = BoundedCache[Shapes, tuple[BoundKernel, Shape] | None](self._bind)
@@ -71,10 +71,10 @@ class OpenProduct:
         if not is_faster(*sizes):
             return None
         first = self._first or self._compiled(shapes, (rows, columns))
-        return first.resized((*shapes, (rows, columns)), [self._address, *sizes]), (rows, columns)
+        return first.resized((*shapes, (rows, columns)), [self._address, *sizes, *self._layouts]), (rows, columns)
 
     def _compiled(self, shapes: Shapes, result: Shape) -> BoundKernel:
-        kernel = _product_kernel(self._dtype.name, self._op.transpose_a, self._op.transpose_b)
+        kernel = _product_kernel(self._dtype.name)
         self._address = gemm.product_address(self._dtype.name)
         a, b, c = [TensorSpec(shape, self._dtype) for shape in (*shapes, result)]
         first = self._first = BoundKernel(kernel, [a, b], [c], [0] * kernel.number_count)
@@ -97,14 +97,14 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
     if dtype not in gemm.ELEMENTS or not gemm.is_available() or not may_be_large(a, b):
         return None
     if not (a.is_static and b.is_static and c.is_static):
-        library.expect(_product_kernel(dtype, op.transpose_a, op.transpose_b))
+        library.expect(_product_kernel(dtype))
         return OpenProduct(op, dtype)
     rows, columns = _dims(c)
     terms = _dims(a)[0 if op.transpose_a else 1]
     if not is_faster(rows, columns, terms):
         return None
-    kernel = _product_kernel(dtype, op.transpose_a, op.transpose_b)
-    return KernelOrNumPy(op, kernel, [a, b], [c], [gemm.product_address(dtype), rows, columns, terms])
+    numbers = [gemm.product_address(dtype), rows, columns, terms, int(op.transpose_a), int(op.transpose_b)]
+    return KernelOrNumPy(op, _product_kernel(dtype), [a, b], [c], numbers)
 
 
 def bind_pointwise(
@@ -113,17 +113,17 @@ def bind_pointwise(
     """Return the kernel of a convolution, or its gradient, that is one matrix product; None where BLAS is as fast.
 
     Args:
-        operation: of two operands, whose leading axes are rows, and maybe a shape.
+        operation: of two operands, whose leading axes are rows, and maybe a shape, which is known.
         sizes: the rows and columns of the result, and how many terms are summed.
         transpose_a, transpose_b: how the operands are laid out.
     """
     specs = _specs(operation)
     if specs is None or not is_faster(*sizes):
         return None
-    dtype, a, b, c = name_of(specs[-1].dtype), *[len(spec.shape or ()) for spec in (*specs[:2], specs[-1])]
-    unread = tuple(Operand(llvm_type(spec.dtype), len(spec.shape or ()), ()) for spec in specs[2:-1])
-    kernel = _product_kernel(dtype, transpose_a, transpose_b, (a, b, c), unread)
-    return BoundKernel(kernel, specs[:-1], specs[-1:], [gemm.product_address(dtype), *sizes])
+    dtype, inputs, results = name_of(specs[-1].dtype), specs[:2], specs[-1:]
+    a, b, c = [len(spec.shape or ()) for spec in (*inputs, *results)]
+    numbers = [gemm.product_address(dtype), *sizes, int(transpose_a), int(transpose_b)]
+    return BoundKernel(_product_kernel(dtype, (a, b, c)), inputs, results, numbers)
 
 
 def may_be_large(a: TensorSpec, b: TensorSpec) -> bool:
@@ -301,24 +301,21 @@ def _text(operands: Sequence[Operand], numbers: Sequence[str], call: str, before
 
 
 @cache
-def _product_kernel(
-    dtype: str,
-    transpose_a: bool,
-    transpose_b: bool,
-    ranks: tuple[int, int, int] = (2, 2, 2),
-    unread: tuple[Operand, ...] = (),
-) -> PrintedKernel:
-    """Return the kernel of a product; between its operands and its result there may be others that it does not read."""
+def _product_kernel(dtype: str, ranks: tuple[int, int, int] = (2, 2, 2)) -> PrintedKernel:
+    """Return the kernel of a product. It reads from its numbers whether operands are transposed."""
     e = gemm.ELEMENTS[dtype]
-    a, b, c = [_rows(e, ranks[0]), _rows(e, ranks[1]), _matrix(e, True, ranks[2])]
-    a_step = "%r0" if a.has_step else "%m" if transpose_a else "%k"
-    b_step = "%r1" if b.has_step else "%k" if transpose_b else "%n"
+    operands = a, b, _ = (_rows(e, ranks[0]), _rows(e, ranks[1]), _matrix(e, True, ranks[2]))
+    before = list[str]()
+    for name, turned, plain in (("a", "%m", "%k"), ("b", "%k", "%n")):
+        before.append(f"  %{name}_turned = icmp ne i64 %{name}_transposed, 0")
+        before.append(f"  %{name}_step = select i1 %{name}_turned, i64 {turned}, i64 {plain}")
+    a_step, b_step = "%r0" if a.has_step else "%a_step", "%r1" if b.has_step else "%b_step"
     call = (
-        f"i64 %m, i64 %n, i64 %k, ptr %d0, i64 {a_step}, i64 {int(transpose_a)}, ptr %d1, i64 {b_step}, "
-        f"i64 {int(transpose_b)}, ptr %d{2 + len(unread)}, i64 %n, ptr null, i64 0, ptr null, i64 0"
+        f"i64 %m, i64 %n, i64 %k, ptr %d0, i64 {a_step}, i64 %a_transposed, ptr %d1, i64 {b_step}, i64 %b_transposed, "
+        "ptr %d2, i64 %n, ptr null, i64 0, ptr null, i64 0"
     )
-    operands = (a, b, *unread, c)
-    return PrintedKernel(operands, 4, _text(operands, ("m", "n", "k"), call))
+    numbers = ("m", "n", "k", "a_transposed", "b_transposed")
+    return PrintedKernel(operands, 1 + len(numbers), _text(operands, numbers, call, before))
 
 
 @cache
