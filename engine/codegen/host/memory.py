@@ -5,7 +5,7 @@ that is this one: large blocks that become free, wherever that happens, are kept
 that size gets one of them: numbers of rows may differ a little from step to step. So nothing needs to be known of how
 long values live, and a step finds the memory of the last.
 Blocks are aligned to cache lines, which vectors like, and very large ones are made of huge pages where the system has
-them. No more is kept than was used at one time (or half a gigabyte), and little beside much that is used: above two
+them. No more is kept than was used at one time (or half a gigabyte), and little beside much that is used: above 1.4
 gigabytes together, what a step writes late would otherwise come on top of what it has let go. When it gets tight, sizes
 that were not asked for longest are dropped.
 """
@@ -22,7 +22,7 @@ from ..llvm.library import library
 
 _SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocator keeps itself
 _MOST_KEPT = 1 << 29  # if no step has used more
-_MOST_IN_ALL = 1 << 31  # used and kept together: a step that needs more keeps only what its next operations ask for
+_MOST_IN_ALL = 11 << 27  # used and kept together: a step that needs more keeps only what its next operations ask for
 _ALWAYS_KEPT = 1 << 25
 _SIZES_BITS = 3  # a block is larger than what it holds by an eighth at most; what is not touched takes no memory
 _TRIMMED = 1 << 26  # bytes handed to C's free after which that is asked to hand them to the system

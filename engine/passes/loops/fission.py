@@ -39,6 +39,7 @@ from ..framework.switches import is_on
 from .batches import is_heavy
 from .before import compute_before
 from .elements import gather_elements, read_elements
+from .elements_again import compute_elements
 from .invariants import capture_unchanged, drop_clearing, move_invariants, resolve_records
 from .linear_terms import sum_what_linear_terms_take
 from .outputs import compute_after
@@ -80,6 +81,7 @@ REWRITES = (
     Rewrite("fission", False, compute_before),
     Rewrite("fission", False, sum_after, (Add,)),
     Rewrite("fission", False, compute_after, (ArrayAddAt, ArrayWrite)),
+    Rewrite("fission", True, compute_elements, (ArrayRead,)),
 )
 
 

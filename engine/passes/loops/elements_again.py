@@ -1,0 +1,144 @@
+"""Compute elements of large elementwise results in the loop that reads them, in place of all of them before it.
+
+A backward loop reads the cotangent of the outputs one step at a time: ``2 * (outputs - labels) / count`` for all steps
+is as large as the outputs, and it is kept until the loop ends. Each of its elements is the same few operations on the
+elements of its operands, which are there anyway; the loop's kernel computes it as it goes. So every bit stays.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...common.identity import is_among
+from ...graph.graph import Operation, Parameter, Placeholder
+from ...graph.operation import ReadVariable
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol, symbol_of
+from ...ops.arrays.shaping import BroadcastTo, reshape
+from ...ops.base import Constant, build
+from ...ops.containers.tensor_arrays import ArrayRead, ArrayUnstack
+from ...ops.math.reduced import BroadcastReduced
+from ..framework.assign import on_one_device
+from ..framework.estimates import bytes_of
+from ..framework.log import note_change
+from ..memory.saved_state import can_run_again
+from .view import LoopView, is_static, size_of
+
+_LARGE = 1 << 26  # bytes of a result that is worth leaving out
+_MOST_AGAIN = 8  # operations for one result
+_BROADCASTS = (BroadcastReduced, BroadcastTo)
+_KEPT = (Constant, Parameter, Placeholder, ReadVariable)  # what is there in any case
+
+
+class _Chain(NamedTuple):
+    """The operations that compute a tensor, in order, and the tensors that they take from elsewhere.
+
+    Attributes:
+        operations: elementwise, and broadcasts of single numbers.
+        rows: operands with as many elements along the first axis as the tensor.
+        numbers: operands of one element.
+    """
+
+    operations: list[Operation]
+    rows: list[Symbol]
+    numbers: list[Symbol]
+
+
+def compute_elements(loop: LoopView) -> bool:
+    """Compute in the body the elements of arrays outside that only this loop reads, once each."""
+    changed = False
+    for read in loop.needed:
+        if isinstance(read.op, ArrayRead) and read.graph is loop.body:
+            changed |= _compute_element(loop, read)
+    return changed
+
+
+def _compute_element(loop: LoopView, read: Operation) -> bool:
+    parameter, index = read.inputs
+    array = loop.outer(parameter)
+    form = loop.form(index)
+    if array is None or not isinstance(array.operation.op, ArrayUnstack) or read.control_inputs:
+        return False
+    if form is None or abs(form.steps) != 1 or not loop.is_only_use(parameter):
+        return False
+    (source,) = array.operation.inputs
+    if not _is_only_read_here(loop, array, source):
+        return False
+    chain = _chain_of(source)
+    if chain is None or not on_one_device([*chain.operations, read, loop.node]):
+        return False
+    (element,) = read.outputs
+    note_change("fission", read, f"is computed in the loop: {bytes_of(source.spec):,} bytes are not there at once")
+    loop.replace(element, _element(loop, read, chain, source))
+    return True
+
+
+def _is_only_read_here(loop: LoopView, array: Symbol, source: Symbol) -> bool:
+    """Test whether a tensor is large, and nothing but this loop takes it, by an array of its rows."""
+    if not is_static(source) or source.dtype.kind != "f" or bytes_of(source.spec) < _LARGE:
+        return False
+    if array in loop.kept or source in loop.kept:
+        return False
+    takers = loop.takers(array)
+    return takers == [loop.node] and loop.takers(source) == [array.operation]
+
+
+def _chain_of(source: Symbol) -> _Chain | None:
+    """Return what computes a tensor of operands that are there while the loop runs; None if that takes more memory."""
+    found = _Chain([], [], [])
+    pending = [source]
+    while pending:
+        tensor = pending.pop()
+        if size_of(tensor) == 1:
+            found.numbers.append(tensor)
+        elif tensor.shape != source.shape:
+            return None
+        elif _runs_by_elements(tensor.operation):
+            if tensor.operation not in found.operations:
+                found.operations.append(tensor.operation)
+                pending += _operands(tensor.operation)
+        elif not is_among(tensor, found.rows):
+            found.rows.append(tensor)
+        if len(found.operations) > _MOST_AGAIN or not is_static(*pending):
+            return None
+    held = [tensor for tensor in found.rows if not isinstance(tensor.operation.op, _KEPT)]
+    if not found.operations or sum([bytes_of(tensor.spec) for tensor in held]) > bytes_of(source.spec):
+        return None
+    found.operations.sort(key=lambda operation: operation.index)
+    return found
+
+
+def _runs_by_elements(operation: Operation) -> bool:
+    """Test whether an operation makes each element of its result of those at the same place, and may run again."""
+    if operation.control_inputs or len(operation.outputs) != 1 or not can_run_again(operation):
+        return False
+    if isinstance(operation.op, _BROADCASTS):
+        return is_static(operation.inputs[0]) and size_of(operation.inputs[0]) == 1
+    return operation.op.elementwise
+
+
+def _operands(operation: Operation) -> tuple[Symbol, ...]:
+    """Return what an operation takes, without the shape to which it broadcasts."""
+    return operation.inputs[:1] if isinstance(operation.op, _BROADCASTS) else operation.inputs
+
+
+def _element(loop: LoopView, read: Operation, chain: _Chain, source: Symbol) -> Symbol:
+    """Build in the body what computes the element at the place of `read`."""
+    element = read.outputs[0].spec
+    assert isinstance(element, TensorSpec)
+    with loop.outside(read):
+        arrays = {rows: build(ArrayUnstack(), rows) for rows in chain.rows}
+        numbers = {number: number if number.shape == () else symbol_of(reshape(number, ())) for number in chain.numbers}
+    values = {number: loop.capture(outer) for number, outer in numbers.items()}
+    captured = {rows: loop.capture(array) for rows, array in arrays.items()}
+    with loop.inside(read):
+        for rows, array in captured.items():
+            values[rows] = build(ArrayRead(), array, read.inputs[1])
+        for operation in chain.operations:
+            inputs = [values[tensor] for tensor in _operands(operation)]
+            op = BroadcastTo(element.shape or ()) if isinstance(operation.op, _BROADCASTS) else operation.op
+            values[operation.outputs[0]] = build(op, *inputs)
+    return values[source]
+
+
+__all__ = ["compute_elements"]
