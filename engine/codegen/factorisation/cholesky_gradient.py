@@ -1,7 +1,7 @@
 """The gradient of the Cholesky factor, by blocks of columns from the last: nearly all multiplications are of products.
 
-With S twice the symmetric cotangent of the matrix, the cotangents of the columns J of the factor L, below their square
-on the diagonal, are those that are given less ``S[>J, >J] @ L[>J, J]``. So each block of columns takes one product with
+With S the symmetric cotangent of the matrix, the cotangents of the columns J of the factor L, below their square on the
+diagonal, are those that are given less ``2 * S[>J, >J] @ L[>J, J]``. So each block of columns takes one product with
 what is known by then, where the order of I. Murray, "Differentiation of the Cholesky decomposition" (2016), section
 4.2, takes many of 32 terms each, which read and write a whole matrix.
 Their substitution by the square on the diagonal goes by rows of S, which is symmetric: so vectors run along these rows.
@@ -22,7 +22,7 @@ from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.tasks import Fields
 from ..matmul import gemm
-from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed
+from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed, vector_parts
 from .stacks import MOST, print_gradient, run_stack
 from .triangular import print_substitution
 
@@ -52,7 +52,7 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
         if size <= MOST and count > 1:
             is_done = not run_stack("gradients", element, print_gradient, arrays, (size, size, count))
             return out if is_done else op.run(np, lower, cotangent)
-        memory = own_memory(BLOCK * size * dtype.itemsize)
+        memory = own_memory(2 * BLOCK * size * dtype.itemsize)
         fields = [*arrays, size, count, memory.ctypes.data, product]
         return op.run(np, lower, cotangent) if is_left(run, fields) else out
 
@@ -77,9 +77,6 @@ def _print_all(element: str, lanes: int) -> str:
             stop = code.sub(size, done)
             start = code.greatest(0, code.sub(stop, BLOCK))
             _Columns(code, element, lanes, size, (start, stop), product).print(arrays, squares, memory)
-        with code.loop(0, code.mul(size, size)) as place:  # what products added was the double, negated
-            value = code.load(element, arrays[2], place)
-            code.store(element, code.let(f"fmul {element} {value}, -0.5"), arrays[2], place)
     return code.text()
 
 
@@ -97,21 +94,22 @@ class _Columns:
         """Print the cotangents of these columns, and of these rows right of the diagonal.
 
         Args:
-            arrays: the factor, the cotangent and the result, which holds the double of the cotangent, negated.
+            arrays: the factor, the cotangent and the result.
             squares: five of `BLOCK` rows and columns.
-            memory: a block of as many rows as the matrix has.
+            memory: two blocks of as many rows as the matrix has.
         """
         code, element, size, width = self.code, self.element, self.size, self.width
         lower, cotangent, out = arrays
-        upper, turned, negative, here, other = squares
+        upper, turned, double, here, other = squares
         diagonal = [self._place(array, self.start, self.start) for array in (lower, cotangent, out)]
-        self._load_square(diagonal[0], upper, turned, negative)
+        self._load_square(diagonal[0], upper, turned, double)
         with code.loop(0, width) as i, code.loop(0, width) as j:
             code.store(element, code.load(element, diagonal[1], code.add(code.mul(i, size), j)), here, cell(code, i, j))
         with code.when(code.compare("sgt", self.below, 0)):
-            self._print_below(lower, cotangent, out, negative, memory)
+            factor = code.at(element, memory, code.mul(size, BLOCK)), BLOCK, 0
+            self._print_factor(self._place(lower, self.stop, self.start), factor[0])
+            self._print_below(cotangent, out, double, memory, factor)
             sums = self._place(out, self.start, self.stop), size, 0
-            factor = self._place(lower, self.stop, self.start), size, 0
             print_product(code, self.product, (width, width, self.below), sums, factor, (here, BLOCK), (here, BLOCK))
         self._keep_lower(here, "1.0")
         a, b, c = (upper, BLOCK, 0), (here, BLOCK, 0), (other, BLOCK)
@@ -122,14 +120,14 @@ class _Columns:
         self._substitute(turned, (here, BLOCK), width)
         with code.loop(0, width) as i, code.loop(0, width) as j:
             one, two = code.load(element, here, cell(code, i, j)), code.load(element, here, cell(code, j, i))
-            value = code.let(f"fneg {element} {code.let(f'fadd {element} {one}, {two}')}")
+            value = code.let(f"fmul {element} {code.let(f'fadd {element} {one}, {two}')}, 0.5")
             code.store(element, value, diagonal[2], code.add(code.mul(i, size), j))
 
     def _place(self, array: str, row: Size, column: Size) -> str:
         return self.code.at(self.element, array, self.code.mul(row, self.size), column)
 
-    def _load_square(self, diagonal: str, upper: str, turned: str, negative: str) -> None:
-        """Load the transpose of the factor's square; the same in turned order, which is lower; and that negated."""
+    def _load_square(self, diagonal: str, upper: str, turned: str, double: str) -> None:
+        """Load the transpose of the factor's square; the same in turned order, which is lower; and that doubled."""
         code, element = self.code, self.element
         last = code.sub(self.width, 1)
         with code.loop(0, self.width) as j, code.loop(0, code.add(j, 1)) as i:
@@ -138,22 +136,37 @@ class _Columns:
             code.store(element, value, upper, cell(code, i, j))
             place = cell(code, code.sub(last, i), code.sub(last, j))
             code.store(element, value, turned, place)
-            code.store(element, code.let(f"fneg {element} {value}"), negative, place)
+            code.store(element, code.let(f"fmul {element} {value}, 2.0"), double, place)
             is_zero = code.let(f"fcmp oeq {element} {value}, 0.0")
             with code.when(code.let(f"and i1 {is_zero}, {code.compare('eq', i, j)}")):
                 code.store("i64", 1, "%numbers", _FIELDS.index("is_singular"))
 
-    def _print_below(self, lower: str, cotangent: str, out: str, negative: str, memory: str) -> None:
+    def _print_factor(self, under: str, target: str) -> None:
+        """Copy the rows of the factor below the square, times -2, side by side: products subtract them twice."""
+        code, element = self.code, self.element
+        with code.loop(0, self.below) as i:
+            source, place = (
+                code.at(element, under, code.mul(i, self.size)),
+                code.at(element, target, code.mul(i, BLOCK)),
+            )
+            for lanes, start, stop in vector_parts(code, self.lanes, 0, self.width):
+                with code.loop(start, stop, lanes) as j:
+                    vector = f"<{lanes} x {element}>"
+                    value = code.load_vector(vector, element, source, j)
+                    value = code.let(f"fmul {vector} {value}, {code.broadcast(lanes, element, '-2.0')}")
+                    code.store_vector(vector, element, value, place, j)
+
+    def _print_below(self, cotangent: str, out: str, double: str, memory: str, factor: tuple[str, Size, int]) -> None:
         """Print the cotangents below the square, which are the result there, and right of it, transposed."""
         code, element, lanes, size, width, below = (
             self.code, self.element, self.lanes, self.size, self.width, self.below
         )  # fmt: skip
-        under, given, left = (self._place(array, self.stop, self.start) for array in (lower, cotangent, out))
+        given, left = (self._place(array, self.stop, self.start) for array in (cotangent, out))
         right, known = self._place(out, self.start, self.stop), self._place(out, self.stop, self.stop)
-        a, b, c = (known, size, 0), (under, size, 0), (memory, BLOCK)
-        print_product(code, self.product, (below, width, below), a, b, c, (given, size))
+        c = (memory, BLOCK)
+        print_product(code, self.product, (below, width, below), (known, size, 0), factor, c, (given, size))
         print_transposed(code, element, lanes, c, (right, size), (below, width))
-        self._substitute(negative, (right, size), below)
+        self._substitute(double, (right, size), below)
         print_transposed(code, element, lanes, (right, size), (left, size), (width, below))
 
     def _substitute(self, turned: str, rows: tuple[str, Size], columns: Size) -> None:
