@@ -14,6 +14,7 @@ from .launchers import numbered
 
 WORKER_JOBS = ("chief", "worker")  # in the order in which their tasks are numbered
 MEMBERSHIP = "ANABRANCH_MEMBERSHIP"  # the address of the launcher's membership service
+JOINS = "ANABRANCH_JOINS"  # set for a worker that was started again, alone: it joins those that go on
 
 
 class Place(NamedTuple):

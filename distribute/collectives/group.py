@@ -52,7 +52,9 @@ class ProcessGroup(Group):
         watches: that by which members agree on who is left: their places in the launcher's membership service, or
             connections that carry nothing, between the members of the group of which this one is left, by which they
             see who has ended. None before `watch`.
-        left: the ranks there of this group's members.
+        left: the ranks there of this group's members; the first one leads.
+        trainings: how many trainings this process has begun with others.
+        started: how many workers there were at first.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ProcessGroup(Group):
         self._way = way
         self.watches: Links | Seat | None = None
         self.left = [*range(len(links.names))]
+        self.trainings, self.started = 0, len(links.names)
         self._subgroups: dict[tuple[int, ...], ProcessGroup] = {}
         self._join(links, tuple(range(len(links.names))))
 
@@ -98,6 +101,7 @@ class ProcessGroup(Group):
                 found._hosts, found._begun, found._lock = self._hosts, self._begun, self._lock
                 found._way, found._subgroups = None, {}
                 found.watches, found.left = None, [*ranks]
+                found.trainings, found.started = 0, len(ranks)
                 found._join(self.links, ranks)
             return found
 
@@ -327,6 +331,8 @@ class ProcessGroup(Group):
         """Have all members that run a collective, or will, fail with this reason; then leave the group."""
         self.note_end()
         self._begun.close()  # others come to what runs; it does not wait for ever
+        if isinstance(self.watches, Seat):
+            self.watches.fail(reason)
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             with contextlib.suppress(Exception):
                 text = reason.encode()
@@ -396,17 +402,35 @@ class ProcessGroup(Group):
         self.links.close()  # whoever waits for this member in a collective learns of the loss by this
         while True:
             ranks = self.watches.survivors(self.left)
-            names = [self.watches.names[rank] for rank in ranks]
-            links: Links | None = None
-            try:
-                links = self.watches.again(names, ranks.index(self.watches.rank), timeout)
-                found = ProcessGroup(links, *self._made_with)
-            except (TaskFailedError, OSError):  # one more is lost, or has counted again
-                if links is not None:
-                    links.close()
-                continue
-            found.watches, found.left = self.watches, ranks
-            return found
+            with contextlib.suppress(TaskFailedError, OSError):  # one more is lost, or has counted again
+                found = ProcessGroup.of_counted(self.watches, ranks, timeout, *self._made_with)
+                found.trainings, found.started = self.trainings, self.started
+                return found
+
+    @classmethod
+    def of_counted(
+        cls, watches: Links | Seat, ranks: list[int], timeout: float, shares_memory: bool, *made_with: str | None
+    ) -> ProcessGroup:
+        """Form the group of members that have just been counted; all of them call it.
+
+        Args:
+            watches: that by which they were.
+            ranks: theirs there.
+            timeout: for how many seconds they wait for each other.
+            shares_memory, made_with: as a group is made.
+
+        Raises:
+            TaskFailedError: one of them is lost.
+            OSError: one of them is lost, or counts again.
+        """
+        links = watches.again([watches.names[rank] for rank in ranks], ranks.index(watches.rank), timeout)
+        try:
+            found = cls(links, shares_memory, *made_with)
+        except BaseException:
+            links.close()
+            raise
+        found.watches, found.left = watches, ranks
+        return found
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 

@@ -181,16 +181,15 @@ class Links:
         poller.register(self._sockets[rank], _ENDED)
         return bool(poller.poll(0))
 
-    def again(self, names: Sequence[str], rank: int, timeout: float, address: str | None = None) -> Links:
+    def again(self, names: Sequence[str], rank: int, timeout: float) -> Links:
         """Connect to some of the members once more.
 
         Args:
             names: theirs.
             rank: the number of this member among them.
             timeout: for how many seconds to wait for the others.
-            address: where the first of them listens; None where that is the first of all.
         """
-        return Links(names, [address or self.address], rank, self.identity.incarnation, self.token, timeout)
+        return Links(names, [self.address], rank, self.identity.incarnation, self.token, timeout)
 
     def cut(self, rank: int) -> None:
         """End the connection to a member that is lost, as if it had; any thread may call it."""

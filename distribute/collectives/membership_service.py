@@ -10,7 +10,8 @@ import secrets
 import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Collection
+from typing import Protocol
 
 from ...engine.queues.errors import CancelledError
 from ..cluster import joined_address, resolved, split_address
@@ -26,7 +27,7 @@ _NAME = "a launcher"
 
 
 class OverError(Exception):
-    """The training is over: the members of the group have all results."""
+    """The training is over: the members of the group have all results. Whoever joins late gets what they have left."""
 
 
 class MembershipServer:
@@ -50,11 +51,13 @@ class MembershipServer:
         self._token = token
         self.silent_ticks = silent_ticks
         self._groups: dict[str, Membership] = {}  # by the names of all workers
+        # By these and the rank, until all is done that a worker has said.
         self._sockets: dict[tuple[str, int], socket.socket] = {}
         self._events: queue.SimpleQueue[tuple[str, int, Message | None] | None] = queue.SimpleQueue()
         self._accepted: list[socket.socket] = []
         self._readers: list[threading.Thread] = []
         self._lock = threading.Lock()  # of the decisions
+        self._has_decided = threading.Condition(self._lock)
         self._is_closed = False
         self._accepting = threading.Thread(target=self._accept, name="anabranch membership", daemon=True)
         self._deciding = threading.Thread(target=self._decide, name="anabranch membership", daemon=True)
@@ -71,11 +74,41 @@ class MembershipServer:
                 if (key, rank) in self._sockets  # the reader has not seen its end
             }
 
+    def expect(self, rank: int) -> None:
+        """Take note that a worker is started again."""
+        with self._lock:
+            for group in self._groups.values():
+                group.expected.add(rank)
+
+    def expects(self, rank: int) -> bool:
+        """Test whether a worker that was started again has not joined the others so far."""
+        with self._lock:
+            return any(rank in group.expected for group in self._groups.values())
+
+    def leader(self) -> int | None:
+        """Return the rank of the worker that leads the latest group, or has led it at last; None for none."""
+        with self._lock:
+            return next((group.members[0] for group in self._groups.values() if group.members), None)
+
+    def goes_on_without(self, ranks: Collection[int]) -> bool:
+        """Test whether a training is under way that others go on with, now that processes of workers have ended."""
+        with self._has_decided:
+            ended = [key for key in self._sockets if key[1] in ranks]
+            for key in ended:  # a process that it has started may hold its connection open
+                with contextlib.suppress(OSError):
+                    self._sockets[key].shutdown(socket.SHUT_RD)
+            self._has_decided.wait_for(
+                lambda: self._is_closed or not any(key in self._sockets for key in ended), _HANDSHAKE_SECONDS
+            )
+            return not self._is_closed and any(group.goes_on_without(ranks) for group in self._groups.values())
+
     def close(self) -> None:
         """Listen no more, and end all connections."""
         self._is_closed = True
         self._events.put(None)
         self._deciding.join()
+        with self._has_decided:
+            self._has_decided.notify_all()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
         self._listener.close()
@@ -120,8 +153,6 @@ class MembershipServer:
                     for line in lines:
                         self._events.put((key, rank, json.loads(line)))
                 finally:
-                    with self._lock:
-                        del self._sockets[key, rank]
                     self._events.put((key, rank, None))
 
     def _decide(self) -> None:
@@ -134,6 +165,9 @@ class MembershipServer:
                 if event is not None:
                     key, rank, message = event
                     _take(self._groups.setdefault(key, Membership(self.silent_ticks)), rank, message)
+                    if message is None:  # another start of the worker may come from here on
+                        del self._sockets[key, rank]
+                        self._has_decided.notify_all()
                 if time.monotonic() >= due:  # once, however late: while this process was stopped, workers were, too
                     due = time.monotonic() + TICK_SECONDS
                     for group in self._groups.values():
@@ -151,18 +185,35 @@ def _take(group: Membership, rank: int, message: Message | None) -> None:
         group.gone(rank)
         return
     if "begin" in message:
-        group.begin(rank)
+        group.begin(rank, message["begin"])
+    elif "join" in message:
+        group.join(rank, message["join"])
+        return  # it may be in no group
     group.heard(rank)
     if "count" in message:
-        group.count(rank, message["count"])
+        group.count(rank, message["count"], message["admits"])
     elif "end" in message:
-        group.end(rank, message["end"])
+        group.end(rank, message["end"], message["note"])
+    elif "fail" in message:
+        group.fail(rank, message["fail"], message["why"])
     elif "check" in message:
         group.check(rank, message["check"])
+    elif "takes part" in message:
+        group.take_part(rank, message["takes part"])
 
 
 def _say(sock: socket.socket, message: Message) -> None:
     sock.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Contacts(Protocol):
+    """What a worker needs to form groups with others, such as `Links` that it had before; see there."""
+
+    names: list[str]
+    addresses: list[str]
+    rank: int
+    identity: Identity
+    token: bytes
 
 
 class Seat:
@@ -170,23 +221,28 @@ class Seat:
 
     Args:
         address: of the server.
-        links: the connections to the other workers, by the names and addresses of which later groups are formed.
+        contacts: all workers, of which later groups are formed.
+        question: what this worker asks first, before it says that it is there.
 
     Attributes:
         names: those of all workers, by rank.
         rank: of this one.
         number: of the group in which it is.
+        admits: whether this worker leads, and gives all state to those who join the next group.
+        has_joiners: set while workers wait to join a group that this one leads.
 
     Raises:
         OSError: the server can't be reached.
     """
 
-    def __init__(self, address: str, links: Links) -> None:
-        self.names = links.names
-        self.rank = links.rank
+    def __init__(self, address: str, contacts: Contacts, question: Message | None = None) -> None:
+        self.names = contacts.names
+        self.rank = contacts.rank
         self.number = 0
-        self._all = links  # of which later ones are made
-        self._links = links
+        self.admits = False
+        self.has_joiners = threading.Event()
+        self._contacts = contacts
+        self._links = contacts if isinstance(contacts, Links) else None
         self._lost: set[str] = set()
         self._refused = ""
         self._is_closed = False
@@ -195,9 +251,11 @@ class Seat:
         host, port = split_address(address)
         self._socket = socket.create_connection((resolved(host), port), _HANDSHAKE_SECONDS)
         try:
-            shake_hands(self._socket, Handshake(links.identity, links.token, accepts=False))
+            shake_hands(self._socket, Handshake(contacts.identity, contacts.token, accepts=False))
             self._socket.settimeout(None)
             self._say({"names": " ".join(self.names), "rank": self.rank})
+            if question is not None:
+                self._say(question)
         except BaseException:
             self._socket.close()
             raise
@@ -216,29 +274,50 @@ class Seat:
 
     # --- what this worker asks --------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self, training: int) -> None:
         """Begin a training in the group; all its members call it before one may be lost.
+
+        Args:
+            training: its number, which all members have in common.
 
         Raises:
             CancelledError: this worker is refused, or the launcher is gone.
         """
-        self.number = self._asked({"begin": self.number}, "begun")["begun"]
+        self.number = self._asked({"begin": training}, "begun")["begun"]
 
     def survivors(self, members: object) -> list[int]:
-        """Wait until all workers that are left have called this; return their ranks.
+        """Wait until all workers that are left have called this; return the ranks of the group, the leader's first.
 
         Args:
             members: the ranks of the group before; the server has them, too.
 
         Raises:
             OverError: the training is over.
-            CancelledError: this worker was declared lost, or the launcher is gone.
+            CancelledError: this worker was declared lost, or the launcher is gone, or a worker ends the training.
         """
-        answer = self._asked({"count": self.number}, "group", "over")
+        return self._group_of(self._asked({"count": self.number, "admits": self.admits}, "group", "over"))
+
+    def joined(self, question: Message | None) -> list[int]:
+        """Wait until the others take this worker in; return the ranks of the group, the leader's first.
+
+        Args:
+            question: by which it asks; None if it has asked.
+
+        Raises:
+            OverError: the training is over.
+            CancelledError: no worker has the state, or the launcher is gone, or a worker has ended the training.
+        """
+        return self._group_of(self._asked(question, "group", "over"))
+
+    def _group_of(self, answer: Message) -> list[int]:
         if "over" in answer:
-            raise OverError
+            raise OverError(answer.get("note", ""))
         self.number = answer["group"]
         return list(answer["members"])
+
+    def takes_part(self) -> bool:
+        """Have this worker count from now on, since it has all state; return whether the others are still there."""
+        return "takes part" in self._asked({"takes part": self.number}, "takes part", "asks again")
 
     def check(self) -> None:
         """Check that this worker leads the group.
@@ -248,14 +327,32 @@ class Seat:
         """
         self._asked({"check": self.number}, "leads")
 
-    def end(self) -> None:
-        """End a training, of which all other members have all results."""
+    def end(self, note: str = "") -> None:
+        """End a training, of which all other members have all results.
+
+        Args:
+            note: what workers get that come to this training later.
+        """
         with contextlib.suppress(OSError):  # the launcher is gone
-            self._say({"end": self.number})
+            self._say({"end": self.number, "note": note})
+
+    def fail(self, why: str) -> None:
+        """End the training of all; nothing happens if it is over."""
+        if not self._refused:
+            with contextlib.suppress(OSError):
+                self._say({"fail": self.number, "why": f"{self.names[self.rank]} has ended the training: {why}"})
 
     def again(self, names: list[str], rank: int, timeout: float) -> Links:
-        """Connect to some of the workers once more; see `Links.again`."""
-        links = self._all.again(names, rank, timeout, self._all.addresses[self.names.index(names[0])])
+        """Connect to some of the workers once more.
+
+        Args:
+            names: theirs, the leader's first.
+            rank: the number of this member among them.
+            timeout: for how many seconds to wait for the others.
+        """
+        of = self._contacts
+        address = of.addresses[self.names.index(names[0])]
+        links = Links(names, [address], rank, of.identity.incarnation, of.token, timeout)
         with self._lock:
             self._links = links
             for name in self._lost.intersection(names):
@@ -272,13 +369,17 @@ class Seat:
             thread.join()
         self._socket.close()
 
-    def _asked(self, question: Message, *names: str) -> Message:
+    def _asked(self, question: Message | None, *names: str) -> Message:
         """Ask the server; return the answer that has one of these names.
 
+        Args:
+            question: what is asked; None if it was.
+            names: those of answers.
+
         Raises:
-            CancelledError: this worker is refused, or the launcher is gone.
+            CancelledError: this worker is refused, or the launcher is gone, or a worker has ended the training.
         """
-        if not self._refused:
+        if not self._refused and question is not None:
             with contextlib.suppress(OSError):  # the reader sees the end, and says so
                 self._say(question)
         while not self._refused:
@@ -309,25 +410,37 @@ class Seat:
             )
         self._answers.put({})
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _hear(self, message: Message) -> None:
         if "refused" in message:
             self._refused = (
                 f"{self.names[self.rank]} no longer takes part in the training: {message['refused']}. The other "
                 f"workers of group {self.number} go on without it, and what it does from here on does not count. Start "
                 "all workers again for the next training."
             )
-            with self._lock:
-                for rank in range(len(self._links.names)):
-                    self._links.cut(rank)
+            self._cut_all()
+            self._answers.put({})
+        elif "failed" in message:
+            self._refused = message["failed"]
             self._answers.put({})
         elif "lost" in message:
             with self._lock:
                 name = self.names[message["lost"]]
                 self._lost.add(name)
-                if name in self._links.names:
+                if self._links is not None and name in self._links.names:
                     self._links.cut(self._links.names.index(name))
+        elif "joins" in message:
+            self.has_joiners.set()
         else:
+            if "group" in message:  # of those who were lost before some may have joined it
+                self.has_joiners.clear()
+                self._lost.difference_update(self.names[rank] for rank in message["members"])
             self._answers.put(message)
+
+    def _cut_all(self) -> None:
+        with self._lock:
+            if self._links is not None:
+                for rank in range(len(self._links.names)):
+                    self._links.cut(rank)
 
 
 def address_of_service() -> str:
@@ -335,4 +448,4 @@ def address_of_service() -> str:
     return os.environ.get(MEMBERSHIP, "")
 
 
-__all__ = ["MembershipServer", "OverError", "Seat", "address_of_service"]
+__all__ = ["Contacts", "MembershipServer", "OverError", "Seat", "address_of_service"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 
 from ...engine.ops import collectives
 from ...engine.ops.collectives import Group, all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from ..cluster import is_loopback, split_address
-from ..environment import WORKER_JOBS, Place, cluster_from_environment
+from ..environment import JOINS, WORKER_JOBS, Place, cluster_from_environment
 from ..token import job_token
 from ..transport.planes import AUTO, Plane, asked
 from .group import ProcessGroup
+from .joiner import Joiner
 from .links import Links
+from .membership_service import address_of_service
 
 CONNECT_SECONDS = 30.0
 AGAIN_SECONDS = 5.0  # how long members wait for each other that have just been counted
@@ -41,6 +44,8 @@ def world_size() -> int:
 def joined(place: Place | None, timeout: float = CONNECT_SECONDS) -> Group | None:
     """Join the group of all workers of a cluster, or of all that one launcher has started; None for a process alone.
 
+    A worker that the launcher has started again is a `Joiner` until the others take it in.
+
     Raises:
         TimeoutError: workers are absent.
         OSError: something else listens at this worker's address.
@@ -68,8 +73,12 @@ def join_at(address: str, rank: int, size: int, timeout: float = CONNECT_SECONDS
 
 def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -> Group:
     is_local = all(is_loopback(split_address(address)[0]) for address in addresses)
-    links = Links(names, addresses, rank, secrets.randbits(63), job_token(None, is_local), timeout)
-    group = ProcessGroup(links, asked() in (AUTO, Plane.SHARED_MEMORY))
+    incarnation, token = secrets.randbits(63), job_token(None, is_local)
+    shares_memory = asked() in (AUTO, Plane.SHARED_MEMORY)
+    if os.environ.get(JOINS) and address_of_service():
+        return Joiner(names, addresses, rank, incarnation, token, shares_memory)
+    links = Links(names, addresses, rank, incarnation, token, timeout)
+    group = ProcessGroup(links, shares_memory)
     atexit.register(_leave, group)
     return group
 
@@ -80,10 +89,23 @@ def regrouped(group: ProcessGroup) -> ProcessGroup:
     Raises:
         TaskFailedError: the first member is lost.
     """
-    found = group.without_lost(AGAIN_SECONDS)
-    atexit.register(_leave, found)
-    collectives.set_group(found)
-    return found
+    return _used(group.without_lost(AGAIN_SECONDS))
+
+
+def taken_in(joiner: Joiner) -> ProcessGroup:
+    """Wait until others take in a worker that was started again; return the group, which is that of this process.
+
+    Raises:
+        OverError: the training is over.
+        CancelledError: no worker has the state, or the launcher is gone, or a worker has ended the training.
+    """
+    return _used(joiner.joined(AGAIN_SECONDS))
+
+
+def _used(group: ProcessGroup) -> ProcessGroup:
+    atexit.register(_leave, group)
+    collectives.set_group(group)
+    return group
 
 
 def _leave(group: ProcessGroup) -> None:
@@ -104,5 +126,6 @@ __all__ = [
     "rank",
     "reduce_scatter",
     "regrouped",
+    "taken_in",
     "world_size",
 ]

@@ -5,10 +5,11 @@ their task. The exit status is 0 if the chief's is, else that of the task that f
 
 With ``--max-restarts`` a task that fails is started again. A worker takes part in the training that goes on. When a ps
 task is lost, workers that make backups wait for it, and go on from the last one. When the chief is killed, another
-worker takes over; when it fails, all tasks are started again. So they are where there are no ps tasks, whoever is lost.
+worker takes over; when it fails, all tasks are started again.
 
-Without ps tasks and restarts workers go on after a loss, also of the chief: the launcher's membership service decides
-who is left, and which of them leads.
+Without ps tasks workers go on after a loss, also of the chief: the launcher's membership service decides who is left,
+and which of them leads. It says whether a training is under way which a worker that is started again can join. If not,
+all workers are started again.
 """
 
 from __future__ import annotations
@@ -113,5 +114,3 @@ def _print_job_set(options: argparse.Namespace) -> int:
         return 2
     print(printed(jobs), end="")
     return 0
-
-    # What is held now has no end: the process was ended while it printed.

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from ..cluster import host_to_bind
-from ..environment import MEMBERSHIP, chief_of_launcher, time_of_end
+from ..environment import JOINS, MEMBERSHIP, chief_of_launcher, time_of_end
 from ..ports import free_ports
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
@@ -63,7 +63,8 @@ class Launch:
         self._folder = tempfile.TemporaryDirectory(prefix="anabranch-launch-")
         self._chief_file = Path(self._folder.name, "chief")
         self._environment["ANABRANCH_CHIEF_FILE"] = str(self._chief_file)
-        self._environment.pop(MEMBERSHIP, None)  # of a launcher that has started this one
+        for name in (MEMBERSHIP, JOINS):  # of a launcher that has started this one
+            self._environment.pop(name, None)
         self._membership: MembershipServer | None = None
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
@@ -108,9 +109,12 @@ class Launch:
         environment = {name: value for name, value in self._environment.items() if name != "TF_CONFIG"}
         return self._started(command, environment, f"ps {index}", is_quiet=True)
 
-    def _started_worker(self, index: int) -> subprocess.Popen[str]:
+    def _started_worker(self, index: int, joins: bool = False) -> subprocess.Popen[str]:
+        """Start a worker; `joins` says whether others have gone on without it, and take it in."""
         config = {"cluster": self.cluster, "task": {"type": "worker", "index": index}}
         environment = {**self._environment, "TF_CONFIG": json.dumps(config)}
+        if joins:
+            environment[JOINS] = "1"
         if index > 0:
             return self._started(self._script, environment, f"worker {index}", is_quiet=False)
         if sys.stdout.isatty():  # its progress bar needs the terminal itself
@@ -156,7 +160,7 @@ class Launch:
                 if running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         running[0].wait(_POLL_SECONDS)
-                elif not self.restarts.are_left or not any(self._failed()):
+                elif not self._may_restart or not any(self._failed()):
                     break
         except KeyboardInterrupt:
             print("anabranch launch: interrupted.", file=sys.stderr)
@@ -225,26 +229,49 @@ class Launch:
         noted = time_of_end(process.pid, str(self._chief_file))
         return self._ends.times[process] if noted is None else noted
 
+    @property
+    def _may_restart(self) -> bool:
+        """Test whether what fails may be started again; workers that have no ps tasks while the chief has not ended."""
+        return self.restarts.are_left and (bool(self.ps) or self._chief.poll() != 0)
+
     def _restart_failed(self) -> bool:
         """Start again what has failed; return whether anything was."""
         name, status = next(self._failed(), ("", 0))
-        if not name or not self.restarts.take():
+        if not name or not self._may_restart or not self.restarts.take():
             return False
-        # Without ps tasks no worker can join those that go on: so all start again, with the number that was asked for.
-        # With them a chief that was killed has a successor; one that has failed has ended the training of all.
-        is_alone = bool(self.ps) and (name != f"worker {self._chief_index}" or status < 0)
+        job, _, index = name.partition(" ")
+        number = int(index)
+        is_alone = self._joins(number, status) if not self.ps else self._chief_is_left(name, status)
         again = "it is started again" if is_alone else "all tasks are started again"
         count = f"restart {self.restarts.count} of {self.restarts.limit}"
         print(f"anabranch launch: {_what_ended(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)
-        job, _, number = name.partition(" ")
         if is_alone and job == "ps":
-            self.ps[int(number)] = self._started_ps(int(number))
+            self.ps[number] = self._started_ps(number)
         elif is_alone:
-            self.workers[int(number)] = self._started_worker(int(number))
+            self.workers[number] = self._started_worker(number, joins=not self.ps)
         else:
             self._end_all()
             self._chief_file.unlink(missing_ok=True)
             self._start_all()
+        return True
+
+    def _chief_is_left(self, name: str, status: int) -> bool:
+        """Test whether, with ps tasks, one that has failed can be started alone.
+
+        A chief that was killed has a successor; one that has failed has ended the training of all.
+        """
+        return name != f"worker {self._chief_index}" or status < 0
+
+    def _joins(self, number: int, status: int) -> bool:
+        """Test whether, without ps tasks, others go on that can take in a worker which has failed.
+
+        One that has failed by itself after it was started again, and before it had joined, would fail once more.
+        """
+        service = self._membership
+        ended = {each for each, worker in enumerate(self.workers) if worker.poll() is not None}
+        if service is None or not service.goes_on_without(ended) or (service.expects(number) and status > 0):
+            return False
+        service.expect(number)
         return True
 
     def __exit__(self, *exception: object) -> None:

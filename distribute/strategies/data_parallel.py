@@ -10,6 +10,7 @@ from ...engine.objects.arguments import listed
 from ...engine.ops import collectives
 from ..cluster import ClusterSpec
 from ..collectives.group import ProcessGroup
+from ..collectives.joiner import Joiner
 from ..collectives.public import joined
 from .mesh import DeviceMesh, TensorLayout, list_devices
 from .pipeline import Pipeline
@@ -29,8 +30,9 @@ class DataParallel(Strategy):
     variables of torchrun, ``mpirun`` and ``srun``.
     Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When
     a worker is lost, or leaves after SIGTERM, `fit` goes on in those that are left. If it was the chief, the lowest of
-    them takes over, where ``python -m anabranch launch`` has started all on one host. Elsewhere the loss of the chief,
-    and with `shard` any loss, ends `fit` in all with an error that names who was lost.
+    them takes over, where ``python -m anabranch launch`` has started all on one host. With ``--max-restarts`` who was
+    lost is started again there, and joins `fit`. Elsewhere the loss of the chief, and with `shard` any loss, ends `fit`
+    in all with an error that names who was lost.
 
     On several devices of one process `shard` and `gradient_dtype` are refused in `compile`: one copy of the variables,
     and of what the optimizer keeps, is for all replicas.
@@ -111,10 +113,14 @@ class DataParallel(Strategy):
         else:
             found = joined(place)
             collectives.set_group(found)
-        self.group = found if isinstance(found, ProcessGroup) else None
+        self.group: ProcessGroup | None = None
+        self.joiner: Joiner | None = None  # this worker was started again, and the others have not taken it in
+        self.task_index, self.num_workers = (0, 1) if found is None else (found.rank, found.size)
+        if isinstance(found, Joiner):
+            self.joiner, self.chief_index = found, None
+        elif isinstance(found, ProcessGroup):
+            self.group, self.task_index, self.chief_index = found, found.left[found.rank], found.left[0]
         self.cluster = None if place is None or place.is_numbered else place.cluster
-        self.task_index = 0 if self.group is None else self.group.rank
-        self.num_workers = 1 if self.group is None else self.group.size
         self.steps = 0
         self._mesh = self._checked_mesh(device_mesh, devices)
         if not auto_shard_dataset and self.num_workers > 1:
@@ -186,19 +192,21 @@ class DataParallel(Strategy):
 
     @property
     def is_distributed(self) -> bool:
-        return self.group is not None
+        return self.group is not None or self.joiner is not None
 
     @property
     def _members(self) -> list[int]:
-        return [0] if self.group is None else self.group.left
+        return [0] if self.group is None else sorted(self.group.left)
 
-    def use_group(self, group: ProcessGroup) -> None:
-        """Go on with the workers that are left: this worker keeps its number, and `num_workers` is theirs.
+    def use_group(self, group: ProcessGroup | Joiner) -> None:
+        """Go on with the workers that are left, or have joined; `num_workers` is their number.
 
         Args:
-            group: theirs.
+            group: theirs, in which this worker keeps its number; or a `Joiner`, which is in none.
         """
-        self.group, self.num_workers, self._mesh = group, group.size, None
+        is_member = isinstance(group, ProcessGroup)
+        self.group, self.joiner = (group, None) if is_member else (None, group)
+        self.num_workers, self._mesh = group.size, None
 
     def note_steps(self, count: int) -> None:
         self.steps += count
@@ -215,8 +223,9 @@ class DataParallel(Strategy):
 
     def close(self) -> None:
         """Leave the other workers. It happens at the end of the process, too."""
-        if self.group is not None:
-            self.group.close()
+        found = self.group or self.joiner
+        if found is not None:
+            found.close()
             collectives.set_group(None)
 
 

@@ -5,7 +5,8 @@ same update. What only the chief (worker 0) has, it sends between steps: which e
 what callbacks have changed, and what the logs were.
 
 When the chief is lost, all others are at the same operation, and so at the same `Place`. The lowest of them becomes the
-chief: it has the state of the chief's callbacks by notes in the messages. Then all go on from this place.
+chief: it has the state of the chief's callbacks by notes in the messages. Then all go on from this place. Workers that
+were started again join before a step, or behind the last one: see `ParallelJoins`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from ...distribute.collectives.elastic import LeaderLostError
-from ...distribute.environment import MEMBERSHIP
 from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import TaskFailedError
 from ..callbacks.callback_list import CallbackList
@@ -29,7 +29,7 @@ from ..callbacks.progress import make_progress
 from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
 from .cluster_fit import Logs, ends_group, plain, read_message, reason_of, same, seed_now, write_message
 from .handed_out import HandedOut, place_of
-from .parallel_steps import ParallelSteps
+from .parallel_joins import ParallelJoins
 from .programs import LeavingError
 from .shares import Place, Shares, Stage
 from .ways import GroupWay, joined_bytes, packed, parted_bytes, unpacked
@@ -40,15 +40,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _ALONE = (
-    "Workers go on without the chief where one launcher has started all of them: python -m anabranch launch, without "
-    "--max-restarts. Give the callback BackupAndRestore to go on from the last epoch after a new start."
+    "Workers go on without the chief where one launcher has started all of them: python -m anabranch launch. Give the "
+    "callback BackupAndRestore to go on from the last epoch after a new start."
 )
 
 
-class ParallelFit(ParallelSteps):
+class ParallelFit(ParallelJoins):
     """One call of `fit` in one worker under `DataParallel`."""
-
-    _all_validate = False
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -67,6 +65,8 @@ class ParallelFit(ParallelSteps):
         except LeavingError:
             self._leave()
         except BaseException as error:
+            if self._together.is_joining:  # the others go on, and have nothing of this worker
+                raise
             if self._together.is_refused:
                 self.strategy.chief_index = None  # it may have been this worker
             elif isinstance(error, TaskFailedError) and self._together.lacks_successor(error.task):
@@ -102,6 +102,15 @@ class ParallelFit(ParallelSteps):
     # --- fit --------------------------------------------------------------------------------------------------------
 
     def _train(self, epochs: range) -> None:
+        if self.strategy.joiner is not None:
+            if self._has_joined(self.strategy.joiner):
+                self._make_all(epochs.stop)
+            return
+        self._group.trainings += 1
+        self._make_all(self._begun(epochs))
+
+    def _begun(self, epochs: range) -> int:
+        """Begin with all workers; return the number of the epoch behind the last one."""
         model, hooks = self.model, self.hooks
         self.begin_steps()
         run = TrainingRun(model, hooks, self.passes) if self.strategy.is_chief else None  # callbacks load a backup
@@ -110,14 +119,19 @@ class ParallelFit(ParallelSteps):
         self.send_values()
         for each in self._shards_of_optimizers:
             each.scatter()
+        self._start = epochs.start
         self._at = Place(epochs.start, self._first, self._first, ended=self._first)
         if self._may_go_on():
             self._together.begin()
+        return epochs.stop
+
+    def _make_all(self, stop: int) -> None:
+        """Make the epochs that are left, and end the training."""
         while True:
             try:
-                self._make_epochs(epochs.stop)
+                self._make_epochs(stop)
                 self._end_training()
-                self._together.end()
+                self._together.end(self._note_of_end())
                 return
             except LeaderLostError:
                 self._go_on_without_chief()
@@ -134,6 +148,7 @@ class ParallelFit(ParallelSteps):
     def _end_training(self) -> None:
         model, at = self.model, self._at
         at.stage = Stage.TRAINED
+        self._admit()
         if self._is_leaving:  # another worker ends the training, and saves what there is
             raise LeavingError
         for each in self._shards_of_optimizers:
@@ -194,30 +209,6 @@ class ParallelFit(ParallelSteps):
         self._at.seen = (moment, number)
         return self.hooks
 
-    @property
-    def _has_notes(self) -> bool:
-        """Test whether a worker that takes over needs notes."""
-        return self._may_go_on() and self._group.size > 1 and MEMBERSHIP in os.environ
-
-    def _noted(self, is_within: bool) -> Logs:
-        """Return the states of the callbacks, for a worker that takes over.
-
-        Args:
-            is_within: whether an epoch is under way: then nothing has changed but callbacks that watch batches.
-        """
-        if not self._has_notes:
-            return {}
-        found: Logs = {}
-        for callback in self.hooks.callbacks:
-            name = type(callback).__name__
-            key = f"{name}/{sum(each.startswith(f'{name}/') for each in found)}"
-            found[key] = [name, callback]
-        return {
-            key: [name, callback.get_state()]
-            for key, (name, callback) in found.items()
-            if not is_within or name == "History" or callback.wants_batches("train")
-        }
-
     def _begin(self, epochs: range, run: TrainingRun | None) -> range:
         """Agree on the epochs to make, and on what came before; the chief has the run."""
         history = self.model.history
@@ -264,7 +255,7 @@ class ParallelFit(ParallelSteps):
             self._share_changes(before)
             at.stage = Stage.STEPS
         if at.stage == Stage.STEPS:
-            shares = self._next_shares()
+            shares = self._next_shares() if at.shares is None or self._resumes is None else at.shares
             progress = self._progress(stop)
             self._run_epoch(shares, progress)
             if isinstance(shares, HandedOut):
@@ -362,9 +353,9 @@ class ParallelFit(ParallelSteps):
     def _run_epoch(self, shares: Shares | HandedOut, progress: Progress) -> None:
         """Make the steps of an epoch, of which some may have been made before."""
         at, hooks, model = self._at, self.hooks, self.model
-        watches = self._broadcast(hooks.wants_batches("train"))
+        watches, steps = self._agreed_on_steps()
         reads_logs = watches and hooks.reads_batch_logs("train")
-        together, steps = model.steps_per_execution, self._broadcast(self.passes.steps)
+        together = model.steps_per_execution
 
         def end_group() -> None:
             before = self._values()
@@ -380,7 +371,10 @@ class ParallelFit(ParallelSteps):
                 end_group()
                 if model.stop_training:
                     return
-        while shares.has(at.done):
+        while True:
+            self._admit()
+            if not shares.has(at.done):
+                break
             if self._is_leaving:
                 raise LeavingError
             if watches and (at.done % together == 0 or at.done == at.first):

@@ -31,7 +31,7 @@ from .cut_steps import CutSteps, totals_of_batch
 from .handed_out import HandedOut
 from .optimizer_shards import OptimizerShards
 from .programs import LeavingError
-from .shares import Place, Shares
+from .shares import Place, Shares, part_of
 from .traced import StepTracer, placeholders
 from .ways import packed, unpacked
 
@@ -49,12 +49,14 @@ class ParallelSteps(ClusterFit):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._together = Elastic(self._group, self.strategy.use_group, self._state, self._set_state)
+        found = self.strategy.joiner or self._group
+        self._together = Elastic(found, self.strategy.use_group, self._state, self._set_state)
         self._at = Place(0)
         self._notes: Logs = {}  # the states of the chief's callbacks
         self._new = CallbackList(())  # those that this worker calls since it is the chief
         self._has_taken_over = False  # and has not come to a step since then
         self._position: Logs = {}  # of data that the chief reads, when the epoch began
+        self._order: list[int] = []  # of what steps sum
 
     @property
     def _group(self) -> ProcessGroup:
@@ -125,15 +127,45 @@ class ParallelSteps(ClusterFit):
         self._seed = self._broadcast(seed_now())
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = None if self._hands_out else Shares(self.data, self.strategy.shares, self._seed)
-        first = self._first_part() if self._shares is None else self._shares.batch(0)
+        self._trace(self._first_part() if self._shares is None else self._shares.batch(0))
+        self._compare(facts_of_model(self.model, self.plan.variables))
+        self._order = self._broadcast(self.plan.order)  # shares of other sizes might make them in another order
+        self._find_shared()
+
+    def begin_steps_alone(self) -> None:
+        """Trace the step, in a worker that joins the others later; it compares its facts with those of the chief then.
+
+        Raises:
+            ValueError: there is no batch.
+        """
+        self._seed = seed_now()
+        if self._hands_out:
+            whole = self.passes.peek()
+            if whole is None:
+                raise ValueError("fit() got no data: x gave no batch.")
+            first = part_of(whole, 0, self.strategy.shares)
+        else:
+            first = Shares(self.data, self.strategy.shares, self._seed).batch(0)
+        self._trace(first)
+        self._find_shared()
+
+    def _facts(self) -> dict[str, object]:
+        """Return what all workers have in common, also those that join."""
+        facts: dict[str, object] = {"data are read by the chief": self._hands_out}
+        facts |= {"validation": self._validate is not None}
+        facts |= {} if self._hands_out else facts_of_data(self.data)
+        return facts | facts_of_model(self.model, self.plan.variables)
+
+    def _trace(self, first: Batch) -> None:
         leaves: list[Any] = [TensorSpec(leaf.shape, leaf.dtype) for leaf in first.leaves]
         self._first_specs = Batch(first.layout, leaves, first.size)
         with replicated() if self.strategy.of is None else nullcontext():  # stages compute losses of microbatches
             self.plan = StepTracer(self.model, self.strategy, first)
             # Replicas of stages draw for microbatches, each by itself.
             self._axes = self.plan.find_axes(first) if self.strategy.of is None else []
-        self._compare(facts_of_model(self.model, self.plan.variables))
-        self._order = self._broadcast(self.plan.order)  # shares of other sizes might make them in another order
+
+    def _find_shared(self) -> None:
+        """Find the variables that all workers have whole; the others are in parts."""
         spread = self.strategy.shard == "optimizer"
         self._shards_of_optimizers = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
         slots = {id(slot) for each in self._shards_of_optimizers for slot in each.slots}
@@ -173,7 +205,9 @@ class ParallelSteps(ClusterFit):
 
     def _step(self, number: int, shares: Shares | HandedOut) -> None:
         states = self._drawn()
-        leaves_out = shares.size_of(number) < self.strategy.shares  # some worker, as workers are when it begins
+        # Some worker, perhaps. All have to find the same here, also those that have begun the step when there were more
+        # workers, or fewer.
+        leaves_out = shares.size_of(number) < self._group.started
 
         def made() -> None:
             try:

@@ -92,7 +92,8 @@ def _can_be_split(model: Model, mode: str, batch: Batch) -> bool:
 def _agreed_way(strategy: Strategy, digest: bytes, batches: int) -> Way | None:
     """Return how all workers, or those that make the same call now, share a pass; None if they do not."""
     if isinstance(strategy, DataParallel):
-        assert strategy.group is not None
+        if strategy.group is None:  # the others have not taken this worker in
+            return None
         is_main = threading.current_thread() is threading.main_thread()  # others might come in another order
         shares = is_main and strategy.group.offer(digest)
         return GroupWay(OfOneGroup(strategy.group), strategy.group.size) if shares else None

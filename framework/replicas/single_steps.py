@@ -63,6 +63,8 @@ def train_on_cluster(model: Any, strategy: Strategy, batch: Batch) -> Logs:
             model._steps_on_cluster = ReplicaSingleSteps(model, strategy, batch)
         return model._steps_on_cluster.step_on(BatchData(batch))
     assert isinstance(strategy, DataParallel)
+    if strategy.joiner is not None:
+        strategy.joiner.barrier()  # which is refused, with the reason
     assert strategy.group is not None
     _check_alike(model, strategy, batch)
     try:

@@ -2,6 +2,9 @@
 
     train_on_fewer.py FOLDER [MODEL [WORKER:NUMBER[:SIGNAL] ...]]
 
+With ``launch --max-restarts`` a worker is started again, and joins the others. With WAIT the chief waits behind a step
+until it is there. A worker that was started again sends no signals.
+
 Behind a step, counted from 0 over all epochs, a worker sends itself a signal: KILL where none is given. With BUCKET it
 is killed within the next step, when the others have the sum of its first gradients. With BEGIN, TEST and END it is
 killed in the callbacks of the epoch of that number, with PASS before it gives its part of the validation. CONT sends a
@@ -27,9 +30,14 @@ import numpy as np
 import anabranch as ab
 from anabranch import callbacks, layers, optim
 from anabranch.distribute.collectives.group import ProcessGroup
+from anabranch.distribute.collectives.membership_service import Seat
+from anabranch.distribute.environment import JOINS
 from anabranch.engine.ops.collectives import current_group
 
 FOLDER, MODEL, *LOST = (*sys.argv[1:2], *(sys.argv[2:] or ["dense"]))
+WAITS = [each for each in LOST if each.endswith("WAIT")]
+LOST = [each for each in LOST if each not in WAITS and JOINS not in os.environ]
+PATIENCE = 60.0  # seconds
 PLACES = [["BEGIN"], ["TEST"], ["PASS"], ["END"]]
 
 
@@ -64,6 +72,8 @@ class Sends(callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.steps += 1
         self.seen.append(str(batch))
+        if f"{self.worker}:{self.steps}:WAIT" in WAITS:
+            wait_for_joiners()
         for each in LOST:
             worker, step, *name = each.split(":")
             if int(worker) == self.worker and int(step) == self.steps and name not in PLACES:
@@ -99,6 +109,13 @@ class Leads(callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         self._write("training ends")
+
+
+def wait_for_joiners() -> None:
+    group = current_group()
+    assert isinstance(group, ProcessGroup)
+    assert isinstance(group.watches, Seat)
+    assert group.watches.has_joiners.wait(PATIENCE)
 
 
 def go_on(process: int) -> None:
