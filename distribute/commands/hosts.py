@@ -1,7 +1,8 @@
 """``launch --nnodes MIN:MAX --rdzv HOST:PORT``: launchers of several hosts that start the tasks of one cluster.
 
 The launcher that can listen at the address is the first host; worker 0, the chief, runs there. All launchers, also that
-one, connect, and do what `Rounds` decides. If the first host is gone, the run ends.
+one, connect, and do what `Rounds` decides. Without ps tasks the first launcher has the membership service, too, which
+decides which workers go on after a loss. If the first host is gone, the run ends.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from collections.abc import Sequence
 
 from ..cluster import is_loopback, joined_address, resolved, split_address
 from ..collectives.links import shake_hands
+from ..collectives.membership_service import MembershipServer
+from ..environment import MEMBERSHIP
 from ..ports import free_ports
 from ..token import job_token
 from ..transport.connections import Handshake, Identity, RefusedError
 from ..transport.wire import FrameError
+from .ends import Process
 from .processes import Launch
 from .rounds import Counts, Message, Rounds
 
@@ -127,11 +131,12 @@ def _take(rounds: Rounds, host: int, message: Message | None) -> None:
     if message is None:
         rounds.left(host)
     elif "ready" in message:
-        rounds.ready(host, message["ready"]["worker"], message["ready"]["ps"], message["leads"])
+        ready = message["ready"]
+        rounds.ready(host, ready["worker"], ready["ps"], message["leads"], message.get("membership", ""))
     elif "failed" in message:
         rounds.failed(host, message["round"], message["failed"], message["status"])
     elif "ended" in message:
-        rounds.ended(host, message["ended"])
+        rounds.ended(host, message["ended"], message.get("failed workers", ()))
 
 
 def _say(sock: socket.socket, message: Message) -> None:
@@ -162,7 +167,8 @@ class HostLaunch(Launch):
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._first = {"worker": 0, "ps": 0}
         self._round = 0
-        self._has_reported = True
+        self._reported: set[Process] = set()  # that have failed
+        self._said: Message = {}  # of the end of all workers
 
     def _start_all(self) -> None:
         """Connect to the first launcher; processes are started when all hosts are there."""
@@ -183,7 +189,8 @@ class HostLaunch(Launch):
             )
         except OSError:  # it is an address of another host, or another launcher of this one was first
             return
-        self._rendezvous = Rendezvous(listener, self._token, Rounds(self._counts_of_hosts, self.restarts))
+        rounds = Rounds(self._counts_of_hosts, self.restarts, survivors=lambda: self._membership)
+        self._rendezvous = Rendezvous(listener, self._token, rounds)
 
     def _connected(self, until: float) -> socket.socket | None:
         """Connect to the address; None if no launcher answers there yet.
@@ -228,8 +235,11 @@ class HostLaunch(Launch):
             job: [joined_address(own, next(ports)) for _ in range(count)]
             for job, count in (("ps", ps), ("worker", workers))
         }
-        with contextlib.suppress(OSError):  # the reader finds that the first host is gone
-            _say(self._socket, {"ready": found, "leads": self._rendezvous is not None})
+        ready: Message = {"ready": found, "leads": self._rendezvous is not None}
+        if self._rendezvous is not None and not ps:  # where the other hosts reach this one
+            self._membership = MembershipServer(self._token, own)
+            ready["membership"] = self._membership.address
+        self._say(ready)
 
     def wait(self) -> int:
         """Do what is decided until the run ends; return the exit status."""
@@ -238,7 +248,7 @@ class HostLaunch(Launch):
                 with contextlib.suppress(queue.Empty):
                     message = self._messages.get(timeout=_POLL_SECONDS)
                     if message is None:
-                        print("anabranch launch: the first host is gone.", file=sys.stderr)
+                        print(f"anabranch launch: {self._first_is_gone}", file=sys.stderr)
                         return 1
                     if "exit" in message:
                         if message["why"]:
@@ -250,37 +260,63 @@ class HostLaunch(Launch):
             print("anabranch launch: interrupted.", file=sys.stderr)
             return 130
 
+    @property
+    def _first_is_gone(self) -> str:
+        return (
+            f"the first host, {self._address}, is gone, whose launcher starts and ends all others: the run ends here. "
+            "Start it again on all hosts: with BackupAndRestore training goes on from the last backup."
+        )
+
     def _do(self, message: Message) -> None:
         if "stop" in message:
             print(f"anabranch launch: {message['stop']}; all tasks are started again.", file=sys.stderr, flush=True)
             self._end_all()
-            self._has_reported = True
+            self._round = 0
             self._say_ready()
             return
+        if "start" not in message:
+            print(f"anabranch launch: {message['why' if 'again' in message else 'say']}.", file=sys.stderr, flush=True)
+            if "again" in message:
+                self._start_again(message["again"])
+            return
         self.cluster = message["cluster"]
-        self._first, self._round, self._has_reported = message["first"], message["start"], False
+        self._first, self._round = message["first"], message["start"]
+        self._reported, self._said = set(), {}
+        self._environment.pop(MEMBERSHIP, None)
+        if message["membership"]:
+            self._environment[MEMBERSHIP] = message["membership"]
         workers, ps = self._counts
         self._chief_file.unlink(missing_ok=True)
         self.ps += [self._started_ps(self._first["ps"] + number) for number in range(ps)]
         self.workers += [self._started_worker(self._first["worker"] + number) for number in range(workers)]
 
+    def _start_again(self, rank: int) -> None:
+        """Start a worker again, which joins those that go on."""
+        self._said = {}
+        self.workers[rank - self._first["worker"]] = self._started_worker(rank, joins=True)
+
     def _report(self) -> None:
-        """Report the first process that has failed, or that all workers have ended."""
-        if self._has_reported:
+        """Report each process that has failed, in the order of their ends, and that all workers have ended."""
+        if not self._round:
             return
-        assert self._socket is not None
         for job, number, process in self._in_order_of_end():
-            if process.returncode:
+            if process.returncode and process not in self._reported:
+                self._reported.add(process)
                 name = f"{job} {self._first[job] + number}"
-                report = {"failed": name, "status": process.returncode, "round": self._round}
-                break
-        else:
-            if any(worker not in self._ends.times for worker in self.workers):
-                return
-            report = {"ended": self._round}
-        self._has_reported = True
-        with contextlib.suppress(OSError):
-            _say(self._socket, report)
+                self._say({"failed": name, "status": process.returncode, "round": self._round})
+        if any(worker not in self._ends.times for worker in self.workers):
+            return
+        first = self._first["worker"]
+        failed = [first + number for number, worker in enumerate(self.workers) if worker.returncode]
+        said: Message = {"ended": self._round, "failed workers": failed}
+        if said != self._said:
+            self._said = said
+            self._say(said)
+
+    def _say(self, message: Message) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(OSError):  # the reader finds that the first host is gone
+            _say(self._socket, message)
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)

@@ -30,9 +30,9 @@ class DataParallel(Strategy):
     variables of torchrun, ``mpirun`` and ``srun``.
     Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When
     a worker is lost, or leaves after SIGTERM, `fit` goes on in those that are left. If it was the chief, the lowest of
-    them takes over, where ``python -m anabranch launch`` has started all on one host. With ``--max-restarts`` who was
-    lost is started again there, and joins `fit`. Elsewhere the loss of the chief, and with `shard` any loss, ends `fit`
-    in all with an error that names who was lost.
+    them takes over, where ``python -m anabranch launch`` has started all. With ``--max-restarts`` who was lost is
+    started again there, and joins `fit`. Elsewhere the loss of the chief, and with `shard` any loss, ends `fit` in all
+    with an error that names who was lost.
 
     On several devices of one process `shard` and `gradient_dtype` are refused in `compile`: one copy of the variables,
     and of what the optimizer keeps, is for all replicas.

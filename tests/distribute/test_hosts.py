@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,33 @@ from anabranch.distribute.restarts import Restarts
 from anabranch.distribute.transport.connections import Handshake, Identity
 
 
+class Goes:
+    """A membership service of workers that train together."""
+
+    def __init__(self, *live: int) -> None:
+        self.live = [*live]
+        self.expected: set[int] = set()
+
+    def goes_on_without(self, ranks: Collection[int]) -> bool:
+        return any(rank not in ranks for rank in self.live)
+
+    def expects(self, rank: int) -> bool:
+        return rank in self.expected
+
+    def expect(self, rank: int) -> None:
+        self.expected.add(rank)
+
+    def leader(self) -> int | None:
+        return self.live[0]
+
+
 class Told:
     """Hosts that say what they do, and the messages that they get, in virtual time."""
 
-    def __init__(self, least: int, most: int, restarts: int = 0) -> None:
+    def __init__(self, least: int, most: int, restarts: int = 0, service: Goes | None = None) -> None:
         self.now = 0.0
         clock = self._clock
-        self.rounds = Rounds(Counts(least, most, 5.0, 100.0), Restarts(restarts, clock), clock)
+        self.rounds = Rounds(Counts(least, most, 5.0, 100.0), Restarts(restarts, clock), clock, lambda: service)
 
     def _clock(self) -> float:
         return self.now
@@ -136,6 +156,59 @@ def test_a_run_ends_when_all_workers_have() -> None:
     told.rounds.ended(0, 1)
     assert told.sent == [(0, "exit"), (2, "exit")]
     assert told.rounds.status == 0
+
+
+def test_a_worker_that_others_go_on_without_is_started_alone() -> None:
+    told = Told(2, 2, restarts=1, service=Goes(0, 1, 2, 3)).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.failed(1, 1, "worker 3", -9)
+    told.rounds.ended(1, 1, [3])
+    again = "worker 3 ended with exit status -9; it is started again (restart 1 of 1)"
+    assert told.rounds.sent == [(1, {"again": 3, "why": again})]
+    told.rounds.sent.clear()
+    told.rounds.ended(0, 1)
+    assert told.later(10.0).sent == [], "what host 1 has said of its end was before"
+    told.rounds.ended(1, 1)
+    assert told.sent == [(0, "exit"), (1, "exit")]
+    assert told.rounds.status == 0
+
+
+def test_without_restarts_the_others_go_on_and_the_last_leader_gives_the_status() -> None:
+    service = Goes(0, 1, 2, 3)
+    told = Told(2, 2, service=service).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.failed(0, 1, "worker 0", -9)
+    assert told.rounds.sent == [(0, {"say": "worker 0 ended with exit status -9; the others go on"})]
+    service.live = [1, 2, 3]
+    told.rounds.sent.clear()
+    told.rounds.ended(0, 1, [0])
+    told.rounds.ended(1, 1)
+    assert told.sent == [(0, "exit"), (1, "exit")]
+    assert told.rounds.status == 0
+
+
+def test_who_fails_by_itself_before_it_has_joined_has_all_start_again() -> None:
+    told = Told(2, 2, restarts=2, service=Goes(0, 1, 2, 3)).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.failed(1, 1, "worker 3", -9)
+    assert told.sent == [(1, "again")]
+    told.rounds.failed(1, 1, "worker 3", 1)
+    assert told.later(GRACE_SECONDS).sent == [(0, "stop"), (1, "stop")]
+
+
+def test_workers_go_on_without_another_host_as_long_as_enough_are_left() -> None:
+    told = Told(1, 2, service=Goes(0, 1, 2, 3)).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.left(1)
+    assert told.rounds.sent == [(0, {"say": "host 1 is gone; the others go on"})]
+    told.rounds.sent.clear()
+    told.rounds.ended(0, 1)
+    assert told.sent == [(0, "exit")]
+    assert told.rounds.status == 0
+    told = Told(2, 2, service=Goes(0, 1, 2, 3)).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.left(1)
+    assert told.sent == [(0, "stop")]
 
 
 @pytest.mark.parametrize("text", ["0", "3:2", "two", "1:", ""])
@@ -373,6 +446,30 @@ def test_a_failure_ends_the_run_on_all_hosts(launchers: Any, tmp_path: Path) -> 
 
 
 RESTORING = Path(__file__).parent / "scripts" / "train_and_restore.py"
+FEWER = Path(__file__).parent / "scripts" / "train_on_fewer.py"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tasks")
+@pytest.mark.parametrize("lost", ["0:3 1:6:WAIT", "2:3 0:6:WAIT", "0:3", "2:3"])
+def test_workers_of_two_hosts_go_on_after_a_loss(lost: str, launchers: Any, tmp_path: Path) -> None:
+    """The chief, or the worker of the second host, is killed; with WAIT it is started again, and joins the others."""
+    kill = f"import runpy, sys\nsys.argv[2:] = ['dense', *{lost.split()!r}]\n"
+    (tmp_path / "script.py").write_text(f"{kill}runpy.run_path({str(FEWER)!r}, run_name='__main__')\n")
+    options = ["--ps", "0", *(["--max-restarts", "1"] if "WAIT" in lost else [])]
+    pair = [launchers("2", 0, "-n", str(count), *options) for count in (2, 1)]
+    found = statuses(pair)
+    assert [status for status, _ in found] == [0, 0], found
+    rank = int(lost[0])
+    rest = [each for each in range(3) if each != rank or "WAIT" in lost]
+    results = {each: json.loads((tmp_path / f"found-{each}.json").read_text()) for each in rest}
+    for each in rest:
+        assert results[each]["members"] == rest
+        assert results[each]["weights"] == results[rest[0]]["weights"]
+        assert results[each]["history"] == results[rest[0]]["history"]
+        assert results[each]["leads"] == (each == (1 if rank == 0 else 0))
+    assert any(f"worker {rank} ended with exit status -9; " in errors for _, errors in found)
+    assert not any("all tasks are started again" in errors for _, errors in found)
 
 
 def task_of(launchers: Sequence[subprocess.Popen[str]], text: str) -> int:
@@ -383,6 +480,27 @@ def task_of(launchers: Sequence[subprocess.Popen[str]], text: str) -> int:
             if text.encode() in given:
                 return int(pid)
     raise AssertionError(f"no process has {text!r}")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tasks")
+def test_the_run_ends_with_its_first_host(launchers: Any, tmp_path: Path) -> None:
+    pair = [launchers("2", 9, "-n", "1", "--ps", "0") for _ in range(2)]
+    wait_for(tmp_path, "2-0", "2-1")
+    first = next(each for each in pair if is_first(each))
+    (other,) = (each for each in pair if each is not first)
+    first.send_signal(signal.SIGTERM)
+    (status, errors), (of_first, _) = statuses([other, first])
+    assert (status, of_first) == (1, 130)
+    assert "is gone, whose launcher starts and ends all others: the run ends here." in errors
+
+
+def is_first(launcher: subprocess.Popen[str]) -> bool:
+    """Test whether a launcher has started worker 0."""
+    try:
+        return task_of([launcher], '"type": "worker", "index": 0') > 0
+    except AssertionError:
+        return False
 
 
 @pytest.mark.slow
