@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .cluster import ClusterSpec
@@ -106,6 +106,35 @@ def chief_of_launcher(environment: Mapping[str, str] | None = None) -> int | Non
             return int(stream.read())
     except FileNotFoundError:
         return None
+
+
+def ended_workers(environment: Mapping[str, str] | None = None) -> frozenset[int]:
+    """Return the numbers of workers that have ended, and that the launcher does not start again; as far as it says so.
+
+    Args:
+        environment: in place of ``os.environ``.
+
+    >>> ended_workers({})
+    frozenset()
+    """
+    path = (os.environ if environment is None else environment).get("ANABRANCH_CHIEF_FILE", "")
+    try:
+        with open(f"{path}.ended", encoding="ascii") as stream:
+            return frozenset(map(int, stream.read().split()))
+    except FileNotFoundError:
+        return frozenset()
+
+
+def note_ended_workers(path: str, numbers: Iterable[int]) -> None:
+    """Leave a note, for `ended_workers`.
+
+    Args:
+        path: the launcher's file, beside which the note is.
+        numbers: of the workers.
+    """
+    with open(f"{path}.ended.new", "w", encoding="ascii") as stream:
+        stream.write(" ".join(map(str, numbers)))
+    os.replace(f"{path}.ended.new", f"{path}.ended")
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Place | None:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from ..cluster import host_to_bind
-from ..environment import JOINS, MEMBERSHIP, chief_of_launcher, time_of_end
+from ..environment import JOINS, MEMBERSHIP, chief_of_launcher, note_ended_workers, time_of_end
 from ..ports import free_ports
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
@@ -69,6 +69,7 @@ class Launch:
         self.ps: list[subprocess.Popen[str]] = []
         self.workers: list[subprocess.Popen[str]] = []
         self._ends = Ends()
+        self._noted: set[int] = set()  # workers of which a note says that they have ended
         self._threads: list[threading.Thread] = []  # that read lines
 
     def __enter__(self) -> Launch:
@@ -156,6 +157,7 @@ class Launch:
             while True:
                 if not self._restart_failed():
                     first = first or next(self._failed(), None)
+                    self._note_ended()
                 running = [worker for worker in self._awaited() if worker not in self._ends.times]
                 if running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -170,6 +172,14 @@ class Launch:
             self._wait_for_messages()
             print(f"anabranch launch: {_what_ended(*first)}.", file=sys.stderr)
         return 0 if first is None or not self._chief.returncode else _status(first[1])
+
+    def _note_ended(self) -> None:
+        """Have workers find out who has ended and is not started again, if they wait for it."""
+        ended = [number for number, worker in enumerate(self.workers) if worker in self._ends.times]
+        final = {number for number in ended if not (self.workers[number].returncode and self._may_restart)}
+        if final != self._noted:
+            self._noted = final
+            note_ended_workers(str(self._chief_file), final)
 
     def _wait_for_messages(self) -> None:
         """Wait a little for workers that end because the chief has failed: what they print says so."""
@@ -252,6 +262,8 @@ class Launch:
         else:
             self._end_all()
             self._chief_file.unlink(missing_ok=True)
+            self._noted = set()
+            note_ended_workers(str(self._chief_file), ())
             self._start_all()
         return True
 

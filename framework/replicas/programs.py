@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ...distribute.cluster import listens
+from ...distribute.environment import chief_of_launcher, ended_workers
 from ...engine import ops
 from ...engine.common import dtypes
 from ...engine.common.deadlines import deadline
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 SAYS_SECONDS = 30.0  # after how long a worker logs which workers steps wait for, and from then on
 BEGIN_SECONDS = 60.0  # after how long it logs that nobody has begun to train, and from then on; ps tasks may take 30
+LOOK_SECONDS = 5.0  # after how long it looks whether a launcher says that the chief has ended, and from then on
 ABSENT_SECONDS = 300.0  # after how long it waits no more for a chief that is not there
 _NUMBER, _NUMBERS, _PART, _TEXT, _BYTES = (
     TensorSpec((), dtypes.int64),
@@ -142,17 +144,36 @@ class ReplicaPrograms:
 
         Raises:
             TimeoutError: that one is not.
+            CancelledError: that one has ended, as the launcher says.
         """
         begun = seen = time.monotonic()
+        says_at = begun + BEGIN_SECONDS
         is_late = False
         while True:
             try:
-                with deadline(BEGIN_SECONDS if patience is None else patience):
+                with deadline(min(BEGIN_SECONDS, LOOK_SECONDS) if patience is None else patience):
                     return self._enrolled(after, is_late)
             except DeadlineExceededError:
                 is_late = patience is not None
             if not is_late:
+                self._check_that_one_may_begin()
+            if not is_late and time.monotonic() >= says_at:
+                says_at += BEGIN_SECONDS
                 seen = self._say_who_is_to_begin(begun, seen)
+
+    def _check_that_one_may_begin(self) -> None:
+        """Check that the chief has not ended: it would be waited for in vain.
+
+        Raises:
+            CancelledError: it has.
+        """
+        strategy = self.plan.strategy
+        number = chief_of_launcher() or 0
+        if number in ended_workers() and number != self._worker:
+            raise CancelledError(
+                f"{strategy.workers[self._worker]} waits for {strategy.workers[number]} to begin training, but that "
+                "one has ended. Call fit as often in all workers: also where one of them goes on after an error."
+            )
 
     def _say_who_is_to_begin(self, begun: float, seen: float) -> float:
         """Log for whom this worker has waited since it `begun`; return when that one was last `seen`.

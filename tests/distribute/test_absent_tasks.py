@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from shared.members import addresses
 
 import anabranch as ab
 from anabranch.distribute import ParameterServer, Server
+from anabranch.distribute.commands.launch import Launch
 from anabranch.distribute.config import ServerConfig
+from anabranch.distribute.environment import note_ended_workers
 from anabranch.distribute.tasks import server
 from anabranch.distribute.tasks.system import System
+from anabranch.engine.queues.errors import CancelledError
 from anabranch.framework.replicas import programs
 
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -72,6 +76,32 @@ def test_a_worker_says_that_it_waits_for_the_chief_and_ends_if_that_is_absent(
         fit(ParameterServer(cluster={"ps": [ps], "worker": [chief, own]}, job_name="worker", task_index=1))
     said = f"It is there, but has not called fit yet, or not with the same ps tasks: /job:ps/task:0 at {ps}."
     assert sum(said in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_worker_does_not_wait_for_a_chief_that_has_ended(
+    ps: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It waited for 5 minutes, such as where a script goes on after an error of fit."""
+    monkeypatch.setattr(programs, "LOOK_SECONDS", 0.1)
+    monkeypatch.setenv("ANABRANCH_CHIEF_FILE", str(tmp_path / "chief"))
+    note_ended_workers(str(tmp_path / "chief"), [0])
+    chief, own = addresses(2)
+    ended = "task:1 waits for /job:worker/task:0 to begin training, but that one has ended. Call fit as often in all"
+    with pytest.raises(CancelledError, match=ended):
+        fit(ParameterServer(cluster={"ps": [ps], "worker": [chief, own]}, job_name="worker", task_index=1))
+
+
+def test_a_launcher_says_which_workers_have_ended(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os, threading\n"
+        "from anabranch.distribute.environment import ended_workers\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index']:\n"
+        "    while ended_workers() != {0}:\n"
+        "        threading.Event().wait(0.05)\n"
+    )
+    with Launch(2, 0, [str(script)]) as launch:
+        assert launch.wait() == 0
 
 
 class SaidError(Exception):
