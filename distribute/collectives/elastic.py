@@ -271,7 +271,7 @@ class Elastic:
             return None if self._ended == max(ended) else found
 
     def _caught_up(self, own: int) -> tuple[list[int], bytes]:
-        """Tell each other how many operations have ended; return this, and the result of the latest for those behind.
+        """Exchange how many operations have ended; return this, and the result of the latest for those behind.
 
         Raises:
             TaskFailedError: one more member is lost.

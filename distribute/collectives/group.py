@@ -411,7 +411,7 @@ class ProcessGroup(Group):
     def of_counted(
         cls, watches: Links | Seat, ranks: list[int], timeout: float, shares_memory: bool, *made_with: str | None
     ) -> ProcessGroup:
-        """Form the group of members that have just been counted; all of them call it.
+        """Make the group of members that have just been counted; all of them call it.
 
         Args:
             watches: that by which they were.

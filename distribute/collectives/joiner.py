@@ -66,7 +66,7 @@ class Joiner(Group):
                     found.trainings, found.started = self.trainings, self.size
                     return found
             except BaseException:
-                self.close()  # for the next training it comes anew
+                self.close()  # for the next training it connects again
                 raise
 
     def _seated(self, question: dict[str, Any]) -> Seat:

@@ -5,7 +5,7 @@ loss every worker that is left asks to be counted. When all have asked they are 
 the group before, or else its lowest worker. A worker that was declared lost is refused from then on, whatever it asks.
 So nobody votes, and of two workers that both take themselves for the leader one is refused.
 
-A worker that was started again asks to join. The leader is told of it, and when it can give all state away it has all
+A worker that was started again asks to join. The leader hears of it, and when it can give all state away it has all
 workers counted once more: then the next group has the new worker, too. Until that one says that it has the state it
 does not count: if anyone is lost before, the others go on without it, and it asks again.
 """
@@ -120,7 +120,7 @@ class Membership:
         Args:
             rank: its number.
             number: of the group.
-            why: what others are told.
+            why: what the others get as the reason.
         """
         if self._is_over or rank in self._new or not self._may_ask(rank, number):
             return
@@ -240,7 +240,7 @@ class Membership:
         self._new.discard(rank)
 
     def _offer(self) -> None:
-        """Have the leader know that workers wait to join what is under way."""
+        """Notify the leader that workers wait to join what is under way."""
         if not self._is_over and self._live and self.training in self._joining.values():
             self.sent.append((self._live[0], {"joins": True}))
 

@@ -207,7 +207,7 @@ def _say(sock: socket.socket, message: Message) -> None:
 
 
 class Contacts(Protocol):
-    """What a worker needs to form groups with others, such as `Links` that it had before; see there."""
+    """The names and addresses by which a worker forms groups with others, such as `Links` that it had before."""
 
     names: list[str]
     addresses: list[str]
