@@ -1,9 +1,10 @@
 """A cluster that trains, simulated: the protocol of replicas, with drawn computing times and links of given rates.
 
-`ReplicaStepsState` hands out tickets, counts gradients and chooses sets as on ps task 0. Time is simulated: workers
-read parameters over the ps tasks' outgoing links, compute for a time that is drawn, and send gradients over the
-incoming links, which all transfers share equally. A worker whose gradients come too late gives them up; what it has
-begun to transfer is transferred.
+`ReplicaStepsState` hands out tickets, counts gradients and chooses sets as on ps task 0. Time is simulated. A worker
+reads parameters in pieces, computes each layer when its piece is there, and sends the gradient of each while it
+computes the one before: so do tasks, which send each value when it is made. Transfers share the ps tasks' links
+equally. A ps task serves its workers by one processor. A worker whose gradients come too late gives them up; what it
+has begun to transfer is transferred.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from anabranch.engine.queues.attempts import Attempt
 from anabranch.engine.queues.replica_state import ReplicaStepsState
+from anabranch.engine.queues.replica_tickets import Ticket
 
 _WARMING = 5  # steps at the beginning that do not count
+_FORWARD = 1 / 3  # of the computing time; the backward pass multiplies by two matrices where that multiplies by one
 
 
 class Costs(NamedTuple):
@@ -28,9 +32,11 @@ class Costs(NamedTuple):
         card: bytes a second of one worker.
         latency: seconds from a request to the first byte.
         parameters, gradients: bytes that a worker reads, and sends, in a step.
-        apply: seconds in which a set is applied.
-        pieces: of how many tensors the parameters of a ps task consist. They come one after the other. The gradient
-            of one is sent while the next one comes, so that this is for steps that compute nothing.
+        pieces: in how many parts these are read, computed and sent.
+        send, put: seconds of each ps task's processor for the values that one worker reads, and for its gradients.
+        reduce: the same for one worker's gradients, when a set is reduced.
+        update: the same for the new values of the parameters.
+        apply: seconds of the messages by which the chief has a set applied.
     """
 
     link: float
@@ -38,8 +44,12 @@ class Costs(NamedTuple):
     latency: float
     parameters: float
     gradients: float
-    apply: float
     pieces: int = 1
+    send: float = 0.0
+    put: float = 0.0
+    reduce: float = 0.0
+    update: float = 0.0
+    apply: float = 0.0
 
 
 class Link:
@@ -70,27 +80,166 @@ class Link:
         self._now = now
 
 
-class Stream:
-    """Pieces of which each is sent when the one before it has arrived.
+class Processor:
+    """A processor that does one thing after the other."""
+
+    def __init__(self) -> None:
+        self._free = 0.0
+
+    def end_of(self, now: float, seconds: float) -> float:
+        """Return when what is asked for now will have been done."""
+        self._free = max(now, self._free) + seconds
+        return self._free
+
+
+class Clock:
+    """Simulated time: what is to happen later, and two links, one from the ps tasks and one to them.
 
     Args:
-        send: sends a piece, and calls what it is given when the piece has arrived.
+        rate: bytes a second of each link.
+        card: those of the other end of each transfer.
+        latency: seconds of a message.
+    """
+
+    def __init__(self, rate: float, card: float, latency: float) -> None:
+        self.now = 0.0
+        self.down, self.up = Link(rate), Link(rate)
+        self._card, self._latency = card, latency
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+
+    def at(self, moment: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (moment, next(self._count), do))
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        self.at(self.now + seconds, do)
+
+    def send(self, link: Link, size: float, over: Callable[[], None], arrived: Callable[[], None]) -> None:
+        """Send bytes over a link of the ps tasks, and over the worker's own, whichever takes longer.
+
+        Args:
+            link: which.
+            size: how many bytes.
+            over: called when they have left.
+            arrived: called when they are there.
+        """
+        began = self.now
+
+        def left() -> None:
+            rest = max(began + size / self._card - self.now, 0.0)
+            self.later(rest, over)
+            self.later(rest + self._latency, arrived)
+
+        link.add(self.now, size, left)
+
+    def step(self) -> bool:
+        """Let the next thing happen; return whether there was one."""
+        ends = [self.down.next_end(), self.up.next_end(), self._events[0][0] if self._events else float("inf")]
+        moment = min(ends)
+        if moment == float("inf"):
+            return False
+        self.now, which = moment, ends.index(moment)
+        if which == 2:
+            heapq.heappop(self._events)[2]()
+        else:
+            (self.down, self.up)[which].pop(moment)()
+        return True
+
+
+class Stream:
+    """Pieces of which each is sent when the one before it has left.
+
+    Args:
+        clock: of the simulation.
+        link: over which they go.
+        size: bytes of each.
         arrived: called for each piece.
     """
 
-    def __init__(self, send: Callable[[Callable[[], None]], None], arrived: Callable[[], None]) -> None:
-        self._send, self._arrived, self._waiting = send, arrived, 0
+    def __init__(self, clock: Clock, link: Link, size: float, arrived: Callable[[], None]) -> None:
+        self._clock, self._link, self._size, self._arrived = clock, link, size, arrived
+        self._waiting = 0
 
     def add(self) -> None:
         self._waiting += 1
         if self._waiting == 1:
-            self._send(self._sent)
+            self._send()
 
-    def _sent(self) -> None:
+    def stop(self) -> None:
+        """Send nothing more; what is under way arrives."""
+        self._waiting = min(self._waiting, 1)
+
+    def _send(self) -> None:
+        self._clock.send(self._link, self._size, self._left, self._arrived)
+
+    def _left(self) -> None:
         self._waiting -= 1
         if self._waiting:
-            self._send(self._sent)
-        self._arrived()
+            self._send()
+
+
+class Share:
+    """What a worker does for a ticket: it reads, computes and sends piece by piece.
+
+    Args:
+        training: of which it is a part.
+        worker: which computes it.
+        ticket: under which.
+    """
+
+    def __init__(self, training: Training, worker: int, ticket: Ticket) -> None:
+        self._training, self._worker, self._number = training, worker, ticket.number
+        self._clock, costs = training.clock, training.costs
+        self._pieces = costs.pieces
+        self._left = costs.pieces  # gradients that are not put
+        seconds = training.draw() / costs.pieces
+        self._work = deque([seconds * _FORWARD] * costs.pieces + [seconds * (1 - _FORWARD)] * costs.pieces)
+        self._has_read = 0
+        self._is_computing = False
+        self._watch = training.state.watch(worker, 1, self._number)
+        self._watch.on_done = lambda: self._clock.later(costs.latency, self._given_up)
+        self._parameters = Stream(self._clock, self._clock.down, costs.parameters / costs.pieces, self._read)
+        self._gradients = Stream(self._clock, self._clock.up, costs.gradients / costs.pieces, self._received)
+        for _ in range(costs.pieces):
+            self._clock.at(training.ps.end_of(self._clock.now, costs.send / costs.pieces), self._parameters.add)
+
+    def _read(self) -> None:
+        self._has_read += 1
+        self._compute()
+
+    def _compute(self) -> None:
+        done = 2 * self._pieces - len(self._work)
+        if self._is_computing or not self._work or done >= (self._has_read + self._pieces * self._has_all):
+            return
+        self._is_computing = True
+        self._clock.later(self._work.popleft(), self._computed)
+
+    @property
+    def _has_all(self) -> bool:
+        return self._has_read == self._pieces
+
+    def _computed(self) -> None:
+        self._is_computing = False
+        if self._watch.error is not None:
+            return
+        if len(self._work) < self._pieces:
+            self._gradients.add()
+        self._compute()
+
+    def _received(self) -> None:
+        put = self._training.costs.put / self._pieces
+        self._clock.at(self._training.ps.end_of(self._clock.now, put), self._put)
+
+    def _put(self) -> None:
+        self._left -= 1
+        if not self._left and self._watch.error is None:
+            self._watch.on_done = None
+            self._training.commit(self._worker, self._number)
+
+    def _given_up(self) -> None:
+        self._parameters.stop()
+        self._gradients.stop()
+        self._training.commit(self._worker, self._number)
 
 
 class Training:
@@ -116,56 +265,46 @@ class Training:
         synchronous: bool = True,
         seed: int = 0,
     ) -> None:
-        self._rng, self._compute, self._costs = random.Random(seed), compute, costs
+        self._rng, self._compute, self.costs = random.Random(seed), compute, costs
         shares = workers - backups if synchronous else 1
-        self._state = ReplicaStepsState(shares, synchronous, backups=backups)
-        self._down, self._up = Link(costs.link), Link(costs.link)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count()
+        self.state = ReplicaStepsState(shares, synchronous, backups=backups)
+        self.clock = Clock(costs.link, costs.card, costs.latency)
+        self.ps = Processor()  # all ps tasks do the same at the same time
         self._ready: list[tuple[Attempt, int]] = []  # requests that were served and are not looked at yet
         self._choosing: Attempt | None = None
         self._begun = dict.fromkeys(range(workers), 0.0)
-        self.now = 0.0
         self.durations: list[float] = []  # of steps: of all together, or of each worker's own
         self._applied_at = 0.0
         self._synchronous = synchronous
         self._is_applying = False
         for worker in range(workers):
-            self._state.join(worker, str(worker), 1)
+            self.state.join(worker, str(worker), 1)
         self._wanted = steps + _WARMING
         # Asynchronously each share is a batch. Each step has a set, also that which others are ahead of.
-        self._state.begin_epoch(self._wanted + (backups + 2 if synchronous else workers))
+        self.state.begin_epoch(self._wanted + (backups + 2 if synchronous else workers))
         for worker in range(workers):
             self._take(worker)
 
     def run(self) -> list[float]:
         """Make the steps; gives the seconds that each has taken, without the first ones."""
         while len(self.durations) < self._wanted:
-            ends = [self._down.next_end(), self._up.next_end(), self._events[0][0] if self._events else float("inf")]
-            self.now = min(ends)
-            which = ends.index(self.now)
-            if which == 2:
-                heapq.heappop(self._events)[2]()
-            else:
-                (self._down, self._up)[which].pop(self.now)()
+            self.clock.step()
         return self.durations[_WARMING:]
 
-    def _later(self, seconds: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now + seconds, next(self._count), do))
+    def draw(self) -> float:
+        return self._compute(self._rng)
 
-    def _send(self, link: Link, size: float, done: Callable[[], None]) -> None:
-        """Send bytes over a link of the ps tasks, and over the worker's own, whichever takes longer."""
-        began = self.now
-
-        def over() -> None:
-            rest = began + size / self._costs.card - self.now
-            self._later(max(rest, 0.0) + self._costs.latency, done)
-
-        link.add(self.now, size, over)
+    def commit(self, worker: int, number: int) -> None:
+        """Count what a worker has put under a ticket, and have it take the next one."""
+        self.state.commit(worker, 1, number, 1)
+        self._apply()
+        if not self._synchronous:
+            self.durations.append(self.clock.now - self._begun[worker])
+        self._take(worker)
 
     def _take(self, worker: int) -> None:
-        self._begun[worker] = self.now
-        attempt = self._state.take(worker, 1, 1)
+        self._begun[worker] = self.clock.now
+        attempt = self.state.take(worker, 1, 1)
         if attempt.is_done:
             self._ready.append((attempt, worker))
         else:
@@ -175,59 +314,27 @@ class Training:
     def _serve(self) -> None:
         ready, self._ready = self._ready, []
         for attempt, worker in ready:
-            self._work(worker, attempt.outcome())
-
-    def _work(self, worker: int, ticket: Any) -> None:
-        watch = self._state.watch(worker, 1, ticket.number)
-        pieces = self._costs.pieces
-        left = pieces
-
-        def computed() -> None:
-            if watch.error is None:
-                gradients.add()
-
-        def sent() -> None:
-            nonlocal left
-            left -= 1
-            if not left and watch.error is None:
-                watch.on_done = None
-                commit()
-
-        def commit() -> None:
-            self._state.commit(worker, 1, ticket.number, 1)
-            self._apply()
-            if not self._synchronous:
-                self.durations.append(self.now - self._begun[worker])
-            self._take(worker)
-
-        def read() -> None:
-            if watch.error is None:
-                self._later(self._compute(self._rng), computed)
-
-        gradients = Stream(lambda done: self._send(self._up, self._costs.gradients / pieces, done), sent)
-        parameters = Stream(lambda done: self._send(self._down, self._costs.parameters / pieces, done), read)
-        watch.on_done = lambda: self._later(self._costs.latency, commit)
-        for _ in range(pieces):
-            parameters.add()
+            Share(self, worker, attempt.outcome())
 
     def _apply(self) -> None:
         if self._is_applying:
             return
-        chosen = self._choosing = self._choosing or self._state.choose()
+        chosen = self._choosing = self._choosing or self.state.choose()
         if not chosen.is_done:
             return
         self._choosing, self._is_applying = None, True
 
         def applied() -> None:
             self._is_applying = False
-            self._state.applied(chosen.outcome().step)
+            self.state.applied(chosen.outcome().step)
             if self._synchronous:
-                self.durations.append(self.now - self._applied_at)
-                self._applied_at = self.now
+                self.durations.append(self.clock.now - self._applied_at)
+                self._applied_at = self.clock.now
             self._serve()
             self._apply()
 
-        self._later(self._costs.apply, applied)
+        work = self.costs.reduce * len(chosen.outcome().tickets) + self.costs.update
+        self.clock.at(self.ps.end_of(self.clock.now, work) + self.costs.apply, applied)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -235,4 +342,4 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
-__all__ = ["Costs", "Training", "percentile"]
+__all__ = ["Clock", "Costs", "Processor", "Training", "percentile"]
