@@ -9,7 +9,6 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from anabranch.engine.queues.replica_steps import ReplicaGradients
 from anabranch.engine.queues.replica_sums import Part
 
 PATIENT = ("--heartbeat-timeout", "300")  # on a loaded machine
+_CPUCLOCK_SCHED = 2  # of Linux
 _SIZE, _TENSORS, _GRADIENTS = 116_000, 12, 20  # 17 ps tasks have some 12 tensors each of Inception-v3's 95 MB
 
 
@@ -64,11 +64,8 @@ def null_step(target: str, ps: int, workers: int, size: int, tensors: int = 1, r
 
 
 def seconds_of(pid: int) -> float:
-    """Return the seconds of processors that the threads of a process have had, to the nanosecond."""
-    found = 0
-    for path in Path(f"/proc/{pid}/task").iterdir():
-        found += int((path / "schedstat").read_text().split()[0])
-    return found / 1e9
+    """Return the seconds of processors that a process has had, to the nanosecond; also by threads that have ended."""
+    return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)  # as clock_getcpuclockid makes the number of a clock
 
 
 def processor_of(running: Mapping[str, TaskProcess], run: Callable[[], Any], steps: int) -> dict[str, float]:

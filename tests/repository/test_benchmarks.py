@@ -247,6 +247,16 @@ def test_sections_of_the_page_of_clusters(load: Any) -> None:
     )
 
 
+def test_simulated_null_steps(load: Any) -> None:
+    null = load("cluster_null")
+    for pieces, seconds in ((1, 0.4), (4, 0.25)):  # of five parts of the time one reads, three do both, and one writes
+        step = null.NullStep(null.NullCosts(0.0, 0.0, 0.0, 0.0), 1, 2, 1e8, pieces, 1e9, 0.0)
+        np.testing.assert_allclose(step.seconds(), seconds)
+    costs = null.NullCosts(run=0.01, begin=0.02, value=0.1, own=0.03)
+    expected = 0.005 + 0.02 + 0.05 + 0.03 + 0.05 + 2 * 0.005  # one waits for the other
+    np.testing.assert_allclose(null.NullStep(costs, 1, 1, 0.0, 1, 1e9, 0.0).seconds(), expected)
+
+
 def test_simulated_clusters(load: Any) -> None:
     """Steps take what their parts add up to; a backup makes up for a worker that is slow now and then."""
     model = load("cluster_model")
@@ -255,10 +265,12 @@ def test_simulated_clusters(load: Any) -> None:
     np.testing.assert_allclose(steps, 0.2 + 0.5 + 0.1 + 0.1)  # both workers share the link, both ways
     alone = model.Training(6, 1, 0, lambda rng: 0.5, costs._replace(card=1e8)).run()
     np.testing.assert_allclose(alone, 1.0 + 0.5 + 0.5 + 0.1)  # by the worker's own card
-    null = costs._replace(parameters=1e8, gradients=1e8, apply=0.0)
-    for pieces, seconds in ((1, 0.4), (4, 0.25)):  # of five parts of the time one reads, three do both, and one writes
-        steps = model.Training(6, 2, 0, lambda rng: 0.0, null._replace(pieces=pieces)).run()
+    even = costs._replace(gradients=1e8, apply=0.0)
+    for pieces, seconds in ((1, 1.0), (4, 0.7)):  # a part is read before, and one is sent behind what is computed
+        steps = model.Training(6, 2, 0, lambda rng: 0.6, even._replace(pieces=pieces)).run()
         np.testing.assert_allclose(steps, seconds)
+    busy = model.Training(6, 2, 0, lambda rng: 0.6, even._replace(put=0.01, reduce=0.02, update=0.03)).run()
+    np.testing.assert_allclose(busy, 1.0 + 2 * 0.01 + 2 * 0.02 + 0.03)
 
     def slow(rng: Any) -> float:
         return 5.0 if rng.random() < 0.1 else 0.5
