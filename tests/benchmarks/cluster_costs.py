@@ -1,4 +1,4 @@
-"""What values cost the processors of tasks: measured here, for simulations of larger clusters.
+"""The costs of values for the processors of tasks: measured here, for simulations of larger clusters.
 
 All are processor time, the least of several rounds, so that other work on the machine counts little.
 """

@@ -179,7 +179,7 @@ class Stream:
 
 
 class Share:
-    """What a worker does for a ticket: it reads, computes and sends piece by piece.
+    """The work of a worker for a ticket: it reads, computes and sends piece by piece.
 
     Args:
         training: of which it is a part.
