@@ -226,7 +226,7 @@ class OptimizerShards:
         self.release()
 
     def take_up(self) -> None:
-        """Scatter the state, unless the chief's is still what `gather` has put together; all workers call this."""
+        """Give each worker its part of the state, if the chief has changed it since `gather`; all workers call this."""
         pairs = zip(self._slots, self._gathered, strict=False)
         is_kept = len(self._gathered) == len(self._slots) and all(
             whole.first_value is None and whole.stored_value() is value for (whole, _, _), value in pairs
