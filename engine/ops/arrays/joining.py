@@ -184,7 +184,7 @@ class Split(Op):
             if size % len(self.sizes):
                 raise ValueError(f"Axis {self.axis} of size {size} can't be split into {len(self.sizes)} equal parts.")
             return (size // len(self.sizes),) * len(self.sizes)
-        parts = fill_shape(self.sizes, given)
+        parts = fill_shape(self.sizes, given, least=None)
         if sum(parts) != size or min(parts, default=0) < 0:
             raise ValueError(f"Axis {self.axis} of size {size} can't be split into parts of sizes {list(parts)}.")
         return parts

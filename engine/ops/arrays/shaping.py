@@ -21,7 +21,7 @@ from ...graph.tensor import Symbol, Tensor
 from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis, unchanged
 from ..run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
-from .shape_arguments import ShapeLike, fill_shape, split_shape
+from .shape_arguments import ShapeLike, check_sizes, fill_shape, split_shape
 
 DimLike = int | Tensor  # a dimension: known now, or an int32 scalar
 
@@ -36,6 +36,7 @@ def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor
 
     Raises:
         TypeError: an entry is neither an integer nor a scalar tensor.
+        ValueError: a tensor is too large for a size.
     """
     if isinstance(shape, tuple) and {int}.issuperset(map(type, shape)):  # the common case, and the quickest
         sizes: Any = shape
@@ -46,7 +47,9 @@ def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor
     static, dynamic = split_shape(shape)
     remaining = iter(values := [constant_value(dim) for dim in dynamic])
     filled = tuple(next(remaining) if dim is None else dim for dim in static)
-    resolved = tuple(None if dim is None else int(dim) for dim in filled)
+    resolved = tuple([None if dim is None else int(dim) for dim in filled])
+    if dynamic:
+        check_sizes(static, resolved)
     return resolved, [dim for dim, value in zip(dynamic, values, strict=True) if value is None]
 
 
@@ -209,7 +212,7 @@ class Reshape(Op):
         return [[size if isinstance(size, int) or len(size or ()) == 2 else None for size in filled]]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return as_scalar_or_array(inputs[0].reshape(fill_shape(self.shape, inputs[1:])))
+        return as_scalar_or_array(inputs[0].reshape(fill_shape(self.shape, inputs[1:], least=-1)))
 
     def emit(self, arguments: Sequence[str]) -> str | None:
         remaining = iter(arguments[1:])

@@ -1,0 +1,78 @@
+"""Sizes of shapes that tensors give, and that no axis can have: an error, and not the last 32 bits of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+
+ops = ab.ops
+BUILDS: dict[str, Callable[[Any], Any]] = {
+    "zeros": lambda n: ops.zeros((n, 2)),
+    "empty": lambda n: ops.ones((n, 0)),
+    "full": lambda n: ops.full((2, n), 3.0),
+    "broadcast_to": lambda n: ops.broadcast_to(ab.constant([1.0, 2.0]), (n, 2)),
+    "uniform": lambda n: ab.random.uniform((n, 2), seed=1),
+}
+SIZES = {"too large": [2**60, 2**31, 2**32 + 3], "negative": [-1, -(2**40)]}
+
+
+def eager(build: Callable[[Any], Any], n: int) -> Any:
+    return build(ab.constant(n, "int64")).numpy()
+
+
+def in_graph(build: Callable[[Any], Any], n: int) -> Any:
+    with ab.Graph().as_default() as graph:
+        given = ab.placeholder((), "int64", "n")
+        y = build(given)
+    return ab.Session(graph).run(y, {given: n})
+
+
+def in_loop(build: Callable[[Any], Any], n: int) -> Any:
+    with ab.Graph().as_default() as graph:
+        given = ab.placeholder((), "int64", "n")
+
+        def body(i: Any, total: Any) -> Any:
+            return i + 1, total + ops.sum(build(given + i - i))
+
+        start = (ab.constant(0, "int64"), ab.constant(0.0))
+        y = ab.while_loop(lambda i, _: i < 2, body, start)[1]
+    return ab.Session(graph).run(y, {given: n})
+
+
+@pytest.mark.parametrize("run", [eager, in_graph, in_loop])
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_size_that_no_axis_can_have_is_an_error(name: str, run: Callable[..., Any]):
+    for wrong, sizes in SIZES.items():
+        for size in sizes:
+            with pytest.raises(ValueError, match=rf"{size}\b.* (is {wrong}|{wrong} size|must be non-negative)"):
+                run(BUILDS[name], size)
+    assert run(BUILDS[name], 3) is not None
+
+
+@pytest.mark.parametrize("run", [in_graph, in_loop])
+def test_the_error_names_the_operation(run: Callable[..., Any]):
+    with pytest.raises(ValueError, match="too large") as caught:
+        run(lambda n: ops.zeros((n, 2)), 2**60)
+    assert any("In operation" in note and __file__ in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("run", [eager, in_graph])
+def test_a_reshape_takes_what_is_left_for_a_given_minus_one(run: Callable[..., Any]):
+    x = np.arange(6, dtype="float32")
+    assert run(lambda n: ops.reshape(ab.constant(x), (n, 2)), -1).shape == (3, 2)
+    for size in (2**60, 2**32 + 3):
+        with pytest.raises(ValueError, match=str(size)):
+            run(lambda n: ops.reshape(ab.constant(x), (n, 2)), size)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_a_size_may_have_any_integer_dtype(dtype: str):
+    with ab.Graph().as_default() as graph:
+        n = ab.placeholder((), dtype, "n")
+        y = ops.zeros((n, 2))
+    assert ab.Session(graph).run(y, {n: 3}).shape == (3, 2)
