@@ -23,7 +23,7 @@ from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_
 from ..run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, check_sizes, fill_shape, split_shape
 
-DimLike = int | Tensor  # a dimension: known now, or an int32 scalar
+DimLike = int | Tensor  # a dimension: known now, or a scalar
 
 
 def constant_value(tensor: Any) -> Any:
@@ -35,21 +35,18 @@ def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor
     """Return `split_shape` with the entries that are constant tensors made static.
 
     Raises:
-        TypeError: an entry is neither an integer nor a scalar tensor.
-        ValueError: a tensor is too large for a size.
+        TypeError, ValueError: an entry is neither an integer nor a scalar tensor; a tensor is too large.
     """
     if isinstance(shape, tuple) and {int}.issuperset(map(type, shape)):  # the common case, and the quickest
-        sizes: Any = shape
-        return tuple(sizes), []
+        return tuple([int(size) for size in shape]), []  # pyright: ignore[reportArgumentType]
     known = constant_value(shape)
     if known is not None:
         return tuple(int(dim) for dim in np.atleast_1d(known)), []
     static, dynamic = split_shape(shape)
     remaining = iter(values := [constant_value(dim) for dim in dynamic])
-    filled = tuple(next(remaining) if dim is None else dim for dim in static)
-    resolved = tuple([None if dim is None else int(dim) for dim in filled])
-    if dynamic:
-        check_sizes(static, resolved)
+    filled = [next(remaining) if dim is None else dim for dim in static]
+    resolved = tuple([dim if dim is None else int(dim) for dim in filled])
+    check_sizes(static, resolved)
     return resolved, [dim for dim, value in zip(dynamic, values, strict=True) if value is None]
 
 
