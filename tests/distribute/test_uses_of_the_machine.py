@@ -38,7 +38,8 @@ DRIVERS = {
     # Commands, launchers and what a process finds around it.
     "distribute/commands/ends": ("clock threads network processes system", "waits for processes that it has started"),
     "distribute/commands/hosts": ("clock threads network chance", "connects launchers; Rounds has the protocol"),
-    "distribute/commands/launch": ("clock threads storage chance processes system", "starts processes"),
+    "distribute/commands/launch": ("system", "looks for the script"),
+    "distribute/commands/processes": ("clock threads storage chance processes system", "starts processes"),
     "distribute/commands/rounds": ("clock", "the default of an argument"),
     "distribute/commands/status": ("clock threads", "asks tasks, again and again"),
     "distribute/commands/worker": ("processes", "ends at SIGTERM"),
@@ -72,7 +73,7 @@ DRIVERS = {
     "distribute/transport/loop": ("clock threads network", "waits on sockets; the simulator has another loop"),
     "distribute/transport/planes": ("system", "reads the environment"),
     "distribute/transport/processes": ("network system", "looks whether the process of a peer ends"),
-    "distribute/transport/slabs": ("storage system", "shared memory"),
+    "distribute/transport/slabs": ("threads storage system", "shared memory"),
     "distribute/transport/streams": ("threads network", "gRPC, behind a socket"),
     # Collectives of processes, which use sockets that block, in the thread that calls.
     "distribute/collectives/begun": ("threads", "a thread that makes calls one after the other"),
@@ -81,7 +82,7 @@ DRIVERS = {
     "distribute/collectives/hosts": ("storage chance system", "looks which processes share memory"),
     "distribute/collectives/links": ("clock network", "sockets between members"),
     "distribute/collectives/membership_service": ("clock threads network chance system", "Membership has the protocol"),
-    "distribute/collectives/public": ("chance", "gives a group its number"),
+    "distribute/collectives/public": ("chance system", "gives a group its number, and reads whether a worker joins"),
     "distribute/collectives/segments": ("storage system", "shared memory"),
     # Strategies.
     "distribute/strategies/distribution": ("system", "reads Keras's variables of the environment"),

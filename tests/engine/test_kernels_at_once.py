@@ -76,7 +76,8 @@ class _Caller:
 
     def __init__(self, operation: Any, kernel: BoundKernel, seed: int) -> None:
         generator = np.random.default_rng(seed)
-        specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+        read = operation.inputs[: kernel.input_count]
+        specs = [tensor.spec for tensor in read if isinstance(tensor.spec, TensorSpec)]
         self._inputs = [_values(spec, generator) for spec in specs]
         made = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
         self._made = [(_shape(spec), np.dtype(spec.dtype.name)) for spec in made]
