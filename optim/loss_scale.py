@@ -130,9 +130,10 @@ class LossScaleOptimizer(Wrapper):
         scale, count = self.dynamic_scale.value, self.step_counter.value
         due = ops.equal(count, self.dynamic_growth_steps - 1)
         counted = ops.logical_and(finite, ops.logical_not(due))
-        self.step_counter.assign(ops.where(counted, count + 1, 0))
+        counting = self.step_counter.assign(ops.where(counted, count + 1, 0)).operation
         grown = ops.where(due, ops.minimum(scale * 2.0, _LARGEST), scale)
-        with control_dependencies([operation for operation in behind if operation.writes]):
+        writes = [operation for operation in behind if operation.writes]
+        with control_dependencies([*writes, counting]):
             return self.dynamic_scale.assign(ops.where(finite, grown, scale * 0.5)).operation
 
 

@@ -12,6 +12,7 @@ from ..cluster import ClusterSpec
 from ..collectives.group import ProcessGroup
 from ..collectives.joiner import Joiner
 from ..collectives.public import joined
+from ..environment import Place
 from .mesh import DeviceMesh, TensorLayout, list_devices
 from .pipeline import Pipeline
 from .strategy import Strategy, place_of
@@ -107,7 +108,17 @@ class DataParallel(Strategy):
         self.shard = shard
         self.of = of
         self.optimizer_bytes = 0  # of the optimizer's variables that are spread, those of this worker
-        place = place_of("DataParallel", cluster, job_name, task_index)
+        self._join(cluster, place_of("DataParallel", cluster, job_name, task_index))
+        self.steps = 0
+        self._mesh = self._checked_mesh(device_mesh, devices)
+        if not auto_shard_dataset and self.num_workers > 1:
+            raise ValueError(
+                "DataParallel: auto_shard_dataset=False is not supported on clusters: all workers read the same data, "
+                "each its rows of a batch. Give each the whole data, and leave auto_shard_dataset out."
+            )
+
+    def _join(self, cluster: ClusterSpec | dict[str, Any] | None, place: Place | None) -> None:
+        """Find this worker's group: that of a collective before, or the one of a cluster, which it joins."""
         if cluster is None:
             found = collectives.current_group()  # what a collective before this has joined
         else:
@@ -121,13 +132,6 @@ class DataParallel(Strategy):
         elif isinstance(found, ProcessGroup):
             self.group, self.task_index, self.chief_index = found, found.left[found.rank], found.left[0]
         self.cluster = None if place is None or place.is_numbered else place.cluster
-        self.steps = 0
-        self._mesh = self._checked_mesh(device_mesh, devices)
-        if not auto_shard_dataset and self.num_workers > 1:
-            raise ValueError(
-                "DataParallel: auto_shard_dataset=False is not supported on clusters: all workers read the same data, "
-                "each its rows of a batch. Give each the whole data, and leave auto_shard_dataset out."
-            )
 
     def _checked_mesh(self, device_mesh: Any, devices: Any) -> DeviceMesh | None:
         """Return the given mesh, or that of the given devices; None for the one that is declared when a step is built.

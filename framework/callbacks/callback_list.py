@@ -38,19 +38,19 @@ class CallbackList:
         model: Trainer | None = None,
         **params: Any,
     ) -> None:
-        given = _flat(callbacks)
-        for item in given:
+        self.callbacks: list[Callback] = []
+        for item in _flat(callbacks):
             if not isinstance(item, Callback):
                 raise TypeError(
                     f"callbacks must be anabranch.callbacks.Callback objects, got {item!r} of type "
                     f"{type(item).__name__}. For single functions use LambdaCallback(on_epoch_end=...)."
                 )
-        self.callbacks: list[Callback] = given
+            self.callbacks.append(item)
         if add_progbar and not self.shows_progress:
             from .others import ProgbarLogger
 
             self.callbacks.append(ProgbarLogger())
-        if add_history and not any(isinstance(item, History) for item in given):
+        if add_history and not any(isinstance(item, History) for item in self.callbacks):
             self.callbacks.append(History())
         self.callbacks.sort(key=lambda item: item.runs_last)
         self.params = params
@@ -172,7 +172,7 @@ class CallbackList:
             getattr(callback, method)(*args)
 
 
-def _flat(callbacks: object) -> list[Any]:
+def _flat(callbacks: object) -> list[object]:
     """Return one callback, or those of a list, which may hold lists; text is not a list of its letters."""
     if callbacks is None:
         return []

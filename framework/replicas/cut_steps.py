@@ -19,8 +19,8 @@ from ...engine.graph.graph import ReadVariable, get_default_graph
 from ...engine.ops.replicas import noting_totals
 from ...engine.passes.framework.prune import needed_operations
 from ..data.adapters import Batch, Layout
+from ..training.running_logs import build_again
 from .checks import losses_of_rows
-from .running_logs import build_again
 from .traced import Entry, StepTracer, placeholders
 
 if TYPE_CHECKING:

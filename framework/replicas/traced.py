@@ -28,10 +28,10 @@ from ...optim.replicas import handing_over, has_scaled
 from ..data.adapters import Batch
 from ..metrics.replicas import handing_updates
 from ..saving.checkpointing import stateful_parts
+from ..training.running_logs import LogKey, RunningLog, find_running
 from .buckets import exchanged
 from .checks import check_model
 from .metric_updates import MetricUpdate, MetricUpdates
-from .running_logs import LogKey, RunningLog, find_running
 
 if TYPE_CHECKING:
     from ...engine.graph import Operation, Tensor

@@ -25,7 +25,7 @@ Constraint: TypeAlias = "Callable[[TensorLike], TensorLike]"
 
 
 class RoundedForm(Protocol):
-    """What layers hold in the place of a weight that is rounded; see `RoundedWeight`.
+    """The form of a weight that is rounded, which layers hold in its place; see `RoundedWeight`.
 
     Attributes:
         kept: the axes of the weight along which the outputs are.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class QuantizedForm(Protocol):
-    """What files hold of a layer that is quantised, beside its weights; see `QuantizableLayer`."""
+    """The facts that files hold of a quantised layer, beside its weights; see `QuantizableLayer`."""
 
     name: str
     path: str

@@ -15,7 +15,7 @@ class Way:
 
 
 def test_a_program_is_connected_when_each_value_has_a_way_that_is_open() -> None:
-    program = Program(cast(Any, None), 1)
+    program = Program(cast(Any, None), 1, cast(Any, None))
     assert program.is_connected, "it sends nothing"
     ways = [Way(), Way()]
     for edge in range(2):

@@ -34,12 +34,12 @@ class _Chain(NamedTuple):
     """The operations that compute a tensor, in order, and the tensors that they take from elsewhere.
 
     Attributes:
-        operations: elementwise, and broadcasts of single numbers.
+        members: elementwise operations, and broadcasts of single numbers.
         rows: operands with as many elements along the first axis as the tensor.
         numbers: operands of one element.
     """
 
-    operations: list[Operation]
+    members: list[Operation]
     rows: list[Symbol]
     numbers: list[Symbol]
 
@@ -65,7 +65,7 @@ def _compute_element(loop: LoopView, read: Operation) -> bool:
     if not _is_only_read_here(loop, array, source):
         return False
     chain = _chain_of(source)
-    if chain is None or not on_one_device([*chain.operations, read, loop.node]):
+    if chain is None or not on_one_device([*chain.members, read, loop.node]):
         return False
     (element,) = read.outputs
     note_change("fission", read, f"is computed in the loop: {bytes_of(source.spec):,} bytes are not there at once")
@@ -94,17 +94,17 @@ def _chain_of(source: Symbol) -> _Chain | None:
         elif tensor.shape != source.shape:
             return None
         elif _runs_by_elements(tensor.operation):
-            if tensor.operation not in found.operations:
-                found.operations.append(tensor.operation)
+            if tensor.operation not in found.members:
+                found.members.append(tensor.operation)
                 pending += _operands(tensor.operation)
         elif not is_among(tensor, found.rows):
             found.rows.append(tensor)
-        if len(found.operations) > _MOST_AGAIN or not is_static(*pending):
+        if len(found.members) > _MOST_AGAIN or not is_static(*pending):
             return None
     held = [tensor for tensor in found.rows if not isinstance(tensor.operation.op, _KEPT)]
-    if not found.operations or sum([bytes_of(tensor.spec) for tensor in held]) > bytes_of(source.spec):
+    if not found.members or sum([bytes_of(tensor.spec) for tensor in held]) > bytes_of(source.spec):
         return None
-    found.operations.sort(key=lambda operation: operation.index)
+    found.members.sort(key=lambda operation: operation.index)
     return found
 
 
@@ -134,7 +134,7 @@ def _element(loop: LoopView, read: Operation, chain: _Chain, source: Symbol) -> 
     with loop.inside(read):
         for rows, array in captured.items():
             values[rows] = build(ArrayRead(), array, read.inputs[1])
-        for operation in chain.operations:
+        for operation in chain.members:
             inputs = [values[tensor] for tensor in _operands(operation)]
             op = BroadcastTo(element.shape or ()) if isinstance(operation.op, _BROADCASTS) else operation.op
             values[operation.outputs[0]] = build(op, *inputs)
