@@ -14,7 +14,6 @@ from ...engine.queues.errors import DeadlineExceededError
 from ...engine.queues.stops import is_cancelled
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
-from ..transport.slabs import keep_received
 from ..transport.values import Kept, Received, decode_token, decode_value, encode_value, is_large
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
 from .graphs import StateUse
@@ -281,4 +280,4 @@ class ClientWays:
         return large
 
 
-__all__ = ["ClientWays", "Program", "Running", "StepKey", "StraightPart", "keep_received", "named_cause"]
+__all__ = ["ClientWays", "Program", "Running", "StepKey", "StraightPart", "named_cause"]

@@ -57,7 +57,7 @@ class ClientSession:
     def home(self, key: tuple[str, str, str], task: Identity) -> int:
         """Return the incarnation of a task in which a variable or generator was made, or is to be made now.
 
-        What a start of the task was asked for that ended before it had answered counts as never made.
+        A start of the task that ended before it had answered counts as if it never made anything.
         """
         if key not in self.made:
             self.homes[key] = task.incarnation

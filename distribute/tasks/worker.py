@@ -18,6 +18,7 @@ from ...engine.passes.memory.memory_budget import within_memory_budget
 from ...engine.queues.errors import StateLostError, TaskFailedError
 from ..transport.connections import Connection, Identity
 from ..transport.failures import describe_error, task_failed
+from ..transport.slabs import keep_received
 from ..transport.values import (
     Kept,
     Sent,
@@ -37,7 +38,7 @@ from .links import read as read_costs
 from .peers import Address, Link, Peers
 from .preparing import assigning, check_settings, costs_of, lossy_pairs, named_target, read_devices
 from .resources import Resources
-from .running import ClientWays, Early, EndedParts, Program, Running, StepKey, StraightPart, keep_received, named_cause
+from .running import ClientWays, Early, EndedParts, Program, Running, StepKey, StraightPart, named_cause
 from .system import System
 from .traces import encode_trace
 

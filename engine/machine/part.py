@@ -133,6 +133,9 @@ class PartStep(Step):
         """
         self._send, self._wake, self.is_held, self.unsent = send, wake, False, unsent
         self._empty, self._keep = empty, keep
+        self._start_roots(values)
+
+    def _start_roots(self, values: Sequence[Any]) -> None:
         self.events = self._new_events()
         self._begin()
         for engine in self.engines.values():

@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..graph.device import DeviceName
 from ..lower.nodes import Node
 from ..tracing import Recorder
 from ..tracing.recorder import End, Lane
 from .frames import Tag
-from .part import Crossing, Empty, Keep, PartStep, Send, new_array, task_of
+from .part import Crossing, PartStep, task_of
 from .report import waiting_report
 from .tracing import TracedStep
 
@@ -30,15 +28,7 @@ class TracedPartStep(TracedStep, PartStep):
     def now(self) -> float:
         return self.program.clock()
 
-    def begin_run(
-        self,
-        values: Sequence[Any],
-        send: Send,
-        wake: Callable[[], None],
-        unsent: Collection[int] = (),
-        empty: Empty = new_array,
-        keep: Keep = np.copy,
-    ) -> None:
+    def _start_roots(self, values: Sequence[Any]) -> None:
         self.recorder = Recorder()
         self._crossings: list[Crossing] = []
         self.recorded = self.recorder.events, self._crossings
@@ -49,7 +39,7 @@ class TracedPartStep(TracedStep, PartStep):
         if self.program.printed is not None:
             self.recorder.span(self._row("compile"), "compile", *self.program.printed)
             self.program.printed = None
-        super().begin_run(values, send, wake, unsent, empty, keep)
+        super()._start_roots(values)
         self._note_idle()
 
     def end_run(self) -> dict[int, Any]:

@@ -95,19 +95,8 @@ with ab.Session(graph, target=sys.argv[1]) as session:
     for line in sys.stdin:
         print(float(session.run(counted)), flush=True)
 """
-
-
-PREPARES = """
-import sys
-import anabranch as ab
-with ab.Graph().as_default() as graph:
-    with ab.device("/job:ps/task:0"):
-        counted = ab.Variable(0.0, name="prepared by a client").assign_add(1.0)
-with ab.Session(graph, target=sys.argv[1]) as session:
-    for line in sys.stdin:
-        session.program(counted)
-        print(0.0, flush=True)
-"""
+PREPARED = CLIENT.replace("counted by clients", "prepared by a client")
+PREPARES = PREPARED.replace("print(float(session.run(counted))", "print(float(session.program(counted) is None)")
 
 
 @contextlib.contextmanager
@@ -347,7 +336,7 @@ def test_a_client_goes_away_before_its_first_step(steady: Lab):
     steady.wait(lambda: held() == before)
     assert steady.held(PS)["resources"] == states + 1
     steady.wait(lambda: ab.distribute.status(steady.running[PS].target).state == "idle")
-    with client(steady, CLIENT.replace("counted by clients", "prepared by a client")) as step:
+    with client(steady, PREPARED) as step:
         assert step() == 1
 
 

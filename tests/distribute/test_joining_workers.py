@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from shared.worker_scripts import found, run
+from shared.worker_scripts import check_equal, found, run
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_on_fewer.py")
 pytestmark = pytest.mark.xdist_group("tasks")
@@ -16,18 +14,6 @@ pytestmark = pytest.mark.xdist_group("tasks")
 def launch(workers: int, folder: Path, *arguments: str, restarts: int = 3) -> str:
     counts = ["-n", str(workers), "--ps", "0", "--max-restarts", str(restarts)]
     return run("-m", "anabranch", "launch", *counts, SCRIPT, str(folder), *arguments)
-
-
-def check_equal(mine: Any, expected: Any) -> None:
-    """Check that a worker has the history and the values of one process, to which each row of an epoch counts once."""
-    assert mine["has ended"] == expected["has ended"] == [True, [0, 1, 2]]
-    assert {*mine["history"]} == {*expected["history"]}
-    for name, values in expected["history"].items():
-        np.testing.assert_allclose(mine["history"][name], values, 1e-9, err_msg=name)
-    for name in ("weights", "optimizer"):
-        for value, other in zip(mine[name], expected[name], strict=True):
-            np.testing.assert_allclose(value, other, 1e-9, 1e-11, err_msg=name)
-    np.testing.assert_allclose(mine["evaluated"], expected["evaluated"], 1e-9)
 
 
 @pytest.mark.parametrize(

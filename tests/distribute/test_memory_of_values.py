@@ -121,10 +121,9 @@ def test_a_variable_keeps_what_came_from_a_worker_that_is_gone(stack: contextlib
     np.testing.assert_array_equal(cluster.value, np.arange(LARGE) + 1)
 
 
+@pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 def test_the_memory_of_received_values_is_used_again(stack: contextlib.ExitStack):
     """Fresh memory costs a fault a page, in each step."""
-    if not library.usable:
-        pytest.skip("the allocator is compiled by llvmlite")
     cluster = Cluster(stack, LARGE, plane="unix")
     cluster.add()
     release_memory()

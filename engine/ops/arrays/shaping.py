@@ -38,7 +38,8 @@ def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor
         TypeError, ValueError: an entry is neither an integer nor a scalar tensor; a tensor is too large.
     """
     if isinstance(shape, tuple) and {int}.issuperset(map(type, shape)):  # the common case, and the quickest
-        return tuple([int(size) for size in shape]), []  # pyright: ignore[reportArgumentType]
+        sizes: Any = shape
+        return tuple(sizes), []
     known = constant_value(shape)
     if known is not None:
         return tuple(int(dim) for dim in np.atleast_1d(known)), []
