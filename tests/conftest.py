@@ -111,6 +111,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def old_objects() -> None:
+    """Leave what earlier modules have made, such as cached programs, out of all later collections of garbage.
+
+    There are millions of objects after some hundred modules, and a full collection takes seconds to look at each.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files of slow tests alone are not even collected, unless named, where slow tests do not run."""
     is_asked_for = any(argument.startswith(str(collection_path)) for argument in map(os.path.abspath, config.args))
