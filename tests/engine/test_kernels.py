@@ -488,7 +488,7 @@ def run_with(cache: Library, x: Any) -> Any:
 
 
 def only_file(folder: Path) -> Path:
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.o")
     return path
 
 
@@ -555,7 +555,7 @@ def test_environment(tmp_path: Path):
     """ANABRANCH_CACHE_DIR holds the object code; ANABRANCH_KERNELS=0 leaves all to NumPy."""
     compiled, imported, value = run_process(ANABRANCH_CACHE_DIR=str(tmp_path))
     assert (compiled, imported) == ("True", "True")
-    assert {path.suffix for path in (tmp_path / "kernels").iterdir()} == {".o"}
+    assert {path.suffix for path in (tmp_path / "kernels").iterdir()} <= {".o", ".host"}
     plain_compiled, plain_imported, plain = run_process(ANABRANCH_CACHE_DIR=str(tmp_path), ANABRANCH_KERNELS="0")
     assert (plain_compiled, plain_imported) == ("False", "False")
     kernels, numpy = (np.frombuffer(bytes.fromhex(text), "float32") for text in (value, plain))

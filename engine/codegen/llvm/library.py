@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,9 @@ from ..host import threads
 from . import entry
 from .compiler import Compiler, Effort
 from .entry import Kernel
-from .object_files import ObjectFiles
+from .linker import NotLinkedError, can_link, link
+from .machine_key import machine_key
+from .object_files import HOST, ObjectFiles
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -73,7 +76,9 @@ class Library:
         self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
         self._coming: dict[str, Future[bytes]] = {}  # object code that is being compiled
         self._workers: Any = None
-        self._compiler: Compiler | None = None
+        self._compiler: Compiler | None = None  # loaded when there is something to compile
+        self._lock = threading.Lock()  # of who loads it
+        self._symbols: dict[str, int] = {}  # the functions that were offered
         self._engines: list[Any] = []  # they own the machine code
         self.host = ""
         self._usable: bool | None = None
@@ -186,6 +191,7 @@ class Library:
 
     def prepare(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> None:
         """Compile a module that `load` will be asked for in another thread, if its object code is not known."""
+        assert self.usable
         name = self._named(key)
         if name in self._coming or self._files.has(name):
             return
@@ -193,6 +199,7 @@ class Library:
             from concurrent.futures import ThreadPoolExecutor  # with a warm cache nothing needs it
 
             self._workers = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="anabranch compiler")
+        self._llvm()  # by this thread, as imports take turns
         self._coming[name] = self._workers.submit(self._emit, name, text(), self._at_most(effort))
 
     def later(self, key: str, text: Callable[[], str], name: str) -> LaterFunction:
@@ -212,19 +219,20 @@ class Library:
     def forget_workers(self) -> None:
         """Forget the workers in a child process, which has none of its parent's threads."""
         self._workers, self._begun, self._coming = None, [], {}
+        self._lock = threading.Lock()
 
     def offer(self, name: str, address: int) -> None:
         """Let modules that are loaded from now on call the function at `address` by `name`."""
         assert self.usable
-        assert self._compiler
-        self._compiler.binding.add_symbol(name, address)
+        self._symbols[name] = address
+        if self._compiler is not None:
+            self._compiler.binding.add_symbol(name, address)
 
     def offer_system(self, names: Iterable[str]) -> bool:
         """Let modules call functions of the system's C library; False where one of them is not there."""
         try:
-            system = ctypes.CDLL(None)
             for name in names:
-                self.offer(name, ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0)
+                self.offer(name, _address_in_process(name))
         except (OSError, TypeError, AttributeError):
             return False
         return True
@@ -236,15 +244,32 @@ class Library:
             self.offer(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
 
     def _start(self) -> str:
-        """Make the compiler; return why there can be none, or ""."""
+        """Find out for which host there is a compiler; return why there can be none, or ""."""
         if not _layout_is_known():
             return f"Python {sys.version.split()[0]} and NumPy {np.__version__} lay out their objects in another way"
+        machine = machine_key() if can_link() else ""
+        name = self._files.name("", machine)
+        known = self._files.read(name, HOST) if machine else None
+        if known is not None:
+            self.host = known.decode()
+            return ""
         try:
-            self._compiler = Compiler()
+            self.host = self._llvm().host
         except (ImportError, OSError, RuntimeError) as error:
             return f"llvmlite does not work: {error}"
-        self.host = self._compiler.host
+        if machine:
+            self._files.write(name, self.host.encode(), HOST)
         return ""
+
+    def _llvm(self) -> Compiler:
+        """Return the compiler, loaded when it is asked for first."""
+        with self._lock:
+            if self._compiler is None:
+                compiler = Compiler()
+                for name, address in self._symbols.items():
+                    compiler.binding.add_symbol(name, address)
+                self._compiler = compiler
+            return self._compiler
 
     def _at_most(self, effort: Effort) -> Effort:
         return Effort.LEAST if self.quick else effort
@@ -269,25 +294,41 @@ class Library:
 
     def _emit(self, name: str, text: str, effort: Effort) -> bytes:
         """Compile a module and keep its object code."""
-        assert self._compiler
+        compiler = self._llvm()
         threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATIONS
         if "llvm" in names_dumped():
             sys.stderr.write(f"; {name} ({effort.name})\n{text}\n")
         began = time.perf_counter()
-        machine_code = self._compiler.emit(declarations() + threading + text, effort)
+        machine_code = compiler.emit(declarations() + threading + text, effort)
         words = "kernels were not among the object files that are kept: compiled in %.0f ms, %s bytes of code, as %s"
         log("cache", DEBUG, words, (time.perf_counter() - began) * 1e3, f"{len(machine_code):,}", name)
         self._files.write(name, machine_code)
         return machine_code
 
     def _load(self, machine_code: bytes) -> Any:
-        assert self._compiler
-        binding = self._compiler.binding
-        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self._compiler.machine())
+        try:
+            return link(machine_code, self._address_of)
+        except (NotLinkedError, OSError) as error:
+            log("cache", DEBUG, "object code is linked by LLVM, as %s", error)
+        compiler = self._llvm()
+        binding = compiler.binding
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), compiler.machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
         engine.finalize_object()
         self._engines.append(engine)
         return engine
+
+    def _address_of(self, name: str) -> int:
+        """Return the address of a function that was offered, or that the process has; 0 where there is none."""
+        known = self._symbols.get(name)
+        try:
+            return _address_in_process(name) if known is None else known
+        except (OSError, TypeError, AttributeError):
+            return 0
+
+
+def _address_in_process(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
 
 
 def _print_all(specs: Sequence[Kernel]) -> str:

@@ -23,7 +23,7 @@ from ...common.machine_profile import machine_profile
 MOST_BYTES = 256 << 20  # of all files together
 _SHARE = 16  # the folder is looked through whenever this process has written such a share of MOST_BYTES
 _SECONDS = 3600  # times of use are exact to an hour; a temporary file that is older was left by a process that is gone
-_SUFFIX = ".o"
+CODE, HOST = ".o", ".host"  # what a file holds: object code, or what LLVM says of the machine
 _UNFINISHED = ".tmp"
 _REMEDY = "Name a folder of your own with the environment variable ANABRANCH_CACHE_DIR"
 
@@ -86,39 +86,40 @@ class ObjectFiles:
         """Test whether there is a file of that name."""
         return self._folder is not None and os.path.exists(self._path(self._folder, name))
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, suffix: str = CODE) -> bytes | None:
         """Return the object code of that name; None where there is none, or it is damaged or may be another's."""
         if self._folder is None:
             return None
+        path = self._path(self._folder, name, suffix)
         try:
-            with open(self._path(self._folder, name), "rb", buffering=0, opener=_open_itself) as file:
+            with open(path, "rb", buffering=0, opener=_open_itself) as file:
                 status = os.fstat(file.fileno())
                 if _distrust(status):
                     return None
                 content = file.read()
                 if time.time() - status.st_mtime > _SECONDS:
                     with contextlib.suppress(OSError):
-                        os.utime(self._path(self._folder, name))
+                        os.utime(path)
         except OSError:
             return None
         seal, code = content[:32], content[32:]
         return code if _seal(name, code) == seal else None
 
-    def write(self, name: str, code: bytes) -> None:
+    def write(self, name: str, code: bytes, suffix: str = CODE) -> None:
         """Keep object code; that it can't be written, as on a full disk, is not an error."""
         if self._folder is None:
             return
         content = _seal(name, code) + code
         with contextlib.suppress(OSError):
-            _replace(self._path(self._folder, name), content)
+            _replace(self._path(self._folder, name, suffix), content)
             self._not_counted += len(content)
             if self._not_counted * _SHARE > self._most_bytes:
                 self._not_counted = 0
                 self._make_room(self._folder)
 
     @staticmethod
-    def _path(folder: Path, name: str) -> str:
-        return f"{folder}{os.sep}{name}{_SUFFIX}"
+    def _path(folder: Path, name: str, suffix: str = CODE) -> str:
+        return f"{folder}{os.sep}{name}{suffix}"
 
     def _make_room(self, folder: Path) -> None:
         """Remove what was not used for longest, and what processes left that were killed."""
@@ -127,7 +128,7 @@ class ObjectFiles:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # another process makes room, too
                     status = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(_SUFFIX):
+                    if entry.name.endswith((CODE, HOST)):
                         files.append((status.st_mtime, status.st_size, entry.path))
                     elif entry.name.endswith(_UNFINISHED) and now - status.st_mtime > _SECONDS:
                         os.unlink(entry.path)
