@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,6 +55,8 @@ class ClusterSpec(Mapping[str, "list[str] | dict[int, str]"]):
         Raises:
             ValueError: the text is not a cluster.
         """
+        import json
+
         try:
             jobs = json.loads(text)
         except ValueError as error:
@@ -65,6 +65,8 @@ class ClusterSpec(Mapping[str, "list[str] | dict[int, str]"]):
 
     def as_json(self) -> str:
         """Write the cluster as JSON."""
+        import json
+
         return json.dumps({job: {str(number): at for number, at in tasks.items()} for job, tasks in self._jobs.items()})
 
     @property
@@ -192,6 +194,8 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, False)
     """
+    import ipaddress  # a process without a cluster does not need it
+
     return ipaddress.ip_address(resolved(host)).is_loopback
 
 

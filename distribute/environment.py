@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -165,6 +164,8 @@ def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Pl
         if found is None or len(found.addresses) == 1:
             return None
         return Place(ClusterSpec({"worker": found.addresses}), "worker", found.rank, is_numbered=True)
+    import json
+
     try:
         config: Any = json.loads(text)
         cluster, task = config["cluster"], config["task"]

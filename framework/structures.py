@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from numpy.typing import NDArray
-
 from ..engine.common.dtypes import DType
 from ..engine.common.nest import Nest
 from ..engine.graph import Tensor, TensorSpec
 from ..engine.ops.base import TensorLike
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..engine.objects.identifiers import Config
     from ..layers.core.input_spec import InputSpec
     from ..layers.core.layer import Layer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = "NDArray[Any]"
 """An array of any dtype."""
 
 ShapeLike: TypeAlias = "int | Sequence[int | None] | None"

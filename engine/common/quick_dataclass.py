@@ -7,7 +7,6 @@ closures. A class whose fields are more than names with types, defaults and fact
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -113,17 +112,14 @@ class _Template:
     any: Any
 
 
+_FIELD_TYPE: Any = dataclasses.fields(_Template)[0]._field_type  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _field(name: str, annotation: str, default: Any) -> _Field:
-    template: Any = dataclasses.fields(_Template)[0]
     given: Any = default
-    field: Any = copy.copy(template)
-    if isinstance(default, dataclasses.Field):
-        for part in ("default", "default_factory", "init", "repr", "compare", "hash", "metadata"):
-            setattr(field, part, getattr(given, part))
-        field.kw_only = given.kw_only is True
-    else:
-        field.default = default
-    field.name, field.type = name, annotation
+    field: Any = given if isinstance(default, dataclasses.Field) else dataclasses.field(default=given)
+    field.name, field.type, field.kw_only = name, annotation, field.kw_only is True
+    field._field_type = _FIELD_TYPE
     return field
 
 

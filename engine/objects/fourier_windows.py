@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Sums of cosines: the weights of cos(0), cos(x), cos(2 x) and so on, with alternating signs.
 _COSINES: dict[str, tuple[float, ...]] = {

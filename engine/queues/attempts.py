@@ -11,15 +11,18 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.deadlines import requests, waits
 from ..common.quick_dataclass import dataclass
 from ..graph.op import Op
-from ..tracing import Recorder, active, here
+from ..tracing import active, here
 from .errors import DeadlineExceededError
 from .stops import check_cancelled
 from .writing import others_go_on
+
+if TYPE_CHECKING:
+    from ..tracing import Recorder
 
 
 class Attempt:

@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..common.descriptions import describe_value
 from ..control_flow.call import Call, Recorded
@@ -20,7 +20,10 @@ from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.internal.fused import Fused
 from ..ops.internal.product_then import ProductThen
-from ..tracing import Slice, active, here
+from ..tracing import active, here
+
+if TYPE_CHECKING:
+    from ..tracing import Slice
 
 now = time.perf_counter
 _COMPUTE = "compute"
@@ -117,7 +120,7 @@ def _note_kernel(name: str, details: Callable[..., Mapping[str, Any]], began: fl
     ended = now()
     recorder = active.recorder
     if recorder is not None:
-        recorder.events.append(Slice(here(_COMPUTE), name, began, ended, details, True))
+        recorder.kernel(*here(_COMPUTE), name, began, ended, details)
 
 
 def _note_varying(name: str, details: Callable[..., Mapping[str, Any]], began: float, *values: Any) -> None:
@@ -125,7 +128,7 @@ def _note_varying(name: str, details: Callable[..., Mapping[str, Any]], began: f
     recorder = active.recorder
     if recorder is not None:
         described = functools.partial(details, *[_form(value) for value in values])
-        recorder.events.append(Slice(here(_COMPUTE), name, began, ended, described, True))
+        recorder.kernel(*here(_COMPUTE), name, began, ended, described)
 
 
 def _note_span(name: str, details: Callable[[], Mapping[str, Any]], began: float) -> None:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..common.forks import fork_safe_lock
-from .recorder import Event, Lane, Recorder
-from .summary import summarise
-from .timeline import check_path, write_timeline
+
+if TYPE_CHECKING:
+    from .recorder import Event, Lane, Recorder
 
 HOST = "cpu:0"
 
@@ -34,6 +35,8 @@ class Active:
 
     def begin(self) -> Recorder:
         """Begin another trace: it shares the recorder of those under way."""
+        from .recorder import Recorder  # what is needed for traces alone is imported by them
+
         with self._lock:
             self._traces += 1
             self.recorder = self.recorder or Recorder()
@@ -69,6 +72,8 @@ def here(stream: str) -> Lane:
     """Return the lane of the host and this thread: `stream` for the main thread, `stream (name)` for another."""
     lane = _lanes.known.get(stream)
     if lane is None:
+        from .recorder import Lane
+
         thread = threading.current_thread()
         suffix = "" if thread is threading.main_thread() else f" ({thread.name})"
         lane = _lanes.known[stream] = Lane(HOST, stream + suffix)
@@ -97,6 +102,8 @@ class Trace:
         Args:
             top: the number of operations that are listed, those that took longest first.
         """
+        from .summary import summarise
+
         return summarise(self.events, top)
 
 
@@ -125,6 +132,8 @@ def trace(path: str | os.PathLike[str] | None = None) -> Generator[Trace]:
     >>> [event.name for event in recorded.events if getattr(event, "is_kernel", False)]
     ['sin']
     """
+    from .timeline import check_path
+
     target = None if path is None else check_path(Path(path))
     recorder = active.begin()
     recorded = Trace(recorder)
@@ -140,6 +149,8 @@ def trace(path: str | os.PathLike[str] | None = None) -> Generator[Trace]:
 
 def _finish(recorded: Trace, target: Path | None, error: BaseException | None = None) -> None:
     """Write the trace. If that fails after an `error` of the block, that one is what the caller has to see."""
+    from .timeline import write_timeline
+
     active.end()
     recorded.stop()
     if target is None:

@@ -13,7 +13,8 @@ import numpy as np
 from ...engine.checkpoint.files import MANIFEST, is_checkpoint
 from ...engine.checkpoint.folders import Folder, folder_of
 from ..saving.archive import SavedFileError
-from ..saving.checkpointing import RunCallback, TrainingRun, is_backup, is_unfinished
+from ..saving.checkpointing import RunCallback, TrainingRun
+from ..saving.run_files import is_backup, is_unfinished
 from .base import Callback, Logs
 from .monitor import MonitorCallback
 

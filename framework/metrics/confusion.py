@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..losses.base import aligned, same_rank
 from ..structures import Array
 from .base import Metric
 
-Thresholds = float | Sequence[float] | Array | None
+Thresholds: TypeAlias = "float | Sequence[float] | Array | None"
 
 NEVER = -1e10  # the score of predictions that are not among the top k, and the threshold which they do not pass
 

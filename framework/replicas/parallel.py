@@ -26,7 +26,8 @@ from ...engine.ops.random.keys import global_generator
 from ...engine.queues.errors import TaskFailedError
 from ..callbacks.callback_list import CallbackList
 from ..callbacks.progress import make_progress
-from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
+from ..saving.checkpointing import RunCallback, TrainingRun
+from ..saving.run_files import state_as_text, state_of_text
 from .cluster_fit import Logs, ends_group, plain, read_message, reason_of, same, seed_now, write_message
 from .handed_out import HandedOut, place_of
 from .parallel_joins import ParallelJoins

@@ -12,7 +12,7 @@ import numpy as np
 from ...distribute.collectives.membership_service import OverError
 from ...distribute.environment import MEMBERSHIP
 from ...engine.ops.random.keys import global_generator
-from ..saving.checkpointing import state_as_text, state_of_text
+from ..saving.run_files import state_as_text, state_of_text
 from .alike import check_alike
 from .cluster_fit import Logs, plain, read_message, seed_now, write_message
 from .handed_out import HandedOut

@@ -30,7 +30,8 @@ from ..callbacks.base import Callback
 from ..callbacks.callback_list import CallbackList
 from ..callbacks.progress import Progress, make_progress
 from ..data.adapters import ArrayData, Batch
-from ..saving.checkpointing import RunCallback, TrainingRun, state_as_text, state_of_text
+from ..saving.checkpointing import RunCallback, TrainingRun
+from ..saving.run_files import state_as_text, state_of_text
 from .alike import check_alike, facts_of_data, facts_of_model
 from .applier import Applier
 from .cluster_fit import Logs, ends_group, plain, reason_of, seed_now

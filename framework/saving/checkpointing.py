@@ -8,42 +8,31 @@ run that goes on ends with the same bits as one that was never interrupted.
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
-from ...engine.checkpoint.folders import Folder
-from ...engine.common.atomic import atomic_write
-from ...engine.common.dtypes import as_dtype
 from ...engine.graph.state.sharded import ShardedVariable, grouped
 from ...engine.graph.state.variable import Variable
 from ...engine.ops.random.keys import SeedGenerator, global_generator
-from ...engine.queues.errors import DataLossError
 from ...layers.core.layer import Layer
 from ...optim.optimizer import Optimizer
 from ..callbacks.base import Callback
 from ..metrics.base import Metric
-from .archive import SavedFileError, check_readable, damaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import IO
 
+    from ...engine.checkpoint.folders import Folder
     from ..callbacks.callback_list import CallbackList
     from ..data.adapters import Batch
     from ..models.model import Model
-    from ..structures import Array
     from ..training.epochs import Epochs
-
-State = dict[str, Any]
+    from .archive import SavedFileError
+    from .run_files import State
 
 _HOLDERS = (Layer, Optimizer, Metric)
 # Attributes that hold no state of their own, or averages, which are found by `Model.metrics`.
@@ -59,10 +48,7 @@ _NOTED = (
 )
 _AVERAGES = ("_compiled_loss", "_compiled_metrics", "_loss_tracker")
 _SKIPPED = frozenset((*_MADE_OF, *_NOTED, *_AVERAGES))
-_STATE = "state.json"
-_OF_SHARDS = "biufcVT"  # kinds of dtypes that a shard of a checkpoint keeps as they are
 _SHOWN = 8
-_MARK = "backup-of-a-run"  # an empty file
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -131,148 +117,6 @@ def set_random_state(state: State) -> None:
     random.setstate((version, tuple(int(word) for word in words), gauss))
 
 
-# --- the file -------------------------------------------------------------------------------------------------------
-
-
-def write_state(path: Path, state: State) -> None:
-    """Write nested dicts and lists of numbers, texts and arrays to one file, all or nothing."""
-    with atomic_write(path) as stream:
-        _write(stream, state)
-
-
-def _write(stream: IO[bytes], state: State) -> None:
-    arrays: dict[str, Any] = {}
-    text = json.dumps(_encoded(state, arrays))
-    np.savez(stream, **{_STATE: np.frombuffer(text.encode(), "uint8")}, **arrays)
-
-
-def write_backup(folder: Folder, state: State, step: int) -> None:
-    """Write nested dicts and lists of numbers, texts and arrays as a checkpoint.
-
-    The arrays are in the shard, all else in the manifest.
-
-    Raises:
-        OSError: it can't be written; then there is no checkpoint.
-    """
-    arrays: dict[str, Array] = {}
-    run = _encoded(state, arrays, "")
-    folder.remove(MANIFEST)
-    folder.make()
-    with folder.writing(_MARK):  # says whose folder it is while it has no manifest
-        pass
-    write_manifest(folder, [write_shard(folder, 0, 1, arrays)], {"step": step, "time": time.time(), "run": run})
-
-
-def is_unfinished(folder: Folder) -> bool:
-    """Test whether a folder has a part of a checkpoint of a run, whose process ended while it wrote."""
-    if is_checkpoint(folder):
-        return False
-    try:
-        folder.read(_MARK)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def is_backup(folder: Folder) -> bool:
-    """Test whether a checkpoint is that of a run, or one that can't be read."""
-    try:
-        return "run" in json.loads(folder.read(MANIFEST))
-    except ValueError:
-        return True
-    except FileNotFoundError:  # another process has removed it
-        return False
-
-
-def read_backup(folder: Folder) -> State:
-    """Read what `write_backup` wrote.
-
-    Raises:
-        SavedFileError: the checkpoint is damaged, or of another kind.
-        FileNotFoundError: there is no backup.
-    """
-    try:
-        reader = CheckpointReader(folder)
-        if "run" not in reader.manifest:
-            raise SavedFileError(
-                f"{str(folder)!r} is a checkpoint of variables alone, and BackupAndRestore needs one of its own. Give "
-                "it another folder."
-            )
-        return _decoded(reader.manifest["run"], reader)
-    except DataLossError as error:
-        raise SavedFileError(f"{str(folder)!r} is damaged or cut short: {error}") from error
-
-
-def state_as_text(state: State) -> str:
-    """Write nested dicts and lists of numbers, texts and arrays as one text."""
-    stream = io.BytesIO()
-    _write(stream, state)
-    return base64.b64encode(stream.getvalue()).decode("ascii")
-
-
-def state_of_text(text: str) -> State:
-    """Return the state of which `state_as_text` made a text."""
-    return _read(io.BytesIO(base64.b64decode(text)))
-
-
-def read_state(path: Path) -> State:
-    """Read what `write_state` wrote.
-
-    Raises:
-        SavedFileError: the file is damaged, or of another kind.
-        FileNotFoundError: there is no such file.
-    """
-    check_readable(path)
-    try:
-        return _read(path)
-    except Exception as error:  # zipfile, json and NumPy raise a dozen types on damaged files
-        raise damaged(path, str(error)) from error
-
-
-def _read(source: Path | IO[bytes]) -> State:
-    with np.load(source, allow_pickle=False) as file:
-        return _decoded(json.loads(file[_STATE].tobytes().decode()), file)
-
-
-def _encoded(value: object, arrays: dict[str, Array], path: str | None = None) -> object:
-    """Write a state as JSON, and its arrays apart.
-
-    Args:
-        value: the state.
-        arrays: takes the arrays by name.
-        path: where in the state the value is, if arrays are named so.
-    """
-
-    def below(key: object) -> str | None:
-        return None if path is None else f"{path}/{key}".lstrip("/")
-
-    if isinstance(value, dict):
-        return {str(key): _encoded(item, arrays, below(key)) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encoded(item, arrays, below(position)) for position, item in enumerate(value)]
-    if not isinstance(value, (np.ndarray, np.generic)):
-        return value
-    array = np.asarray(value)
-    name = path or f"array{len(arrays)}"
-    while name in arrays:
-        name += "'"
-    # Types that NumPy does not have, such as bfloat16, are written as bytes, or those that shards do not have.
-    is_kept = array.dtype.isbuiltin == 1 if path is None else array.dtype.kind in _OF_SHARDS
-    arrays[name] = array if is_kept else np.frombuffer(array.tobytes(), "uint8")
-    return {"__array__": name, "dtype": array.dtype.name, "shape": list(array.shape)}
-
-
-def _decoded(value: object, arrays: Mapping[str, Array]) -> Any:
-    if isinstance(value, list):
-        return [_decoded(item, arrays) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "__array__" not in value:
-        return {key: _decoded(item, arrays) for key, item in value.items()}
-    array, dtype = arrays[value["__array__"]], as_dtype(value["dtype"])
-    return array if array.dtype == dtype else np.frombuffer(array.tobytes(), dtype).reshape(value["shape"])
-
-
 # --- a run ----------------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +183,8 @@ class TrainingRun:
         }
         if self.check is not None:
             self.check()
+        from .run_files import write_backup  # few processes save runs
+
         write_backup(folder, state, step)
 
     def load(self, place: Folder | Path) -> None:
@@ -347,6 +193,8 @@ class TrainingRun:
         Raises:
             SavedFileError: it is damaged.
         """
+        from .run_files import read_backup, read_state
+
         self._loaded = read_state(place) if isinstance(place, Path) else read_backup(place)
         self._path = str(place)
 
@@ -395,7 +243,7 @@ class TrainingRun:
         """
         batches, rest = divmod(len(rows["done"]), int(rows["shares"]))
         if rest or [int(share) for share in rows["done"]] != [*range(len(rows["done"]))]:
-            raise SavedFileError(
+            raise _refused(
                 f"{self._path!r} was saved within an epoch by workers that had computed parts of several batches, as "
                 "with backup workers or sync=False. Only ParameterServer can go on from there: go on under it, or "
                 "delete the backup to start from the beginning."
@@ -436,7 +284,7 @@ class TrainingRun:
         """Bring the data to where they were; the batch before that, if there is one in this pass."""
         steps = self.data.steps
         if state["batch"] and steps is not None and state["steps"] not in (None, steps):
-            raise SavedFileError(
+            raise _refused(
                 f"{self._path!r} was saved after {state['batch']} of {state['steps']} steps of epoch "
                 f"{state['epoch'] + 1}, but an epoch of these data has {steps} steps. Call fit with the same data and "
                 "batch size, or delete it to start from the beginning."
@@ -472,7 +320,7 @@ class TrainingRun:
         if differences:
             listed = "".join(f"\n  {line}" for line in differences[:_SHOWN])
             more = f"\n  ... and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-            raise SavedFileError(
+            raise _refused(
                 f"{self._path!r} was saved by a run of another model, and nothing was restored:{listed}{more}\n"
                 "Build and compile the model as it was, or delete it to start from the beginning."
             )
@@ -485,6 +333,12 @@ class TrainingRun:
 
 
 _VARIABLES = (Variable, ShardedVariable)
+
+
+def _refused(reason: str) -> SavedFileError:
+    from .archive import SavedFileError
+
+    return SavedFileError(reason)
 
 
 def _differences(parts: Mapping[str, object], values: State) -> list[str]:

@@ -14,13 +14,12 @@ from ...engine.common.nest import flatten, map_structure
 from ...engine.graph.tensor import Tensor
 from ...engine.objects.registry import is_serialized
 from ..losses import api as losses_module
-from ..metrics import api as metrics_module
+from ..metrics.base import Metric
+from ..metrics.reduction import Mean, MeanMetricWrapper
 from .contract import check_not_applied_twice
 
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
-    from ..metrics.api import Mean
-    from ..metrics.base import Metric
     from ..model_types import Losses, Metrics
     from ..structures import Tensors
 
@@ -153,7 +152,13 @@ def check_names(loss: Losses, *metrics: Metrics) -> None:
     for name in _names_in(loss):
         losses_module.get(name)
     for name in _names_in(metrics):
-        metrics_module.get(name)
+        _metric_of(name)
+
+
+def _metric_of(identifier: object) -> Any:
+    from ..metrics import api  # many models have none
+
+    return api.get(identifier)
 
 
 def _names_in(given: object) -> Iterator[str]:
@@ -287,7 +292,7 @@ class CompiledLoss:
         self._weights = self._factors(names)
         if sum(loss is not None for loss in losses) > 1:
             pairs = zip(names, losses, strict=True)
-            self.trackers = [metrics_module.Mean(name=f"{name}_loss") for name, loss in pairs if loss is not None]
+            self.trackers = [Mean(name=f"{name}_loss") for name, loss in pairs if loss is not None]
         self._losses = losses
 
     def _factors(self, names: Names) -> list[float | None]:
@@ -346,9 +351,9 @@ def _make_metric(identifier: object, y_true: Tensor, y_pred: Tensor) -> Metric:
         kinds = ("BinaryCrossentropy", "SparseCategoricalCrossentropy", "CategoricalCrossentropy")
         found = _by_shapes(kinds, y_true, y_pred)(name=str(identifier))
     else:
-        found = metrics_module.get(identifier)
-    if not isinstance(found, metrics_module.Metric):
-        found = metrics_module.MeanMetricWrapper(found, name=object_name(found))
+        found = _metric_of(identifier)
+    if not isinstance(found, Metric):
+        found = MeanMetricWrapper(found, name=object_name(found))
     if isinstance(identifier, str):
         found.name = identifier
     return found
@@ -356,8 +361,10 @@ def _make_metric(identifier: object, y_true: Tensor, y_pred: Tensor) -> Metric:
 
 def _by_shapes(kinds: tuple[str, str, str], y_true: Tensor, y_pred: Tensor) -> type[Metric]:
     """Return the class, of (binary, sparse, one-hot), that suits the shapes."""
+    from ..metrics import api
+
     binary, sparse = _is_binary_or_sparse(y_true, y_pred)
-    return getattr(metrics_module, kinds[0] if binary else kinds[1] if sparse else kinds[2])
+    return getattr(api, kinds[0] if binary else kinds[1] if sparse else kinds[2])
 
 
 class CompiledMetrics:

@@ -32,7 +32,7 @@ from ..data.adapters import (
     is_array_like,
     train_validation_split,
 )
-from ..metrics import api as metrics_module
+from ..metrics.reduction import Mean
 from ..saving.checkpointing import TrainingRun
 from .contract import check_class_weight
 from .epochs import Epochs
@@ -138,7 +138,7 @@ class Trainer(PassMethods):
         names = getattr(self, "output_names", None)
         self._compiled_loss = None if loss is None else CompiledLoss(loss, loss_weights, names)
         self._compiled_metrics = CompiledMetrics(metrics, weighted_metrics, names)
-        self._loss_tracker = metrics_module.Mean(name="loss")
+        self._loss_tracker = Mean(name="loss")
         self.stop_training = False
         self._checked_batch = False
         self.compiled = True

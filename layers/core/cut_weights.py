@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...engine import ops
 from ...engine.autodiff.custom_gradient import CustomGradient
@@ -25,6 +25,9 @@ from ...engine.graph.state.sharded import layout_of_grid
 from ...engine.ops.base import TensorLike, apply
 from ...engine.ops.containers.contributions import rows_of
 from .input_spec import known_shape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Index = tuple[int, ...]
 

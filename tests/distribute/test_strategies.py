@@ -22,7 +22,7 @@ from anabranch import callbacks, layers
 from anabranch.distribute import ParameterServer, Server, cluster_from_environment
 from anabranch.distribute.environment import notify_launcher
 from anabranch.engine.checkpoint.folders import Folder
-from anabranch.framework.saving.checkpointing import read_backup
+from anabranch.framework.saving.run_files import read_backup
 
 pytestmark = pytest.mark.xdist_group("tasks")
 RNG = np.random.default_rng(0)

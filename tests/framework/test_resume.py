@@ -28,17 +28,10 @@ from anabranch.framework.callbacks.api import (
     ModelCheckpoint,
     ReduceLROnPlateau,
 )
-from anabranch.framework.saving import checkpointing
+from anabranch.framework.saving import run_files
 from anabranch.framework.saving.api import SavedFileError
-from anabranch.framework.saving.checkpointing import (
-    random_state,
-    read_backup,
-    read_state,
-    set_random_state,
-    stateful_parts,
-    write_backup,
-    write_state,
-)
+from anabranch.framework.saving.checkpointing import random_state, set_random_state, stateful_parts
+from anabranch.framework.saving.run_files import read_backup, read_state, write_backup, write_state
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(22, 4)).astype("float32")
@@ -509,8 +502,8 @@ def test_what_a_save_left_that_was_interrupted_is_removed(
             raise InterruptionError
         write_manifest(*args)
 
-    write_manifest = checkpointing.write_manifest
-    monkeypatch.setattr(checkpointing, "write_manifest", interrupted)
+    write_manifest = run_files.write_manifest
+    monkeypatch.setattr(run_files, "write_manifest", interrupted)
     with pytest.raises(InterruptionError):
         functional().fit(X, Y, batch_size=4, epochs=EPOCHS, verbose=0, callbacks=[BackupAndRestore(folder)])
     assert len(list(folder.glob("step-*"))) == 2

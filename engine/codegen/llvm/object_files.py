@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import stat
-import tempfile
 import time
 import warnings
 from dataclasses import replace
@@ -191,7 +190,7 @@ def sources_digest() -> str | None:
 def profile_digest() -> str:
     """Return a digest of the figures by which kernels are printed, the default ones included."""
     figures = replace(machine_profile(), name="", is_measured=False)
-    return hashlib.sha256(figures.to_json().encode()).hexdigest()
+    return hashlib.sha256(repr(figures).encode()).hexdigest()
 
 
 def _make(folder: Path) -> None:
@@ -227,6 +226,8 @@ def _seal(name: str, code: bytes) -> bytes:
 
 def _replace(path: str, content: bytes) -> None:
     """Write a file that others see whole or not at all, and that only this user may read."""
+    import tempfile  # few processes write
+
     descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, dir=os.path.dirname(path))
     try:
         with open(descriptor, "wb", buffering=0) as file:

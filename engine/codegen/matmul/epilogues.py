@@ -34,7 +34,6 @@ from ..llvm.library import library
 from . import gemm
 from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
 from .parallel_products import Begun
-from .quantized import bind_quantized
 
 
 @dataclass(frozen=True)
@@ -172,6 +171,8 @@ def pays(operation: Operation) -> bool:
     op, specs = operation.op, _specs(operation)
     assert isinstance(op, ProductThen)
     if isinstance(op.product, QuantizedMatMul):
+        from .quantized import bind_quantized  # loaded where there is such a product
+
         return bind_quantized(operation) is not None
     if not specs or not gemm.is_available():
         return False
@@ -186,6 +187,8 @@ def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] 
     op, specs = operation.op, _specs(operation)
     assert isinstance(op, ProductThen)
     if isinstance(op.product, QuantizedMatMul):
+        from .quantized import bind_quantized  # loaded where there is such a product
+
         return bind_quantized(operation)
     if not specs or not gemm.is_available():
         return None

@@ -28,15 +28,13 @@ from typing import Any
 
 from ..llvm.compiler import Effort
 from ..llvm.library import library
-from . import gemm_driver
-from .gemm_driver import COMMON, k_block, packing_name, print_products, product_name, then_name
+from .gemm_forms import PACKED, k_block, packing_name, product_name, then_name
 from .gemm_tile import Tiles, tiles_of
 
-__all__ = ["is_available", "k_block", "packed_size", "packing_address", "product_address", "start", "tiles"]
+__all__ = ["PACKED", "is_available", "k_block", "packed_size", "packing_address", "product_address", "start", "tiles"]
 __all__ += ["then_address"]
 
 ELEMENTS = {"float32": "float", "float64": "double"}
-PACKED = gemm_driver.PACKED
 
 
 def tiles(dtype: str) -> Tiles:
@@ -95,6 +93,8 @@ def _key(known: Tiles) -> str:
 
 
 def _text(known: Tiles) -> str:
+    from .gemm_driver import COMMON, print_products  # few processes print them: the object code is on the disk
+
     return COMMON + print_products(known)
 
 

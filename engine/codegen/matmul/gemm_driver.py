@@ -13,14 +13,13 @@ from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, Size
 from .gemm_code import PARAMETERS, ProductBuilder
+from .gemm_forms import DEEP, DEEP_FEW, FEW_ROWS, PACKED, TRANSPOSED, packing_name, product_name, then_name
 from .gemm_pack import print_packing
 from .gemm_panel import (
     COLUMNS_OF_B,
     NOTHING,
-    PACKED,
     ROWS_OF_B,
     SCRATCH,
-    TRANSPOSED,
     print_are_few,
     print_ask_share,
     print_columns,
@@ -36,12 +35,10 @@ from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_
 
 _MOST_ROWS = 256  # of A that are laid out at a time
 
-# Terms of a block of k at most. Where blocks are deep, sums go back into C seldom; where they are not, a panel of B and
-# the rows of A that it is multiplied with are in the first two caches. Measured like the parts below.
-_DEEP_LAID_OUT = 256  # where the rows of A are laid out, too,
-_DEEP_FEW = 256  # or few
-_FEW_ROWS = 64
-_DEEP = 512
+# Terms of a block of k at most, with those of `gemm_forms`. Where blocks are deep, sums go back into C seldom; where
+# they are not, a panel of B and the rows of A that it is multiplied with are in the first two caches. Measured like the
+# parts below.
+_DEEP_LAID_OUT = 256  # where the rows of A are laid out, too
 _DEEP_TURNED = 1024  # where laying out a panel of B means to transpose it
 
 # Parts, measured on two cores of a server with AVX-512: work is m * n * k. Threads that are awake pay from some 10
@@ -58,8 +55,6 @@ _MOST_PACKING = 8  # parts of the work of packing
 # Products that have their operands laid out once, measured likewise.
 _LEAST_ROWS = 128
 _LEAST_COLUMNS_LAID_OUT = 1024  # where the rows of A are laid out, too
-
-_LETTERS = {"float": "s", "double": "d"}
 
 _FIELDS = (
     *("m", "n", "k", "a", "row_step", "k_step", "b", "b_step", "form", "c", "c_step", "d", "d_step", "e", "e_step"),
@@ -233,33 +228,9 @@ def _print_source(
     return _Source(code.choose(is_packed, NOTHING, kind), source, deep, width)
 
 
-def product_name(tiles: Tiles) -> str:
-    """Return the name of the function for products; see `gemm`."""
-    return f"anabranch_{_LETTERS[tiles.element]}gemm"
-
-
-def then_name(tiles: Tiles) -> str:
-    """Return the name of the function for products of which something follows; see `gemm`."""
-    return f"{product_name(tiles)}_then"
-
-
-def packing_name(tiles: Tiles) -> str:
-    """Return the name of the function that packs."""
-    return f"anabranch_{_LETTERS[tiles.element]}pack"
-
-
-def k_block(k: int, rows: int) -> int:
-    """Return how many terms are added before a sum is put back into C, where B is packed.
-
-    So `k` is cut into equal blocks.
-    """
-    blocks = max(1, -(-k // (_DEEP_FEW if rows < _FEW_ROWS else _DEEP)))
-    return max(1, -(-k // blocks))
-
-
 def _print_k_block(code: Builder) -> str:
     """Print the block of k of a product; of a packed B it is given in the place of its steps."""
-    deep = code.choose(code.compare("slt", "%m", _FEW_ROWS), _DEEP_FEW, _DEEP)
+    deep = code.choose(code.compare("slt", "%m", FEW_ROWS), DEEP_FEW, DEEP)
     deep = code.choose(code.compare("eq", "%form", TRANSPOSED), _DEEP_TURNED, deep)
     deep = code.choose(code.compare("ne", "%a_transposed", 0), _DEEP_LAID_OUT, deep)
     equal = code.greatest(1, code.ceil_div("%k", code.greatest(1, code.ceil_div("%k", deep))))
@@ -272,7 +243,7 @@ def _print_product(tiles: Tiles) -> str:
     is_done = code.slot()
     code.store("i64", 0, is_done)
     with code.when(_print_is_large(code)):
-        deep = code.choose(code.compare("ne", "%a_transposed", 0), _DEEP_LAID_OUT, _DEEP)
+        deep = code.choose(code.compare("ne", "%a_transposed", 0), _DEEP_LAID_OUT, DEEP)
         arguments = ", ".join([*given, f"i64 {deep}"])
         code.store("i64", code.let(f"call i64 @{shared_name(tiles)}({arguments})"), is_done)
     with code.when(code.compare("eq", code.load("i64", is_done), 0)):

@@ -10,7 +10,6 @@ from .gemm_code import ProductBuilder
 from .gemm_pack import print_ask
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles
 
-ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
 NOTHING, ROWS_OF_B, COLUMNS_OF_B = 0, 1, 2  # what a panel that is laid out next is made of
 _FEW_GROUPS = 8  # of rows
 # Parameters of the function for the tiles under a panel: sizes, the strides of A, the panel, the result, what is added

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 
 from ..llvm.builder import Builder, Size
 from .gemm_code import PARAMETERS, ProductBuilder
+from .gemm_forms import TRANSPOSED
 from .gemm_panel import (
     COLUMNS_OF_B,
     NOTHING,
     ROWS_OF_B,
-    TRANSPOSED,
     print_ask_share,
     print_columns,
     print_lay,

@@ -5,7 +5,6 @@ NumPy's strings live in host memory, so these run on NumPy whatever the device. 
 
 from __future__ import annotations
 
-import string as ascii_letters
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -28,8 +27,9 @@ from ..base import (
 )
 from . import numbers as text
 
-_TO_LOWER = str.maketrans(ascii_letters.ascii_uppercase, ascii_letters.ascii_lowercase)
-_TO_UPPER = str.maketrans(ascii_letters.ascii_lowercase, ascii_letters.ascii_uppercase)
+_LOWER = "abcdefghijklmnopqrstuvwxyz"  # of ASCII: the module `string` compiles expressions as it is imported
+_TO_LOWER = str.maketrans(_LOWER.upper(), _LOWER)
+_TO_UPPER = str.maketrans(_LOWER, _LOWER.upper())
 _WORDS = np.array([["Cat ", " dög"], ["", "Zoë"]], dtypes.string)
 
 

@@ -20,17 +20,8 @@ from ...ops.neural.quantized import QuantizedMatMul
 from ..fusion import epilogues, materialise_transposes, winograd
 from ..fusion.fuse import FusionRule, fuse
 from ..fusion.horizontal_fusion import fuse_updates
-from ..fusion.lay_out import lay_out_weights
-from ..fusion.pack import pack_weights
 from ..fusion.rematerialise import rematerialise
-from ..fusion.row_update_fusion import change_rows_at_once
-from ..loops.fission import split_loops
-from ..loops.ragged_batches import compute_ragged_batches
-from ..loops.unroll import unroll
-from ..memory.recompute import recompute
 from ..rewrites import decompose, row_updates, same_shapes, slices
-from ..rewrites.late_rows import take_rows_late
-from ..rewrites.sink import sink_into_branches
 from . import limits, log, observe, verify
 from .assign import Assign, assign_devices
 from .driver import apply_group_rules, apply_rules
@@ -152,13 +143,18 @@ FUSION = Requirement(lambda _, __: is_on("fuse"), "the pass `fuse` is turned off
 
 
 # --- passes that are not written as rules, with one signature -------------------------------------------------------
+# What is imported inside is needed by few steps, and would make each process start later.
 
 
 def _unroll(step: Rewriter, options: Options) -> None:
+    from ..loops.unroll import unroll
+
     _take_over(step, unroll(step.whole, exact=not options.reassociate))
 
 
 def _ragged_batches(step: Rewriter, options: Options) -> None:
+    from ..loops.ragged_batches import compute_ragged_batches
+
     del options
     _take_over(step, compute_ragged_batches(step.whole))
 
@@ -175,6 +171,8 @@ def _slices(step: Rewriter, options: Options) -> None:
 
 
 def _recompute(step: Rewriter, options: Options) -> None:
+    from ..memory.recompute import recompute
+
     is_free = options.reassociate and options.rule is not None and options.assign is None
     cheap = is_free and is_on("fuse") and is_on("recompute")
     if recompute(step.graph, step.operations, step.kept, options.memory_budget, options.can_swap, cheap):
@@ -187,11 +185,15 @@ def _place(step: Rewriter, options: Options) -> None:
 
 
 def _sink(step: Rewriter, options: Options) -> None:
+    from ..rewrites.sink import sink_into_branches
+
     del options
     sink_into_branches(step.graph, step.operations, step.kept_tensors, set(step.wanted))
 
 
 def _fission(step: Rewriter, options: Options) -> None:
+    from ..loops.fission import split_loops
+
     del options
     split_loops(step.graph, step.operations, step.kept)
 
@@ -215,11 +217,15 @@ def _materialise_transposes(step: Rewriter, options: Options) -> None:
 
 
 def _pack(step: Rewriter, options: Options) -> None:
+    from ..fusion.pack import pack_weights
+
     if pack_weights(step.graph, step.operations, options.fusion_rule, step.kept_tensors):
         step.touch()
 
 
 def _lay_out(step: Rewriter, options: Options) -> None:
+    from ..fusion.lay_out import lay_out_weights
+
     lay_out_weights(step.operations, options.fusion_rule, step.kept_tensors)
 
 
@@ -248,6 +254,8 @@ def _horizontal_fusion(step: Rewriter, options: Options) -> None:
 
 
 def _update_rows(step: Rewriter, options: Options) -> None:
+    from ..fusion.row_update_fusion import change_rows_at_once
+
     change_rows_at_once(step.graph, step.operations, step.kept_tensors, options.fusion_rule)
     asked = set(step.wanted)
     step.wanted = [o for o in step.graph.operations if o in asked or isinstance(o.op, UpdateRows)]
@@ -258,6 +266,8 @@ def _epilogues(step: Rewriter, options: Options) -> None:
 
 
 def _late_rows(step: Rewriter, options: Options) -> None:
+    from ..rewrites.late_rows import take_rows_late
+
     del options
     if take_rows_late(step.graph, step.operations):
         step.touch()

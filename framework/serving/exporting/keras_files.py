@@ -15,7 +15,7 @@ from ....distribute.checkpoints import CheckpointManager
 from ....engine.checkpoint.folders import folder_of
 from ....engine.objects.registry import UnknownObjectError
 from ....engine.ops.random.keys import SeedGenerator
-from ...saving.checkpointing import is_backup
+from ...saving.run_files import is_backup
 from ..storage import ServableError
 
 if TYPE_CHECKING:
