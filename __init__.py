@@ -10,11 +10,17 @@ array([2., 4.], dtype=float32)
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+# OpenBLAS's threads look for work for 30 ms after each product, and as they start, on the cores that threads of ours
+# want next; now for some 60 microseconds (2 ** 17 cycles). It is read when NumPy is loaded, so it helps where that comes
+# later: products between steps. While a step runs OpenBLAS has one thread, whatever was loaded first: `common.blas`.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "17")
 
 __version__ = "0.3.0.dev0"
 
@@ -167,6 +173,7 @@ _MODULES: dict[str, str] = {
     "visualization": ".framework.visualization",
     "wrappers": ".framework.wrappers",
 }
+_TRAINED = (".framework.models", ".layers")  # who asks for these is likely to run steps
 _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 
 if TYPE_CHECKING:
@@ -286,6 +293,10 @@ def _import(target: str) -> ModuleType:
 
     @without_collector
     def load() -> ModuleType:
+        if target.startswith(_TRAINED):
+            from .engine.codegen.ahead import begin
+
+            begin()
         module = importlib.import_module(target, __name__)
         make_old()
         return module

@@ -102,6 +102,11 @@ class Library:
         return self._usable
 
     @property
+    def keeps(self) -> bool:
+        """Test whether object code is kept on the disk."""
+        return self._files.keeps
+
+    @property
     def has_half(self) -> bool:
         """Test whether the processor has instructions that convert float16; elsewhere LLVM would call functions."""
         return "+f16c" in self.host or "aarch64" in self.host or "arm64" in self.host

@@ -43,8 +43,8 @@ class ObjectFiles:
         self._not_counted = most_bytes  # bytes that were written since the folder was looked through
 
     @cached_property
-    def _folder(self) -> Path | None:
-        """The folder, made if it was not there; None where it can't be used."""
+    def _found(self) -> tuple[Path | None, str, str]:
+        """The folder, made if it was not there; why it can't be used, or ""; and what mends that."""
         folder = self._asked
         try:
             if sources_digest() is None:
@@ -54,9 +54,14 @@ class ObjectFiles:
             folder = folder or cache_folder()
             _make(folder)
             reason = _distrust(os.stat(folder))
-            remedy = f"{_REMEDY}, or take others' access away: chmod 700 '{folder}'" if reason else ""
         except OSError as error:
-            reason, remedy = str(error), _REMEDY
+            return folder, str(error), _REMEDY
+        return folder, reason, f"{_REMEDY}, or take others' access away: chmod 700 '{folder}'" if reason else ""
+
+    @cached_property
+    def _folder(self) -> Path | None:
+        """The folder; None where it can't be used."""
+        folder, reason, remedy = self._found
         if not reason:
             return folder
         # Known before the warning, which may be an error: it is given once.
@@ -69,6 +74,11 @@ class ObjectFiles:
             stacklevel=2,
         )
         return None
+
+    @property
+    def keeps(self) -> bool:
+        """Test whether there is a folder that can be used, without a warning where there is none."""
+        return not self._found[1]
 
     @staticmethod
     def name(host: str, key: str) -> str:
