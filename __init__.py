@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 # OpenBLAS's threads look for work for 30 ms after each product, and as they start, on the cores that threads of ours
-# want next; now for some 60 microseconds (2 ** 17 cycles). It is read when NumPy is loaded, so it helps where that comes
-# later: products between steps. While a step runs OpenBLAS has one thread, whatever was loaded first: `common.blas`.
+# want next; now for some 60 microseconds (2 ** 17 cycles). It is read when NumPy is loaded, so it helps where that
+# comes later: products between steps. While a step runs OpenBLAS has one thread, whatever was loaded first: see
+# `common.blas`.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "17")
 
 __version__ = "0.3.0.dev0"
