@@ -37,6 +37,8 @@ _MODULE_WORK = 40_000  # characters of descriptions: LLVM takes about a fifth of
 _SWITCH = "ANABRANCH_KERNELS"  # "0": none; "quick": compiled with the least effort
 _LEAST_WORK = {Effort.LARGE: 20_000}  # of a kernel; code that is printed by hand is long, and is described in short
 
+_symbols: dict[str, int] = {}  # the functions that were offered, in all libraries: the addresses of this process
+
 
 class LaterFunction:
     """A compiled function of an address, which is loaded when it is called first and compiled meanwhile.
@@ -78,7 +80,6 @@ class Library:
         self._workers: Any = None
         self._compiler: Compiler | None = None  # loaded when there is something to compile
         self._lock = threading.Lock()  # of who loads it
-        self._symbols: dict[str, int] = {}  # the functions that were offered
         self._engines: list[Any] = []  # they own the machine code
         self.host = ""
         self._usable: bool | None = None
@@ -229,9 +230,7 @@ class Library:
     def offer(self, name: str, address: int) -> None:
         """Let modules that are loaded from now on call the function at `address` by `name`."""
         assert self.usable
-        self._symbols[name] = address
-        if self._compiler is not None:
-            self._compiler.binding.add_symbol(name, address)
+        _symbols[name] = address
 
     def offer_system(self, names: Iterable[str]) -> bool:
         """Let modules call functions of the system's C library; False where one of them is not there."""
@@ -270,10 +269,7 @@ class Library:
         """Return the compiler, loaded when it is asked for first."""
         with self._lock:
             if self._compiler is None:
-                compiler = Compiler()
-                for name, address in self._symbols.items():
-                    compiler.binding.add_symbol(name, address)
-                self._compiler = compiler
+                self._compiler = Compiler()
             return self._compiler
 
     def _at_most(self, effort: Effort) -> Effort:
@@ -312,24 +308,27 @@ class Library:
 
     def _load(self, machine_code: bytes) -> Any:
         try:
-            return link(machine_code, self._address_of)
+            return link(machine_code, _address_of)
         except (NotLinkedError, OSError) as error:
             log("cache", DEBUG, "object code is linked by LLVM, as %s", error)
         compiler = self._llvm()
         binding = compiler.binding
+        for name, address in list(_symbols.items()):
+            binding.add_symbol(name, address)
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), compiler.machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
         engine.finalize_object()
         self._engines.append(engine)
         return engine
 
-    def _address_of(self, name: str) -> int:
-        """Return the address of a function that was offered, or that the process has; 0 where there is none."""
-        known = self._symbols.get(name)
-        try:
-            return _address_in_process(name) if known is None else known
-        except (OSError, TypeError, AttributeError):
-            return 0
+
+def _address_of(name: str) -> int:
+    """Return the address of a function that was offered, or that the process has; 0 where there is none."""
+    known = _symbols.get(name)
+    try:
+        return _address_in_process(name) if known is None else known
+    except (OSError, TypeError, AttributeError):
+        return 0
 
 
 def _address_in_process(name: str) -> int:

@@ -14,7 +14,9 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
+
+from ...common.quick_dataclass import dataclass
 
 # Flags and types of sections, and relocations: System V ABI, and its supplement for AMD64, "Object Files".
 _WRITE, _ALLOC, _EXECUTE, _THREAD_LOCAL = 0x1, 0x2, 0x4, 0x400
@@ -33,7 +35,8 @@ class NotLinkedError(Exception):
     """Object code is of a kind that is not linked here."""
 
 
-class _Section(NamedTuple):
+@dataclass(slots=True)
+class _Section:
     name: str
     kind: int
     flags: int
@@ -44,17 +47,14 @@ class _Section(NamedTuple):
     alignment: int
 
 
-class _Symbol(NamedTuple):
+@dataclass(slots=True)
+class _Symbol:
     name: str
     section: int
     value: int
 
 
-class _Relocation(NamedTuple):
-    place: int  # in memory, from its beginning
-    kind: int
-    symbol: int
-    addend: int
+_Relocation = tuple[int, int, int, int]  # its place in memory, from the beginning; its kind, symbol and addend
 
 
 class Linked:
@@ -163,7 +163,7 @@ class _ObjectFile:
             ):
                 if kind not in _KINDS:
                     raise NotLinkedError(f"it has a relocation of type {kind}")
-                yield _Relocation(start + offset, kind, symbol, addend)
+                yield start + offset, kind, symbol, addend
 
     def link(self, address_of: Callable[[str], int]) -> Linked:
         foreign = {symbol.name: address_of(symbol.name) for symbol in self._symbols if symbol.section == _UNDEFINED}
