@@ -1,4 +1,4 @@
-"""What first steps have in common is compiled while the package is imported, if it is not on the disk."""
+"""Compilation ahead: code that all first steps have in common, beside the imports, if it is not on the disk."""
 
 from __future__ import annotations
 

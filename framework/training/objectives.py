@@ -152,13 +152,9 @@ def check_names(loss: Losses, *metrics: Metrics) -> None:
     for name in _names_in(loss):
         losses_module.get(name)
     for name in _names_in(metrics):
-        _metric_of(name)
+        from ..metrics import api  # many models have none
 
-
-def _metric_of(identifier: object) -> Any:
-    from ..metrics import api  # many models have none
-
-    return api.get(identifier)
+        api.get(name)
 
 
 def _names_in(given: object) -> Iterator[str]:
@@ -343,6 +339,8 @@ def sum_of(terms: Sequence[Tensor]) -> Any:
 
 
 def _make_metric(identifier: object, y_true: Tensor, y_pred: Tensor) -> Metric:
+    from ..metrics import api
+
     text = str(identifier).lower() if isinstance(identifier, str) else ""
     if text in ("accuracy", "acc"):
         kinds = ("BinaryAccuracy", "SparseCategoricalAccuracy", "CategoricalAccuracy")
@@ -351,7 +349,7 @@ def _make_metric(identifier: object, y_true: Tensor, y_pred: Tensor) -> Metric:
         kinds = ("BinaryCrossentropy", "SparseCategoricalCrossentropy", "CategoricalCrossentropy")
         found = _by_shapes(kinds, y_true, y_pred)(name=str(identifier))
     else:
-        found = _metric_of(identifier)
+        found = api.get(identifier)
     if not isinstance(found, Metric):
         found = MeanMetricWrapper(found, name=object_name(found))
     if isinstance(identifier, str):

@@ -1,4 +1,4 @@
-"""What steps of models have in common is compiled while names are imported that models are made of."""
+"""Code that steps of models have in common is compiled while names are imported that models are made of."""
 
 from __future__ import annotations
 

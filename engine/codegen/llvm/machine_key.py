@@ -1,4 +1,4 @@
-"""What decides for which host LLVM compiles, found without loading LLVM."""
+"""The key of a machine: facts by which LLVM chooses the host to compile for, found without loading LLVM."""
 
 from __future__ import annotations
 

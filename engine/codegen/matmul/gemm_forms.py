@@ -1,4 +1,4 @@
-"""Names and numbers of matrix products that those who call them know: `gemm_driver` prints the functions."""
+"""Names and numbers of matrix products that callers need: `gemm_driver` prints the functions."""
 
 from __future__ import annotations
 
