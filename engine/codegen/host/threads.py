@@ -19,18 +19,15 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...common.deadlines import requests
 from ...queues.stops import check_stop
 from ..llvm import subnormals
 from ..llvm.compiler import Effort
 from . import lock, scratch
-
-if TYPE_CHECKING:
-    from ..llvm.library import Library
 
 SYMBOL = "anabranch_parallel"
 _DECLARED = scratch.DECLARATIONS + lock.DECLARATIONS + subnormals.DECLARATIONS
@@ -42,6 +39,26 @@ _NEEDED = (
     *("pthread_mutex_init", "pthread_mutex_lock", "pthread_mutex_unlock", "sched_yield"),
     *("pthread_cond_init", "pthread_cond_wait", "pthread_cond_broadcast"),
 )
+
+
+class Loader(Protocol):
+    """The compiler of the module of the threads; see `Library`, which is above this file.
+
+    Attributes:
+        host: the processor.
+    """
+
+    host: str
+
+    def load(self, key: str, text: Callable[[], str], effort: Effort = ...) -> Any: ...
+
+    def prepare(self, key: str, text: Callable[[], str], effort: Effort = ...) -> None: ...
+
+    def offer(self, name: str, address: int) -> None: ...
+
+    def offer_system(self, names: Iterable[str]) -> bool: ...
+
+    def offer_python(self, names: Iterable[str]) -> None: ...
 
 
 class _Pool:
@@ -57,7 +74,7 @@ class _Pool:
         self._called = self.look  # by native code, which does not count as a reference
         self._lock = threading.Lock()
 
-    def start(self, library: Library) -> None:
+    def start(self, library: Loader) -> None:
         """Offer the function to kernels; the threads are started with the first kernel that is loaded."""
         with self._lock:
             if self.engine is not None:
@@ -86,14 +103,14 @@ class _Pool:
         if requests:
             check_stop(is_loop=False)
 
-    def prepare(self, library: Library) -> None:
+    def prepare(self, library: Loader) -> None:
         """Have the functions compiled, if they are not here yet."""
         if self.engine is not None:
             return
         text = self._text(library)
         library.prepare(f"{SYMBOL} {text}", lambda: text, Effort.PRINTED)
 
-    def _text(self, library: Library) -> str:
+    def _text(self, library: Loader) -> str:
         self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
         library.offer_python(scratch.ALLOCATING)
         has_lock = library.offer_system(lock.system_names(library.host))
@@ -157,12 +174,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_pool.settle, after_in_parent=_pool.forked, after_in_child=_pool.restart)
 
 
-def prepare(library: Library) -> None:
+def prepare(library: Loader) -> None:
     """Have what `start` needs compiled by another thread."""
     _pool.prepare(library)
 
 
-def start(library: Library) -> None:
+def start(library: Loader) -> None:
     """Make sure that kernels of `library` find the threads."""
     _pool.start(library)
 
@@ -253,12 +270,12 @@ done:
 }}
 """
 
-_ALONE = f"""
-define internal void @share_parts(ptr %task, ptr %context, i64 %parts, ptr %word) {{
-entry:
-  br label %head
+
+def _one_by_one(block: str) -> str:
+    """Return the end of `@share_parts` where the caller computes all parts, after a block."""
+    return f"""  br label %head
 head:
-  %part = phi i64 [0, %entry], [%next, %run]
+  %part = phi i64 [0, %{block}], [%next, %run]
   %more = icmp slt i64 %part, %parts
   br i1 %more, label %body, label %done
 body:
@@ -272,7 +289,13 @@ run:
   br label %head
 done:
   ret void
-}}
+"""
+
+
+_ALONE = f"""
+define internal void @share_parts(ptr %task, ptr %context, i64 %parts, ptr %word) {{
+entry:
+{_one_by_one("entry")}}}
 """
 
 # Several jobs may be under way, each in a slot: a caller takes the first one that is free, so that a job inside a part
@@ -448,23 +471,7 @@ try:
   %found = icmp slt i64 %slot, {_JOBS}
   br i1 %found, label %publish, label %alone
 alone:
-  br label %head
-head:
-  %part = phi i64 [0, %alone], [%next, %run]
-  %more = icmp slt i64 %part, %parts
-  br i1 %more, label %body, label %done
-body:
-  call void @{lock.RELEASE}()
-  %ended = load i64, ptr %word
-  %goes_on = icmp eq i64 %ended, 0
-  br i1 %goes_on, label %run, label %done
-run:
-  call void %task(ptr %context, i64 %part)
-  %next = add i64 %part, 1
-  br label %head
-done:
-  ret void
-publish:
+{_one_by_one("alone")}publish:
   %behind = add i64 %slot, 1
   %state_cell = call ptr @field(i64 %slot, i64 {_STATE})
   %task_cell = call ptr @field(i64 %slot, i64 {_TASK})
