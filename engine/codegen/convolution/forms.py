@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
@@ -25,24 +25,21 @@ from ...ops.neural.window_geometry import Window
 from ..expression.expression import UnsupportedError
 from ..llvm.builder import IN_LOOP, LOOP
 from ..regions.arrays import as_array
-from ..regions.function import Array, Function, Value
+from ..regions.function import Array, Form, FormContext, Function, Value, shape_of
 from ..regions.scalars import FLOATS, literal
 from ..regions.scans import print_is_better
-
-if TYPE_CHECKING:
-    from ..regions.forms import Context, Form
 
 _MOST_PRODUCTS = 1 << 16  # of a convolution
 _PLACE = "i32"  # of the number of a cell in its window
 _MOST_APART = 1 << 12  # where each channel is filtered by itself, or pooled: kernels take several at once
 
 
-def _convolution(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _convolution(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print a convolution, or its transpose in input or kernel: they add the same products to one of three arrays."""
     op, function = operation.op, context.function
     assert isinstance(op, (Conv, ConvInputGrad, ConvFilterGrad))
     first, second = _floats(inputs[0]), _floats(inputs[1])
-    target = function.allocate(first.kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(first.kind, shape_of(operation.outputs[0]))
     if isinstance(op, Conv):
         x, kernel, y = first, second, target
     elif isinstance(op, ConvInputGrad):
@@ -106,9 +103,9 @@ def _add(function: Function, kind: str, factors: Sequence[str], into: str, flags
 # --- pooling --------------------------------------------------------------------------------------------------------
 
 
-def _max_pool(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _max_pool(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, x = context.function, _floats(inputs[0])
-    y = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    y = function.allocate(x.kind, shape_of(operation.outputs[0]))
     with function.count(y.size) as k:
         function.store(x.kind, literal(-math.inf, x.kind), y.pointer, k)
     with _each_pair(function, operation.op, x.shape, y) as (pooled, element, _):
@@ -118,10 +115,10 @@ def _max_pool(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [y]
 
 
-def _max_pool_places(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _max_pool_places(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the number of the first cell of each window that holds its maximum, as i32: only regions take these."""
     function, (x, y) = context.function, map(_floats, inputs)
-    places = function.allocate(_PLACE, context.shape_of(operation.outputs[0]))
+    places = function.allocate(_PLACE, shape_of(operation.outputs[0]))
     with function.count(places.size) as k:
         function.store(_PLACE, -1, places.pointer, k)
     with _each_pair(function, operation.op, x.shape, places) as (pooled, element, cell):
@@ -136,9 +133,9 @@ def _max_pool_places(context: Context, operation: Operation, inputs: Sequence[Va
     return [places]
 
 
-def _max_pool_grad(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _max_pool_grad(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, dy, places = context.function, _floats(inputs[0]), as_array(inputs[1])
-    dx = function.allocate(dy.kind, context.shape_of(operation.outputs[0]))
+    dx = function.allocate(dy.kind, shape_of(operation.outputs[0]))
     function.zero(dx)
     with _each_pair(function, operation.op, dx.shape, dy) as (pooled, element, cell):
         is_there = _is_place(function, places, pooled, cell)
@@ -147,7 +144,7 @@ def _max_pool_grad(context: Context, operation: Operation, inputs: Sequence[Valu
     return [dx]
 
 
-def _max_pool_gather(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _max_pool_gather(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, x, places = context.function, _floats(inputs[0]), as_array(inputs[1])
     y = function.allocate(x.kind, places.shape)
     function.zero(y)
@@ -158,9 +155,9 @@ def _max_pool_gather(context: Context, operation: Operation, inputs: Sequence[Va
     return [y]
 
 
-def _average_pool(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _average_pool(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, x = context.function, _floats(inputs[0])
-    y = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    y = function.allocate(x.kind, shape_of(operation.outputs[0]))
     function.zero(y)
     with _each_pair(function, operation.op, x.shape, y) as (pooled, element, _):
         _add_to(function, y, pooled, function.load(x.kind, x.pointer, element))
@@ -168,9 +165,9 @@ def _average_pool(context: Context, operation: Operation, inputs: Sequence[Value
     return [y]
 
 
-def _average_pool_grad(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _average_pool_grad(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, dy = context.function, _floats(inputs[0])
-    dx = function.allocate(dy.kind, context.shape_of(operation.outputs[0]))
+    dx = function.allocate(dy.kind, shape_of(operation.outputs[0]))
     function.zero(dx)
     shares = function.copy_of(dy)
     function.hold(shares)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...ops.linear_algebra.cholesky import Cholesky
@@ -22,11 +22,8 @@ from ..expression.expression import UnsupportedError
 from ..llvm.builder import Size
 from ..regions.arrays import as_array
 from ..regions.elementwise import print_elementwise, print_reduction
-from ..regions.function import Array, Function, Scalar, Value
+from ..regions.function import Array, Form, FormContext, Function, Scalar, Value, shape_of
 from ..regions.scalars import FLOATS, literal
-
-if TYPE_CHECKING:
-    from ..regions.forms import Context, Form
 
 _MOST_ROWS = 32  # larger matrices are worth the kernels of their own
 _MOST_REFLECTED = 24  # rows and columns of a matrix whose columns are reflected
@@ -97,7 +94,7 @@ def _after(function: Function, number: Size) -> Size:
 # --- operations -----------------------------------------------------------------------------------------------------
 
 
-def _solve(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _solve(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     def each(a: _Matrix, x: _Matrix) -> None:
         _eliminate(context, a, x)
         _substitute(context, a, x, is_lower=False)
@@ -105,7 +102,7 @@ def _solve(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     return [_by_matrices(context, inputs[0], context.function.copy_of(as_array(inputs[1])), each)]
 
 
-def _inverse(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _inverse(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
     function, a = context.function, _square(inputs[0])
     target = function.allocate(a.kind, a.shape)
@@ -121,16 +118,16 @@ def _inverse(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return [_by_matrices(context, a, target, each)]
 
 
-def _determinant(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    function, pivots, shape = context.function, _pivots(context, inputs[0]), context.shape_of(operation.outputs[0])
+def _determinant(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, pivots, shape = context.function, _pivots(context, inputs[0]), shape_of(operation.outputs[0])
     function.hold(pivots)
     found = print_reduction(function, "prod", pivots, range(len(shape), len(pivots.shape)), shape)
     function.release(pivots)
     return [found]
 
 
-def _slogdet(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    function, pivots, shape = context.function, _pivots(context, inputs[0]), context.shape_of(operation.outputs[0])
+def _slogdet(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, pivots, shape = context.function, _pivots(context, inputs[0]), shape_of(operation.outputs[0])
     function.hold(pivots)
     kind = pivots.kind
     numbers = [Scalar(literal(x, kind), kind) for x in (0, 1, -1)]
@@ -151,7 +148,7 @@ def _slogdet(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return found
 
 
-def _pivots(context: Context, value: Value) -> Array:
+def _pivots(context: FormContext, value: Value) -> Array:
     """Print the pivots of each matrix, as a column; the first of them has the sign of what rows were exchanged."""
     function, a = context.function, _square(value)
     sign = function.slot(a.kind)
@@ -167,7 +164,7 @@ def _pivots(context: Context, value: Value) -> Array:
     return _by_matrices(context, a, function.allocate(a.kind, (*a.shape[:-1], 1)), each)
 
 
-def _lu_factor(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _lu_factor(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print Gaussian elimination with partial pivoting, row exchanges, and the order of the rows."""
     function, x = context.function, as_array(inputs[0])
     *stack, rows, columns = x.shape
@@ -176,7 +173,7 @@ def _lu_factor(context: Context, operation: Operation, inputs: Sequence[Value]) 
     kind, steps = x.kind, min(rows, columns)
     lu, pivots, order = (
         function.copy_of(x),
-        *[function.allocate("i32", context.shape_of(t)) for t in operation.outputs[1:]],
+        *[function.allocate("i32", shape_of(t)) for t in operation.outputs[1:]],
     )
     best, place = function.slot(kind), function.slot("i64")
     with function.count(math.prod(stack)) as number:
@@ -203,13 +200,13 @@ def _lu_factor(context: Context, operation: Operation, inputs: Sequence[Value]) 
     return [lu, pivots, order]
 
 
-def _qr(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _qr(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print Householder's reflections, with LAPACK's signs, and their product, of the last one first."""
     function, x = context.function, as_array(inputs[0])
     *stack, rows, columns = x.shape
     if x.kind not in FLOATS or not x.size or max(rows, columns) > _MOST_REFLECTED or math.prod(stack) > _MOST_MATRICES:
         raise UnsupportedError("a large matrix, or one of another kind")
-    q, r = [function.allocate(x.kind, context.shape_of(output)) for output in operation.outputs]
+    q, r = [function.allocate(x.kind, shape_of(output)) for output in operation.outputs]
     inner, steps = q.shape[-1], min(rows, columns)
     work, scales = function.allocate(x.kind, (rows, columns)), function.allocate(x.kind, (steps,))
     for array in (work, scales):
@@ -240,7 +237,7 @@ def _qr(context: Context, operation: Operation, inputs: Sequence[Value]) -> list
     return [q, r]
 
 
-def _cholesky(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _cholesky(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
     function, a = context.function, _square(inputs[0])
     target = function.allocate(a.kind, a.shape)
@@ -263,7 +260,7 @@ def _cholesky(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [_by_matrices(context, a, target, each)]
 
 
-def _lower_half(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _lower_half(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
     function, a = context.function, _square(inputs[0])
     target = function.allocate(a.kind, a.shape)
@@ -278,7 +275,7 @@ def _lower_half(context: Context, operation: Operation, inputs: Sequence[Value])
     return [_by_matrices(context, a, target, each)]
 
 
-def _cholesky_gradient(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _cholesky_gradient(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print Murray's unblocked reverse sweep, and the symmetric half of what it gives."""
     del operation
     function = context.function
@@ -306,7 +303,7 @@ def _cholesky_gradient(context: Context, operation: Operation, inputs: Sequence[
     return [_by_matrices(context, inputs[0], context.function.copy_of(as_array(inputs[1])), each)]
 
 
-def _solve_triangular(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _solve_triangular(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, SolveTriangular)
 
@@ -327,7 +324,7 @@ def _square(value: Value) -> Array:
     return array
 
 
-def _by_matrices(context: Context, value: Value, target: Array, each: Callable[[_Matrix, _Matrix], None]) -> Array:
+def _by_matrices(context: FormContext, value: Value, target: Array, each: Callable[[_Matrix, _Matrix], None]) -> Array:
     """Print code for each square matrix, a copy of it, and the matrix of `target` that belongs to it; return that."""
     function, source = context.function, _square(value)
     if math.prod(source.shape[:-2]) > _MOST_MATRICES:
@@ -351,7 +348,7 @@ def _by_matrices(context: Context, value: Value, target: Array, each: Callable[[
     return target
 
 
-def _eliminate(context: Context, a: _Matrix, x: _Matrix, sign: str = "") -> None:
+def _eliminate(context: FormContext, a: _Matrix, x: _Matrix, sign: str = "") -> None:
     """Print Gaussian elimination with partial pivoting of a matrix and of right sides.
 
     Args:
@@ -399,7 +396,7 @@ def _find_pivot(a: _Matrix, k: str, best: str, place: str) -> str:
     return function.load("i64", place)
 
 
-def _substitute(context: Context, a: _Matrix, x: _Matrix, is_lower: bool, has_ones: bool = False) -> None:
+def _substitute(context: FormContext, a: _Matrix, x: _Matrix, is_lower: bool, has_ones: bool = False) -> None:
     """Print the solution of a triangular system, in place of the right sides."""
     function, kind, size = a.function, a.kind, a.rows
     with function.count(size) as number:
@@ -416,7 +413,7 @@ def _substitute(context: Context, a: _Matrix, x: _Matrix, is_lower: bool, has_on
                 x.subtract(i, j, factor, x.load(k, j))
 
 
-def _triangulate(context: Context, a: _Matrix, scales: Array) -> None:
+def _triangulate(context: FormContext, a: _Matrix, scales: Array) -> None:
     """Print reflections that make a matrix an upper triangle.
 
     Args:

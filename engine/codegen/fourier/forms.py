@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...ops.base import Cast
@@ -28,11 +28,8 @@ from ..expression.expression import UnsupportedError
 from ..llvm.builder import Size
 from ..regions.arrays import as_array
 from ..regions.elementwise import print_elementwise
-from ..regions.function import Array, Complex, Function, Value
+from ..regions.function import Array, Complex, Form, FormContext, Function, Value, shape_of
 from ..regions.scalars import FLOATS, literal, type_of
-
-if TYPE_CHECKING:
-    from ..regions.forms import Context, Form
 
 _MOST_HALVED = 1024  # elements of an axis of a power of two
 _MOST_SUMMED = 64  # of another one
@@ -50,17 +47,17 @@ def _complex(value: Value) -> Complex:
     return value
 
 
-def _allocated(context: Context, operation: Operation) -> Complex:
+def _allocated(context: FormContext, operation: Operation) -> Complex:
     """Return new arrays for the complex result of an operation."""
     (output,) = operation.outputs
-    kind, shape = type_of(part_type(output.dtype)), context.shape_of(output)
+    kind, shape = type_of(part_type(output.dtype)), shape_of(output)
     return Complex(context.function.allocate(kind, shape), context.function.allocate(kind, shape))
 
 
 # --- transforms -----------------------------------------------------------------------------------------------------
 
 
-def _fourier_transform(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _fourier_transform(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, x = operation.op, context.function, _complex(inputs[0])
     assert isinstance(op, FourierTransform)
     target = _allocated(context, operation)
@@ -88,7 +85,7 @@ def _fourier_transform(context: Context, operation: Operation, inputs: Sequence[
     return [target]
 
 
-def _real_transform(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _real_transform(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, x = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, RealTransform)
     target = _allocated(context, operation)
@@ -102,11 +99,11 @@ def _real_transform(context: Context, operation: Operation, inputs: Sequence[Val
     return [target]
 
 
-def _real_transform_back(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _real_transform_back(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the real part of the transform of what is given, padded with zeros."""
     op, function, dy = operation.op, context.function, _complex(inputs[0])
     assert isinstance(op, RealTransformBack)
-    target = function.allocate(dy.kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(dy.kind, shape_of(operation.outputs[0]))
     function.zero(target)
     size, count = target.shape[-1], dy.real.shape[-1]
     length = size if op.length is None else op.length
@@ -121,10 +118,10 @@ def _real_transform_back(context: Context, operation: Operation, inputs: Sequenc
     return [target]
 
 
-def _inverse_real_transform(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _inverse_real_transform(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the real part of the inverse transform of half of the values, and the conjugates of them as the others."""
     function, x = context.function, _complex(inputs[0])
-    target = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(x.kind, shape_of(operation.outputs[0]))
     length, given = target.shape[-1], x.real.shape[-1]
     zero, share = literal(0, x.kind), literal(1 / max(1, length), x.kind)
     row = function.slot()
@@ -158,7 +155,7 @@ def _inverse_real_transform(context: Context, operation: Operation, inputs: Sequ
     return [target]
 
 
-def _inverse_real_transform_back(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _inverse_real_transform_back(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the conjugates of half of the transform, those that stand for two values twice, divided by the length."""
     function, dy = context.function, as_array(inputs[0])
     target = _allocated(context, operation)
@@ -195,7 +192,7 @@ def _check_size(length: int, size: int) -> None:
 
 
 def _by_rows(
-    context: Context,
+    context: FormContext,
     transform: tuple[str, int, bool],
     sizes: tuple[int, int, int],
     load: Load,
@@ -233,7 +230,7 @@ def _by_rows(
         )
 
 
-def _transform(context: Context, transform: tuple[str, int, bool], load: Load, store: Store, wanted: int) -> None:
+def _transform(context: FormContext, transform: tuple[str, int, bool], load: Load, store: Store, wanted: int) -> None:
     """Print a transform, without a scale.
 
     Args:
@@ -349,25 +346,25 @@ def _product(function: Function, kind: str, first: Number, second: Number) -> Nu
 # --- complex numbers ------------------------------------------------------------------------------------------------
 
 
-def _from_parts(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    shape = context.shape_of(operation.outputs[0])
+def _from_parts(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    shape = shape_of(operation.outputs[0])
     real, imag = map(as_array, inputs)
     if real.shape != shape or imag.shape != shape or real.kind not in FLOATS or imag.kind != real.kind:
         raise UnsupportedError("parts of several shapes")
     return [Complex(real, imag)]
 
 
-def _real_part(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _real_part(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del context, operation
     return [_complex(inputs[0]).real]
 
 
-def _imaginary_part(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _imaginary_part(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del context, operation
     return [_complex(inputs[0]).imag]
 
 
-def _cast(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _cast(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print real numbers as complex ones of the same precision."""
     if isinstance(inputs[0], Complex):
         return [inputs[0]]
@@ -379,11 +376,11 @@ def _cast(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
     return [Complex(real, imag)]
 
 
-def _by_parts(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _by_parts(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print sums and differences, signs and conjugates, part by part."""
     function, op = context.function, operation.op
     values = [_complex(value) for value in inputs]
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     found: list[Array] = []
     for number, parts in enumerate(([x.real for x in values], [x.imag for x in values])):
         if isinstance(op, Conjugate) and number == 0:
@@ -396,10 +393,10 @@ def _by_parts(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [Complex(found[0], found[1])]
 
 
-def _multiply(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _multiply(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function = context.function
     x, y = map(_complex, inputs)
-    shape, kind = context.shape_of(operation.outputs[0]), x.kind
+    shape, kind = shape_of(operation.outputs[0]), x.kind
     steps = [(Multiply(), (0, 2)), (Multiply(), (1, 3)), (Subtract(), (4, 5))]
     steps += [(Multiply(), (0, 3)), (Multiply(), (1, 2)), (Add(), (7, 8))]
     parts = [x.real, x.imag, y.real, y.imag]

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...ops.arrays.sorting import ArgSort, SearchSorted, Sort
 from ..expression.expression import UnsupportedError
 from ..llvm.builder import LOOP
 from ..regions.arrays import as_array
-from ..regions.function import Array, Function, Scalar, Value
+from ..regions.function import Array, Form, FormContext, Function, Scalar, Value, shape_of
 from ..regions.scalars import FLOATS
 from ..regions.scans import split_at
-
-if TYPE_CHECKING:
-    from ..regions.forms import Context, Form
 
 MOST_IN_ROW = 128  # elements that are sorted: each is compared with all others
 _MOST_SORTED = 512  # elements of all rows
 _MOST_PLACES = 1024  # that are found in a vector
 
 
-def _sort(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _sort(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the elements of each row, or their positions, in order: each goes to the place that its rank gives."""
     op, function, x = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, (ArgSort, Sort))
@@ -71,13 +68,13 @@ def _is_less(function: Function, kind: str, left: str, right: str, is_signed: bo
     return function.let(f"and i1 {is_less}, {function.let(f'fcmp ord {kind} {left}, {left}')}")
 
 
-def _search(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _search(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the halving of the part of a sorted vector in which the place of each value is."""
     op, function, edges, values = operation.op, context.function, as_array(inputs[0]), inputs[1]
     assert isinstance(op, SearchSorted)
     if not isinstance(values, (Array, Scalar)) or edges.kind == "i1" or values.kind != edges.kind:
         raise UnsupportedError("values of another kind")
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     target = function.allocate("i32", shape)
     if target.size > _MOST_PLACES:
         raise UnsupportedError("many values")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +34,12 @@ from ...ops.random.samplers import (
 from ..expression.expression import UnsupportedError
 from ..gather.sorting_forms import MOST_IN_ROW, print_rank
 from ..regions.elementwise import print_elementwise
-from ..regions.function import Array, Function, Scalar, Value
+from ..regions.function import Array, Form, FormContext, Function, Scalar, Value, shape_of
 from ..regions.scalars import FLOATS, literal, type_of
 from .philox import HALVES, print_block
 
-if TYPE_CHECKING:
-    from ..regions.forms import Context, Form
 
-
-def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _uniform(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, target = operation.op, context.function, _target(context, operation)
     assert isinstance(op, RandomUniform)
     kind, low, high = _floating(target), op.low, op.high
@@ -62,7 +59,7 @@ def _uniform(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return _given(context, operation, words, target)
 
 
-def _keep(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _keep(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, target = operation.op, context.function, _target(context, operation)
     assert isinstance(op, RandomKeep)
     kind = _floating(target)
@@ -74,7 +71,7 @@ def _keep(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
     return _given(context, operation, words, target)
 
 
-def _integers(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _integers(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, target = operation.op, context.function, _target(context, operation)
     assert isinstance(op, RandomIntegers)
     if target.kind not in ("i32", "i64") or op.high - op.low >= 2**63:
@@ -88,7 +85,7 @@ def _integers(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return _given(context, operation, words, target)
 
 
-def _normal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _normal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print cosines for the first half of the numbers and sines, of the same angles, for the second one."""
     op, function, target = operation.op, context.function, _target(context, operation)
     assert isinstance(op, RandomNormal)
@@ -121,7 +118,7 @@ def _normal(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     return _given(context, operation, words, target)
 
 
-def _truncated_normal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _truncated_normal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print quantiles of what is within 2 standard deviations, in float64."""
     op, function, target = operation.op, context.function, _target(context, operation)
     assert isinstance(op, RandomTruncatedNormal)
@@ -143,7 +140,7 @@ def _truncated_normal(context: Context, operation: Operation, inputs: Sequence[V
     return _given(context, operation, words, target)
 
 
-def _permutation(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _permutation(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the positions that sort random words, each at the place that its rank gives."""
     function, target = context.function, _target(context, operation)
     if target.size > MOST_IN_ROW:
@@ -156,7 +153,7 @@ def _permutation(context: Context, operation: Operation, inputs: Sequence[Value]
     return _given(context, operation, words, target)
 
 
-def _categories(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _categories(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print draws of class numbers; the region fails where the probabilities of a row have no sum."""
     op, function, logits = operation.op, context.function, inputs[1]
     assert isinstance(op, RandomCategories)
@@ -228,9 +225,9 @@ def _count_up_to(function: Function, edges: str, count: int, place: str) -> str:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def _target(context: Context, operation: Operation) -> Array:
+def _target(context: FormContext, operation: Operation) -> Array:
     (output,) = operation.outputs
-    shape = context.shape_of(output)
+    shape = shape_of(output)
     if math.prod(shape) >= machine_profile().parallel_row_elements:
         raise UnsupportedError("many random numbers, which threads draw")
     return context.function.allocate(type_of(output.dtype), shape)
@@ -265,7 +262,7 @@ def _unit(function: Function, words: Array, k: str, kind: str) -> str:
     return function.let(f"fmul {kind} {number}, {literal(scale, kind)}")
 
 
-def _given(context: Context, operation: Operation, words: Array, target: Array) -> list[Value]:
+def _given(context: FormContext, operation: Operation, words: Array, target: Array) -> list[Value]:
     function = context.function
     function.release(words)
     if target.shape:

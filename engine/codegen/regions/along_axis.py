@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...ops.arrays.gathering import AddRows, PutAlongAxis, PutRows, TakeAlongAxis
@@ -14,35 +14,32 @@ from ...ops.arrays.segments import GatherSegments, SegmentMax, SegmentMin, Segme
 from ...ops.arrays.sorting import TopK
 from ..expression.expression import UnsupportedError
 from .arrays import as_array, as_integers, integer_at
-from .function import Array, Function, Scalar, Value, strides_of
+from .function import Array, Form, FormContext, Function, Scalar, Value, shape_of, strides_of
 from .gather_forms import each_part, print_position
 from .scalars import FLOATS, literal, size_of
 from .scans import print_is_better
-
-if TYPE_CHECKING:
-    from .forms import Context, Form
 
 _MOST_COPIED = 4096  # elements of an array to which rows are added: outside of regions it may be in place
 _MOST_AT_ONCE = 1 << 16  # elements of segments, and of rows whose largest are taken: more are worth threads
 _MOST_PLACES = 64  # of the largest elements of a row, which are kept in order
 
 
-def _take_along_axis(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _take_along_axis(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, TakeAlongAxis)
     x, indices = as_array(inputs[0]), as_integers(inputs[1])
-    space = context.shape_of(operation.outputs[0])
+    space = shape_of(operation.outputs[0])
     target = function.allocate(x.kind, space)
     with _each(context, op.axis, x.shape, indices, space) as (place, picked):
         function.store(x.kind, function.load(x.kind, x.pointer, picked), target.pointer, place)
     return [target]
 
 
-def _put_along_axis(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _put_along_axis(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, PutAlongAxis)
     values, indices = as_array(inputs[0]), as_integers(inputs[1])
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     if values.kind == "i1":
         raise UnsupportedError("a sum of bools")
     target = function.allocate(values.kind, shape)
@@ -55,7 +52,7 @@ def _put_along_axis(context: Context, operation: Operation, inputs: Sequence[Val
 
 @contextmanager
 def _each(
-    context: Context, axis: int, whole: Sequence[int], indices: Any, space: tuple[int, ...]
+    context: FormContext, axis: int, whole: Sequence[int], indices: Any, space: tuple[int, ...]
 ) -> Generator[tuple[str, str]]:
     """Print a block for each index: gives its number in `space`, and that of the element of `whole` that it names."""
     function, axis = context.function, axis % len(space)
@@ -70,7 +67,7 @@ def _each(
         yield function.offset_of(numbers, strides_of(space, space)), picked
 
 
-def _add_rows(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _add_rows(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, base = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, AddRows)
     if base.size > _MOST_COPIED:
@@ -80,18 +77,18 @@ def _add_rows(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [target]
 
 
-def _put_rows(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _put_rows(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, values = operation.op, context.function, inputs[0]
     assert isinstance(op, PutRows)
     if not isinstance(values, (Scalar, Array)):
         raise UnsupportedError("rows of another kind")
-    target = function.allocate(values.kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(values.kind, shape_of(operation.outputs[0]))
     function.zero(target)
     _add_parts(context, op, inputs, target)
     return [target]
 
 
-def _add_parts(context: Context, op: AddRows | PutRows, inputs: Sequence[Value], target: Array) -> None:
+def _add_parts(context: FormContext, op: AddRows | PutRows, inputs: Sequence[Value], target: Array) -> None:
     """Add values, the first input, to parts of an array at positions, the second."""
     function, values, positions = context.function, inputs[0], as_integers(inputs[1])
     if target.kind == "i1" or not isinstance(values, (Scalar, Array)):
@@ -112,8 +109,8 @@ def _add_to(function: Function, kind: str, value: str, pointer: str, place: str)
 # --- parts that several indices name ---------------------------------------------------------------------------------
 
 
-def _gather_nd(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    function, x, shape = context.function, as_array(inputs[0]), context.shape_of(operation.outputs[0])
+def _gather_nd(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    function, x, shape = context.function, as_array(inputs[0]), shape_of(operation.outputs[0])
     target = function.allocate(x.kind, shape)
     with _each_named(context, inputs[1], x.shape) as (number, place, width):
         into, taken = (function.element(x.kind, *at) for at in ((target.pointer, number), (x.pointer, place)))
@@ -121,9 +118,9 @@ def _gather_nd(context: Context, operation: Operation, inputs: Sequence[Value]) 
     return [target if shape else Scalar(function.load(x.kind, target.pointer), x.kind)]
 
 
-def _gather_last(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _gather_last(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print zeros for indices that are named again further on, and the parts of the others."""
-    function, x, shape = context.function, as_array(inputs[0]), context.shape_of(operation.outputs[0])
+    function, x, shape = context.function, as_array(inputs[0]), shape_of(operation.outputs[0])
     target, latest = function.allocate(x.kind, shape), function.allocate("i64", x.shape)
     function.zero(target)
     with _each_named(context, inputs[1], x.shape) as (number, place, _):
@@ -137,7 +134,7 @@ def _gather_last(context: Context, operation: Operation, inputs: Sequence[Value]
     return [target if shape else Scalar(function.load(x.kind, target.pointer), x.kind)]
 
 
-def _scatter(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _scatter(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print a copy of an array, of which parts are replaced in order, or added to."""
     function, x, updates = context.function, as_array(inputs[0]), inputs[2]
     adds = isinstance(operation.op, ScatterAdd)
@@ -153,12 +150,12 @@ def _scatter(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return [target]
 
 
-def _reduce_segments(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _reduce_segments(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the sum, product or extremum of the rows of each number; what is outside of them is left out."""
     op, function, data = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, (SegmentMax, SegmentMin, SegmentProd, SegmentSum))
     kind = data.kind
-    target = function.allocate(kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(kind, shape_of(operation.outputs[0]))
     start = literal(op.start(operation.outputs[0].dtype), kind)
     with function.count(target.size) as k:
         function.store(kind, start, target.pointer, k)
@@ -174,10 +171,10 @@ def _reduce_segments(context: Context, operation: Operation, inputs: Sequence[Va
     return [target]
 
 
-def _gather_segments(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _gather_segments(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the rows that numbers name; zeros for a number of none."""
     function, data = context.function, as_array(inputs[0])
-    target = function.allocate(data.kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(data.kind, shape_of(operation.outputs[0]))
     function.zero(target)
     with _each_inside(function, target, inputs[1], data) as (own, place):
         function.store(data.kind, function.load(data.kind, data.pointer, place), target.pointer, own)
@@ -200,7 +197,7 @@ def _each_inside(function: Function, rows: Array, numbers: Value, segments: Arra
 
 
 @contextmanager
-def _each_named(context: Context, given: Value, shape: Sequence[int]) -> Generator[tuple[str, str, int]]:
+def _each_named(context: FormContext, given: Value, shape: Sequence[int]) -> Generator[tuple[str, str, int]]:
     """Print a block for each part that a row of indices names.
 
     Gives the offsets of the part among all that are named, and in the array of the shape, and its size.
@@ -230,11 +227,11 @@ def _element(function: Function, values: Scalar | Array, part: str, k: str) -> s
 # --- the largest elements --------------------------------------------------------------------------------------------
 
 
-def _top_k(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _top_k(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Keep the best elements of each row so far in descending order; each that beats the last of them is inserted."""
     op, function, x = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, TopK)
-    shape, size = context.shape_of(operation.outputs[0]), x.shape[-1]
+    shape, size = shape_of(operation.outputs[0]), x.shape[-1]
     if x.kind == "i1" or not 0 < op.k <= _MOST_PLACES or x.size > _MOST_AT_ONCE:
         raise UnsupportedError("largest elements of another kind")
     values, places = function.allocate(x.kind, shape), function.allocate("i32", shape)

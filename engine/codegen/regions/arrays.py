@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
@@ -26,11 +25,8 @@ from ...ops.containers.tensor_arrays import (
     ArrayWrite,
 )
 from ..expression.expression import UnsupportedError
-from .function import Array, Elements, Function, Ragged, Scalar, Slots, State, Value
+from .function import Array, Elements, Form, FormContext, Function, Ragged, Scalar, Slots, State, Value, shape_of
 from .scalars import FLOATS, literal, size_of, type_of
-
-if TYPE_CHECKING:
-    from .forms import Context, Form
 
 
 def _slots(value: Value) -> State:
@@ -108,7 +104,7 @@ def _flag(function: Function, state: State, index: str) -> str:
     return function.let(f"getelementptr inbounds i8, ptr {state.flags}, i64 {index}")
 
 
-def _room(context: Context, state: State, index: str, dynamic: bool) -> None:
+def _room(context: FormContext, state: State, index: str, dynamic: bool) -> None:
     """Fail, or ask for more room, unless an element can be at an index; the array grows as far as that."""
     function = context.function
     if not dynamic:
@@ -122,7 +118,7 @@ def _room(context: Context, state: State, index: str, dynamic: bool) -> None:
     function.line(f"store i64 {function.let(f'select i1 {grows}, i64 {larger}, i64 {size}')}, ptr {state.size}")
 
 
-def _write(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _write(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, ArrayWrite)
     array, index, value = inputs
@@ -133,7 +129,7 @@ def _write(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     return [_changed(state)]
 
 
-def _add_at(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _add_at(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     array, index, value = inputs
     function = context.function
     state, position = _slots(array), as_index(function, index)
@@ -165,7 +161,7 @@ def _element(function: Function, value: Value, index: str) -> str:
     return function.load(value.kind, function.element(value.kind, value.pointer, index))
 
 
-def _clear(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _clear(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     array, index = inputs
     function = context.function
     state, position = _slots(array), as_index(function, index)
@@ -188,7 +184,7 @@ def _taken(function: Function, state: State, place: str) -> Value:
     return target
 
 
-def _read(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _read(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     array, index = inputs
     function = context.function
     position = as_index(function, index)
@@ -224,7 +220,7 @@ def array_at(function: Function, array: Ragged, index: str) -> Elements:
     return Elements(pointer, array.kind, array.shape, function.let(f"sub i64 {end}, {start}"))
 
 
-def _read_or_zeros(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _read_or_zeros(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     array, index = inputs[:2]
     function = context.function
     position = as_index(function, index)
@@ -267,14 +263,14 @@ def _read_or_zeros(context: Context, operation: Operation, inputs: Sequence[Valu
     return [target or Scalar(function.let(f"load {array.kind}, ptr {slot}"), array.kind)]
 
 
-def _count(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _count(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     (array,) = inputs
     function = context.function
     size = array.count if isinstance(array, Elements) else _size(function, _slots(array))
     return [Scalar(function.let(f"trunc i64 {size} to i32"), "i32")]
 
 
-def _new(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _new(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, ArrayNew)
     function = context.function
@@ -285,7 +281,7 @@ def _new(context: Context, operation: Operation, inputs: Sequence[Value]) -> lis
     return [_begun(function, state, size)]
 
 
-def _empty(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _empty(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     return [_begun(context.function, context.new_state(operation.outputs[0]), "0")]
 
 
@@ -296,13 +292,13 @@ def _begun(function: Function, state: State, size: str) -> Slots:
     return _changed(state)
 
 
-def _stack(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _stack(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     (array,) = inputs
     function = context.function
     spec = operation.outputs[0].spec
     if isinstance(spec, TensorSpec) and not spec.is_static:
         return [_rows_of(context, array)]
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     if isinstance(array, Elements):
         context.fail_unless(function.let(f"icmp eq i64 {array.count}, {shape[0]}"))
         return [Array(array.pointer, array.kind, shape)]
@@ -315,7 +311,7 @@ def _stack(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     return [target]
 
 
-def _rows_of(context: Context, array: Value) -> Elements:
+def _rows_of(context: FormContext, array: Value) -> Elements:
     """Return all elements, however many there are, in place."""
     if isinstance(array, Elements):
         return array
@@ -326,7 +322,7 @@ def _rows_of(context: Context, array: Value) -> Elements:
     return Elements(state.rows, state.kind, state.shape, size, Slots(state, state.version))
 
 
-def _window(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _window(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, ArrayWindow)
     array, function = inputs[0], context.function
@@ -345,9 +341,9 @@ def _window(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     return [Array(pointer, array.kind, (op.count, *array.shape))]
 
 
-def _stack_like(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _stack_like(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     array = inputs[0]
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     function = context.function
     state = _slots(array)
     if state.shape != shape[1:]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ...common.machine_profile import machine_profile
 from ...common.nest import is_integer
@@ -41,7 +41,21 @@ from .along_axis import FORMS as FORMS_ALONG_AXES
 from .arrays import FORMS as ARRAY_FORMS
 from .arrays import as_array, as_index
 from .elementwise import print_elementwise, print_reduction, print_scalars, print_strided_copy, print_sum_of_rows
-from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, reshaped, strides_of
+from .function import (
+    Array,
+    Elements,
+    Form,
+    FormContext,
+    Function,
+    Record,
+    Scalar,
+    State,
+    TooLargeError,
+    Value,
+    reshaped,
+    shape_of,
+    strides_of,
+)
 from .fused import print_fused
 from .gather_forms import FORMS as GATHER_FORMS
 from .moves import FORMS as MOVING_FORMS
@@ -58,67 +72,36 @@ MOST_OPERATIONS = 1500  # of one function
 MOST_IN_PIECES = 20_000  # of all functions of a region
 TICKS = 1 << 23  # so many elementary steps are made between looks at signals
 
-Form = Callable[["Context", Operation, Sequence[Value]], list[Value]]
 
-
-class Context:
-    """The state of printing that forms share.
+class Context(FormContext):
+    """The state of printing a region: what forms use, and what the blocks of the region do.
 
     Attributes:
-        function: the function under construction.
-        host: the processor (`Library.host`).
-        failures: the label to go to when an operation fails.
         variables: what is read and assigned.
         pieces: long runs of operations, cut into functions of their own.
         in_pieces: how many operations those hold.
-        exits: behind how many lines the function may be left because something failed, there is no room, or the step
-            has to end.
     """
 
-    failed: ClassVar[str] = "failed"
-
     def __init__(self, host: str) -> None:
-        self.function = Function()
-        self.host = host
-        self.targets: dict[Symbol, Array] = {}
-        self.constants: dict[Symbol, Value] = {}  # arrays
+        super().__init__(host)
         self.make_state: Callable[[Symbol], State]
         self.make_record: Callable[[Symbol], Record]
         self.records: dict[Symbol, Record] = {}  # by the tensor inside of a loop
         self.kept: set[Symbol] = set()  # those of which all is wanted, not only what one run of the loop records
         self.operations = 0
-        self.work = 0
         self.largest = 0  # elements of what elementwise operations take, and of results
         self.uses_cores = False  # by products
         self.divisible = 0  # elements that kernels would compute on several cores, all steps together
         self.loop_trips: dict[Operation, str] = {}  # where loops count their iterations
         self.budget = self.function.slot("i64")
         self.variables = Variables(self)
-        self.exits: list[int] = []
         self.pieces = Pieces(self)
         self.in_pieces = 0
 
-    def need_unless(self, condition: str, number: int) -> None:
-        """Leave the function and ask for more room for a state (or, for -1, for histories), unless there is enough."""
-        function = self.function
-        self.exits.append(len(function.lines))
-        on, more = function.fresh("on"), function.fresh("more")
-        function.line(f"br i1 {condition}, label %{on}, label %{more}, !prof !101")
-        function.begin(more)
-        function.line(f"store i64 {number}, ptr %needed")
-        function.jump("no_room")
-        function.begin(on)
-
-    def shape_of(self, tensor: Symbol) -> tuple[int, ...]:
-        """Return the shape of a tensor, as the function `shape_of` does."""
-        return shape_of(tensor)
-
     def print_form(self, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-        """Print an operation that holds no regions, as the function `print_form` does."""
         return print_form(self, operation, inputs)
 
     def new_state(self, tensor: Symbol) -> State:
-        """Make memory for a TensorArray that is written."""
         return self.make_state(tensor)
 
     def record_of(self, tensor: Symbol) -> Record:
@@ -189,31 +172,12 @@ class Context:
         zero = self.function.zeros(value) if isinstance(value, Array) else literal(0, kind)
         self.function.prologue.append(f"  store {kind} {zero}, ptr {slot}")
 
-    def fail_unless(self, condition: str) -> None:
-        """Leave the function, so that the operation runs again where its error is raised."""
-        on = self.function.fresh("on")
-        self.exits.append(len(self.function.lines))
-        self.function.branch(condition, on, self.failed)
-        self.function.begin(on)
-
-
-def shape_of(tensor: Symbol) -> tuple[int, ...]:
-    """Return the static shape of a tensor.
-
-    Raises:
-        UnsupportedError: it is not known.
-    """
-    spec = tensor.spec
-    if not isinstance(spec, TensorSpec) or not spec.is_static or spec.shape is None:
-        raise UnsupportedError("a tensor without a static shape")
-    return tuple(int(dim or 0) for dim in spec.shape)
-
 
 def _is_static(tensor: Symbol) -> bool:
     return isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static
 
 
-def print_form(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def print_form(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print one operation that holds no regions.
 
     Raises:
@@ -232,7 +196,7 @@ def _plain(inputs: Sequence[Value]) -> list[Scalar | Array]:
     return plain
 
 
-def _elementwise(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _elementwise(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     (output,) = operation.outputs
     scalars = [value for value in inputs if isinstance(value, Scalar)]
     if output.shape == () and len(scalars) == len(inputs):
@@ -242,11 +206,11 @@ def _elementwise(context: Context, operation: Operation, inputs: Sequence[Value]
     return print_elementwise(context.function, steps, [len(inputs)], _plain(inputs), shapes, kinds, targets)
 
 
-def _reshape(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _reshape(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     return [reshaped(context.function, inputs[0], shape_of(operation.outputs[0]))]
 
 
-def _flatten_rows(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _flatten_rows(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     (value,) = inputs
     if not isinstance(value, Elements):
         return _reshape(context, operation, inputs)
@@ -257,12 +221,12 @@ def _flatten_rows(context: Context, operation: Operation, inputs: Sequence[Value
     return [Elements(value.pointer, value.kind, (width,), count, value.of)]
 
 
-def _broadcast(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _broadcast(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     (value,) = _plain(inputs[:1])
     return [_repeated(context.function, value, value.shape if isinstance(value, Array) else (), operation)]
 
 
-def _broadcast_reduced(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _broadcast_reduced(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, BroadcastReduced)
     (value,) = _plain(inputs[:1])
@@ -282,7 +246,7 @@ def _repeated(function: Function, value: Scalar | Array, aligned: tuple[int, ...
     return target
 
 
-def _zeros(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _zeros(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     tensor = operation.outputs[0]
     kind, shape = type_of(tensor.dtype), shape_of(tensor)
     zero = Scalar(literal(0, kind), kind)
@@ -294,7 +258,7 @@ def _zeros(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
 
 
 def _reduction(kind: str) -> Form:
-    def form(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    def form(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
         (value,) = _plain(inputs)
         op: Any = operation.op
         rank = len(value.shape) if isinstance(value, Array) else 0
@@ -307,7 +271,7 @@ def _reduction(kind: str) -> Form:
     return form
 
 
-def _sum_to_shape(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _sum_to_shape(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     shape = shape_of(operation.outputs[0])
     if isinstance(inputs[0], Elements):
         return [print_sum_of_rows(context.function, inputs[0], shape)]
@@ -319,7 +283,7 @@ def _sum_to_shape(context: Context, operation: Operation, inputs: Sequence[Value
     return [print_reduction(context.function, "sum", value, axes, shape)]
 
 
-def _matmul(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _matmul(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, MatMul)
     first, second = inputs
@@ -335,7 +299,7 @@ def _matmul(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     return [print_matmul(context.function, a, b, op.transpose_a, op.transpose_b, context.host, target)]
 
 
-def _products(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _products(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     a, b = (as_array(value) for value in inputs)
     shape = shape_of(operation.outputs[0])
@@ -352,7 +316,7 @@ def _products(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [print_products(context.function, labels, a, b, shape, context.host, target)]
 
 
-def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _transpose(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, Transpose)
     if isinstance(inputs[0], Scalar):
@@ -365,7 +329,7 @@ def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) 
     return [target]
 
 
-def _joined(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _joined(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print a concatenation, or a stack: which is one of parts that have an axis of 1."""
     op: Any = operation.op
     shape = shape_of(operation.outputs[0])
@@ -388,7 +352,7 @@ def _joined(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     return [target]
 
 
-def _split(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _split(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, Split)
     if len(inputs) > 1:
@@ -415,7 +379,7 @@ def _step(shape: Sequence[int], axis: int) -> int:
     return math.prod(shape[axis + 1 :])
 
 
-def _get_item(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _get_item(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print integers, slices and new axes, where only integers may be computed."""
     op = operation.op
     assert isinstance(op, GetItem)
@@ -467,7 +431,7 @@ def _slice(item: SliceItem, dim: int) -> tuple[int, int]:
     return first, step
 
 
-def _picked(context: Context, index: Scalar | Array, dim: int, step: int) -> str:
+def _picked(context: FormContext, index: Scalar | Array, dim: int, step: int) -> str:
     """Return the offset of a computed index, which may count from the end."""
     if isinstance(index, Array) or index.kind == "i1":
         raise UnsupportedError("an index that is an array")
@@ -480,7 +444,7 @@ def _picked(context: Context, index: Scalar | Array, dim: int, step: int) -> str
     return function.let(f"mul nsw i64 {position}, {step}")
 
 
-def _constant(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _constant(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, Constant)
     kind = type_of(op.value.dtype)

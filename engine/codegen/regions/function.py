@@ -7,10 +7,15 @@ rounds of a loop has to be alive (referred to) while all of the loop is printed.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol
 from ..expression.expression import UnsupportedError
 from ..llvm.builder import LOOP, Builder
 from .scalars import size_of
@@ -394,3 +399,70 @@ def reshaped(function: Function, value: Value, shape: tuple[int, ...]) -> Value:
     if not shape:
         return Scalar(function.load(value.kind, value.pointer), value.kind)
     return Array(value.pointer, value.kind, shape, value.buffers)
+
+
+class FormContext(ABC):
+    """The part of the state of printing a region that the native forms of operations use; `Context` has all of it.
+
+    Attributes:
+        function: the function under construction.
+        host: the processor (`Library.host`).
+        failed: the label to go to when an operation fails.
+        targets: the memory in which tensors are wanted.
+        constants: arrays that the region holds.
+        work: how much the region computes.
+        exits: behind how many lines the function may be left because something failed, there is no room, or the step
+            has to end.
+    """
+
+    failed: ClassVar[str] = "failed"
+
+    def __init__(self, host: str) -> None:
+        self.function = Function()
+        self.host = host
+        self.targets: dict[Symbol, Array] = {}
+        self.constants: dict[Symbol, Value] = {}
+        self.work: int = 0
+        self.exits: list[int] = []
+
+    @abstractmethod
+    def print_form(self, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+        """Print an operation that holds no regions."""
+
+    @abstractmethod
+    def new_state(self, tensor: Symbol) -> State:
+        """Make memory for a TensorArray that is written."""
+
+    def need_unless(self, condition: str, number: int) -> None:
+        """Leave the function and ask for more room for a state (or, for -1, for histories), unless there is enough."""
+        function = self.function
+        self.exits.append(len(function.lines))
+        on, more = function.fresh("on"), function.fresh("more")
+        function.line(f"br i1 {condition}, label %{on}, label %{more}, !prof !101")
+        function.begin(more)
+        function.line(f"store i64 {number}, ptr %needed")
+        function.jump("no_room")
+        function.begin(on)
+
+    def fail_unless(self, condition: str) -> None:
+        """Leave the function, so that the operation runs again where its error is raised."""
+        on = self.function.fresh("on")
+        self.exits.append(len(self.function.lines))
+        self.function.branch(condition, on, self.failed)
+        self.function.begin(on)
+
+
+Form = Callable[[FormContext, Operation, Sequence[Value]], list[Value]]
+"""A function that prints an operation, of which it gets the values of the inputs; it returns those of the outputs."""
+
+
+def shape_of(tensor: Symbol) -> tuple[int, ...]:
+    """Return the static shape of a tensor.
+
+    Raises:
+        UnsupportedError: it is not known.
+    """
+    spec = tensor.spec
+    if not isinstance(spec, TensorSpec) or not spec.is_static or spec.shape is None:
+        raise UnsupportedError("a tensor without a static shape")
+    return tuple(int(dim or 0) for dim in spec.shape)

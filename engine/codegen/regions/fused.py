@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...graph.op import Op
@@ -12,11 +12,8 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused, Part
 from ..expression.expression import UnsupportedError
 from .elementwise import print_elementwise, print_strided_copy
-from .function import Array, Scalar, Value, strides_of
+from .function import Array, FormContext, Scalar, Value, strides_of
 from .scalars import type_of
-
-if TYPE_CHECKING:
-    from .forms import Context
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Result:
 
 
 def print_fused(
-    context: Context, operation: Operation, inputs: Sequence[Value], steps: Fused | None = None
+    context: FormContext, operation: Operation, inputs: Sequence[Value], steps: Fused | None = None
 ) -> list[Value]:
     """Print the steps of a fused operation, or those as which another op is written."""
     op = operation.op if steps is None else steps
@@ -52,7 +49,7 @@ def print_fused(
 
 
 class _Steps:
-    def __init__(self, context: Context, operation: Operation, op: Fused, inputs: Sequence[Value]) -> None:
+    def __init__(self, context: FormContext, operation: Operation, op: Fused, inputs: Sequence[Value]) -> None:
         self.context = context
         self.function = context.function
         self.operation = operation

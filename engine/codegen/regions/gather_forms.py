@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...ops.arrays.front_positions import FrontPositions
@@ -17,15 +17,12 @@ from ...ops.internal.fused import HorizontallyFused
 from ..expression.expression import UnsupportedError
 from .arrays import as_integers, integer_at
 from .elementwise import print_strided_copy
-from .function import Array, Scalar, Value, strides_of
+from .function import Array, Form, FormContext, Scalar, Value, shape_of, strides_of
 from .fused import Step, print_fused
 from .scalars import literal, size_of, type_of
 
-if TYPE_CHECKING:
-    from .forms import Context, Form
 
-
-def print_position(context: Context, position: str, size: int | str, wrap: bool = True) -> str:
+def print_position(context: FormContext, position: str, size: int | str, wrap: bool = True) -> str:
     """Print a position that may count from the end, if allowed; the region fails where it is out of bounds."""
     function = context.function
     if wrap:
@@ -36,14 +33,14 @@ def print_position(context: Context, position: str, size: int | str, wrap: bool 
     return position
 
 
-def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _take(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Return rows of a table, or parts along another axis."""
     op, function = operation.op, context.function
     assert isinstance(op, Take)
     source, positions = inputs[0], as_integers(inputs[1])
     if not isinstance(source, Array) or not source.size:
         raise UnsupportedError("parts of nothing")
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     target = function.allocate(source.kind, shape)
     with each_part(context, positions, source.shape, op.axis, op.wrap) as (part, place, width):
         into, taken = (function.element(source.kind, *at) for at in ((target.pointer, part), (source.pointer, place)))
@@ -55,7 +52,7 @@ def _take(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
 
 @contextmanager
 def each_part(
-    context: Context, positions: Scalar | Array, shape: Sequence[int], axis: int, wrap: bool
+    context: FormContext, positions: Scalar | Array, shape: Sequence[int], axis: int, wrap: bool
 ) -> Generator[tuple[str, str, int]]:
     """Print a block for each part of an array at positions along an axis.
 
@@ -70,7 +67,7 @@ def each_part(
         yield part, function.offset_of([outer, position], [size * width, width]), width
 
 
-def _front_positions(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _front_positions(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     positions, size = as_integers(inputs[0]), as_integers(inputs[1])
     function = context.function
     limit = integer_at(function, size, "0")
@@ -83,7 +80,7 @@ def _front_positions(context: Context, operation: Operation, inputs: Sequence[Va
     return [target]
 
 
-def _unstack(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _unstack(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op: Any = operation.op
     (source,) = inputs
     if not isinstance(source, Array) or source.shape[op.axis] != op.count:
@@ -94,7 +91,7 @@ def _unstack(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     step = math.prod(source.shape[axis + 1 :])
     parts: list[Value] = []
     for number, output in enumerate(operation.outputs):
-        shape = context.shape_of(output)
+        shape = shape_of(output)
         if not shape:
             place = function.element(source.kind, source.pointer, str(number * step))
             parts.append(Scalar(function.load(source.kind, place), source.kind))
@@ -106,21 +103,21 @@ def _unstack(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return parts
 
 
-def _checked_classes(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _checked_classes(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print class numbers as int32; the region fails where one is out of range."""
     op: Any = operation.op
     positions, function = as_integers(inputs[0]), context.function
-    target = function.allocate("i32", context.shape_of(operation.outputs[0]))
+    target = function.allocate("i32", shape_of(operation.outputs[0]))
     with function.count(target.size) as k:
         position = print_position(context, integer_at(function, positions, k), op.classes, wrap=False)
         function.store("i32", function.let(f"trunc i64 {position} to i32"), target.pointer, k)
     return [Scalar(function.load("i32", target.pointer), "i32") if isinstance(positions, Scalar) else target]
 
 
-def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _one_hot(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op: Any = operation.op
     positions = as_integers(inputs[0])
-    shape, kind = context.shape_of(operation.outputs[0]), type_of(operation.outputs[0].dtype)
+    shape, kind = shape_of(operation.outputs[0]), type_of(operation.outputs[0].dtype)
     if op.axis % len(shape) != len(shape) - 1:
         raise UnsupportedError("one-hot vectors along another axis")
     function = context.function
@@ -138,7 +135,7 @@ def _one_hot(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return [target]
 
 
-def _horizontally_fused(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _horizontally_fused(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print each member by itself."""
     op: Any = operation.op
     made: list[Value] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...ops.arrays.axes import Flip, Roll
@@ -15,17 +15,14 @@ from ...ops.signal.windows import Slice, SliceUpdate
 from ..expression.expression import UnsupportedError
 from .arrays import as_array, as_integers, integer_at
 from .elementwise import print_strided_copy
-from .function import Array, Function, Scalar, Value, strides_of
+from .function import Array, Form, FormContext, Function, Scalar, Value, shape_of, strides_of
 from .scalars import literal
-
-if TYPE_CHECKING:
-    from .forms import Context, Form
 
 _MOST_COPIED = 4096  # elements of an array of which a window is replaced: outside of regions it may be in place
 _MOST_WINDOWS = 4  # of which a shifted array is made
 
 
-def _pad(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _pad(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, Pad)
     if len(inputs) > 2:
@@ -36,14 +33,14 @@ def _pad(context: Context, operation: Operation, inputs: Sequence[Value]) -> lis
     x = as_array(x)
     if not isinstance(value, Scalar):
         raise UnsupportedError("no array")
-    target = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(x.kind, shape_of(operation.outputs[0]))
     print_strided_copy(function, value, target, [0] * len(target.shape))
     starts = [before or 0 for before, _ in op.widths]
     _copy_window(function, x, [0] * len(starts), target, starts, x.shape)
     return [target]
 
 
-def _roll(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _roll(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, Roll)
     if op.shifts is None:
@@ -68,7 +65,7 @@ def _roll(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
     return [target]
 
 
-def _flip(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _flip(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, Flip)
     if isinstance(inputs[0], Scalar):
@@ -85,12 +82,12 @@ def _flip(context: Context, operation: Operation, inputs: Sequence[Value]) -> li
     return [target]
 
 
-def _slice(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _slice(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     if len(inputs) > 2:
         raise UnsupportedError("a window of a computed size")
     if isinstance(inputs[0], Scalar):
         return [inputs[0]]
-    x, sizes = as_array(inputs[0]), context.shape_of(operation.outputs[0])
+    x, sizes = as_array(inputs[0]), shape_of(operation.outputs[0])
     window = Array(_window(context, x, inputs[1], sizes), x.kind, sizes)
     target = context.function.allocate(x.kind, sizes)
     if target.size:
@@ -98,7 +95,7 @@ def _slice(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     return [target]
 
 
-def _slice_update(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _slice_update(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function = context.function
     if isinstance(inputs[0], Scalar):
         return [inputs[2]]
@@ -113,7 +110,7 @@ def _slice_update(context: Context, operation: Operation, inputs: Sequence[Value
     return [target]
 
 
-def _window(context: Context, whole: Array, places: Value, sizes: Sequence[int]) -> str:
+def _window(context: FormContext, whole: Array, places: Value, sizes: Sequence[int]) -> str:
     """Return the address of a window that begins at computed places, which are tested to be inside."""
     function, pointer, starts = context.function, whole.pointer, as_integers(places)
     for axis, (dim, size) in enumerate(zip(whole.shape, sizes, strict=True)):
@@ -145,7 +142,7 @@ def _offset(numbers: Sequence[int], strides: Sequence[int]) -> int:
     return sum([number * stride for number, stride in zip(numbers, strides, strict=True)])
 
 
-def _triangle(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _triangle(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the copy of a triangle of each matrix row by row."""
     op, function, x = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, Triangle)
@@ -161,21 +158,23 @@ def _triangle(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [target]
 
 
-def _diag(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _diag(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, Diag)
     return _on_diagonal(context, operation, as_array(inputs[0]), (op.offset, 0, 1))
 
 
-def _put_diagonal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _put_diagonal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, PutDiagonal)
     return _on_diagonal(context, operation, as_array(inputs[0]), (op.offset, op.axis1, op.axis2))
 
 
-def _on_diagonal(context: Context, operation: Operation, values: Array, diagonal: tuple[int, int, int]) -> list[Value]:
+def _on_diagonal(
+    context: FormContext, operation: Operation, values: Array, diagonal: tuple[int, int, int]
+) -> list[Value]:
     """Print zeros with values on a diagonal."""
-    function, shape = context.function, context.shape_of(operation.outputs[0])
+    function, shape = context.function, shape_of(operation.outputs[0])
     target = function.allocate(values.kind, shape)
     function.zero(target)
     first, strides = _diagonal(shape, *diagonal)
@@ -186,10 +185,10 @@ def _on_diagonal(context: Context, operation: Operation, values: Array, diagonal
     return [target]
 
 
-def _take_diagonal(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _take_diagonal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, x = operation.op, context.function, as_array(inputs[0])
     assert isinstance(op, Diagonal)
-    target = function.allocate(x.kind, context.shape_of(operation.outputs[0]))
+    target = function.allocate(x.kind, shape_of(operation.outputs[0]))
     first, strides = _diagonal(x.shape, op.offset, op.axis1, op.axis2)
     if target.size:
         print_strided_copy(function, x, target, strides, first)

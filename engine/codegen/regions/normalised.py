@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.graph import Operation
 from ...graph.op import Op
@@ -14,11 +14,8 @@ from ...ops.math.reduction import LogSumExp
 from ...ops.neural.softmax import LogSoftmax, Softmax
 from ..expression.expression import UnsupportedError
 from .elementwise import print_elementwise, print_reduction
-from .function import Array, Function, Scalar, Value, reshaped
+from .function import Array, Form, FormContext, Function, Scalar, Value, reshaped, shape_of
 from .scalars import FLOATS, literal
-
-if TYPE_CHECKING:
-    from .forms import Context, Form
 
 _Plain = Scalar | Array
 _CENTRED = ((Subtract(), (0, 1)),)
@@ -87,7 +84,7 @@ def _log_sum_exp(n: _Normalised) -> _Plain:
 
 
 def _form(make: Any) -> Form:
-    def form(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    def form(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
         (value,) = inputs
         op: Any = operation.op
         if not isinstance(value, Array) or value.kind not in FLOATS or not value.size:
@@ -95,7 +92,7 @@ def _form(make: Any) -> Form:
         axes = range(len(value.shape)) if op.axes is None else op.axes
         normalised = _Normalised(context.function, value, list(axes))
         (result,) = normalised.done(make(normalised))
-        shape = context.shape_of(operation.outputs[0])
+        shape = shape_of(operation.outputs[0])
         return [
             result if isinstance(result, Array) and result.shape == shape else reshaped(context.function, result, shape)
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...common.dtypes import name_of
 from ...graph.graph import Operation
@@ -11,10 +11,7 @@ from ...ops.internal.packed import PackedMatMul
 from ..expression.expression import UnsupportedError
 from ..matmul import gemm
 from ..matmul.gemm_bind import is_ours
-from .function import Array, Value
-
-if TYPE_CHECKING:
-    from .forms import Context, Form
+from .function import Array, Form, FormContext, Value
 
 _NAMES = {"float": "anabranch_sgemm", "double": "anabranch_dgemm"}
 
@@ -25,7 +22,7 @@ def declarations() -> list[str]:
     return [f"declare void @{name}({sizes})" for name in _NAMES.values()]
 
 
-def _packed(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _packed(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, PackedMatMul)
     arrays = [value for value in inputs if isinstance(value, Array)]

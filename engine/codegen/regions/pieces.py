@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from ...graph.graph import Operation, Parameter
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayRead
-from .function import Elements, Scalar, Value
-
-if TYPE_CHECKING:
-    from .forms import Context
+from .function import Elements, FormContext, Scalar, Value
 
 LONG = 600  # operations in a row, from which they are cut
 PIECE = 300
@@ -67,7 +63,7 @@ class Pieces:
     function that calls it does.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: FormContext) -> None:
         self.context = context
         self.function = context.function
         self.given: dict[str, tuple[str, int]] = {}  # operands that are in the frame, with their types and places

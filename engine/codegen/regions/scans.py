@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...common.dtypes import accumulator_of
 from ...graph.graph import Operation
 from ...ops.math.reduction import ArgExtremum, ArgMax, ArgMin
 from ...ops.math.running import CumProd, CumSum, LinearScan, Shift
 from ..expression.expression import UnsupportedError
-from .function import Array, Function, Scalar, Value
+from .function import Array, Form, FormContext, Function, Scalar, Value, shape_of
 from .scalars import FLOATS, literal
 
-if TYPE_CHECKING:
-    from .forms import Context, Form
 
-
-def _position(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _position(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the position of the first extremum, or of the first NaN."""
     op, function, (x,) = operation.op, context.function, inputs
     assert isinstance(op, ArgExtremum)
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     if isinstance(x, Scalar):
         return [Scalar("0", "i32")]
     if not isinstance(x, Array) or x.kind == "i1" or not x.size:
@@ -58,7 +55,7 @@ def print_is_better(function: Function, kind: str, value: str, best: str, is_lea
     return function.let(f"and i1 {beats}, {is_number}")
 
 
-def _running(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _running(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, (x,) = operation.op, context.function, inputs
     assert isinstance(op, (CumProd, CumSum))
     if not isinstance(x, Array) or x.kind == "i1" or accumulator_of(operation.outputs[0].dtype) is not None:
@@ -72,7 +69,7 @@ def _running(context: Context, operation: Operation, inputs: Sequence[Value]) ->
     return [_scanned(function, x, op, 0 if is_sum else 1, step, op.exclusive)]
 
 
-def _shift(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _shift(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, (x,) = operation.op, context.function, inputs
     assert isinstance(op, Shift)
     if not isinstance(x, Array):
@@ -80,7 +77,7 @@ def _shift(context: Context, operation: Operation, inputs: Sequence[Value]) -> l
     return [_scanned(function, x, op, 0, lambda _, offset: function.load(x.kind, x.pointer, offset), gives_before=True)]
 
 
-def _linear_scan(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _linear_scan(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function, (factors, terms) = operation.op, context.function, inputs
     assert isinstance(op, LinearScan)
     if not isinstance(factors, Array) or not isinstance(terms, Array) or factors.shape != terms.shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...common.nest import is_integer
 from ...graph.graph import Operation
@@ -12,11 +12,8 @@ from ...ops.arrays.indexing import AddItem, PutItem, SliceItem
 from ...ops.math.elementwise import Add
 from ..expression.expression import UnsupportedError
 from .elementwise import print_elementwise, print_strided_copy
-from .function import Array, Function, Scalar, Value, strides_of
+from .function import Array, Form, FormContext, Function, Scalar, Value, shape_of, strides_of
 from .scalars import type_of
-
-if TYPE_CHECKING:
-    from .forms import Context, Form
 
 
 class _Part(NamedTuple):
@@ -87,11 +84,11 @@ def _operands(operation: Operation, inputs: Sequence[Value]) -> list[Scalar | Ar
     return plain
 
 
-def _put_item(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _put_item(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, PutItem)
     value, *_ = _operands(operation, inputs[:1])
-    shape = context.shape_of(operation.outputs[0])
+    shape = shape_of(operation.outputs[0])
     if not shape or len(operation.inputs) > 2:
         raise UnsupportedError("a computed key")
     part = _part(op.items, shape)
@@ -101,7 +98,7 @@ def _put_item(context: Context, operation: Operation, inputs: Sequence[Value]) -
     return [target]
 
 
-def _add_item(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+def _add_item(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op, function = operation.op, context.function
     assert isinstance(op, AddItem)
     base, value, *picks = _operands(operation, inputs)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, ReadVariable
@@ -24,11 +24,8 @@ from ...ops.containers.indexed_slices import AssignRows
 from ...ops.random.keys import SeedGenerator, TakeKey
 from ...passes.framework.prune import all_operations
 from ..expression.expression import UnsupportedError
-from .function import Array, Buffer, Function, Scalar, Value, buffers_of
+from .function import Array, Buffer, FormContext, Function, Scalar, Value, buffers_of
 from .scalars import size_of
-
-if TYPE_CHECKING:
-    from .forms import Context
 
 MOST_KEPT_BYTES = 1 << 17  # of an array that is kept aside as a whole when rows are written
 _ALWAYS = 1 << 30  # users of what is never given back
@@ -137,7 +134,7 @@ def _marks(value: Value | None) -> list[Mark]:
 class Variables:
     """The variables of a region, and the code that uses them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: FormContext) -> None:
         self.context = context
         self.function = context.function
         self.held: dict[Variable | SeedGenerator, Held] = {}
