@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     )
     from .convolution.upsampling import UpSampling1D, UpSampling2D, UpSampling3D
     from .core.activation import ELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
-    from .core.basic import Identity, Lambda, Masking, Rescaling
+    from .core.basic import Identity, Lambda, Masking, Rescaling, Wrapper
     from .core.dense import Dense
     from .core.einsum_dense import EinsumDense
     from .core.embedding import Embedding
@@ -107,7 +107,6 @@ if TYPE_CHECKING:
         subtract,
     )
     from .core.shaping import Flatten, Permute, RepeatVector, Reshape
-    from .core.wrapper import Wrapper
     from .mixture_of_experts import MixtureOfExperts
     from .normalization.batch_and_layer import BatchNormalization, LayerNormalization
     from .normalization.scale import GroupNormalization, RMSNormalization, UnitNormalization
@@ -188,7 +187,7 @@ _LAYERS_IN: dict[str, str] = {
     "preprocessing.augmentation_mixing": "CutMix MixUp",
     "preprocessing.augmentation_policies": "AugMix Pipeline RandAugment",
     "preprocessing.augmentation_warps": "RandomElasticTransform RandomGaussianBlur RandomPerspective RandomShear",
-    "core.basic": "Identity Lambda Masking Rescaling",
+    "core.basic": "Identity Lambda Masking Rescaling Wrapper",
     "recurrent.bidirectional": "Bidirectional",
     "recurrent.cell_wrappers": "DeviceCell DropoutCell ResidualCell ZoneoutCell",
     "recurrent.conv_lstm": "ConvLSTM1D ConvLSTM2D ConvLSTM3D ConvLSTMCell",
@@ -241,7 +240,6 @@ _LAYERS_IN: dict[str, str] = {
     "attention.transformer": "TransformerDecoder TransformerDecoderCell TransformerEncoder",
     "recurrent.tree_lstm": "TreeLSTM",
     "convolution.upsampling": "UpSampling1D UpSampling2D UpSampling3D",
-    "core.wrapper": "Wrapper",
 }
 # The same of what no file of a model names: second names, functions, and what is no layer.
 _OTHERS_IN: dict[str, str] = {

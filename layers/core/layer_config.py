@@ -119,7 +119,7 @@ class LayerConfig(LayerState):
             shapes = {"shapes_dict": dict(self._build_shapes)}
         inside = {"frozen": self._frozen_inside()}
         if any(inner.quantization_mode is not None for inner in self._flatten_layers()):
-            from ..quantizers.nested import describe, describe_rounded
+            from .quantized_form import describe, describe_rounded
 
             inside |= {"quantization": describe(self), "rounded_weights": describe_rounded(self)}
         return {**shapes, **{name: found for name, found in inside.items() if found}}
@@ -132,11 +132,11 @@ class LayerConfig(LayerState):
             self.build(_as_shape(config["input_shape"]))
             self.built = True
         if config.get("quantization"):
-            from ..quantizers.nested import follow
+            from .quantized_form import follow
 
             follow(self, config["quantization"])
         if config.get("rounded_weights"):
-            from ..quantizers.nested import hold_as_described
+            from .quantized_form import hold_as_described
 
             hold_as_described(self, config["rounded_weights"])
         if config.get("frozen"):
@@ -170,7 +170,7 @@ class LayerConfig(LayerState):
         is_plain = not isinstance(policy, policies.DTypePolicyMap) and policy.quantization_mode is None
         if not is_plain or all(inner.quantization_mode is None for inner in self._flatten_layers(include_self=False)):
             return policy
-        from ..quantizers.nested import policy_map
+        from .quantized_form import policy_map
 
         return policy_map(self, policy)
 

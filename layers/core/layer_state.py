@@ -37,7 +37,7 @@ from ...engine.graph.state.sharded import (
     rows_of_shards,
 )
 from ...engine.objects import constraints, initializers, policies, regularizers
-from ...engine.objects.identifiers import ConstraintLike, InitializerLike, RegularizerLike
+from ...engine.objects.identifiers import ConstraintLike, InitializerLike, PolicyLike, RegularizerLike
 from ...engine.objects.names import name_for, to_snake_case
 from ...engine.queues.writing import writing_together
 from ..recurrent.step_sums import collects, sum_over_steps
@@ -45,7 +45,7 @@ from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_l
 from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
 from .tracking import held_by_attributes
-from .weight import RoundedForm, Weight, WeightSpec
+from .weight import Weight, WeightSpec
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from ...engine.common.dtypes import DTypeLike
-    from ...engine.objects.identifiers import PolicyLike
     from ...engine.ops.base import TensorLike
     from ..quantizers.base_config import QuantizationConfig
     from .options import ShapeLike, WeightSettings
+    from .quantized_form import RoundedWeight
     from .shape_programs import ArrayFunction
 
 
@@ -74,7 +74,7 @@ class LayerState:
     autocast: bool = True
     # Attributes with kernels of convolutions, which can be rounded to int8, and the axes, negative, of their outputs.
     rounded_kernels: Mapping[str, tuple[int, ...]] = {}
-    _rounded_weights: Mapping[str, RoundedForm] = {}  # those that were, by attribute
+    _rounded_weights: Mapping[str, RoundedWeight] = {}  # those that were, by attribute
     quantization_modes: ClassVar[tuple[str, ...]] = ()  # in which the class can be quantised
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(

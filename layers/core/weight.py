@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...engine import ops
 from ...engine.common.dtypes import is_floating
@@ -22,18 +22,6 @@ Regularizer: TypeAlias = "Callable[[Variable], TensorLike]"
 
 Constraint: TypeAlias = "Callable[[TensorLike], TensorLike]"
 """A function of a weight's new value that gives the nearest allowed one."""
-
-
-class RoundedForm(Protocol):
-    """The form of a weight that is rounded, which layers hold in its place; see `RoundedWeight`.
-
-    Attributes:
-        kept: the axes of the weight along which the outputs are.
-        rounds_rows: the rows that it is multiplied by are rounded, too.
-    """
-
-    kept: tuple[int, ...]
-    rounds_rows: bool
 
 
 class Weight(Variable):

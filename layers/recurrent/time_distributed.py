@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ..core.basic import Wrapper
 from ..core.calling import TensorOrTensors, map_leaves, signature_of
-from ..core.wrapper import Wrapper
 from .step_rows import live_rows, rows_live
 
 if TYPE_CHECKING:

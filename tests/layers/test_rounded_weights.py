@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers, quantizers
-from anabranch.layers.quantizers.rounded_weights import RoundedWeight
+from anabranch.layers.core.quantized_form import RoundedWeight
 from anabranch.layers.quantizers.rounding import abs_max_arrays
 
 X = np.random.default_rng(0).normal(size=(3, 5, 8)).astype("float32")

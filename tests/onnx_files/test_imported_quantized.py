@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is an optional dependency")
 
 import anabranch as ab  # noqa: E402
 from anabranch import quantizers  # noqa: E402
-from anabranch.layers.quantizers.rounded_weights import RoundedWeight  # noqa: E402
+from anabranch.layers.core.quantized_form import RoundedWeight  # noqa: E402
 
 UNITS = 24
 ROWS = np.random.default_rng(1).normal(size=(32, UNITS)).astype("float32")

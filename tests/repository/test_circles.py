@@ -21,7 +21,6 @@ CIRCLES = {}
 CIRCLES_OF_TYPES = {
     "engine/graph/array_methods": 24,
     "framework/callbacks/base": 55,
-    "layers/core/added_losses": 11,
 }
 
 Imports = dict[str, list[str]]

@@ -50,7 +50,7 @@ class, a function, or the name of either. The docstring of each loss gives its a
 """
 # The sections of docs/layers.md: pages that say more, and the modules whose classes are listed, in this order.
 SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "The base": ("", ("core.layer", "core.input_layer", "core.input_spec", "core.wrapper", "core.basic")),
+    "The base": ("", ("core.layer", "core.input_layer", "core.input_spec", "core.basic")),
     "Dense layers and tables": (
         "[large vocabularies](large_vocabularies.md)",
         (

@@ -13,7 +13,7 @@ from ....engine.common.dtypes import is_differentiable, name_of
 from ....engine.objects.registry import register_keras_serializable
 from ....engine.ops.base import TensorLike
 from ....layers.core.layer import Layer
-from ....layers.quantizers.nested import describe_rounded, hold_as_described
+from ....layers.core.quantized_form import describe_rounded, hold_as_described
 from ..errors import OnnxError
 from ..protos import load_onnx
 from .model import as_value, missing_ops, runner_of

@@ -1,4 +1,4 @@
-"""Quantised layers inside of others that make them: how files say which they are.
+"""Quantised layers and rounded weights: what layers hold of them, and how files describe those inside of other layers.
 
 Keras learns it from the dtype policy of the outer layer, a map from paths to policies, which it hands on. Here the
 shapes for which the outer layer was built come with it, whoever makes the inner layers.
@@ -9,14 +9,93 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeGuard
 
+import numpy as np
+
+from ...engine import ops
+from ...engine.common.dtypes import is_floating
+from ...engine.graph import DType, Readable, Shape, Tensor, as_dtype, eagerly
 from ...engine.objects import policies
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..core.weight import Weight
-from .rounded_weights import hold_rounded
+from ...engine.ops.neural.quantized import quantized_matmul
+from .calling import autocast_dtype
+from .weight import Weight
 
 if TYPE_CHECKING:
-    from ..core.layer_state import LayerState
-    from .base_config import QuantizationConfig
+    from ...engine.ops.base import TensorLike
+    from ..quantizers.base_config import QuantizationConfig
+    from .layer_state import LayerState
+
+
+class RoundedWeight(Readable):
+    """A weight of int8, and the scales by which it was multiplied before it was rounded.
+
+    Args:
+        integers: int8.
+        scale: one for each output, a vector, or a matrix of as many axes as there are in `kept`.
+        kept: the axes of the weight along which the outputs are, negative; its other axes are summed over.
+        rounds_rows: round the rows that it is multiplied by, each with a scale of its own; else they stay floats.
+    """
+
+    def __init__(self, integers: Weight, scale: Weight, kept: Sequence[int], rounds_rows: bool = True) -> None:
+        self.integers, self.scale = integers, scale
+        self.kept = tuple(kept)
+        self.rounds_rows = rounds_rows
+        self.name, self.path = integers.name, integers.path
+
+    @property
+    def shape(self) -> Shape:
+        return self.integers.shape
+
+    @property
+    def dtype(self) -> DType:
+        return as_dtype(autocast_dtype() or self.scale.spec.dtype)
+
+    @property
+    def value(self) -> Tensor:
+        sizes = [size if axis - len(self.shape or ()) in self.kept else 1 for axis, size in enumerate(self.shape or ())]
+        return ops.cast(self.integers, self.dtype) / ops.cast(ops.reshape(self.scale, sizes), self.dtype)
+
+    def product_of(self, x: TensorLike, transposed: bool = False) -> Tensor | None:
+        if not self.rounds_rows or self.ndim != 2 or self.kept != outputs_axis(transposed):
+            return None
+        rows = ops.convert_to_tensor(x)
+        if not is_floating(rows.dtype) or not rows.ndim:
+            return None
+        matrix = ops.expand_dims(rows, 0) if rows.ndim == 1 else rows
+        product = quantized_matmul(matrix, self.integers, self.scale, transpose=transposed)
+        return ops.squeeze(product, 0) if rows.ndim == 1 else product
+
+    def numpy(self) -> np.ndarray:
+        with eagerly():
+            return np.asarray(self.value)
+
+
+def outputs_axis(transposed: bool) -> tuple[int, ...]:
+    """Return the axis of a matrix along which the outputs of a product with it are."""
+    return (-2,) if transposed else (-1,)
+
+
+def hold_rounded(layer: LayerState, name: str, kept: Sequence[int], rounds_rows: bool) -> RoundedWeight:
+    """Put a rounded weight of zeros into the place of the weight in an attribute of a layer."""
+    weight = getattr(layer, name)
+    with eagerly():
+        integers = layer.add_weight(
+            shape=weight.shape, initializer="zeros", dtype="int8", trainable=False, autocast=False, name=weight.name
+        )
+        scale = layer.add_weight(
+            shape=[weight.shape[axis] for axis in kept],
+            initializer="ones",
+            dtype=weight.spec.dtype,
+            trainable=False,
+            autocast=False,
+            name=f"{weight.name}_scale",
+        )
+    held = [one for one in layer._weights if one is not integers]
+    layer._weights = [integers if one is weight else one for one in held]
+    rounded = RoundedWeight(integers, scale, kept, rounds_rows)
+    layer._rounded_weights = {**layer._rounded_weights, name: rounded}
+    setattr(layer, name, rounded)
+    return rounded
 
 
 class QuantizedForm(Protocol):
