@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+import os
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
 from ..engine.common.dtypes import DType
 from ..engine.common.nest import Nest
@@ -69,3 +70,21 @@ class Batches(Protocol):
 
 Rows: TypeAlias = "Nest[TensorLike | SparseMatrix]"
 """Inputs, targets or weights as arrays, whose first axis is that of the rows."""
+
+PathLike: TypeAlias = str | os.PathLike[str]
+"""The path of a file or folder."""
+
+
+class LoadOptions(TypedDict, total=False):
+    """Arguments of `load_weights` that models hand on to it."""
+
+    objects_to_skip: Collection[object] | None
+    by_name: bool
+
+
+class SaveOptions(TypedDict, total=False):
+    """Arguments of `save_model` that are given by name."""
+
+    for_keras: bool
+    save_format: str | None
+    include_optimizer: bool

@@ -29,8 +29,17 @@ if TYPE_CHECKING:
     from ...layers.quantizers.base_config import QuantizationConfig
     from ...layers.quantizers.whole_models import Filters
     from ..model_types import ModelData
-    from ..saving.api import LoadOptions, PathLike, SaveOptions
-    from ..structures import Arrays, InputSpecs, LayerOfSomeClass, Masks, Rows, Tensors
+    from ..structures import (
+        Arrays,
+        InputSpecs,
+        LayerOfSomeClass,
+        LoadOptions,
+        Masks,
+        PathLike,
+        Rows,
+        SaveOptions,
+        Tensors,
+    )
     from ..training.step_report import ModelExplanation, ModelProfile
 
 

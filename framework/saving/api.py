@@ -8,11 +8,10 @@ what it was. Nothing is unpickled, no code is imported because a file asks for i
 from __future__ import annotations
 
 import io
-import os
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypedDict
+from typing import TYPE_CHECKING, BinaryIO
 
 from ... import __version__
 from ...engine.common.paths import local_path
@@ -50,24 +49,9 @@ from .weights_file import WeightsReader, check_seal, seal, write_weights
 
 if TYPE_CHECKING:
     from ..models.model import Model
+    from ..structures import PathLike
 
-PathLike = str | os.PathLike[str]
 LEGACY_SUFFIXES = (".h5", ".hdf5")
-
-
-class LoadOptions(TypedDict, total=False):
-    """Arguments of `load_weights` that models hand on to it."""
-
-    objects_to_skip: Collection[object] | None
-    by_name: bool
-
-
-class SaveOptions(TypedDict, total=False):
-    """Arguments of `save_model` that are given by name."""
-
-    for_keras: bool
-    save_format: str | None
-    include_optimizer: bool
 
 
 def save_model(

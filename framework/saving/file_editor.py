@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from ..models.model import Model
+    from ..structures import PathLike
 
-PathLike = str | os.PathLike[str]
 OPTIMIZER = "optimizer"
 
 
