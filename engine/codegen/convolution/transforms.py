@@ -36,11 +36,6 @@ class Transforms(NamedTuple):
     back: Matrix
 
     @property
-    def tile(self) -> int:
-        """The results of a tile along each axis."""
-        return len(self.back)
-
-    @property
     def cells(self) -> int:
         """The cells of the input of a tile along each axis."""
         return len(self.input)

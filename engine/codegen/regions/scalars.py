@@ -35,11 +35,6 @@ def type_of(dtype: Any) -> str:
         raise UnsupportedError(f"dtype {dtype}") from None
 
 
-def memory_type(kind: str) -> str:
-    """Return the LLVM type of an element in memory."""
-    return "i8" if kind == "i1" else kind
-
-
 def size_of(kind: str) -> int:
     """Return the bytes of an element in memory."""
     return _SIZES[kind]
