@@ -298,6 +298,33 @@ def test_what_a_branch_can_not_do_is_no_broken_rule():
     assert not [message for message in verify.verify(step) if message.startswith("specs")]
 
 
+def change_output(step: Rewriter) -> None:
+    named(step, "exp").outputs[0].spec = TensorSpec((4,), np.dtype("float32"))
+
+
+def change_input(step: Rewriter) -> None:
+    named(step, "sin").outputs[0].spec = TensorSpec((4,), np.dtype("float32"))
+
+
+def change_op(step: Rewriter) -> None:
+    named(step, "exp").op = MatMul()
+
+
+@pytest.mark.parametrize("change", [change_output, change_input, change_op])
+def test_specs_that_were_found_right_are_inferred_again_after_a_change(change: Callable[[Rewriter], None]):
+    step, inferred = chain(), {}
+    assert list(verify.verify(step, inferred=inferred)) == []
+    assert {operation.name for operation in inferred} >= {"sin", "exp"}
+    change(step)
+    assert any("'exp'" in message for message in verify.verify(step, inferred=inferred))
+
+
+def test_specs_that_follow_from_a_region_are_inferred_each_time():
+    step, inferred = loop(), {}
+    assert list(verify.verify(step, inferred=inferred)) == []
+    assert not any(isinstance(operation.op, While) for operation in inferred)
+
+
 # --- after passes ---------------------------------------------------------------------------------------------------
 
 

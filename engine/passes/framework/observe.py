@@ -46,10 +46,12 @@ class Watch:
         self._is_placed = is_placed
         self._has_devices = False
         self._verifies = verifies
+        self._inferred: verify.Inferred = {}
         self._dumped = dumped
         self._stages = stages
         if verifies:
-            self._check("specialise", step, True)
+            self._signature = verify.signature(step.operations)
+            self._check("specialise", step)
         if dumped or stages is not None:
             self._text = dump_operations(step.operations)
         if stages is not None:
@@ -78,23 +80,23 @@ class Watch:
             self._stages.append((name, self._text))
 
     def _verify(self, name: str, step: Rewriter, moves_writes: bool, is_changed: bool) -> None:
-        if verify.signature(step.operations) == self._signature:
+        before, self._signature = self._signature, verify.signature(step.operations)
+        if self._signature == before:
             return
         if not is_changed:
             raise verify.BrokenStepError(
                 f"The pass {name!r} changed the step in another way than by the `Rewriter`, though its row in "
                 "`PIPELINE` says `by_rules`. This is a bug in anabranch; leave that out, or call `Rewriter.touch`."
             )
-        before = self._writes
-        self._check(name, step, moves_writes)
+        writes = self._writes
+        self._check(name, step)
         if not moves_writes:
-            self._raise_first(name, step, verify.moved_writes(before, self._writes))
+            self._raise_first(name, step, verify.moved_writes(writes, self._writes))
 
-    def _check(self, name: str, step: Rewriter, moves_writes: bool) -> None:
+    def _check(self, name: str, step: Rewriter) -> None:
         is_placed = self._is_placed if self._has_devices else None
-        self._raise_first(name, step, verify.verify(step, is_placed))
+        self._raise_first(name, step, verify.verify(step, is_placed, self._inferred))
         self._writes = verify.writers(step.operations)
-        self._signature = verify.signature(step.operations)
 
     def _raise_first(self, name: str, step: Rewriter, broken: Iterator[str]) -> None:
         message = next(broken, None)

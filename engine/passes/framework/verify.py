@@ -7,9 +7,11 @@ them, and `verify` applies them to all blocks. MLIR's verifier and tinygrad's sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from ...common.quick_dataclass import dataclass
+from ...control_flow.call import Recorded
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
@@ -21,6 +23,8 @@ from .prune import Kept
 from .rewriter import Rewriter
 
 Writers = Mapping[Any, Sequence[Operation]]
+Inferred = dict[Operation, tuple[object, ...]]
+"""The op and the specs, of inputs and outputs, with which an operation was found right."""
 
 
 class BrokenStepError(AssertionError):
@@ -37,6 +41,7 @@ class Block:
         holder: the operation that holds the region; None for the step.
         is_placed: whether devices were given.
         kept: the tensors whose values are wanted from outside of their block.
+        inferred: the operations whose specs were found right before; it gets those that are found right now.
     """
 
     graph: Graph
@@ -44,6 +49,7 @@ class Block:
     holder: Operation | None
     is_placed: bool
     kept: Kept
+    inferred: Inferred
 
     def named(self, operation: Operation) -> str:
         """Return how messages call an operation."""
@@ -54,28 +60,33 @@ class Block:
 Rule = Callable[[Block], Iterator[str]]
 
 
-def verify(step: Rewriter, is_placed: bool | None = None) -> Iterator[str]:
+def verify(step: Rewriter, is_placed: bool | None = None, inferred: Inferred | None = None) -> Iterator[str]:
     """Yield each rule that a step breaks, with the operation that breaks it.
 
     Args:
         step: the step, pruned.
         is_placed: whether its operations have devices; by default that is not looked at.
+        inferred: what earlier calls for the same step found right, for which specs are not inferred again.
     """
     yield from _fetched(step)
     rules = RULES if is_placed is not None else tuple(rule for rule in RULES if rule is not on_devices)
-    for block in _blocks(step.graph, step.operations, step.kept_tensors, None, bool(is_placed)):
+    own = Block(
+        step.graph, step.operations, None, bool(is_placed), step.kept_tensors, {} if inferred is None else inferred
+    )
+    for block in _blocks(own):
         for rule in rules:
             for message in rule(block):
                 yield f"{rule.__name__}: {message}"
 
 
-def _blocks(
-    graph: Graph, operations: Sequence[Operation], kept: Kept, holder: Operation | None, is_placed: bool
-) -> Iterator[Block]:
-    yield Block(graph, operations, holder, is_placed, kept)
-    for operation in operations:
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    kept = block.kept
+    for operation in block.operations:
         for region in operation.op.regions:
-            yield from _blocks(region, kept.needed_in(region), kept.inside(region), operation, is_placed)
+            yield from _blocks(
+                Block(region, kept.needed_in(region), operation, block.is_placed, kept.inside(region), block.inferred)
+            )
 
 
 def _fetched(step: Rewriter) -> Iterator[str]:
@@ -146,20 +157,32 @@ def specs(block: Block) -> Iterator[str]:
     may keep wider specs, too, where a value takes the place of one of which less was known.
     """
     for operation in block.operations:
-        try:
-            found = operation.op.infer(*[tensor.spec for tensor in operation.inputs])
-        except (TypeError, ValueError, IndexError) as error:
-            if block.holder is None:
-                yield f"{block.named(operation)} does not take its inputs: {error}"
+        op = operation.op
+        facts = (op, operation.graph, *[t.spec for t in operation.inputs], *[t.spec for t in operation.outputs])
+        known = block.inferred.get(operation)
+        if known is not None and len(known) == len(facts) and all(map(is_, known, facts)):
             continue
-        inferred: tuple[Spec, ...] = found if isinstance(found, tuple) else (found,)
-        if len(inferred) != len(operation.outputs):
-            yield f"{block.named(operation)} has {len(operation.outputs)} outputs, its op gives {len(inferred)}"
-            continue
-        for tensor, spec in zip(operation.outputs, inferred, strict=True):
-            is_kept = block.holder is not None and tensor.spec.accepts(spec)
-            if tensor.spec != spec and not spec.accepts(tensor.spec) and not is_kept:
-                yield f"output {tensor.index} of {block.named(operation)} is {tensor.spec}, its op gives {spec}"
+        broken = list(_broken_specs(block, operation))
+        yield from broken
+        if not broken and not op.regions and op.called is None and not isinstance(op, (History, Recorded, Saved)):
+            block.inferred[operation] = facts  # of others the specs follow from tensors of regions, too
+
+
+def _broken_specs(block: Block, operation: Operation) -> Iterator[str]:
+    try:
+        found = operation.op.infer(*[tensor.spec for tensor in operation.inputs])
+    except (TypeError, ValueError, IndexError) as error:
+        if block.holder is None:
+            yield f"{block.named(operation)} does not take its inputs: {error}"
+        return
+    inferred: tuple[Spec, ...] = found if isinstance(found, tuple) else (found,)
+    if len(inferred) != len(operation.outputs):
+        yield f"{block.named(operation)} has {len(operation.outputs)} outputs, its op gives {len(inferred)}"
+        return
+    for tensor, spec in zip(operation.outputs, inferred, strict=True):
+        is_kept = block.holder is not None and tensor.spec.accepts(spec)
+        if tensor.spec != spec and not spec.accepts(tensor.spec) and not is_kept:
+            yield f"output {tensor.index} of {block.named(operation)} is {tensor.spec}, its op gives {spec}"
 
 
 def captures(block: Block) -> Iterator[str]:
@@ -302,13 +325,20 @@ def moved_writes(before: Writers, after: Writers) -> Iterator[str]:
 
 def signature(operations: Iterable[Operation]) -> int:
     """Return a number that changes with the operations of a step, with what they are and what they take."""
-    found = 0
+    facts: list[object] = []
+    _note_facts(operations, facts)
+    return hash(tuple(facts))
+
+
+def _note_facts(operations: Iterable[Operation], facts: list[object]) -> None:
     for operation in operations:
-        outputs = [part for tensor in operation.outputs for part in (id(tensor), id(tensor.spec))]
-        found = hash((found, id(operation), id(operation.op), operation.device, *map(id, operation.inputs), *outputs))
-        for region in operation.op.regions:
-            found = hash((found, *map(id, region.results), signature(region.operations)))
-    return found
+        op = operation.op
+        facts += (id(operation), id(op), operation.device, *map(id, operation.inputs))
+        for tensor in operation.outputs:
+            facts += (id(tensor), id(tensor.spec))
+        for region in op.regions:
+            facts += map(id, region.results)
+            _note_facts(region.operations, facts)
 
 
 __all__ = ["RULES", "Block", "BrokenStepError", "moved_writes", "signature", "verify", "writers"]
