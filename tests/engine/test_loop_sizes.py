@@ -57,8 +57,12 @@ def _same_branches(x: Any, n: Any) -> Any:
     )[1]
 
 
+def _array_of(x: Any, n: Any) -> Any:
+    return ab.TensorArray("float32", n).unstack(ops.broadcast_to(x, (n, ops.shape(x)[0], 2)))
+
+
 def _rows(x: Any, n: Any) -> Any:
-    rows = ab.TensorArray("float32", n).unstack(ops.broadcast_to(x, (n, ops.shape(x)[0], 2)))
+    rows = _array_of(x, n)
     return ab.while_loop(lambda i, _: i < n, lambda i, y: (i + 1, y + rows.read(i)), (0, x))[1]
 
 
@@ -87,6 +91,54 @@ def _inner_grows(x: Any, n: Any) -> Any:
     return ab.while_loop(lambda i, _: i < n, body, (0, x))[1]
 
 
+def _stacked(x: Any, n: Any) -> Any:
+    rows = _array_of(x, n)
+    return ab.while_loop(lambda i, _: i < n, lambda i, y: (i + 1, y + ops.sum(rows.stack() * y, 0)), (0, x))[1]
+
+
+def _gathered(x: Any, n: Any) -> Any:
+    rows = _array_of(x, n)
+    return ab.while_loop(lambda i, _: i < n, lambda i, y: (i + 1, y + ops.sum(rows.gather([i, 0]) * y, 0)), (0, x))[1]
+
+
+def _scattered(x: Any, n: Any) -> Any:
+    array = ab.TensorArray("float32", n, element_shape=(None, 2))
+
+    def body(i: Any, y: Any, a: Any) -> Any:
+        a = a.scatter([i], ops.expand_dims(y * x, 0))
+        return i + 1, y + a.read(i), a
+
+    return ab.while_loop(lambda i, *_: i < n, body, (0, x, array))[1]
+
+
+def _scattered_of_other_sizes(x: Any, n: Any) -> Any:
+    array = ab.TensorArray("float32", n, element_shape=(None, 2), infer_shape=False)
+
+    def body(i: Any, y: Any, a: Any) -> Any:
+        a = a.scatter([i], ops.expand_dims(ops.concatenate([x] * 2)[: 2 * i], 0))
+        return i + 1, y + ops.sum(a.read(i)), a
+
+    return ab.while_loop(lambda i, *_: i < n, body, (0, x, array))[1]
+
+
+def _grows(x: Any, n: Any) -> Any:
+    array = ab.TensorArray("float32", 0, dynamic_size=True, element_shape=(None, 2))
+
+    def body(i: Any, y: Any, a: Any) -> Any:
+        a = a.write(i, ops.sin(y))
+        return i + 1, y + ops.sum(a.stack(), 0), a
+
+    return ab.while_loop(lambda i, *_: i < n, body, (0, x, array))[1]
+
+
+def _saved_of_branches(x: Any, n: Any) -> Any:
+    def body(i: Any, y: Any) -> Any:
+        longer = ab.cond(i > 1, lambda: ops.sum(ops.exp(ops.concatenate([y, x])), 0), lambda: ops.sum(ops.sin(y), 0))
+        return i + 1, ops.tanh(y * longer)
+
+    return ab.while_loop(lambda i, _: i < n, body, (0, x))[1]
+
+
 PROGRAMS: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
     "twice": (_twice, False),
     "tanh": (_tanh, True),
@@ -99,6 +151,12 @@ PROGRAMS: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
     "ragged": (_ragged, True),
     "inner": (_inner, True),
     "inner grows": (_inner_grows, True),
+    "stacked": (_stacked, True),
+    "gathered": (_gathered, False),  # there is no rule for it
+    "scattered": (_scattered, True),
+    "scattered of other sizes": (_scattered_of_other_sizes, True),
+    "grows": (_grows, True),
+    "saved of branches": (_saved_of_branches, True),
 }
 
 
