@@ -106,7 +106,17 @@ def test_large_arrays_stay_with_kernels_that_use_several_cores():
 # --- products that the region prints itself -------------------------------------------------------------------------
 
 
-SIZES = [(1, 130, 1), (1, 75, 6), (1, 1, 131), (1, 64, 64), (3, 67, 5), (13, 9, 40), (6, 24, 8)]
+SIZES = [
+    (1, 130, 1),
+    (1, 75, 6),
+    (1, 1, 131),
+    (1, 64, 64),
+    (1, 151, 9),
+    (1, 300, 3),
+    (3, 67, 5),
+    (13, 9, 40),
+    (6, 24, 8),
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -126,6 +136,19 @@ def test_small_products_of_all_layouts(dtype: str, sizes: tuple[int, int, int]):
     shapes = ((rows, depth), (depth, columns), (columns, depth))
     values = [draw(*shape, dtype=dtype) / np.sqrt(shape[0], dtype=dtype) for shape in shapes]
     check(build, *values, native=2, rtol=1e-4 if dtype == "float32" else 1e-11)
+
+
+@pytest.mark.parametrize("sizes", [(40, 9, 3), (17, 20, 1), (5, 33, 2)])
+def test_transposed_matrices_times_few_columns(sizes: tuple[int, int, int]):
+    rows, depth, columns = sizes
+
+    def build(x: Any, w: Any, v: Any) -> Any:
+        def body(t: Any, x: Any) -> Any:
+            return t + 1, ops.tanh(ops.transpose(v) @ ops.tanh(ops.transpose(w) @ x))
+
+        return ab.while_loop(lambda t, _: t < 3, body, (0, x))[1]
+
+    check(build, draw(depth, columns), draw(depth, rows), draw(rows, depth))
 
 
 def test_a_row_with_numbers_that_are_not_finite():
