@@ -122,6 +122,36 @@ def test_a_part_of_the_tensor(read: Any, start: int, end: int, size: int):
     Cell(read, start, end, size).check()
 
 
+LENGTHS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    "up": (lambda n: (0, lambda t: t < n, 1), lambda x, t: x[t]),
+    "down": (lambda n: (n - 1, lambda t: t >= 0, -1), lambda x, t: x[t]),
+    "differences": (lambda n: (0, lambda t: t < n - 1, 1), lambda x, t: x[t + 1] - x[t]),
+}
+
+
+@pytest.mark.parametrize("length", [0, 1, 6])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_all_rows_of_an_unknown_number(name: str, length: int):
+    """A loop that ends where the tensor does may take its rows at once."""
+    (make, read), generator = LENGTHS[name], np.random.default_rng(1)
+    x, w = ab.placeholder((None, ROWS, UNITS), "float64", "x"), ab.placeholder((UNITS, UNITS), "float64", "w")
+    start, condition, step = make(ops.shape(x)[0])
+    zero = ops.zeros((ROWS, UNITS), "float64")
+    _, h = ab.while_loop(
+        lambda t, _: condition(t), lambda t, h: (t + step, ops.tanh(read(x, t) @ w + h)), (start, zero)
+    )
+    loss = ops.sum(h * h)
+    targets = symbols_of(ops.convert_to_tensor(each) for each in (loss, *ab.gradients(loss, [x, w])))
+    values = generator.uniform(-1, 1, (length, ROWS, UNITS)), generator.uniform(-1, 1, (UNITS, UNITS))
+    program = Program(targets[0].graph, targets, [x, w])
+    for found, wanted in zip(
+        program(*values),
+        Interpreter().run(targets[0].graph, targets, dict(zip((x, w), values, strict=True))),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("count", [-2, 0, 1, 4, 7])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_number_of_iterations_that_is_known_when_it_runs(count: int, reverse: bool):
