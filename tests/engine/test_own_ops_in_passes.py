@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -435,3 +435,44 @@ def test_a_wrong_fact_about_kernels_is_found(kind: Any, facts: dict[str, Any], m
     wrong = type(f"_{kind.__name__}", (kind,), facts)
     with pytest.raises(AssertionError, match=message):
         check_kernels(next(iter(wrong.samples())))
+
+
+@dataclass
+class Polynomial(_Toy):
+    """Elementwise, with a list: it has no hash, by which other ops are found to be equal."""
+
+    coefficients: list[float] = field(default_factory=lambda: [0.25, -0.5, 0.1])
+    elementwise: ClassVar[bool] = True
+    reference = staticmethod(lambda x: 0.25 * x * x - 0.5 * x + 0.1)
+
+    def expression(self, e: Any, x: Any) -> Any:
+        found = 0.0 * x
+        for coefficient in self.coefficients:
+            found = found * x + coefficient
+        return found
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.expression(xp, inputs[0])
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        last = len(self.coefficients) - 1
+        slopes = [(last - power) * each for power, each in enumerate(self.coefficients[:-1])]
+        return (cotangents[0] * apply(Polynomial(slopes), node.inputs[0]),)
+
+
+@pytest.mark.parametrize("is_scalar", [False, True])
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_an_op_without_a_hash(
+    graph: Any, in_loop: bool, is_scalar: bool, native_whatever_the_size: None, loops_stay: None
+):
+    x = ab.placeholder(() if is_scalar else (3, 4), "float32")
+
+    def body(y: Any) -> Any:
+        return apply(Polynomial(), ops.sin(y)) + apply(Polynomial(), y)
+
+    y = ab.while_loop(lambda i, _: i < 9, lambda i, y: (i + 1, body(y)), (0, x))[1] if in_loop else body(x)
+    targets = [ops.convert_to_tensor(each) for each in (y, *ab.gradients(ops.sum(y * y), [x]))]
+    value = X[0, 0, 0] if is_scalar else X[0]
+    found = Program(graph, targets, [x])(value)
+    for each, wanted in zip(found, Interpreter().run(graph, targets, {x: value}), strict=True):
+        np.testing.assert_allclose(each, wanted, rtol=1e-4, atol=1e-6)
