@@ -10,10 +10,11 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..graph.graph import Graph, Operation, ReadVariable, get_default_graph
+from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.provenance import building_gradient_of
 from ..graph.spec import FrameSpec
 from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.containers.cotangent import FrameCotangent, accumulate, resolved
 

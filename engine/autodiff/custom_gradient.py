@@ -12,12 +12,13 @@ import numpy as np
 from ..common.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..common.quick_dataclass import dataclass
 from ..graph.context import graph_context
-from ..graph.graph import Graph, Operation, Parameter, ReadVariable, graph_for
+from ..graph.graph import Graph, Operation, Parameter, graph_for
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Spec, TensorSpec, shape_text, shapes_compatible
 from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import apply, apply_multi, convert_to_tensor, runs_now
 from ..ops.math.complex_numbers import conjugated

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..common.nest import flatten, is_mapping, is_sequence
-from ..graph.graph import Graph, ReadVariable, get_default_graph
+from ..graph.graph import Graph, get_default_graph
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.state.sharded import ShardedVariable, expanded, regrouped
 from ..graph.state.stateless import substitute
 from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.containers.cotangent import accumulate, resolved

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from ..common.nest import flatten, pack_as
 from ..common.quick_dataclass import dataclass
-from ..graph.graph import Graph, Operation, Parameter, ReadVariable, get_default_graph, graph_for
+from ..graph.graph import Graph, Operation, Parameter, get_default_graph, graph_for
 from ..graph.op import Op
 from ..graph.spec import Spec
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol, Tensor
 from ..ops.base import Constant, apply, apply_multi, convert_to_tensor, runs_now
 from .custom_gradient import CustomGradient

@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 
 from ..autodiff.backpropagate import DifferentiatesItself, backpropagate
 from ..common.quick_dataclass import dataclass
+from ..graph.device import VariableState
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.op import Effect, Op
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec, kind_of
 from ..graph.state.lifting import Creations
-from ..graph.state.variable import Variable
 from ..graph.tensor import Symbol, Tensor
 from ..ops.containers.cotangent import accumulate
 from ..ops.containers.record_value import RecordSpec
@@ -72,9 +72,9 @@ class Body(Region):
         self.argument_specs: list[Spec] = []
         self.is_called = False
         self.recorded: dict[Symbol, None] = {}
-        self.outer_reads: dict[Variable, Symbol] = {}
+        self.outer_reads: dict[VariableState, Symbol] = {}
 
-    def read(self, variable: Variable) -> Symbol:
+    def read(self, variable: VariableState) -> Symbol:
         """Read as any region does; but each trace of the body finds the same read outside, and calls pass it on."""
         known = self._reads.get(variable)
         if known is not None or variable in self.written:
@@ -191,7 +191,7 @@ class _Known:
         self.before = result_specs
         self.captured: list[Symbol] = []
         self.effects: tuple[Effect, ...] = ()
-        self.outer_reads: dict[Variable, Symbol] = {}
+        self.outer_reads: dict[VariableState, Symbol] = {}
 
     def body(self, parent: Graph, name: str, mirror: Mirror | None) -> Body:
         body = Body(parent, name, mirror)

@@ -4,7 +4,7 @@ from ..common.dtypes import DType, as_dtype, result_type
 from ..common.nest import flatten, map_structure, pack_as
 from .context import in_explicit_graph
 from .device import Colocation, DeviceName, State, canonical_device
-from .graph import Graph, Operation, Parameter, Placeholder, ReadVariable, eagerly, get_default_graph, graph_for
+from .graph import Graph, Operation, Parameter, Placeholder, eagerly, get_default_graph, graph_for
 from .name_scopes import name_scope
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region
@@ -15,7 +15,8 @@ from .state.container import Container, container
 from .state.readable import Readable
 from .state.sharded import ShardedVariable
 from .state.stateless import StatelessScope, in_stateless_scope
-from .state.variable import Assign, Variable, VariableRows
+from .state.variable import Variable, VariableRows
+from .state.variable_ops import Assign, ReadVariable
 from .tensor import Symbol, Tensor
 from .value import FlowValue, Value
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 from ..common.nest import is_tuple
 
 if TYPE_CHECKING:
+    from .device import VariableState
     from .graph import Operation
-    from .state.variable import Variable
     from .tensor import Symbol
 
 
@@ -74,10 +74,10 @@ class LivingReads:
     def __init__(self) -> None:
         self._reads: weakref.WeakValueDictionary[int, Symbol] = weakref.WeakValueDictionary()
 
-    def get(self, variable: Variable) -> Symbol | None:
+    def get(self, variable: VariableState) -> Symbol | None:
         return self._reads.get(id(variable))
 
-    def __setitem__(self, variable: Variable, read: Symbol) -> None:
+    def __setitem__(self, variable: VariableState, read: Symbol) -> None:
         self._reads[id(variable)] = read
 
     def pop(self, resource: Any, default: Any = None) -> Any:

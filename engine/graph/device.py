@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..common.quick_dataclass import dataclass
 from .provenance import Location
+from .tensor import Operators, Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from ..common.dtypes import DType, DTypeLike
     from .graph import Operation
-    from .state.variable import Variable
+    from .op import Op
+    from .spec import TensorSpec
 
 _NAME = re.compile(
     r"^(?:/job:(?P<job>[\w.-]+))?(?:/task:(?P<task>\d+))?/?(?:device:)?(?:(?P<kind>[A-Za-z]+)(?::(?P<number>\d+|\*))?)?$"
@@ -146,11 +151,49 @@ class State:
     location: Location | None = None
 
 
-class VariableState(State):
-    """The base of `Variable` alone, by which modules below it recognise variables."""
+class VariableState(Operators, State):
+    """The base of `Variable` alone: what graphs use of variables, and by which modules below it recognise them.
+
+    Attributes:
+        name: what messages call it.
+        spec: the type of its value.
+        trainable: whether optimizers are to update it.
+    """
+
+    name: str
+    spec: TensorSpec
+    trainable: bool
+
+    @property
+    def shape(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> DType:
+        raise NotImplementedError
+
+    @property
+    def value(self) -> Tensor:
+        """The value at this point of the program."""
+        raise NotImplementedError
+
+    def read_op(self) -> Op:
+        """Return the op that reads it."""
+        raise NotImplementedError
+
+    def assign(self, value: Any) -> Any:
+        """Give it another value."""
+        raise NotImplementedError
+
+    def numpy(self) -> Any:
+        """Return the value of now as an array."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
 
 
-def is_variable(value: object) -> TypeGuard[Variable]:
+def is_variable(value: object) -> TypeGuard[VariableState]:
     """Test whether an object is a `Variable`; for modules below it."""
     return isinstance(value, VariableState)
 

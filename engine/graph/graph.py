@@ -6,23 +6,29 @@ import threading
 import weakref
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..common.operator_table import operator_functions
 from .captured_values import CapturedValues
 from .context import Scopes, ScopesOfThread, graph_context
 from .default_graph import LivingOperations, LivingReads, prefixes_of, without_references
-from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, is_variable, settle_operation
+from .device import (
+    DeviceFunction,
+    DeviceName,
+    DeviceScope,
+    State,
+    VariableState,
+    colocation_of,
+    is_variable,
+    settle_operation,
+)
 from .op import Op
-from .operation import Operation, Placeholder, ReadVariable
+from .operation import Operation, Placeholder
 from .operation import Parameter as Parameter
 from .provenance import Location, user_location
 from .spec import Spec
 from .tensor import Symbol, Tensor
 from .value import Value
-
-if TYPE_CHECKING:
-    from .state.variable import Variable
 
 
 class Graph:
@@ -47,7 +53,7 @@ class Graph:
         self._by_name: dict[str, Operation] = {}
         self._name_counts: dict[str, int] = {}
         self._scopes = Scopes()
-        self._reads: dict[Variable, Symbol] = {}
+        self._reads: dict[VariableState, Symbol] = {}
         self.constants: dict[Any, Symbol] = {}  # operations built once: Python scalars, shapes
         self.values = CapturedValues(keeps=True)
         self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
@@ -202,7 +208,7 @@ class Graph:
             known = self.values[value] = cast("Symbol", operator_functions["constant_of"](value, self))
         return known
 
-    def read(self, variable: Variable) -> Symbol:
+    def read(self, variable: VariableState) -> Symbol:
         """Return the value of `variable` here; reads with no write between them are one operation.
 
         Reads under control dependencies are apart: they wait for more than others do.
@@ -214,8 +220,8 @@ class Graph:
             known = self._reads[variable] = self.add_read(variable)
         return known
 
-    def add_read(self, variable: Variable) -> Symbol:
-        return self._append(ReadVariable(variable), (), (variable.spec,), f"{variable.name}/read").outputs[0]
+    def add_read(self, variable: VariableState) -> Symbol:
+        return self._append(variable.read_op(), (), (variable.spec,), f"{variable.name}/read").outputs[0]
 
     def _note_write(self, resource: Any) -> None:
         self._reads.pop(resource, None)
@@ -356,7 +362,7 @@ class Graph:
     # --- looking things up ----------------------------------------------------------------------------------
 
     @property
-    def variables(self) -> list[Variable]:
+    def variables(self) -> list[VariableState]:
         """The variables that the graph reads or writes, in the order in which it first does."""
         resources = dict.fromkeys(effect.resource for node in self.operations for effect in node.effects)
         return [resource for resource in resources if is_variable(resource)]
@@ -460,7 +466,7 @@ class DefaultGraph(Graph):
         super().__init__()
         self.operations = cast("list[Operation]", LivingOperations())
         self._by_name = cast("dict[str, Operation]", weakref.WeakValueDictionary[str, Operation]())
-        self._reads = cast("dict[Variable, Symbol]", LivingReads())
+        self._reads = cast("dict[VariableState, Symbol]", LivingReads())
         self.optimizers = cast("dict[Any, None]", weakref.WeakKeyDictionary[Any, None]())
         self.constants = cast("dict[Any, Symbol]", weakref.WeakValueDictionary[Any, Symbol]())
         self.values = CapturedValues(keeps=False)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .op import Cost, Effect, Op
 from .provenance import Location
 from .spec import Spec
-from .tensor import Symbol, Tensor
+from .tensor import Symbol
 
 if TYPE_CHECKING:
     from .graph import Graph
-    from .state.variable import Variable
 
 
 class Operation:
@@ -124,26 +122,3 @@ class Placeholder(Op):
 
     def infer(self, *inputs: Any) -> Spec:
         return self.spec
-
-
-class ReadVariable(Op):
-    """The value of a variable at this point of the program."""
-
-    no_samples: ClassVar[str] = "holds a variable: test_variables"
-    cost: ClassVar[Cost] = Cost.NOTHING
-    view = True
-
-    def __init__(self, variable: Variable) -> None:
-        self.variable = variable
-
-    def infer(self, *inputs: Any) -> Spec:
-        return self.variable.spec
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        return self.variable.stored_value()
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        return ()
-
-    def effects(self) -> tuple[Effect, ...]:
-        return (Effect(self.variable, writes=False),)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from .device import settle_operation
-from .graph import Graph, Operation, Parameter, ReadVariable
+from .device import VariableState, is_variable, settle_operation
+from .graph import Graph, Operation, Parameter
 from .op import Effect
 from .provenance import Location
 from .spec import Spec
-from .state.variable import Variable
 from .tensor import Symbol, Tensor
 from .value import Value
 
@@ -53,7 +52,7 @@ class Region(Graph):
         self.outer_waits: dict[Operation, tuple[Operation, ...]] = {}
         self.written: set[object] = set()
         self._local: dict[Symbol, Symbol] = {}
-        self._hoisted: dict[Variable, Symbol] = {}
+        self._hoisted: dict[VariableState, Symbol] = {}
         self._scopes.device = parent.device_scope
         self.is_built = False
         self.is_copy = False
@@ -136,7 +135,7 @@ class Region(Graph):
             return True
         return self.parent.sees(tensor)
 
-    def read(self, variable: Variable) -> Symbol:
+    def read(self, variable: VariableState) -> Symbol:
         known = self._reads.get(variable)
         if known is not None:
             return known
@@ -150,13 +149,13 @@ class Region(Graph):
     def keep_reads_inside(self, resource: object) -> None:
         """Turn a hoisted read of `resource` back into a read at its place: the region is run after writes to it."""
         self.written.add(resource)
-        parameter = self._hoisted.pop(resource, None) if isinstance(resource, Variable) else None
+        parameter = self._hoisted.pop(resource, None) if is_variable(resource) else None
         if parameter is None:
             return
         self.captures = [pair for pair in self.captures if pair[1] is not parameter]
         operation = parameter.operation
-        assert isinstance(resource, Variable)
-        operation.op = ReadVariable(resource)
+        assert is_variable(resource)
+        operation.op = resource.read_op()
         operation.effects = tuple(operation.op.effects())
         settle_operation(operation, self.device_scope)  # it runs where the variable is, as any other read
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 
 from ..graph.device import DeviceName
 from ..graph.graph import Operation
-from ..graph.operation import ReadVariable
 from ..graph.spec import Spec, StoreSpec, TensorSpec
+from ..graph.state.variable_ops import ReadVariable
 from ..ops.containers.tensor_stores import StoreNew, StoreOp, StoreRead, StoreWrite
 from ..passes.framework.estimates import bytes_of
 from ..passes.framework.prune import all_operations

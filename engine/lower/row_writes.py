@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ..common.identity import is_among, place_among
-from ..graph.graph import Operation, ReadVariable
-from ..graph.state.variable import Assign, Variable
+from ..graph.graph import Operation
+from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import Assign, ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.containers.indexed_slices import AssignRows
 from .cluster import take_instead

@@ -15,7 +15,8 @@ from typing import Any
 from ..common.identity import is_among
 from ..control_flow.scheduling import ROWS, Scheduled, ScheduledPart, role_of
 from ..graph.device import DeviceName
-from ..graph.graph import Operation, Parameter, ReadVariable
+from ..graph.graph import Operation, Parameter
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.internal.packed import Pack
 from ..passes.framework.estimates import UNKNOWN_DIMENSION

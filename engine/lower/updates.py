@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..graph.operation import ReadVariable
-from ..graph.state.variable import Assign, Variable
+from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import Assign, ReadVariable
 from ..ops.internal.fused import Fused
 from .cluster import Lateness, is_alone
 from .nodes import Machine, Node, Value

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from ..common.quick_dataclass import dataclass
 from ..graph import Graph, Placeholder, Symbol
-from ..graph.graph import Parameter, ReadVariable, get_default_graph
+from ..graph.graph import Parameter, get_default_graph
+from ..graph.state.variable_ops import ReadVariable
 from .arrays.joining import stack, unstack
 from .base import Op, Operation, Tensor, TensorSpec, cast
 from .base import convert_to_tensor as to_tensor

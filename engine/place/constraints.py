@@ -15,8 +15,9 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation, DeviceName, State
-from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
+from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.spec import ArraySpec
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.containers.record_value import RecordSpec
 from ..ops.math.elementwise import Add

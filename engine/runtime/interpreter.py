@@ -18,10 +18,10 @@ from ..control_flow.call import Body, Call, Recorded, Recursion
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
-from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
+from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.op import Op, as_scalar_or_array, is_array, without_bare_strings
 from ..graph.region import Region
-from ..graph.state.variable import Assign
+from ..graph.state.variable_ops import Assign, ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.base import is_numpy
 from ..ops.containers.array_value import ArrayValue

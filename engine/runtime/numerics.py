@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..common.dtypes import is_differentiable
-from ..graph.graph import Operation, ReadVariable
+from ..graph.graph import Operation
 from ..graph.op import Op
+from ..graph.state.variable_ops import ReadVariable
 from ..ops.base import is_numpy
 from ..ops.immediate import watch
 from ..ops.left_out import LeavesOut, first_left_out

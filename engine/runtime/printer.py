@@ -22,10 +22,10 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
-from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ..graph.graph import Operation, Parameter, Placeholder
 from ..graph.op import Op, without_bare_strings
 from ..graph.spec import FrameSpec, TensorSpec
-from ..graph.state.variable import Assign
+from ..graph.state.variable_ops import Assign, ReadVariable
 from ..graph.state.writing_rows import write_in_memory
 from ..graph.tensor import Symbol
 from ..ops.base import Constant

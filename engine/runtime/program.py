@@ -16,10 +16,11 @@ from ..common.logs import DEBUG, is_logged, log
 from ..common.nest import is_sequence
 from ..common.quiet import begin_quiet, end_quiet, quiet
 from ..control_flow.while_loop import While
-from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
+from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.op import is_array
 from ..graph.spec import FrameSpec, Spec, TensorSpec
 from ..graph.state.variable import OwnMemory
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.containers.array_value import ArrayValue

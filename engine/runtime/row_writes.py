@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from ..common.quick_dataclass import dataclass
 from ..control_flow.call import Recursion
 from ..control_flow.region_op import RegionOp
-from ..graph.graph import Operation, ReadVariable
-from ..graph.state.variable import Assign, Variable
+from ..graph.graph import Operation
+from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import Assign, ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.containers.indexed_slices import AssignRows
 from ..passes.memory.storage import inner_blocks

@@ -14,8 +14,9 @@ from ..common.descriptions import describe_value
 from ..control_flow.call import Call, Recorded
 from ..control_flow.frames import Saved, TripCount
 from ..control_flow.region_op import RegionOp
-from ..graph.graph import Operation, Placeholder, ReadVariable
+from ..graph.graph import Operation, Placeholder
 from ..graph.spec import FrameSpec, Spec, TensorSpec
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.internal.fused import Fused

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph.graph import Operation
-from ..graph.state.variable import Assign, Variable
+from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import Assign
 from ..graph.tensor import Symbol
 from ..passes.memory.storage import Buffer
 

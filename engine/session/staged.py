@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 from ..autodiff.gradients import gradients
 from ..common.nest import flatten, pack_as
 from ..graph.context import graph_context, in_explicit_graph
-from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
+from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec
 from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
 from ..ops.base import convert_to_tensor

@@ -12,10 +12,11 @@ import numpy as np
 
 from ..common.nest import flatten
 from ..graph.dump import dump_operations
-from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
+from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.op import is_array
 from ..graph.spec import TensorSpec
 from ..graph.state.variable import Variable
+from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..passes.framework import limits

@@ -15,7 +15,8 @@ import numpy as np
 from ...engine import ops
 from ...engine.common.dtypes import DType
 from ...engine.graph import Graph, IndexedSlices, Operation, Symbol, Tensor, eagerly
-from ...engine.graph.graph import ReadVariable, get_default_graph
+from ...engine.graph.graph import get_default_graph
+from ...engine.graph.state.variable_ops import ReadVariable
 from ...engine.ops.replicas import noting_totals
 from ...engine.passes.framework.prune import needed_operations
 from ..data.adapters import Batch, Layout

@@ -17,8 +17,7 @@ import numpy as np
 from ...distribute.strategies.data_parallel import DataParallel
 from ...distribute.strategies.strategy import ParameterServer, Strategy
 from ...engine.graph import Graph, Operation, Symbol, Variable
-from ...engine.graph.graph import ReadVariable
-from ...engine.graph.state.variable import Assign
+from ...engine.graph.state.variable_ops import Assign, ReadVariable
 from ...engine.ops.math.elementwise import Add
 from ...engine.ops.random.keys import noting_keys
 from ...engine.queues.errors import StateLostError, TaskFailedError

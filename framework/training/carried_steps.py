@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from ...engine import ops
 from ...engine.control_flow.while_loop import while_loop
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, Tensor, TensorSpec, Variable
-from ...engine.graph.graph import ReadVariable, get_default_graph
-from ...engine.graph.state.variable import Assign
+from ...engine.graph.graph import get_default_graph
+from ...engine.graph.state.variable_ops import Assign, ReadVariable
 from ...engine.session.inside import fetched_from
 
 # Larger models spend their time inside the operations; single steps update their variables in place, which is better.

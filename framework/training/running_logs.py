@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...engine import ops
 from ...engine.graph import Operation, Symbol, Tensor, Variable
-from ...engine.graph.graph import ReadVariable, get_default_graph
+from ...engine.graph.graph import get_default_graph
+from ...engine.graph.state.variable_ops import ReadVariable
 from ...engine.ops.base import Constant, ConstantArray
 from ...engine.passes.framework.again import copied
 from ...engine.passes.framework.prune import needed_operations

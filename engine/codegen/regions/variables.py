@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...control_flow.while_loop import While
-from ...graph.graph import Operation, ReadVariable
-from ...graph.state.variable import Assign, Variable
+from ...graph.graph import Operation
+from ...graph.state.variable import Variable
+from ...graph.state.variable_ops import Assign, ReadVariable
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.random.keys import SeedGenerator, TakeKey
 from ...passes.framework.prune import all_operations

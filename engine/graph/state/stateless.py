@@ -57,7 +57,7 @@ class StatelessScope:
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Take a value for a variable: a pair of both."""
         variable, value = update
-        if not is_variable(variable):
+        if not is_variable(update[0]):
             raise ValueError(
                 "StatelessScope: expected pairs of a variable and its value; got one whose first part is "
                 f"{variable!r}. Pass state_mapping=[(variable, value), ...]."

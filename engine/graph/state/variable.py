@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from threading import RLock
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ..op import Effect, Op, as_scalar_or_array
 from ..provenance import user_location
 from ..slices import IndexedSlices
 from ..spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
-from ..tensor import Operators, Symbol, Tensor
+from ..tensor import Symbol, Tensor
 from ..tracebacks import shorten
 from ..value import Value
 from .aligned import aligned_copy
@@ -36,6 +36,7 @@ from .keras_options import KerasOptions, checked_name, set_options
 from .lifting import created, outside
 from .readable import Readable
 from .stateless import in_stateless_scope, keep, substitute
+from .variable_ops import Assign, ReadVariable
 from .writing_rows import Held, give_back, hold_if_free, lending, take_out
 
 
@@ -81,7 +82,7 @@ class _CreatedOnce(type):
             raise
 
 
-class Variable(Operators, KerasOptions, VariableState, metaclass=_CreatedOnce):
+class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
     """A mutable value. It has its first value at once: there is nothing to initialise.
 
     Args:
@@ -313,6 +314,9 @@ class Variable(Operators, KerasOptions, VariableState, metaclass=_CreatedOnce):
     def read_value(self) -> Tensor:
         """Return `value` (``tf.Variable.read_value``)."""
         return self.value
+
+    def read_op(self) -> Op:
+        return ReadVariable(self)
 
     def stored_value(self) -> Any:
         """Return the value itself, not a copy: for the runtime, which does not change it in place while it is used."""
@@ -555,44 +559,6 @@ class VariableRows(Readable):
     def rows_of(self, other: Variable) -> VariableRows:
         """Return the rows of another variable at the same positions."""
         return VariableRows(other, self.indices)
-
-
-class Assign(Op):
-    """Write a variable; the output is the value written."""
-
-    no_samples: ClassVar[str] = "holds a variable: test_variables"
-    view = True
-
-    def __init__(self, variable: Variable) -> None:
-        self.variable = variable
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        (value,) = inputs
-        wanted = self.variable.spec
-        if value.dtype != wanted.dtype or (
-            value.shape is not None and not shape_accepts(wanted.shape, _fill(value.shape, wanted.shape))
-        ):
-            raise ValueError(f"Variable {self.variable.name!r} is {wanted}; a value {value} can't be assigned to it.")
-        return TensorSpec(wanted.shape if value.shape is None else value.shape, wanted.dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        (value,) = inputs
-        self.variable._check_shape(tuple(value.shape))  # pyright: ignore[reportPrivateUsage]
-        self.variable.write_value(value)
-        return value
-
-    def grad(self, node: Any, *cotangents: Tensor | None) -> Any:
-        return cotangents
-
-    def effects(self) -> tuple[Effect, ...]:
-        return (Effect(self.variable, writes=True),)
-
-
-def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
-    """Return `shape` with unknown dimensions taken from `known`, where the ranks agree."""
-    if known is None or len(known) != len(shape):
-        return shape
-    return tuple(k if dim is None else dim for dim, k in zip(shape, known, strict=True))
 
 
 def _own(value: Any) -> Any:

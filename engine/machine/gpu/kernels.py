@@ -21,7 +21,8 @@ import numpy as np
 from ...devices.dispatcher import Dispatcher
 from ...devices.transfer import Parts
 from ...graph.op import Op, is_array
-from ...graph.state.variable import Assign, Variable
+from ...graph.state.variable import Variable
+from ...graph.state.variable_ops import Assign
 from ...ops.arrays.gathering import register_combiner
 from ...ops.containers.array_value import ArrayValue
 from ...ops.containers.indexed_slices import AssignRows

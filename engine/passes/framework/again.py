@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from ...control_flow.cond import Branch
 from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
-from ...graph.graph import Graph, Operation, Parameter, ReadVariable
+from ...graph.graph import Graph, Operation, Parameter
 from ...graph.region import Region
+from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol, Tensor
 from ...ops.base import apply_multi
 from .prune import needed_in_region

@@ -11,7 +11,7 @@ from ...control_flow.frames import History
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation
 from ...graph.op import Op
-from ...graph.state.variable import Assign as AssignVariable
+from ...graph.state.variable_ops import Assign as AssignVariable
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.update_rows import UpdateRows

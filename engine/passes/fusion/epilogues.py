@@ -14,7 +14,7 @@ from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
-from ...graph.state.variable import Assign
+from ...graph.state.variable_ops import Assign
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused
 from ...ops.internal.int4_matmul import Int4MatMul

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ...graph.graph import Graph, Operation
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
-from ...graph.state.variable import Assign
+from ...graph.state.variable_ops import Assign
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework import changes

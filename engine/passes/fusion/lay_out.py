@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...control_flow.region_op import RegionOp
-from ...graph.graph import Operation, ReadVariable
+from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Variable
+from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol
 from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.laid_out_int4 import Int4Panels, LaidOutInt4MatMul

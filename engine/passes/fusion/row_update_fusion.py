@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
-from ...graph.graph import Graph, Operation, ReadVariable
+from ...graph.graph import Graph, Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Variable
+from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol
 from ...ops.arrays.gathering import Take
 from ...ops.containers.indexed_slices import AssignRows

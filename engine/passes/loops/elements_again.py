@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ...common.identity import is_among
 from ...graph.graph import Operation, Parameter, Placeholder
-from ...graph.operation import ReadVariable
 from ...graph.spec import TensorSpec
+from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol, symbol_of
 from ...ops.arrays.shaping import BroadcastTo, reshape
 from ...ops.base import Constant, build

@@ -12,9 +12,10 @@ from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import History, Saved
 from ...control_flow.region_op import RegionOp
-from ...graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ...graph.graph import Operation, Parameter, Placeholder
 from ...graph.spec import FrameSpec, TensorSpec
-from ...graph.state.variable import Assign, Variable
+from ...graph.state.variable import Variable
+from ...graph.state.variable_ops import Assign, ReadVariable
 from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.base import Constant

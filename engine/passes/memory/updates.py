@@ -17,8 +17,9 @@ from ...common.quick_dataclass import dataclass
 from ...control_flow.call import Recursion
 from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
-from ...graph.graph import Operation, ReadVariable
+from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
+from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ..framework.log import note_change

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...graph.graph import Operation, ReadVariable
+from ...graph.graph import Operation
 from ...graph.region import Region
 from ...graph.spec import Shape, TensorSpec
-from ...graph.state.variable import Assign, Variable
+from ...graph.state.variable import Variable
+from ...graph.state.variable_ops import Assign, ReadVariable
 from ...graph.tensor import Symbol
 from ...ops.arrays.front_positions import FrontPositions
 from ...ops.arrays.gathering import Take

@@ -11,9 +11,10 @@ import numpy as np
 from ....engine.common.identity import is_among
 from ....engine.control_flow.while_loop import While
 from ....engine.graph import Graph, Region
-from ....engine.graph.graph import Operation, ReadVariable
+from ....engine.graph.graph import Operation
 from ....engine.graph.op import OUTSIDE_WORLD
 from ....engine.graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
+from ....engine.graph.state.variable_ops import ReadVariable
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.base import Constant
 from ....engine.passes.loops.loop_sizes import LoopSizes, dims_of

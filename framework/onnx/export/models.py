@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
 from ....engine.graph.graph import Operation, Placeholder
-from ....engine.graph.state.variable import Assign
+from ....engine.graph.state.variable_ops import Assign
 from ....engine.passes.loops.independent_rows import why_rows_depend
 from ...serving.exporting.endpoint import arguments_of, named_inputs, output_names
 from .control_flow import refusal
