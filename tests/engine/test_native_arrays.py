@@ -216,6 +216,51 @@ def test_earlier_values_of_an_array_stay_as_they_were():
     check(build, np.float32(2), native=0)
 
 
+WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "in both": lambda i, s, a: ab.cond(i % 2 < 1, lambda: a.write(i + 1, s), lambda: a.write(i + 1, s * 2.0)),
+    "twice": lambda i, s, a: ab.cond(
+        i % 2 < 1, lambda: a.write(i + 1, s).write(i + 1, s * 3.0), lambda: a.write(i + 1, -s)
+    ),
+    "of what was read": lambda i, s, a: ab.cond(
+        i % 2 < 1, lambda: a.write(i + 1, s + a.read(i)), lambda: a.write(i + 1, s - a.read(0))
+    ),
+    "in one, and behind": lambda i, s, a: ab.cond(i % 2 < 1, lambda: a.write(i + 1, s), lambda: a).write(
+        i + 1, s * 0.3
+    ),
+    "in one, or before": lambda i, s, a: _earlier_or_later(i, a, a.write(i + 1, s)).write(i + 1, s * 0.7),
+    "in a branch of a branch": lambda i, s, a: ab.cond(
+        i % 2 < 1,
+        lambda: ab.cond(i < 3, lambda: a.write(i + 1, s), lambda: a.write(i + 1, -s)),
+        lambda: a.write(i + 1, s * 2.0),
+    ),
+    "in a loop in a branch": lambda i, s, a: ab.cond(
+        i % 2 < 1,
+        lambda: ab.while_loop(lambda j, _: j < 2, lambda j, a: (j + 1, a.write(i + 1, s + a.read(j))), (0, a))[1],
+        lambda: a.write(i + 1, s * 2.0),
+    ),
+}
+
+
+def _earlier_or_later(i: Any, earlier: Any, later: Any) -> Any:
+    return ab.cond(i % 2 < 1, lambda: earlier, lambda: later)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_in_branches(name: str, with_gradient: bool):
+    def build(x: Any) -> list[Any]:
+        array = ab.TensorArray("float32", 9, element_shape=(3,)).unstack(ops.broadcast_to(x, (9, 3)))
+
+        def body(i: Any, s: Any, array: Any) -> Any:
+            s = ops.tanh(s * 1.3)
+            return i + 1, s, WRITES[name](i, s, array)
+
+        y = ab.while_loop(lambda i, *_: i < 6, body, (0, x, array))[2].stack()
+        return [y, *(ab.gradients(ops.sum(y * y), [x]) if with_gradient else [])]
+
+    check(build, draw(3))
+
+
 # --- gradients ------------------------------------------------------------------------------------------------------
 
 
