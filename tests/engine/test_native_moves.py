@@ -58,6 +58,32 @@ def test_a_body(name: str) -> None:
     check(repeated(BODIES[name]), draw(4, 6))
 
 
+OF_A_NUMBER: dict[str, Callable[[Any], Any]] = {
+    "transpose": lambda x: ops.transpose(ops.sin(x)),
+    "roll": lambda x: ops.roll(ops.sin(x), 1),
+    "flip": lambda x: ops.flip(ops.sin(x)),
+    "pad": lambda x: ops.pad(ops.sin(x), []),
+    "broadcast": lambda x: ops.broadcast_to(ops.sin(x), ()),
+    "sum": lambda x: ops.sum(ops.sin(x)),
+    "sum of two": lambda x: ops.sum(ops.stack([x, ops.sin(x)])) * 0.4,
+    "maximum": lambda x: ops.max(ops.sin(x)),
+    "zeros": lambda x: x * 0.9 + ops.zeros_like(x) + ops.sum(ops.zeros((2,))),
+    "argmax": lambda x: x * 0.9 + ops.cast(ops.argmax(ops.reshape(x, (1,))), "float32"),
+    "one element": lambda x: ops.reshape(ops.sin(x), (1, 1))[0, 0] + ops.broadcast_to(x, (2, 1))[1, 0],
+    "window": lambda x: ops.slice(ops.reshape(ops.sin(x), (1,)), [0], [1])[0],
+}
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+@pytest.mark.parametrize("name", OF_A_NUMBER)
+def test_bodies_of_a_number(name: str, with_gradient: bool) -> None:
+    def build(x: Any) -> list[Any]:
+        _, y = repeated(OF_A_NUMBER[name])(x)
+        return [y, *(ab.gradients(y * y, [x]) if with_gradient else [])]
+
+    check(build, np.float32(0.7))
+
+
 @pytest.mark.parametrize("name", [name for name in BODIES if "arg" not in name])
 def test_a_gradient(name: str) -> None:
     """The gradient is a native loop, too."""
