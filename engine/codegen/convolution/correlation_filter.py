@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from ...ops.neural.window_geometry import Window
-from ..host.scratch import addresses_among
+from ..host.scratch import NamedNumbers
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -27,7 +27,7 @@ FILTER_FIELDS = (
 
 
 @dataclass(frozen=True)
-class FilterGradient(ABC):
+class FilterGradient(NamedNumbers, ABC):
     """The gradient of a correlation over images, channels last, in its kernel: all but what a tile is.
 
     Attributes:
@@ -45,15 +45,7 @@ class FilterGradient(ABC):
     is_padded: bool
 
     effort = Effort.PRINTED
-
-    @property
-    def number_count(self) -> int:
-        return len(FILTER_FIELDS)
-
-    @property
-    def scratch(self) -> tuple[int, ...]:
-        """The numbers that are places in scratch memory."""
-        return addresses_among(FILTER_FIELDS)
+    number_names = FILTER_FIELDS
 
     @property
     @abstractmethod

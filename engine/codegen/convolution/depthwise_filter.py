@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..host.scratch import addresses_among
+from ..host.scratch import NamedNumbers
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -23,7 +23,7 @@ _SIZES = ("count", "x_pixel", "dy_pixel", "groups", "tiles")
 
 
 @dataclass(frozen=True)
-class DepthwiseFilterKernel:
+class DepthwiseFilterKernel(NamedNumbers):
     """The gradient of a correlation of each channel by itself, channels last, in its kernel.
 
     Attributes:
@@ -41,15 +41,7 @@ class DepthwiseFilterKernel:
     multiplier: int
 
     effort = Effort.LARGE
-
-    @property
-    def number_count(self) -> int:
-        return len(DEPTHWISE_FILTER_FIELDS)
-
-    @property
-    def scratch(self) -> tuple[int, ...]:
-        """The numbers that are places in scratch memory."""
-        return addresses_among(DEPTHWISE_FILTER_FIELDS)
+    number_names = DEPTHWISE_FILTER_FIELDS
 
     @property
     def width(self) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..expression.llvm import KernelSpec
-from ..host.scratch import addresses_among
+from ..host.scratch import NamedNumbers
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Functions, Operand
@@ -98,7 +98,7 @@ class Following:
 
 
 @dataclass(frozen=True)
-class WinogradKernel:
+class WinogradKernel(NamedNumbers):
     """A convolution of images with 3 x 3 taps, channels last.
 
     Attributes:
@@ -120,6 +120,7 @@ class WinogradKernel:
     following: Following | None = None
 
     effort = Effort.PRINTED
+    number_names = WINOGRAD_FIELDS
 
     @property
     def calls(self) -> tuple[Functions, ...]:
@@ -133,15 +134,6 @@ class WinogradKernel:
     @property
     def panels(self) -> PanelFunctions:
         return PanelFunctions(self.functions, self.rows, self.vectors)
-
-    @property
-    def number_count(self) -> int:
-        return len(WINOGRAD_FIELDS)
-
-    @property
-    def scratch(self) -> tuple[int, ...]:
-        """The numbers that are places in scratch memory."""
-        return addresses_among(WINOGRAD_FIELDS)
 
     @property
     def width(self) -> int:

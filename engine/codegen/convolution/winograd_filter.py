@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..host.scratch import addresses_among
+from ..host.scratch import NamedNumbers
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
@@ -40,7 +40,7 @@ WINOGRAD_FILTER_FIELDS = (
 
 
 @dataclass(frozen=True)
-class WinogradFilterKernel:
+class WinogradFilterKernel(NamedNumbers):
     """The gradient of a convolution of images with 3 x 3 taps, channels last, in its taps.
 
     Attributes:
@@ -60,15 +60,7 @@ class WinogradFilterKernel:
     vectors: int
 
     effort = Effort.PRINTED
-
-    @property
-    def number_count(self) -> int:
-        return len(WINOGRAD_FILTER_FIELDS)
-
-    @property
-    def scratch(self) -> tuple[int, ...]:
-        """The numbers that are places in scratch memory."""
-        return addresses_among(WINOGRAD_FILTER_FIELDS)
+    number_names = WINOGRAD_FILTER_FIELDS
 
     @property
     def width(self) -> int:

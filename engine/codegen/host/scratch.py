@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,25 @@ _HEAD = 2 * ALIGNMENT  # bytes before what a kernel gets, at most
 def addresses_among(names: Sequence[str]) -> tuple[int, ...]:
     """Return the places of the names of addresses in scratch memory among those of numbers."""
     return tuple(place for place, name in enumerate(names) if name.endswith("_address"))
+
+
+class NamedNumbers:
+    """The base of kernels whose numbers have names.
+
+    Attributes:
+        number_names: these, in order; those of addresses in scratch memory end in "_address".
+    """
+
+    number_names: ClassVar[tuple[str, ...]]
+
+    @property
+    def number_count(self) -> int:
+        return len(self.number_names)
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The numbers that are places in scratch memory."""
+        return addresses_among(self.number_names)
 
 
 def pieces_of(sizes: Sequence[int]) -> tuple[list[int], int]:
