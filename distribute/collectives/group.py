@@ -27,10 +27,12 @@ from ..transport.wire import FrameError
 from .begun import Begun
 from .chain import reduce_lane
 from .choice import Choice
+from .gpus import GpuGroup
 from .headers import ABORT, NAMES, OFFER, REDUCTIONS, SMALL, Header, group_bits
 from .hosts import Hosts
 from .links import Links
 from .membership_service import Seat, address_of_service
+from .reducing import bytes_of, is_half, reduced, share_of
 from .segments import Segment, opened
 
 _PATIENCE_SECONDS = 5.0  # for how long the end of a group waits for what another thread runs
@@ -55,6 +57,9 @@ class ProcessGroup(Group):
         left: the ranks there of this group's members; the first one leads.
         trainings: how many trainings this process has begun with others.
         started: how many workers there were at first.
+        gpus: the same members, for arrays on GPUs.
+        begun: the thread for what is begun and ended separately.
+        lock: held while a collective runs.
     """
 
     def __init__(
@@ -62,8 +67,8 @@ class ProcessGroup(Group):
     ) -> None:
         self._made_with: tuple[bool, str | None, str | None] = shares_memory, host, way
         self._hosts = Hosts(links, shares_memory, host)
-        self._begun = Begun("anabranch collectives")
-        self._lock = threading.RLock()
+        self.begun = Begun("anabranch collectives")
+        self.lock = threading.RLock()
         self._way = way
         self.watches: Links | Seat | None = None
         self.left = [*range(len(links.names))]
@@ -91,42 +96,49 @@ class ProcessGroup(Group):
         if self._way is not None:
             self.ways = [self._way]
         self.choice = Choice(self.ways, self._shared_times)
+        self.gpus = GpuGroup(self)
 
     def subgroup(self, ranks: tuple[int, ...]) -> ProcessGroup:
-        with self._lock:
+        with self.lock:
             found = self._subgroups.get(ranks)
             if found is None:
                 found = self._subgroups[ranks] = object.__new__(ProcessGroup)
                 # One lock and one order for all groups of a process: they share its connections.
-                found._hosts, found._begun, found._lock = self._hosts, self._begun, self._lock
+                found._hosts, found.begun, found.lock = self._hosts, self.begun, self.lock
                 found._way, found._subgroups = None, {}
                 found.watches, found.left = None, [*ranks]
                 found.trainings, found.started = 0, len(ranks)
                 found._join(self.links, ranks)
             return found
 
+    def of_arrays(self, xp: Any) -> Group:
+        return self if xp is np else self.gpus.bound(xp)
+
+    def why_not_on_gpus(self) -> str | None:
+        return self.gpus.why_not_on_gpus()
+
     # --- collectives ------------------------------------------------------------------------------------------------
 
     def all_reduce(self, array: Any, reduce_op: str) -> Any:
-        self._begun.drain()
-        return self._all_reduce_in_turn(array, reduce_op)
+        self.begun.drain()
+        return self.all_reduce_in_turn(array, reduce_op)
 
     def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
-        return self._begun.begin(partial(self._all_reduce_in_turn, array, reduce_op))
+        return self.begun.begin(partial(self.all_reduce_in_turn, array, reduce_op))
 
     def end_all_reduce(self, number: int, array: Any) -> Any:
-        return self._begun.end(number)
+        return self.begun.end(number)
 
     @contextlib.contextmanager
     def _turn(self) -> Generator[None]:
         """Wait for what was begun, and let no other thread begin: all members run collectives in one order."""
-        self._begun.drain()
-        with self._lock:
+        self.begun.drain()
+        with self.lock:
             yield
 
-    def _all_reduce_in_turn(self, array: Any, reduce_op: str) -> Any:
+    def all_reduce_in_turn(self, array: Any, reduce_op: str) -> Any:
         array = np.ascontiguousarray(array).reshape(array.shape)
-        with self._lock:
+        with self.lock:
             reduced = self._all_reduce(array, NAMES.index(reduce_op))
         return np.divide(reduced, np.asarray(self.size, array.dtype), out=reduced) if reduce_op == "mean" else reduced
 
@@ -134,23 +146,23 @@ class ProcessGroup(Group):
         reduce = list(REDUCTIONS.values())[option]
         if array.nbytes <= SMALL:
             parts = self._gathered("all_reduce", option, array)
-            return _reduced(parts, reduce, np.empty_like(array))
+            return reduced(parts, reduce, np.empty_like(array))
         if self.shares_memory:
             return self._reduced_in_memory(array, option, reduce)
         return self._reduced_over_sockets(array, option, reduce)
 
     def _reduced_in_memory(self, array: Any, option: int, reduce: Any) -> Any:
         flat = [view.view(array.dtype) for view in self._in_memory("all_reduce", option, array)]
-        first, last = _share(array.size, self.rank, self.size)
+        first, last = share_of(array.size, self.rank, self.size)
         total = flat[self.rank][first:last]
         running = total if self.rank < 2 else np.empty_like(total)  # in place, unless that comes later in the order
-        _reduced([other[first:last] for other in flat], reduce, running)
+        reduced([other[first:last] for other in flat], reduce, running)
         if running is not total:
             total[:] = running
         self._exchange(b"\x01")
         found = np.empty(array.size, array.dtype)
         for place, view in enumerate(flat):
-            first, last = _share(array.size, place, self.size)
+            first, last = share_of(array.size, place, self.size)
             found[first:last] = view[first:last]
         return found.reshape(array.shape)
 
@@ -161,7 +173,7 @@ class ProcessGroup(Group):
             segment.grow(array.nbytes)
         headers = self._agreed(self._header("all_reduce", option, array, segment), {})
         # Partial sums of half precision would be rounded on their way, or be twice the bytes.
-        can_choose = not _is_half(array.dtype)
+        can_choose = not is_half(array.dtype)
         way = self.choice.way(array.nbytes) if can_choose else "direct"
         began = time.perf_counter()
         flat = array.reshape(-1)
@@ -186,10 +198,10 @@ class ProcessGroup(Group):
         shares = self._shares(flat.size)
         parts = self._shares_of_others(flat)
         found = np.empty_like(flat)
-        total = _reduced(parts, reduce, found[shares[self._own]])
+        total = reduced(parts, reduce, found[shares[self._own]])
         self.links.exchange(
-            {rank: [_bytes(total)] for rank in self._others},
-            {rank: _bytes(found[shares[rank]]) for rank in self._others},
+            {rank: [bytes_of(total)] for rank in self._others},
+            {rank: bytes_of(found[shares[rank]]) for rank in self._others},
         )
         return found
 
@@ -205,7 +217,7 @@ class ProcessGroup(Group):
     def _reduced_by_hosts(self, flat: Any, reduce: Any, slot: int, headers: dict[int, Header]) -> Any:
         """Reduce by hosts: members of a host reduce in shared memory, and sums go from host to host."""
         segment, here = self._segments[slot], self._here
-        segment.memory[: flat.nbytes] = np.frombuffer(_bytes(flat), "uint8")
+        segment.memory[: flat.nbytes] = np.frombuffer(bytes_of(flat), "uint8")
         self._exchange(b"\x01", [rank for rank in here if rank != self._own])
         arrays = {
             rank: (segment.memory if rank == self._own else self._map(rank, slot, headers[rank]))[: flat.nbytes].view(
@@ -216,7 +228,7 @@ class ProcessGroup(Group):
         lanes, host, lane = min(map(len, self._parts)), self._parts.index(here), here.index(self._own)
         found = np.empty_like(flat)
         if lane < lanes:
-            own = slice(*_share(flat.size, lane, lanes))
+            own = slice(*share_of(flat.size, lane, lanes))
             before = self._parts[host - 1][lane] if host else None
             behind = self._parts[host + 1][lane] if host + 1 < len(self._parts) else None
             mine = [array[own] for array in arrays.values()]
@@ -225,7 +237,7 @@ class ProcessGroup(Group):
         self._exchange(b"\x01")
         for place, rank in enumerate(here[:lanes]):
             if rank != self._own:
-                theirs = slice(*_share(flat.size, place, lanes))
+                theirs = slice(*share_of(flat.size, place, lanes))
                 found[theirs] = arrays[rank][theirs]
         return found
 
@@ -240,7 +252,7 @@ class ProcessGroup(Group):
     def _reduced_share(self, array: Any, option: int) -> Any:
         """Return the own share of the reduced numbers, flat, in memory of its own."""
         reduce = list(REDUCTIONS.values())[option]
-        first, last = _share(array.size, self.rank, self.size)
+        first, last = share_of(array.size, self.rank, self.size)
         if array.nbytes <= SMALL:
             parts = [part.reshape(-1)[first:last] for part in self._gathered("reduce_scatter", option, array)]
         elif self.shares_memory:
@@ -249,7 +261,7 @@ class ProcessGroup(Group):
         else:
             self._agreed(self._header("reduce_scatter", option, array), {})
             parts = self._shares_of_others(array.reshape(-1))
-        return _reduced(parts, reduce, np.empty_like(parts[0]))
+        return reduced(parts, reduce, np.empty_like(parts[0]))
 
     def _shares_of_others(self, flat: Any) -> list[Any]:
         """Return each member's part of the own share, by rank; send each other member what it is to reduce."""
@@ -257,14 +269,14 @@ class ProcessGroup(Group):
         own = flat[shares[self._own]]
         parts = {rank: own if rank == self._own else np.empty_like(own) for rank in self.ranks}
         self.links.exchange(
-            {rank: [_bytes(flat[shares[rank]])] for rank in self._others},
-            {rank: _bytes(parts[rank]) for rank in self._others},
+            {rank: [bytes_of(flat[shares[rank]])] for rank in self._others},
+            {rank: bytes_of(parts[rank]) for rank in self._others},
         )
         return list(parts.values())
 
     def _shares(self, count: int) -> dict[int, slice]:
         """Divide `count` numbers into the share that each member reduces."""
-        return {rank: slice(*_share(count, place, self.size)) for place, rank in enumerate(self.ranks)}
+        return {rank: slice(*share_of(count, place, self.size)) for place, rank in enumerate(self.ranks)}
 
     def all_gather(self, array: Any, axis: int) -> Any:
         with self._turn():
@@ -274,12 +286,12 @@ class ProcessGroup(Group):
         array = np.asarray(array, order="C")
         with self._turn():
             header = self._header("broadcast", root, array)
-            data = _bytes(array)
+            data = bytes_of(array)
             self._agreed(header, self._for_others([data]) if self._own == root else {})
             if self._own == root:
                 return array
             found = np.empty_like(array)
-            self.links.exchange({}, {root: _bytes(found)})
+            self.links.exchange({}, {root: bytes_of(found)})
             return found
 
     def barrier(self) -> None:
@@ -330,15 +342,15 @@ class ProcessGroup(Group):
     def abort(self, reason: str) -> None:
         """Have all members that run a collective, or will, fail with this reason; then leave the group."""
         self.note_end()
-        self._begun.close()  # others come to what runs; it does not wait for ever
+        self.begun.close()  # others come to what runs; it does not wait for ever
         if isinstance(self.watches, Seat):
             self.watches.fail(reason)
-        if self._lock.acquire(timeout=_PATIENCE_SECONDS):
+        if self.lock.acquire(timeout=_PATIENCE_SECONDS):
             with contextlib.suppress(Exception):
                 text = reason.encode()
                 header = Header.abort(self._number, len(text), self._bits).packed()
                 self.links.exchange(self._for_others([header, text]), {})
-            self._lock.release()
+            self.lock.release()
         self.close()
 
     def note_end(self) -> None:
@@ -349,9 +361,10 @@ class ProcessGroup(Group):
     def close(self) -> None:
         """End the connections and give the memory up, that of parts of the group, too."""
         self.links.close()
+        self.gpus.close()
         if self.watches is not None:
             self.watches.close()
-        self._begun.close()
+        self.begun.close()
         for part in self._subgroups.values():
             part.close()
         self._maps.clear()
@@ -398,8 +411,8 @@ class ProcessGroup(Group):
             OverError: what members do together is over.
         """
         assert self.watches is not None, "This is a bug in anabranch: members that are lost are not watched for."
-        self._begun.close()
-        self.links.close()  # whoever waits for this member in a collective learns of the loss by this
+        self.begun.close()
+        self.close_links()
         while True:
             ranks = self.watches.survivors(self.left)
             with contextlib.suppress(TaskFailedError, OSError):  # one more is lost, or has counted again
@@ -432,17 +445,55 @@ class ProcessGroup(Group):
         found.watches, found.left = watches, ranks
         return found
 
+    # --- for values on GPUs -----------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """What distinguishes the host of this process from others."""
+        return self._hosts.own.hex()
+
+    def agreed_on_gpus(self, kind: str, option: int, array: Any) -> dict[int, Header] | None:
+        """Agree with all members on a collective of arrays on their GPUs; return their headers, by rank.
+
+        Where the array of a member is in the memory of its host all get None, and are to run the same on arrays there.
+
+        Raises:
+            ValueError: a member runs something else.
+        """
+        found = self._agreed(self._header(kind, option, array)._replace(on_gpu=True), {})
+        return found if all(header.on_gpu for header in found.values()) else None
+
+    def swap(self, data: bytes) -> list[bytes]:
+        """Exchange as many bytes with all members; return those of each, in the order of ranks."""
+        found = self._exchange(data)
+        return [data if rank == self._own else bytes(found[rank]) for rank in self.ranks]
+
+    def check_members(self) -> None:
+        """Check that all members are there.
+
+        Raises:
+            TaskFailedError: one is gone.
+        """
+        self.links.check()
+        self.links.wait((), (), self.ranks, 0)
+
+    def close_links(self) -> None:
+        """End the connections, so that members which wait for this one learn of its loss."""
+        self.links.close()
+        for part in (self, *self._subgroups.values()):
+            part.gpus.close()
+
     # --- rounds -----------------------------------------------------------------------------------------------------
 
     def _gathered(self, kind: str, option: int, array: Any) -> list[Any]:
         """Return the arrays of all members, by rank."""
-        data = self._for_others([_bytes(array)])
+        data = self._for_others([bytes_of(array)])
         is_small = array.nbytes <= SMALL  # what waits in sockets until it is read; more is sent while all read
         headers = self._agreed(self._header(kind, option, array), data if is_small else {})
         found = {
             rank: array if rank == self._own else np.empty(headers[rank].shape, array.dtype) for rank in self.ranks
         }
-        into = {rank: _bytes(found[rank]) for rank in self._others if headers[rank].nbytes}
+        into = {rank: bytes_of(found[rank]) for rank in self._others if headers[rank].nbytes}
         self.links.exchange({} if is_small else data, into)
         return list(found.values())
 
@@ -451,7 +502,7 @@ class ProcessGroup(Group):
         slot = self._number % 2  # nobody reads this one any more, for all have begun the collective before this
         segment = self._segments[slot]
         segment.grow(array.nbytes)
-        segment.memory[: array.nbytes] = np.frombuffer(_bytes(array), "uint8")
+        segment.memory[: array.nbytes] = np.frombuffer(bytes_of(array), "uint8")
         headers = self._agreed(self._header(kind, option, array, segment), {})
         views = [segment.memory if rank == self._own else self._map(rank, slot, headers[rank]) for rank in self.ranks]
         return [view[: array.nbytes] for view in views]
@@ -472,7 +523,8 @@ class ProcessGroup(Group):
     def _agreed(self, own: Header, data: dict[int, Sequence[Any]]) -> dict[int, Header]:
         """Send the header, and data behind it; return the headers of all members by rank.
 
-        If some members make an offer that the others do not, this round is void: a collective is tried again.
+        If some members make an offer that the others do not, or have arrays on GPUs that others have not, this round is
+        void: a collective is tried again, by those with arrays on GPUs once they have copied them.
 
         Raises:
             ValueError: a member runs something else.
@@ -480,12 +532,13 @@ class ProcessGroup(Group):
         while True:
             found = self._exchanged(own, data)
             offers = [header for header in found.values() if header.kind == OFFER]
-            if not offers or all(header[:6] == own[:6] for header in found.values()):
+            is_mixed = len({header.on_gpu for header in found.values() if header.kind != OFFER}) > 1
+            if not is_mixed and (not offers or all(header[:6] == own[:6] for header in found.values())):
                 return found
             rest = {rank: bytearray(found[rank].nbytes_behind(rank)) for rank in self._others}
             self.links.exchange({}, {rank: memory for rank, memory in rest.items() if memory})
             self._number += 1  # two in all, as segments go by odd and even numbers
-            if own.kind == OFFER:
+            if own.kind == OFFER or (own.on_gpu and is_mixed):
                 return found
             own = own._replace(number=self._number)
             self._number += 1
@@ -525,36 +578,6 @@ class ProcessGroup(Group):
     def _exchange(self, data: bytes, ranks: Sequence[int] | None = None) -> dict[int, bytearray]:
         """Exchange as many bytes with each other member, or with some."""
         return self.links.swap_bytes(data, self._others if ranks is None else ranks)
-
-
-def _reduced(parts: Sequence[Any], reduce: Any, out: Any) -> Any:
-    """Reduce arrays in their order into `out`, which may be one of the first two; half precision is rounded once."""
-    if len(parts) == 1:
-        out[...] = parts[0]
-    elif _is_half(out.dtype):
-        total = parts[0].astype("float32")
-        for part in parts[1:]:
-            reduce(total, part.astype("float32"), out=total)
-        out[...] = total
-    else:
-        reduce(parts[0], parts[1], out=out)
-        for part in parts[2:]:
-            reduce(out, part, out=out)
-    return out
-
-
-def _share(size: int, rank: int, members: int) -> tuple[int, int]:
-    return size * rank // members, size * (rank + 1) // members
-
-
-def _bytes(array: Any) -> memoryview:
-    """Return the memory of a contiguous array, of any dtype."""
-    return memoryview(array.reshape(-1).view("uint8"))
-
-
-def _is_half(dtype: Any) -> bool:
-    """Test for a dtype of which sums are taken in float32."""
-    return dtype.itemsize == 2 and dtype.kind not in "iu"
 
 
 __all__ = ["ProcessGroup"]

@@ -16,7 +16,7 @@ SMALL = 1 << 14  # bytes of an array that are sent with the header
 REDUCTIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
 NAMES = list(REDUCTIONS)
 _MOST_AXES = 16
-_FIXED = struct.Struct(f"<QBiB16s{_MOST_AXES}qqq")
+_FIXED = struct.Struct(f"<QBiB16s{_MOST_AXES}qqq?")
 
 
 class Header(NamedTuple):
@@ -28,6 +28,8 @@ class Header(NamedTuple):
         axes, dtype, shape: of its array.
         descriptor, size: of its segment.
         group: a bit for each rank of the job, whether it is a member.
+        on_gpu: whether the array is on a GPU; then nothing is sent behind the header. Members that are not alike in
+            this agree nevertheless, on taking the arrays to the memory of their hosts.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Header(NamedTuple):
     descriptor: int
     size: int
     group: bytes
+    on_gpu: bool = False
 
     @classmethod
     def of(cls, number: int, kind: str, option: int, array: Any, place: tuple[int, int], group: bytes) -> Header:
@@ -69,15 +72,14 @@ class Header(NamedTuple):
 
     def packed(self) -> bytes:
         dims = [*self.shape, *[0] * (_MOST_AXES - self.axes)]
-        return _FIXED.pack(*self[:5], *dims, *self[6:8]) + self.group
+        return _FIXED.pack(*self[:5], *dims, *self[6:8], self.on_gpu) + self.group
 
     @classmethod
     def unpacked(cls, data: Any) -> Header:
         number, kind, option, axes, dtype, *rest = _FIXED.unpack(data[: _FIXED.size])
-        shape, place = tuple(rest[:axes]), rest[_MOST_AXES:]
-        return cls(
-            number, kind, option, axes, dtype.rstrip(b"\0"), shape, place[0], place[1], bytes(data[_FIXED.size :])
-        )
+        shape, (descriptor, size, on_gpu) = tuple(rest[:axes]), rest[_MOST_AXES:]
+        group = bytes(data[_FIXED.size :])
+        return cls(number, kind, option, axes, dtype.rstrip(b"\0"), shape, descriptor, size, group, on_gpu)
 
     @property
     def count(self) -> int:
@@ -90,7 +92,7 @@ class Header(NamedTuple):
 
     def nbytes_behind(self, rank: int) -> int:
         """Return how many bytes of its array a member of this rank sends right behind the header."""
-        if self.kind == OFFER:
+        if self.kind == OFFER or self.on_gpu:
             return 0
         if KINDS[self.kind] == "broadcast":
             return self.nbytes if self.option == rank else 0

@@ -29,6 +29,7 @@ class Hosts:
         name: of the host, in place of ``ANABRANCH_HOST`` and of what the system says.
 
     Attributes:
+        own: bytes that distinguish the host of this process.
         processes: their numbers in the system, by rank.
         numbers: the number of each one's host, by rank: the lowest rank there. Processes that can't map each other's
             memory count as being on different hosts.
@@ -37,7 +38,7 @@ class Hosts:
     def __init__(self, links: Links, shares_memory: bool = True, name: str | None = None) -> None:
         count, own = len(links.names), links.rank
         others = [rank for rank in range(count) if rank != own]
-        host = _host(name)
+        host = self.own = _host(name)
         segment, secret = Segment(), secrets.token_bytes(16)
         try:
             if shares_memory and IS_AVAILABLE:

@@ -417,12 +417,19 @@ class Links:
             self._lose(rank, "its connection was closed")
         return count
 
-    def wait(self, out: Collection[int], into: Collection[int], members: Sequence[int] = ()) -> bool:
+    def wait(
+        self,
+        out: Collection[int],
+        into: Collection[int],
+        members: Sequence[int] = (),
+        milliseconds: int = _LOOK_MILLISECONDS,
+    ) -> bool:
         """Wait for a while; return whether something can be sent or received.
 
         Args:
             out, into: the ranks to which there is something to send, or from which something is to come.
             members: other ranks that may not end meanwhile.
+            milliseconds: for how long.
 
         Raises:
             TaskFailedError: one of `members` is gone.
@@ -434,7 +441,7 @@ class Links:
         ranks = {self._sockets[rank].fileno(): rank for rank in events}
         for rank, wanted in events.items():
             poller.register(self._sockets[rank], wanted)
-        found = poller.poll(_LOOK_MILLISECONDS)
+        found = poller.poll(milliseconds)
         for descriptor, _ in found:
             if ranks[descriptor] not in out and ranks[descriptor] not in into:
                 self._lose(ranks[descriptor], "its connection was closed")

@@ -9,50 +9,49 @@ import numpy as np
 
 from ..common import dtypes
 from ..common.quick_dataclass import dataclass
-from ..graph.op import OUTSIDE_WORLD, Effect
-from .base import Op, Operation, Tensor, TensorSpec, apply
-from .collectives import AllReduce, all_reduce, current_group
+from ..graph.op import Effect
+from ..graph.scopes import colocate_with
+from .base import Operation, Tensor, TensorSpec, apply
+from .collectives import AllReduce, Collective, all_reduce, current_group
 
 
 @dataclass(frozen=True)
-class BeginAllReduce(Op):
+class BeginAllReduce(Collective):
     """Begins to reduce the members' tensors; its result is the number of what was begun."""
 
     reduce_op: str
 
-    host_only: ClassVar[bool] = True
     no_samples: ClassVar[str] = "its result counts: test_collectives"
 
     def infer(self, *inputs: Any) -> TensorSpec:
         AllReduce(self.reduce_op).infer(*inputs)
         return TensorSpec((), dtypes.int64)
 
-    def effects(self) -> Iterable[Effect]:
-        return (Effect(OUTSIDE_WORLD, writes=True),)
-
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return np.int64(current_group().begin_all_reduce(np.asarray(inputs[0]), self.reduce_op))
+        return np.int64(current_group().of_arrays(xp).begin_all_reduce(xp.asarray(inputs[0]), self.reduce_op))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
 
 
 @dataclass(frozen=True)
-class EndAllReduce(Op):
+class EndAllReduce(Collective):
     """Waits for what was begun. It takes the tensor, too, so that its memory stays as it is until then."""
 
     reduce_op: str
 
-    host_only: ClassVar[bool] = True
     no_samples: ClassVar[str] = "it takes what was begun: test_collectives"
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[1]
 
+    def effects(self) -> Iterable[Effect]:
+        return ()
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         number, x = inputs
-        found = current_group().end_all_reduce(int(number), x)
-        return np.array(found)[()] if found is x else found[()]
+        found = current_group().of_arrays(xp).end_all_reduce(int(number), x)
+        return xp.array(found)[()] if found is x else found[()]
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -69,13 +68,14 @@ def begin_all_reduce(tensor: Tensor) -> Tensor:
 
 
 def end_all_reduce(number: Tensor, tensor: Tensor) -> Tensor:
-    """Wait for a sum that was begun; return it.
+    """Wait for a sum that was begun; return it. It is on the device where that was begun.
 
     Args:
         number: what `begin_all_reduce` gave.
         tensor: what it was given.
     """
-    return apply(EndAllReduce("sum"), number, tensor, name="end_all_reduce")
+    with colocate_with(number):
+        return apply(EndAllReduce("sum"), number, tensor, name="end_all_reduce")
 
 
 __all__ = ["begin_all_reduce", "end_all_reduce"]

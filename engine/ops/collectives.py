@@ -40,6 +40,18 @@ class Group:
     size = 1
     ranks: tuple[int, ...] = (0,)
 
+    def of_arrays(self, xp: Any) -> Group:
+        """Return the same group for arrays of another module than NumPy, such as cupy.
+
+        Args:
+            xp: the module.
+        """
+        return self
+
+    def why_not_on_gpus(self) -> str | None:
+        """Return the reason why values on GPUs would go through the host's memory; None if they stay there."""
+        return None
+
     def subgroup(self, ranks: tuple[int, ...]) -> Group:
         """Return the group that some members form, one of which is this process.
 
@@ -148,17 +160,34 @@ def set_finder(find: Callable[[], Group | None]) -> None:
 # --- the ops --------------------------------------------------------------------------------------------------------
 
 
-class _Collective(Op):
-    """Base: what all members run together. Sockets and shared memory are the host's."""
+class Collective(Op):
+    """Base: what all members run together, on the host or on a GPU of each.
 
-    host_only: ClassVar[bool] = True
+    Attributes:
+        group: the ranks of the members.
+    """
+
+    group: Members = None
 
     def effects(self) -> Iterable[Effect]:
         return (Effect(OUTSIDE_WORLD, writes=True),)
 
+    def why_not_on_gpus(self) -> str | None:
+        """Return the reason why it runs on the host, and not on the GPU where its input is; None if it may run there.
+
+        All members run it in the same place: where one has its tensor in the memory of its host, others copy theirs.
+        """
+        return None if self.host_only else _group_of(self.group).why_not_on_gpus()
+
+    def _run(self, xp: Any, value: Any, call: Callable[[Group, Any], Any]) -> Any:
+        """Run it on an array of a module."""
+        x = xp.asarray(value)
+        found = call(_group_of(self.group).of_arrays(xp), x)
+        return _own(found, x) if xp is np else xp.array(found) if found is x else found
+
 
 @dataclass(frozen=True)
-class AllReduce(_Collective):
+class AllReduce(Collective):
     """The sum, mean, maximum or minimum of the members' tensors."""
 
     reduce_op: str
@@ -175,7 +204,7 @@ class AllReduce(_Collective):
         return x
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _own(_group_of(self.group).all_reduce(np.asarray(inputs[0]), self.reduce_op), inputs[0])
+        return self._run(xp, inputs[0], lambda group, x: group.all_reduce(x, self.reduce_op))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (x,), (y,), (dy,) = node.inputs, node.outputs, cotangents
@@ -201,7 +230,7 @@ class AllReduce(_Collective):
 
 
 @dataclass(frozen=True)
-class ReduceScatter(_Collective):
+class ReduceScatter(Collective):
     """This member's part of the rows of the sum, mean, maximum or minimum of the members' tensors."""
 
     reduce_op: str
@@ -222,10 +251,10 @@ class ReduceScatter(_Collective):
         return f"reduce_scatter: the rows of {x} do not divide by {self.size} members. Pad them."
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        x = np.asarray(inputs[0])
+        x = xp.asarray(inputs[0])
         if not x.ndim or len(x) % self.size:
             raise ValueError(self._uneven(TensorSpec(x.shape, x.dtype)))
-        return _own(_group_of(self.group).reduce_scatter(x, self.reduce_op), inputs[0])
+        return self._run(xp, x, lambda group, x: group.reduce_scatter(x, self.reduce_op))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -248,7 +277,7 @@ class ReduceScatter(_Collective):
 
 
 @dataclass(frozen=True)
-class AllGather(_Collective):
+class AllGather(Collective):
     """The members' tensors, joined along an axis."""
 
     axis: int
@@ -271,7 +300,7 @@ class AllGather(_Collective):
         return TensorSpec(tuple(dims), x.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _own(_group_of(self.group).all_gather(np.asarray(inputs[0]), self.axis), inputs[0])
+        return self._run(xp, inputs[0], lambda group, x: group.all_gather(x, self.axis))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (x,), (dy,) = node.inputs, cotangents
@@ -298,7 +327,7 @@ class AllGather(_Collective):
 
 
 @dataclass(frozen=True)
-class Broadcast(_Collective):
+class Broadcast(Collective):
     """The tensor of one member."""
 
     root: int  # its rank among all processes
@@ -311,7 +340,7 @@ class Broadcast(_Collective):
         return x
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _own(_group_of(self.group).broadcast(np.asarray(inputs[0]), self.root), inputs[0])
+        return self._run(xp, inputs[0], lambda group, x: group.broadcast(x, self.root))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -329,11 +358,12 @@ class Broadcast(_Collective):
 
 
 @dataclass(frozen=True)
-class Barrier(_Collective):
+class Barrier(Collective):
     """Waits for all members."""
 
     group: Members = None
 
+    host_only: ClassVar[bool] = True
     no_samples: ClassVar[str] = "gives no result: test_collectives"
 
     def infer(self, *inputs: Any) -> Any:

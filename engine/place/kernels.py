@@ -14,6 +14,7 @@ from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.spec import FrameSpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Symbol
+from ..ops.collectives import Collective
 from ..passes.framework.prune import frame_users, needed_in_region
 
 _MOST_ON_HOST = 8  # elements of an integer value that is kept in the host's memory: counters, shapes, keys
@@ -24,7 +25,8 @@ def why_not(kind: str, operation: Operation) -> str | None:
 
     A CPU runs everything. Other devices have no strings and run nothing that prints, checks or calls Python, or touches
     another resource than a variable. A GPU runs what is written for any array module (`Op.run`), but not what computes
-    with NumPy alone (`Op.host_only`). Of a loop or branch only what is inside counts.
+    with NumPy alone (`Op.host_only`); collectives where `Collective.why_not_on_gpus` has no objection. Of a loop or
+    branch only what is inside counts.
 
     Args:
         kind: "cpu", "gpu" or "sim".
@@ -35,6 +37,8 @@ def why_not(kind: str, operation: Operation) -> str | None:
         return "it is handed out to devices by a host"
     if kind == "cpu" or op.regions or isinstance(op, Parameter):
         return None
+    if kind == "gpu" and isinstance(op, Collective) and not op.host_only:
+        return op.why_not_on_gpus()
     if operation.type == "numpy_function" or any(_on_host(each.resource) for each in operation.effects):
         return "it calls Python, prints, checks, or holds values in the host's memory, which only a CPU does"
     if any(_holds_strings(tensor) for tensor in (*operation.inputs, *operation.outputs)):

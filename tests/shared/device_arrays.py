@@ -60,7 +60,7 @@ class DeviceArray:
     def imag(self, value: Any) -> None:
         self._held.imag = _to_host(value)
 
-    def get(self) -> Any:
+    def get(self, stream: Any = None) -> Any:
         """A copy in the host's memory."""
         return self._held.copy()
 

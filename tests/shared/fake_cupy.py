@@ -55,7 +55,7 @@ class Pointer:
     def __init__(self, gpu: "FakeCupy", mem: Memory, held: Any) -> None:
         self._gpu = gpu
         self.mem = mem
-        self._address = held.ctypes.data
+        self._address = self.ptr = held.ctypes.data
         self._keep = mem.owner
 
     def copy_to_host_async(self, address: int, size: int, stream: "Stream") -> None:
@@ -99,6 +99,16 @@ class MemoryPool:
         pass
 
 
+class Waiting:
+    """What a stream does when something outside of this process has come."""
+
+    def is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def __call__(self) -> None:
+        raise NotImplementedError
+
+
 class Event:
     def __init__(self, gpu: "FakeCupy") -> None:
         self.ptr = next(gpu.numbers)
@@ -110,11 +120,13 @@ class Event:
 class Stream:
     def __init__(self, gpu: "FakeCupy") -> None:
         self._gpu = gpu
+        self.ptr = len(gpu.streams) + 1
         self.name = f"stream{len(gpu.streams)}"
         self.queue: deque[Any] = deque()
         gpu.streams.append(self)
 
     def do(self, function: Any) -> None:
+        """Do this behind what is there; a `Waiting` when it is ready."""
         self.queue.append(function)
 
     def record(self, event: Event) -> Event:
@@ -134,7 +146,10 @@ class Stream:
 
     @property
     def can_go_on(self) -> bool:
-        return bool(self.queue) and (not isinstance(self.queue[0], Event) or self.queue[0].is_reached)
+        if not self.queue:
+            return False
+        first = self.queue[0]
+        return first.is_ready() if isinstance(first, Waiting) else not isinstance(first, Event) or first.is_reached
 
     def go_on(self) -> None:
         function = self.queue.popleft()
@@ -142,11 +157,32 @@ class Stream:
             function()
 
     def __enter__(self) -> "Stream":
-        self._gpu.current = self
+        self._gpu.local.stream = self
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._gpu.current = None
+        self._gpu.local.stream = None
+
+
+class Device:
+    """One GPU; the current one is that of the thread."""
+
+    def __init__(self, gpu: "FakeCupy", number: int | None = None) -> None:
+        self._gpu = gpu
+        self.id = getattr(gpu.local, "device", 0) if number is None else number
+        self._before: list[int] = []
+
+    @property
+    def pci_bus_id(self) -> str:
+        return self._gpu.buses[self.id]
+
+    def __enter__(self) -> "Device":
+        self._before.append(getattr(self._gpu.local, "device", 0))
+        self._gpu.local.device = self.id
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._gpu.local.device = self._before.pop()
 
 
 def _owner(array: Any) -> Any:
@@ -184,7 +220,8 @@ class FakeCupy:
         self.numbers = itertools.count(1)
         self.events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
         self.streams: list[Stream] = []
-        self.current: Stream | None = None
+        self.local = threading.local()  # the current stream and device
+        self.buses = [f"0000:{number + 1:02x}:00.0" for number in range(count)]  # where the GPUs are in this host
         self.pools: list[MemoryPool] = []
         self.kernels: list[str] = []  # the sources of those that were compiled
         self._random = random.Random(seed)
@@ -201,7 +238,9 @@ class FakeCupy:
         self.cuda = types.SimpleNamespace(
             runtime=runtime,
             memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
-            Device=lambda number: contextlib.nullcontext(),
+            Device=lambda number=None: Device(self, number),
+            get_current_stream=lambda: self.local.stream,
+            nccl=types.SimpleNamespace(available=False),
             Stream=lambda non_blocking: Stream(self),
             Event=lambda: Event(self),
             MemoryPool=self._make_pool,

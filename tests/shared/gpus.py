@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from shared.fake_cupy import FakeCupy
+from shared.fake_nccl import FakeNccl
 
 import anabranch as ab
 from anabranch.engine.devices import dispatcher as dispatchers
@@ -21,6 +22,24 @@ def why_there_is_no_gpu() -> str:
     except GpuUnavailableError as error:
         return str(error)
     return ""
+
+
+@contextmanager
+def stand_in_of_worker(rank: int) -> Iterator[FakeCupy]:
+    """A CPU and a GPU that is none, in a process that ends with this; GPUs of all ranks reach each other by NCCL.
+
+    Args:
+        rank: that of the process, which has the GPU of this number.
+    """
+    cupy = FakeCupy()
+    cupy.buses = [f"0000:{rank + 1:02x}:00.0"]
+    FakeNccl(cupy)
+    sys.modules["cupy"] = cupy  # type: ignore[assignment]
+    ab.config.set_devices(cpu=1, gpu=1)
+    with cupy.installed():
+        yield cupy
+        for dispatcher in dispatchers._dispatchers.values():
+            dispatcher.close()
 
 
 @contextmanager

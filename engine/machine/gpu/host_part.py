@@ -14,12 +14,13 @@ from ...graph.graph import Operation, Parameter, Placeholder
 from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
+from ...ops.collectives import Collective
 from ...ops.internal.checked_classes import CheckedClasses
 from ...ops.random.keys import KeyOp
 from ...passes.framework.prepare import Step
 from ...passes.memory.memory_budget import memory_budget
 from ...place.devices import Device, host_of
-from ...place.kernels import all_operations, is_split, runs_on_host
+from ...place.kernels import all_operations, is_split, runs_on_host, why_not
 from ...queues.attempts import WaitingOp
 
 _EVERYWHERE = (Constant, Parameter, Placeholder, History, Saved, TripCount)
@@ -48,7 +49,9 @@ def gpu_of_step(step: Step, devices: Sequence[Device]) -> Device | None:
         is_beside = operation.device == host and (operation in apart or runs_on_host(operation) or _draws(operation))
         if not (is_there or is_beside) or isinstance(operation.op, (Scheduled, WaitingOp)):
             return None
-        if not _draws(operation) and any(not _is_variable_here(effect.resource) for effect in operation.effects):
+        if _draws(operation) or _runs_there_with_others(operation):
+            continue
+        if any(not _is_variable_here(effect.resource) for effect in operation.effects):
             return None
     return device
 
@@ -86,6 +89,11 @@ def _taken(operation: Operation, fed: set[Symbol]) -> list[Operation]:
 
 def _draws(operation: Operation) -> bool:
     return isinstance(operation.op, KeyOp)
+
+
+def _runs_there_with_others(operation: Operation) -> bool:
+    """Test for a collective that runs on a GPU. One of small integers, which would be on its host, does, too."""
+    return isinstance(operation.op, Collective) and why_not("gpu", operation) is None
 
 
 def _is_variable_here(resource: object) -> bool:

@@ -43,6 +43,7 @@ HOST_READS: dict[str, slice] = {
     "broadcast_to_shape": _SECOND,
     "conv_filter_grad": _THIRD,
     "conv_input_grad": _THIRD,
+    "end_all_reduce": _FIRST,
     "fill": slice(1, None),
     "flat_places": _SECOND,
     "front_positions": _SECOND,
