@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 _FACTS_BYTES = 1024  # of what members exchange at once: the longest are the 128 numbers of an id
 _ERROR_LETTERS = 300
 _SIGN = 128
-_PATIENCE_SECONDS = 5.0  # after an error of NCCL: for how long to look for a member that is gone, which is the reason
 _LOOK_SECONDS = 0.01
 _OPS = {"sum": "NCCL_SUM", "mean": "NCCL_SUM", "max": "NCCL_MAX", "min": "NCCL_MIN"}
 
@@ -60,20 +58,14 @@ class Communicator:
     def _op(self, reduce_op: str) -> int:
         return getattr(self._nccl, _OPS[reduce_op])
 
-    def check(self, check_members: Callable[[], None]) -> None:
-        """Raise the error with which what runs has failed, if it has.
+    @property
+    def errors(self) -> type[Exception]:
+        """The class of the errors that NCCL raises."""
+        return self._nccl.NcclError
 
-        Args:
-            check_members: raises `TaskFailedError` if a member is gone; that may be the reason.
-        """
-        try:
-            self._made.check_async_error()
-        except self._nccl.NcclError:
-            until = time.monotonic() + _PATIENCE_SECONDS
-            while time.monotonic() < until:
-                check_members()
-                time.sleep(_LOOK_SECONDS)
-            raise
+    def check(self) -> None:
+        """Raise the error with which what runs has failed, if it has."""
+        self._made.check_async_error()
 
     def abort(self) -> None:
         """End what runs, without the other members."""
@@ -120,7 +112,7 @@ def _begun(xp: Any) -> list[int] | str:
 
 
 def _text(error: Exception) -> str:
-    return ascii(str(error))[1 : _ERROR_LETTERS + 1]
+    return ascii(str(error))[1:-1][:_ERROR_LETTERS]
 
 
 def _swapped(group: ProcessGroup, facts: object) -> list[Any]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _EAGER_SECONDS = 2e-4  # for how long a wait looks again at once
 _PAUSE_SECONDS = 5e-5  # and from then on after such a pause
+_PATIENCE_SECONDS = 5.0  # after an error of NCCL: for how long to look for a member that is gone
+_LOOK_SECONDS = 0.01
 _SENT_AS = {"int16": "int32", "uint16": "uint32", "float16": "float32", "bfloat16": "float32"}
 _PARTS = {"complex64": "float32", "complex128": "float64"}  # sums of these are sums of twice as many numbers
 _REDUCED = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
@@ -58,11 +60,12 @@ class GpuGroup(Group):
 
     Attributes:
         collectives: how many NCCL has run.
+        by_host: how many of arrays on GPUs went by the memory of the hosts.
     """
 
     def __init__(self, group: ProcessGroup) -> None:
         self.rank, self.size, self.ranks = group.rank, group.size, group.ranks
-        self.collectives = 0
+        self.collectives = self.by_host = 0
         self._group = group
         self._reason: str | None = None  # why values go by the host's memory
         self._communicator: Communicator | None = None
@@ -90,12 +93,13 @@ class GpuGroup(Group):
         request = self._all_reduce(array, reduce_op)
         if request is not None and self._is_moved(request):
             return request.finish()
-        return self._xp.asarray(self._group.all_reduce(array.get(), reduce_op))
+        return self._by_host(self._group.all_reduce, array, reduce_op)
 
     def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
         xp, request = self._xp, self._all_reduce(array, reduce_op)
         if request is None:
             number = self._group.begin_all_reduce(array.get(), reduce_op)
+            self.by_host += 1
         else:
             if self._side is None:
                 self._side = xp.cuda.Stream(non_blocking=True)
@@ -111,6 +115,7 @@ class GpuGroup(Group):
             if self._is_moved_in_turn(request, self._side):
                 return None
             array = request.array.get(stream=self._side)
+        self.by_host += 1
         return self._group.all_reduce_in_turn(array, reduce_op)
 
     def end_all_reduce(self, number: int, array: Any) -> Any:
@@ -122,13 +127,13 @@ class GpuGroup(Group):
         request = self._reduce_scatter(array, reduce_op)
         if request is not None and self._is_moved(request):
             return request.finish()
-        return self._xp.asarray(self._group.reduce_scatter(array.get(), reduce_op))
+        return self._by_host(self._group.reduce_scatter, array, reduce_op)
 
     def all_gather(self, array: Any, axis: int) -> Any:
         request = _Gathered(self._xp, array, axis, self.ranks).request()
         if self._is_moved(request):
             return request.finish()
-        return self._xp.asarray(self._group.all_gather(array.get(), axis))
+        return self._by_host(self._group.all_gather, array, axis)
 
     def broadcast(self, array: Any, root: int) -> Any:
         xp = self._xp
@@ -140,10 +145,24 @@ class GpuGroup(Group):
         request = _Request("broadcast", root, array, enqueue, lambda: found.view(array.dtype).reshape(array.shape))
         if self._is_moved(request):
             return request.finish()
-        return xp.asarray(self._group.broadcast(array.get(), root))
+        return self._by_host(self._group.broadcast, array, root)
 
     def barrier(self) -> None:
         self._group.barrier()
+
+    def _by_host(self, collective: Callable[[Any, Any], Any], array: Any, option: Any) -> Any:
+        """Run a collective on a copy of an array in the memory of the host; return the result on the GPU."""
+        self.by_host += 1
+        return self._xp.asarray(collective(array.get(), option))
+
+    def statistics(self) -> dict[str, Any]:
+        """Count what was done.
+
+        Returns:
+            ``nccl``: how many collectives of arrays on GPUs NCCL has run; ``by_host``: how many went by the memory of
+            the hosts; ``why_by_host``: the reason why all go there, or None.
+        """
+        return {"nccl": self.collectives, "by_host": self.by_host, "why_by_host": self.why_not_on_gpus()}
 
     # --- reductions -------------------------------------------------------------------------------------------------
 
@@ -193,11 +212,11 @@ class GpuGroup(Group):
         dtype = array.dtype
         total = found.view(dtype) if name_of(dtype) in _PARTS else found.astype(dtype, copy=False)
         if reduce_op == "mean":
-            count = np.asarray(self.size, dtype)
+            count = self._xp.asarray(np.asarray(self.size, dtype))
             if name_of(dtype) in _SENT_AS:  # rounded as the host rounds: the sum, then the quotient
                 total = (total.astype("float32") / count.astype("float32")).astype(dtype)
             else:
-                total = total / self._xp.asarray(count)
+                total = total / count
         return total.reshape(shape)
 
     # --- running ----------------------------------------------------------------------------------------------------
@@ -244,6 +263,10 @@ class GpuGroup(Group):
         try:
             request.enqueue(communicator, headers, stream.ptr)
             self._wait(communicator, stream.record(self._xp.cuda.Event()))
+        except communicator.errors:
+            self._look_for_loss()  # which may be the reason
+            self._group.close_links()
+            raise
         except TaskFailedError:
             self.close()  # the others see themselves who is lost
             raise
@@ -251,6 +274,20 @@ class GpuGroup(Group):
             self._group.close_links()  # for others wait for this member
             raise
         self._group.swap(b"\x01")  # nobody leaves before all are done, so that who leaves before is lost
+
+    def _look_for_loss(self) -> None:
+        """Look for a while whether a member is gone, as NCCL may notice before its connections are seen to end.
+
+        Raises:
+            TaskFailedError: one is.
+        """
+        until = time.monotonic() + _PATIENCE_SECONDS
+        try:
+            while time.monotonic() < until:
+                self._group.check_members()
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            self.close()
 
     def _wait(self, communicator: Communicator, event: Any) -> None:
         """Wait until the GPU has come to an event.
@@ -264,7 +301,7 @@ class GpuGroup(Group):
                 time.sleep(0)
                 continue
             self._group.check_members()
-            communicator.check(self._group.check_members)
+            communicator.check()
             time.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:

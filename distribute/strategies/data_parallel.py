@@ -8,6 +8,7 @@ from typing import Any
 
 from ...engine.objects.arguments import listed
 from ...engine.ops import collectives
+from ...engine.place.devices import list_devices as devices_here
 from ..cluster import ClusterSpec
 from ..collectives.group import ProcessGroup
 from ..collectives.joiner import Joiner
@@ -220,10 +221,16 @@ class DataParallel(Strategy):
 
         Returns:
             ``step``: how many steps this worker has taken part in; ``members``: the workers; with ``shard="optimizer"``
-            ``optimizer_bytes``: how much of the optimizer's variables this worker has had in the latest `fit`.
+            ``optimizer_bytes``: how much of the optimizer's variables this worker has had in the latest `fit`; among
+            workers with GPUs ``gpus``: how many sums of values on GPUs NCCL has made (``nccl``), how many went by the
+            memory of the hosts (``by_host``), and the reason if all do (``why_by_host``).
         """
         found: dict[str, Any] = {"step": self.steps, "members": [*self._members]}
-        return found | ({"optimizer_bytes": self.optimizer_bytes} if self.shard else {})
+        if self.shard:
+            found["optimizer_bytes"] = self.optimizer_bytes
+        if self.group is not None and any(device.kind == "gpu" for device in devices_here()):
+            found["gpus"] = self.group.gpus.statistics()
+        return found
 
     def close(self) -> None:
         """Leave the other workers. It happens at the end of the process, too."""

@@ -17,8 +17,10 @@ from ..graph.graph import Graph, Operation
 from ..graph.provenance import Location
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
+from ..ops.collectives import Collective, current_group
 from ..passes.framework.log import PassLog
 from ..passes.loops.independent_rows import why_rows_depend
+from ..place.devices import list_devices
 from ..runtime.program import Program
 from .pass_report import grouped, line_of
 
@@ -119,6 +121,7 @@ def summary_of(program: Any, log: PassLog, rows: Sequence[str] | None = None) ->
     )
     report += _describe_kernels(kernels)
     report += _describe_products(around, log)
+    report += _describe_collectives(around)
     stayed = [note for note in log.kept if note.pass_name in _STAYING]
     stayed.sort(key=lambda note: _STAYING.index(note.pass_name))
     report += _shortened([f"stayed: {line}" for line in grouped(stayed)], _MOST_STAYED, "further things that stayed")
@@ -164,6 +167,20 @@ def _describe_loop(loop: Operation, around: Mapping[Operation, tuple[Operation, 
     each = f"{_number(len(inside), 'operation')} an iteration, {_number(products, 'product')} among them"
     depth = "" if not around[loop] else f", inside {around[loop][0].name!r}"
     return f"loop {loop.name}{_where(loop.location)}: {each if inside else 'runs as a whole'}{depth}"
+
+
+def _describe_collectives(around: Iterable[Operation]) -> list[str]:
+    """Say where collectives run, of a process with a GPU that is one of several, and why not there."""
+    found = [(each.device, each.op) for each in around if isinstance(each.op, Collective) and not each.op.host_only]
+    if not found or current_group().size == 1 or all(device.kind != "gpu" for device in list_devices()):
+        return []
+    there = sum(device.startswith("gpu") for device, _ in found)
+    whys = [op.why_not_on_gpus() for device, op in found if not device.startswith("gpu")]
+    parts = [f"{there} on the GPU, by NCCL"] if there else []
+    if whys:
+        why = next((why for why in whys if why is not None), "their values are there")
+        parts.append(f"{len(whys)} by the memory of the host ({why})")
+    return [f"collectives: {', '.join(parts)}"]
 
 
 def _describe_kernels(kernels: Sequence[Operation]) -> list[str]:

@@ -28,6 +28,7 @@ from anabranch.engine.machine.gpu.program import GpuProgram
 from anabranch.engine.machine.gpu.variables import DeviceVariables, OnGpu
 from anabranch.engine.machine.gpu.variables import on_gpu as on_gpu_now
 from anabranch.engine.machine.program import MachineProgram, prepared_step
+from anabranch.engine.ops import collectives
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.random.keys import SetKey
 from anabranch.engine.place.devices import list_devices
@@ -51,6 +52,46 @@ def on_gpu(targets: list[Any], feeds: list[Any]) -> GpuProgram:
     program = made(targets, feeds)
     assert type(program) is GpuProgram
     return program
+
+
+# --- collectives ----------------------------------------------------------------------------------------------------
+
+
+class Pair(collectives.Group):
+    """Two processes, of which this is one."""
+
+    size, ranks = 2, (0, 1)
+
+    def __init__(self, why: str | None) -> None:
+        self.why = why
+
+    def why_not_on_gpus(self) -> str | None:
+        return self.why
+
+
+@pytest.mark.parametrize("why", [None, "cupy has no NCCL"])
+def test_explain_says_where_collectives_run(why: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "_current", Pair(why))
+    x = ab.placeholder((2, 3), "float32")
+    with ab.device("gpu:0"):
+        y = ab.ops.matmul(x, ab.ops.transpose(x))
+    total = ab.distribute.all_reduce(ab.distribute.all_reduce(y) * 2.0)
+    program = made([ab.ops.tanh(total)], [x])
+    assert (type(program) is GpuProgram) == (why is None)
+    summary = ab.explain([ab.ops.tanh(total)], [x]).summary
+    says = "2 on the GPU, by NCCL" if why is None else "2 by the memory of the host (cupy has no NCCL)"
+    assert f"collectives: {says}\n" in summary
+
+
+def test_a_collective_that_asks_for_the_host_is_there() -> None:
+    x = ab.placeholder((2,), "float32")
+    with ab.device("gpu:0"):
+        y = ab.ops.tanh(x)
+    with ab.device("cpu:0"):
+        total = ab.distribute.all_reduce(y)
+    program = made([total], [x])
+    assert type(program) is MachineProgram
+    np.testing.assert_allclose(program(np.ones(2, "float32"))[0], np.tanh(np.ones(2, "float32")))
 
 
 # --- which steps ----------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from shared.fake_cupy import FakeCupy, Stream, Waiting
 
-FOLDER, DIES = "FAKE_NCCL_FOLDER", "FAKE_NCCL_DIES"  # where files are; "RANK:NUMBER" of who is killed, and when
-_PATIENCE = 60.0
+FOLDER = "FAKE_NCCL_FOLDER"  # where files are
+DIES = "FAKE_NCCL_DIES"  # "RANK:NUMBER": who is killed at which collective of the first communicator
 _ID_BYTES = 128
 _DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 _OPS: list[Callable[[Any, Any], Any]] = [np.add, np.multiply, np.maximum, np.minimum]
@@ -88,7 +88,8 @@ class FakeNccl:
 
     Attributes:
         calls: the names of the collectives that were called.
-        failing: what making a communicator raises.
+        patience: for how many seconds a member waits for others that are to make a communicator.
+        failing: the ranks whose communicators can't be made.
     """
 
     available = True
@@ -98,7 +99,9 @@ class FakeNccl:
         self.cupy = cupy
         self.folder = folder or Path(os.environ[FOLDER])
         self.calls: list[str] = []
-        self.failing = False
+        self.patience = 60.0
+        self.has_made_one = False
+        self.failing: set[int] = set()
         for number, name in enumerate(_DTYPES):
             setattr(self, f"NCCL_{name.upper()}", number)
         self.NCCL_SUM, self.NCCL_PROD, self.NCCL_MAX, self.NCCL_MIN = range(4)
@@ -108,7 +111,7 @@ class FakeNccl:
         return tuple([random.SystemRandom().randrange(-128, 128) for _ in range(_ID_BYTES)])
 
     def NcclCommunicator(self, ndev: Any, commId: Any, rank: Any) -> NcclCommunicator:  # noqa: N802 - cupy's
-        if self.failing:
+        if rank in self.failing:
             raise NcclError(2)
         return NcclCommunicator(self, ndev, commId, rank)
 
@@ -122,6 +125,7 @@ class NcclCommunicator:
 
     def __init__(self, nccl: FakeNccl, ndev: Any, unique_id: Any, rank: Any) -> None:
         self._nccl = nccl
+        self._is_first, nccl.has_made_one = not nccl.has_made_one, True
         self.size, self.rank = _int("ndev", ndev, 1, 1 << 31), _int("rank", rank, 0, 1 << 31)
         assert self.rank < self.size
         if type(unique_id) is not tuple:
@@ -133,9 +137,10 @@ class NcclCommunicator:
         self.count = 0
         self.is_aborted = False
         self.put(-1, str(self.size))
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + nccl.patience
         while not self.has_all(-1):
-            assert time.monotonic() < until, "members of a communicator are absent"
+            if time.monotonic() > until:
+                raise NcclError(2)
             threading.Event().wait(1e-3)
         assert {what for what, _ in self.taken(-1)} == {str(self.size)}
 
@@ -145,7 +150,7 @@ class NcclCommunicator:
         return Path(f"{self._name}.{number}.{rank}")
 
     def put(self, number: int, what: str, data: bytes = b"") -> None:
-        if os.environ.get(DIES) == f"{self.rank}:{number}":
+        if self._is_first and os.environ.get(DIES) == f"{self.rank}:{number}":
             os.kill(os.getpid(), signal.SIGKILL)
         path = self._path(number, self.rank)
         written = path.with_name(f"{path.name}.part")
