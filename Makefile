@@ -67,6 +67,7 @@ bench-threads: $(DEV) ## loops and products of 40 shapes on several threads agai
 gpu: $(DEV) ## on a machine with a GPU: its tests, benchmarks beside PyTorch and JAX on CUDA, memory that swaps, into docs/gpu-results.md
 	@$(BIN)/python tests/benchmarks/gpu.py --check
 	$(PYTEST) -n 0 -m "" tests/engine/test_gpu_*.py tests/engine/test_machine_gpu.py tests/engine/test_devices_gpu.py
+	$(PYTEST) -n 0 -m "" tests/distribute/test_nccl_hardware.py tests/distribute/test_gpu_*.py
 	$(BIN)/python tests/benchmarks/gpu.py $(ARGS)
 
 peers: ## make the environments of the peers that the benchmarks compare with (large)

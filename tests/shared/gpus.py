@@ -16,9 +16,9 @@ from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.ops.arrays import gathering
 
 
-def why_there_is_no_gpu() -> str:
+def why_there_is_no_gpu(number: int = 0) -> str:
     try:
-        check_gpu(0)
+        check_gpu(number)
     except GpuUnavailableError as error:
         return str(error)
     return ""
