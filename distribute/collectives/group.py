@@ -449,7 +449,7 @@ class ProcessGroup(Group):
 
     @property
     def host(self) -> str:
-        """What distinguishes the host of this process from others."""
+        """The text that distinguishes the host of this process from others."""
         return self._hosts.own.hex()
 
     def agreed_on_gpus(self, kind: str, option: int, array: Any) -> dict[int, Header] | None:

@@ -49,7 +49,7 @@ class DataParallel(Strategy):
         of: a `Pipeline`, by which each worker trains its rows on its own devices: a replica in stages. A process alone
             trains under the pipeline.
         bucket_bytes: workers sum gradients in buckets of about this many bytes, in the order in which the backward pass
-            makes them, while it goes on. None for one sum behind it. Results have the same bits.
+            makes them, while it goes on. None for one sum behind it. Results have the same bits, but where NCCL adds.
         gradient_dtype: "bfloat16" (or "float16") to send gradients between workers in half the bytes, rounded; each
             sum is taken in float32, and rounded once. None sends them as they are.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.

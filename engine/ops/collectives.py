@@ -385,8 +385,8 @@ def _own(found: Any, given: Any) -> Any:
 def all_reduce(tensor: TensorLike, reduce_op: str = "sum", group: Iterable[int] | None = None) -> Tensor:
     """Reduce the tensors of all members of a group; each member gets the result.
 
-    Numbers are added in the order of ranks, so that the result has the same bits on all members and in each run. The
-    gradient is that of the sum of all members' losses.
+    Numbers are added in the order of ranks, so that the result has the same bits on all members and in each run. Those
+    on GPUs are added in the order of NCCL (docs/gpu.md). The gradient is that of the sum of all members' losses.
 
     Args:
         tensor: numbers, of the same shape and dtype on all members.

@@ -326,7 +326,7 @@ def test_a_member_that_is_lost_before_there_is_a_communicator(cupy: FakeCupy, on
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_an_error_of_nccl(is_lost: bool, cupy: FakeCupy, on_gpus: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a member is lost, that is the reason."""
+    """A member that is lost is the reason."""
     monkeypatch.setattr(gpus_module, "_PATIENCE_SECONDS", 5.0 if is_lost else 0.0)
 
     def fail() -> None:

@@ -100,7 +100,7 @@ class MemoryPool:
 
 
 class Waiting:
-    """What a stream does when something outside of this process has come."""
+    """Something that a stream does when something outside of this process has come."""
 
     def is_ready(self) -> bool:
         raise NotImplementedError
