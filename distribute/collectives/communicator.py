@@ -28,12 +28,16 @@ class Communicator:
         xp: cupy.
         made: its `NcclCommunicator`.
         device: the number of this member's GPU.
+
+    Attributes:
+        device: as given.
     """
 
     def __init__(self, xp: Any, made: Any, device: int) -> None:
         self._nccl = xp.cuda.nccl
         self._made = made
-        self._device = xp.cuda.Device(device)
+        self.device = device
+        self._scope = xp.cuda.Device(device)
         self._lock = threading.Lock()
 
     def all_reduce(self, sent: Any, found: Any, reduce_op: str, stream: int) -> None:
@@ -69,7 +73,7 @@ class Communicator:
 
     def abort(self) -> None:
         """End what runs, without the other members."""
-        with self._lock, self._device:
+        with self._lock, self._scope:
             self._made.abort()
 
 

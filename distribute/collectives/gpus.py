@@ -70,7 +70,7 @@ class GpuGroup(Group):
         self._reason: str | None = None  # why values go by the host's memory
         self._communicator: Communicator | None = None
         self._xp: Any = None
-        self._side: Any = None  # the stream of what is begun and ended separately
+        self._sides: dict[int, Any] = {}  # by GPU, the stream of what is begun and ended separately
         self._begun: dict[int, _Request | None] = {}
 
     def why_not_on_gpus(self) -> str | None:
@@ -101,10 +101,11 @@ class GpuGroup(Group):
             number = self._group.begin_all_reduce(array.get(), reduce_op)
             self.by_host += 1
         else:
-            if self._side is None:
-                self._side = xp.cuda.Stream(non_blocking=True)
-            self._side.wait_event(xp.cuda.get_current_stream().record(xp.cuda.Event()))
-            work = partial(self._run_begun, request, reduce_op, int(xp.cuda.Device().id))
+            device = self._device()
+            if device not in self._sides:
+                self._sides[device] = xp.cuda.Stream(non_blocking=True)
+            self._sides[device].wait_event(xp.cuda.get_current_stream().record(xp.cuda.Event()))
+            work = partial(self._run_begun, request, reduce_op, device)
             number = self._group.begun.begin(work)
         self._begun[number] = request
         return number
@@ -112,9 +113,9 @@ class GpuGroup(Group):
     def _run_begun(self, request: _Request, reduce_op: str, device: int) -> Any:
         """Run what was begun, in the thread that does so; return the result if it went by the host's memory."""
         with self._xp.cuda.Device(device):
-            if self._is_moved_in_turn(request, self._side):
+            if self._is_moved_in_turn(request, self._sides[device]):
                 return None
-            array = request.array.get(stream=self._side)
+            array = request.array.get(stream=self._sides[device])
         self.by_host += 1
         return self._group.all_reduce_in_turn(array, reduce_op)
 
@@ -236,6 +237,8 @@ class GpuGroup(Group):
         with self._group.lock:
             if self.why_not_on_gpus() is not None:
                 return False
+            if self._communicator is not None and self._communicator.device != self._device():
+                return False  # a process of several GPUs has begun with another one
             headers = self._group.agreed_on_gpus(request.kind, request.option, request.array)
             if headers is None:
                 return False
@@ -246,6 +249,10 @@ class GpuGroup(Group):
                 self._complete(communicator, request, headers, stream)
             self.collectives += 1
             return True
+
+    def _device(self) -> int:
+        """Return the number of the current GPU."""
+        return int(self._xp.cuda.Device().id)
 
     def _joined(self) -> Communicator | None:
         """Return the communicator, which all members make at the same time; None if one of them can't."""

@@ -217,6 +217,22 @@ def test_members_that_share_a_gpu_go_by_the_host(cupy: FakeCupy, on_gpus: Run) -
     assert not cupy.cuda.nccl.calls
 
 
+def test_another_gpu_of_a_process_goes_by_the_host(cupy: FakeCupy, on_gpus: Run) -> None:
+    def run(member: ProcessGroup, gpus: Any) -> None:
+        given = drawn("float32", (5,), member.rank)
+        want = member.all_reduce(given, "sum")
+        same(gpus.all_reduce(cupy.asarray(given), "sum"), want)
+        with cupy.cuda.Device(2 if member.rank else 0):
+            same(gpus.all_reduce(cupy.asarray(given), "sum"), want)
+            number = gpus.begin_all_reduce(cupy.asarray(given), "sum")
+            same(gpus.end_all_reduce(number, given), want)
+        same(gpus.all_reduce(cupy.asarray(given), "sum"), want)
+
+    with members_of(2) as members:
+        on_gpus(members, run)
+        assert [(member.gpus.collectives, member.gpus.by_host) for member in members] == [(2, 2), (2, 2)]
+
+
 def test_a_communicator_that_cannot_be_made(cupy: FakeCupy, on_gpus: Run) -> None:
     cupy.cuda.nccl.failing |= {0, 1}
 
