@@ -86,7 +86,8 @@ def test_without_nccl_training_goes_by_the_hosts(kind: str, why: str, on_gpus: R
         assert why in each["gpus"]["why_by_host"]
 
 
-@pytest.mark.parametrize("at", [20, pytest.param(-1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [20, -1])
 def test_the_others_go_on_when_one_is_killed(
     at: int, on_gpus: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
