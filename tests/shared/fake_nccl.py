@@ -73,8 +73,8 @@ class _Collective(Waiting):
     def __call__(self) -> None:
         if self._communicator.is_aborted:
             return
-        whats, parts = zip(*self._communicator.taken(self._number), strict=True)
-        assert len({*whats}) == 1, f"NCCL would wait for ever, or give nonsense: {whats}"
+        kinds, parts = zip(*self._communicator.taken(self._number), strict=True)
+        assert len({*kinds}) == 1, f"NCCL would wait for ever, or give nonsense: {kinds}"
         data = self._result([np.frombuffer(part, "uint8") for part in parts]).tobytes()
         ctypes.memmove(self._found, data, len(data))
 
