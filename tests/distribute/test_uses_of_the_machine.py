@@ -74,7 +74,8 @@ DRIVERS = {
     "distribute/transport/planes": ("system", "reads the environment"),
     "distribute/transport/processes": ("network system", "looks whether the process of a peer ends"),
     "distribute/transport/slabs": ("threads storage system", "shared memory"),
-    "distribute/transport/streams": ("threads network", "gRPC, behind a socket"),
+    "distribute/transport/stream_ends": ("threads network", "waits for gRPC's threads; a pair of sockets wakes loops"),
+    "distribute/transport/streams": ("threads network", "gRPC, behind what is used as a socket"),
     # Collectives of processes, which use sockets that block, in the thread that calls.
     "distribute/collectives/begun": ("threads", "a thread that makes calls one after the other"),
     "distribute/collectives/flow": ("clock", "pieces of a stream over sockets; says how far it is, every so often"),

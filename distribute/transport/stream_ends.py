@@ -1,0 +1,211 @@
+"""`StreamEnd`: used as a socket by a loop or a client's thread, with threads behind it that take and give bytes.
+
+What a socket pair would do by system calls happens in memory: bytes are copied once on their way out, when they are
+sent, and once on their way in, to where the reader wants them. A pair of sockets carries signals alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+PIECE = 1 << 20  # bytes of a piece at most
+_MOST = 4 * PIECE  # bytes that wait in each direction before who brings more has to wait
+_FILLING = bytes(256)
+
+
+class StreamEnd:
+    """The end of a stream of bytes, with the methods of a socket that connections and channels use.
+
+    Its descriptor can be waited for: it can be read when something has come or the stream is over, and written when
+    there is room. One thread sends, one receives, one takes `pieces`, and one calls `put`.
+
+    Attributes:
+        family: that of no network.
+    """
+
+    family = socket.AF_UNSPEC
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in, self._out = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._incoming: collections.deque[memoryview] = collections.deque()
+        self._outgoing: collections.deque[bytes] = collections.deque()
+        self._waiting_in = 0  # bytes of each
+        self._waiting_out = 0
+        self._timeout: float | None = None
+        self._is_full = False  # so that nothing can be sent until half of what waits has gone
+        self._is_over = False
+        self._is_closed = False
+        self._own, self._other = socket.socketpair()
+        for each in (self._own, self._other):
+            each.setblocking(False)
+        self._own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as few as possible fill it
+
+    # --- as a socket ------------------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for; -1 once it is closed."""
+        return self._own.fileno()
+
+    def setblocking(self, blocks: bool) -> None:
+        """Have calls wait, or raise BlockingIOError where they would have to."""
+        self._timeout = None if blocks else 0.0
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Have calls wait for some time at most, and raise TimeoutError then; 0 as `setblocking(False)`."""
+        self._timeout = seconds
+
+    def send(self, buffer: Any) -> int:
+        """Send the first bytes of a buffer; return how many."""
+        return self.sendmsg([buffer])
+
+    def sendmsg(self, buffers: Iterable[Any]) -> int:
+        """Send bytes of some buffers, in order; return how many.
+
+        Raises:
+            BlockingIOError: nothing can be sent now.
+            TimeoutError: nor within the timeout.
+            BrokenPipeError: the stream is over.
+        """
+        with self._lock:
+            self._wait_for(self._out, lambda: self._is_over or not self._is_full)
+            if self._is_over:
+                raise BrokenPipeError(errno.EPIPE, "the stream is over")
+            room = _MOST - self._waiting_out
+        count = 0
+        for piece in _cut(buffers, room):
+            count += len(piece)
+            with self._lock:
+                self._outgoing.append(piece)
+                self._waiting_out += len(piece)
+                if self._waiting_out >= _MOST and not self._is_closed:
+                    self._is_full = True
+                    with contextlib.suppress(BlockingIOError):
+                        while True:
+                            self._own.send(_FILLING)
+                self._out.notify_all()
+        return count
+
+    def recv_into(self, buffer: Any) -> int:
+        """Receive what has come, as far as a buffer holds it; return the number of bytes, 0 if the stream is over.
+
+        Raises:
+            BlockingIOError: nothing has come.
+            TimeoutError: nor within the timeout.
+        """
+        incoming, count, most = self._incoming, 0, len(buffer)
+        with self._lock:
+            self._wait_for(self._in, lambda: bool(incoming) or self._is_over)
+            while incoming and count < most:
+                piece = incoming[0]
+                taken = min(len(piece), most - count)
+                buffer[count : count + taken] = piece[:taken]
+                count += taken
+                if taken == len(piece):
+                    incoming.popleft()
+                else:
+                    incoming[0] = piece[taken:]
+            if self._waiting_in > _MOST:
+                self._in.notify_all()
+            self._waiting_in -= count
+            if not (incoming or self._is_over):
+                self._own.recv(1)
+        return count
+
+    def shutdown(self, how: int) -> None:
+        """End the stream: nothing can be sent any more, and what has come can still be received."""
+        self.end()
+
+    def close(self) -> None:
+        """End the stream; what was sent still leaves."""
+        with self._lock:
+            self._is_over = self._is_closed = True
+            self._incoming.clear()
+            self._own.close()
+            self._other.close()
+            self._in.notify_all()
+            self._out.notify_all()
+
+    def _wait_for(self, changes: threading.Condition, is_ready: Callable[[], bool]) -> None:
+        if self._timeout == 0.0:
+            if not is_ready():
+                raise BlockingIOError(errno.EAGAIN, "it would have to wait")
+        elif not changes.wait_for(is_ready, self._timeout):
+            raise TimeoutError("timed out")
+
+    # --- for the threads behind it ----------------------------------------------------------------------------------
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield what is sent, until the stream is over and nothing is left."""
+        while True:
+            with self._lock:
+                self._out.wait_for(lambda: self._outgoing or self._is_over)
+                if not self._outgoing:
+                    return
+                some = [self._outgoing.popleft()]
+                size = len(some[0])
+                while self._outgoing and size + len(self._outgoing[0]) <= PIECE:  # small ones leave together
+                    some.append(self._outgoing.popleft())
+                    size += len(some[-1])
+                self._waiting_out -= size
+                if self._is_full and self._waiting_out <= _MOST // 2 and not self._is_closed:
+                    self._is_full = False
+                    with contextlib.suppress(BlockingIOError):
+                        while self._other.recv(1 << 16):
+                            pass
+                    self._out.notify_all()
+            yield b"".join(some)
+
+    def put(self, piece: bytes) -> bool:
+        """Have bytes received, once there is room for them; return False if the stream is over."""
+        with self._lock:
+            self._in.wait_for(lambda: self._waiting_in <= _MOST or self._is_over)
+            if self._is_over:
+                return False
+            if piece:
+                if not self._incoming:
+                    self._other.send(b"\0")
+                self._incoming.append(memoryview(piece))
+                self._waiting_in += len(piece)
+                self._in.notify_all()
+        return True
+
+    def end(self) -> None:
+        """End the stream: what was put can still be received, and `pieces` yields what was sent."""
+        with self._lock:
+            if not self._is_over:
+                self._is_over = True
+                if not self._incoming:
+                    self._other.send(b"\0")
+                self._in.notify_all()
+                self._out.notify_all()
+
+
+def _cut(buffers: Iterable[Any], room: int) -> Iterator[bytes]:
+    """Copy the first bytes of buffers into pieces."""
+    some: list[memoryview] = []
+    size = 0
+    for buffer in buffers:
+        rest = memoryview(buffer)[:room]
+        room -= len(rest)
+        while len(rest):
+            part = rest[: PIECE - size]
+            some.append(part)
+            size += len(part)
+            rest = rest[len(part) :]
+            if size == PIECE:
+                yield b"".join(some)
+                some, size = [], 0
+        if not room:
+            break
+    if some:
+        yield b"".join(some)
+
+
+__all__ = ["PIECE", "StreamEnd"]
