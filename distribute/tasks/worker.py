@@ -22,12 +22,12 @@ from ..transport.slabs import keep_received
 from ..transport.values import (
     Kept,
     Sent,
-    decode_small,
+    SmallFrames,
     decode_token,
     decode_value,
-    encode_small,
     encode_token,
     encode_value,
+    small_values,
     step_of,
 )
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
@@ -314,11 +314,11 @@ class Worker:
         straight: StraightPart,
         until: float | None,
     ) -> None:
-        ways, lossy, sent = program.ways, part.lossy_sends, Sent(program.number)
+        ways, lossy, sent, small_frame = program.ways, part.lossy_sends, Sent(program.number), SmallFrames(key).frame
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
             link = ways[number]
-            small = encode_small(key, number, tag, value, is_dead)
+            small = small_frame(number, tag, value, is_dead)
             if small is not None:
                 link.put_bytes(small)
             else:
@@ -342,21 +342,31 @@ class Worker:
             if straight.due and not self.clients.is_open(straight.way):
                 self._fail(running, self._unfed(running))
 
-    def take_small(self, buffer: Any, begin: int, end: int) -> bool:
-        """Take a value that another task has sent, out of a buffer, if all of it is a head, and its step is under way.
+    def take_small(self, buffer: Any, count: int) -> tuple[int, int]:
+        """Take values that another task has sent out of a buffer, as long as all of each is a head and its step runs.
+
+        Args:
+            buffer: where frames are, the first one from the first byte.
+            count: how many bytes there are.
+
+        Returns:
+            The number of bytes that are done with, and of values.
 
         Raises:
-            FrameError: it is not received here.
+            FrameError: one of them is not received here.
         """
-        found = decode_small(buffer, begin, end)
-        if found is None:
-            return False
-        key, edge, tag, value, is_dead = found
-        running = self._running.get(key)
-        if running is None:
-            return False
-        self._receive(running, edge, tag, value, is_dead)
-        return True
+        position = taken = 0
+        for key, edge, tag, value, is_dead, end in small_values(buffer, count):
+            running = self._running.get(key)
+            if running is None:
+                break
+            try:  # as `_receive`, which would be one more call
+                running.step.receive(edge, tag, value, is_dead)
+            except Exception as error:
+                self._not_received(running, edge, error)
+            position = end
+            taken += 1
+        return position, taken
 
     def take_value(self, frame: Frame) -> None:
         """Take a value that another task has sent.
@@ -383,10 +393,13 @@ class Worker:
     def _receive(self, running: Running, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
         try:
             running.step.receive(edge, tag, value, is_dead)
-        except KeyError:
-            raise FrameError(f"value {edge} is not received here") from None
         except Exception as error:
-            self._fail(running, error)
+            self._not_received(running, edge, error)
+
+    def _not_received(self, running: Running, edge: int, error: Exception) -> None:
+        if isinstance(error, KeyError):
+            raise FrameError(f"value {edge} is not received here") from None
+        self._fail(running, error)
 
     def take_fed(self, connection: Connection, frame: Frame) -> None:
         """Take what a client feeds of a step, which may have to begin yet.
@@ -438,7 +451,7 @@ class Worker:
                     turning.end()
             if step.is_over:
                 self._end(running)
-            elif step.has_work and not step.is_held:
+            elif (step.ready or not step.events.empty()) and not step.is_held:
                 is_busy = True
         return is_busy
 

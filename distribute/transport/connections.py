@@ -46,6 +46,7 @@ _OF_SLABS = frozenset({Kind.SLAB, Kind.DROPPED, Kind.TAKEN})
 _MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
 _MOST_READS = 1000  # of what an ended process has sent: more than a socket holds
 MOST_BUFFERS = 64  # that are written by one call
+_FEW = 1 << 12  # bytes that are sooner joined than listed for the system
 
 
 class RefusedError(ConnectionError):
@@ -225,8 +226,7 @@ class Connection:
         self.pool = Pool(limits.slabs) if plane == Plane.SHARED_MEMORY else None
         self.mapped = Mapped(lambda number: released(self, number), limits.slabs // 2)
         self.most_queued, self._inline = limits.in_flight, limits.inline
-        self._enqueued = 0  # bytes that were ever given to be sent
-        self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes before each
+        self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes sent before each
         self._received: collections.deque[int] = collections.deque()  # descriptors that slabs are to come for
         self.is_open = False
         self.is_closed = False
@@ -239,7 +239,7 @@ class Connection:
         self._sock = sock
         self._handshake = handshake
         self._on_frame, self._on_open, self._on_close = on_frame, on_open, on_close
-        self._on_small: Small = on_small or (lambda buffer, begin, end: False)
+        self._on_small: Small = on_small or (lambda buffer, count: (0, 0))
         self._outbox = outbox
         self._decoder = Decoder(_MOST_HANDSHAKE, 0)
         self._takes_descriptors = IS_AVAILABLE and sock.family == socket.AF_UNIX
@@ -317,15 +317,12 @@ class Connection:
         """Send a frame that is written already, as `put` does."""
         if not self.is_closed:
             self.frames_sent += 1
-            self._enqueued += len(data)
             self.queued += len(data)
             self._buffers.append(data)
             self._outbox[self] = None
 
     def _put(self, buffers: Sequence[Any]) -> None:
-        count = sum(map(len, buffers))
-        self._enqueued += count
-        self.queued += count
+        self.queued += sum(map(len, buffers))
         self._buffers.extend(buffers)
         if self._buffers:
             self._outbox[self] = None
@@ -341,7 +338,7 @@ class Connection:
         if found.dropped:
             self._put(encode_document(Kind.DROPPED, {"slabs": found.dropped}))
         if found.is_new:
-            self._descriptors.append((self._enqueued, found.slab.descriptor))
+            self._descriptors.append((self.bytes_sent + self.queued, found.slab.descriptor))
             self._put(encode_document(Kind.SLAB, {"slab": found.slab.number}))
         return found.slab.number, found.offset
 
@@ -373,7 +370,7 @@ class Connection:
         except OSError as error:
             self.close(f"nothing can be sent: {error.strerror or error}")
             return
-        if bool(buffers) != self._writes and not self.is_closed:
+        if (buffers or self._writes) and not self.is_closed and bool(buffers) != self._writes:
             self._writes = bool(buffers)
             self.loop.watch(self._sock, self._ready, self._writes)
 
@@ -383,6 +380,8 @@ class Connection:
         if not self._descriptors:
             if count == 1:
                 return self._sock.send(self._buffers[0])
+            if self.queued <= _FEW:
+                return self._sock.send(b"".join(self._buffers))
             few = self._buffers if count <= MOST_BUFFERS else itertools.islice(self._buffers, MOST_BUFFERS)
             return self._sock.sendmsg(few)
         before, descriptor = self._descriptors[0]

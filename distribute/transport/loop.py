@@ -145,9 +145,7 @@ class Loop:
 
     # --- for the loop's own thread ----------------------------------------------------------------------------------
 
-    def now(self) -> float:
-        """Return seconds of a clock that goes forward only."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)  # in seconds; it goes forward only
 
     def soon(self, function: Callable[[], Any]) -> None:
         """Have a function called in the next turn."""
@@ -177,15 +175,19 @@ class Loop:
         self.turns += 1
         is_busy = self.idle() or bool(self._calls)
         self.is_waiting = not is_busy
-        found = self._selector.wait(0 if is_busy else self._until_timer())
+        timers, seconds = self._timers, 0.0
+        if not is_busy:
+            seconds = timers[0][0] - self.now() if timers else _LONGEST_WAIT
+            seconds = 0.0 if seconds < 0.0 else seconds if seconds < _LONGEST_WAIT else _LONGEST_WAIT
+        found = self._selector.wait(seconds)
         self.is_waiting = False
         for ready, events in found:
             try:  # as `_do`, which would be one more call in each iteration of a loop over tasks
                 ready(events)
             except Exception:
                 traceback.print_exc()
-        while self._timers and self._timers[0][0] <= self.now():
-            self._do(heapq.heappop(self._timers)[-1])
+        while timers and timers[0][0] <= self.now():
+            self._do(heapq.heappop(timers)[-1])
         if self._calls:
             for _ in range(len(self._calls)):
                 self._do(self._calls.popleft())
@@ -197,9 +199,6 @@ class Loop:
             function(*arguments)
         except Exception:
             traceback.print_exc()
-
-    def _until_timer(self) -> float | None:
-        return min(max(0.0, self._timers[0][0] - self.now()), _LONGEST_WAIT) if self._timers else None
 
     def _woken(self, events: int) -> None:
         with self._lock:

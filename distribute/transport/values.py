@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,16 @@ _CODES = {
     **{f"f{size}": f"{size}s" for size in (2, 4, 8)},
 }
 _DTYPES = [np.dtype(f"<{text}") for text in _CODES]
+_NUMBERS = {_FIRST_NUMBER + k: dtype for k, dtype in enumerate(_DTYPES)}  # by how they are written
 _HOW: dict[Any, tuple[int, str]] = {
     dtype.type: (_FIRST_NUMBER + k, code) for k, (dtype, code) in enumerate(zip(_DTYPES, _CODES.values(), strict=True))
 } | {DEAD: (DEAD, ""), type(None): (CONTROL, "")}
 _SMALL: dict[tuple[Any, int], tuple[Callable[..., bytes], int, int, str]] = {}  # by what it is, and its tag's length
 _TAGS = [struct.Struct(f"<{count}Q") for count in range(8)]
+_BEGINNING = struct.Struct(PREFIX.format + _TAG.format[1:])  # of the frame of a value
+_BEGINNING_SIZE = _BEGINNING.size
+_PREFIX_SIZE = PREFIX.size
+_AS_BYTES = "s"  # the last letter of a code for `struct`
 _VALUE = int(Kind.VALUE)
 _BOOLS = (np.False_, np.True_)
 
@@ -298,7 +304,7 @@ def encode_token(
         is_lossy: whether it is of 32-bit floats whose lower halves are zeros: the upper ones travel alone.
         sent: what the step has sent before, of arrays and stores only what is new is written.
     """
-    small = encode_small(step, edge, tag, value, is_dead)
+    small = SmallFrames(step).frame(edge, tag, value, is_dead)
     if small is not None:
         return small[PREFIX.size :], []
     arrays: list[Any] = []
@@ -316,23 +322,43 @@ def encode_token(
     return _TAG.pack(*step, edge, how, _checked_length(tag)) + struct.pack(f"<{len(tag)}Q", *tag) + text, arrays
 
 
-def encode_small(step: tuple[int, int], edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> bytes | None:
-    """Write the whole frame of a value that `encode_token` writes into the head, or None: what most loops wait for.
+class SmallFrames:
+    """Writes values of a step that are all in the head, as whole frames: what most loops wait for.
 
     Args:
-        step, edge, tag, value, is_dead: see `encode_token`.
+        step: see `encode_token`.
     """
-    count = len(tag)
-    known = _SMALL.get((DEAD if is_dead else type(value), count)) or _layout(DEAD if is_dead else type(value), count)
-    if known is None:
-        return None
-    pack, head, how, code = known
-    if not code:
-        return pack(_VALUE, head, 0, 0, step[0], step[1], edge, how, count, *tag)
-    if code[-1] == "s":
-        value = value.data if _IS_LITTLE else value.tobytes()[::-1]
-        return pack(_VALUE, head, 0, 0, step[0], step[1], edge, how, count, *tag, bytes(value))
-    return pack(_VALUE, head, 0, 0, step[0], step[1], edge, how, count, *tag, value)
+
+    def __init__(self, step: tuple[int, int]) -> None:
+        self._step = step
+        self._writers: dict[tuple[int, Any], tuple[Callable[..., bytes], str]] = {}  # by edge and type
+
+    def frame(self, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> bytes | None:
+        """Write a value as `encode_token` does; return None if it is another one.
+
+        Args:
+            edge, tag, value, is_dead: see `encode_token`. All tags of an edge have one length.
+        """
+        what = DEAD if is_dead else type(value)
+        known = self._writers.get((edge, what)) or self._writer(edge, len(tag), what)
+        if known is None:
+            return None
+        write, code = known
+        if not code:
+            return write(*tag)
+        if code == _AS_BYTES:
+            value = bytes(value) if _IS_LITTLE else value.tobytes()[::-1]
+        return write(*tag, value)
+
+    def _writer(self, edge: int, count: int, what: Any) -> tuple[Callable[..., bytes], str] | None:
+        """Return what writes a tag and a value behind what all frames of an edge begin with."""
+        known = _SMALL.get((what, count)) or _layout(what, count)
+        if known is None:
+            return None
+        pack, head, how, code = known
+        write = partial(pack, _VALUE, head, 0, 0, *self._step, edge, how, count)
+        found = self._writers[edge, what] = (write, code[-1:])
+        return found
 
 
 def _layout(key: Any, count: int) -> tuple[Callable[..., bytes], int, int, str] | None:
@@ -362,33 +388,39 @@ def step_of(head: bytes) -> tuple[int, int]:
     return _TAG.unpack_from(head)[:2]
 
 
-def decode_small(buffer: Any, begin: int, end: int) -> tuple[tuple[int, int], int, tuple[int, ...], Any, bool] | None:
-    """Read a value that is all in the head, in place: step, edge, tag, value, and whether it is dead.
+def small_values(buffer: Any, count: int) -> Iterator[tuple[tuple[int, int], int, tuple[int, ...], Any, bool, int]]:
+    """Read values that are all in the head, in place, as long as such come first.
 
     Args:
-        buffer: where the head is, from `begin` to `end`.
+        buffer: where frames are, the first one from the first byte.
+        count: how many bytes there are.
 
-    Returns:
-        None if it is another one, or damaged.
+    Yields:
+        Of each value the step, edge and tag, itself, whether it is dead, and the first byte behind its frame.
     """
-    place = begin + _TAG.size
-    if place > end:
-        return None
-    master, step, edge, how, count = _TAG.unpack_from(buffer, begin)
-    if count >= len(_TAGS) or place + 8 * count > end:
-        return None
-    tag = _TAGS[count].unpack_from(buffer, place)
-    if how >= _FIRST_NUMBER:
-        value = _number(how, buffer, place + 8 * count, end)
-        return None if value is None else ((master, step), edge, tag, value, False)
-    return ((master, step), edge, tag, None, how == DEAD) if how <= CONTROL else None
+    position = 0
+    while count - position >= _BEGINNING_SIZE:
+        kind, head, table, _, master, step, edge, how, depth = _BEGINNING.unpack_from(buffer, position)
+        end = position + _PREFIX_SIZE + head
+        place = position + _BEGINNING_SIZE
+        if kind != _VALUE or table or end > count or depth >= len(_TAGS) or place + 8 * depth > end:
+            return
+        tag = _TAGS[depth].unpack_from(buffer, place)
+        if how <= CONTROL:
+            yield (master, step), edge, tag, None, how == DEAD, end
+        else:
+            value = _number(how, buffer, place + 8 * depth, end)
+            if value is None:
+                return
+            yield (master, step), edge, tag, value, False, end
+        position = end
 
 
 def _number(how: int, buffer: Any, place: int, end: int) -> Any:
-    """Read a number; None if it is damaged."""
+    """Read a number; None if it is damaged, or none."""
     if how == _FIRST_NUMBER and place < end:
         return _BOOLS[buffer[place] != 0]
-    dtype = _DTYPES[how - _FIRST_NUMBER] if how < _FIRST_NUMBER + len(_DTYPES) else None
+    dtype = _NUMBERS.get(how)
     if dtype is None or place + dtype.itemsize > end:
         return None
     return np.ndarray((), dtype, buffer, place)[()]

@@ -36,7 +36,7 @@ _SHARED = 0x80  # of the rank: the array is in shared memory
 _PLACE = struct.Struct("<QQ")  # the slab, and the first byte there
 
 Share = Callable[[Any], "tuple[int, int] | None"]
-Small = Callable[[Any, int, int], bool]
+Small = Callable[[Any, int], tuple[int, int]]  # of a buffer and its bytes: how many are done with, of how many values
 Shared = Callable[[int, int, Any, "tuple[int, ...]"], Any]  # of a slab, a byte, a dtype and a shape: the array there
 
 
@@ -80,7 +80,6 @@ class Kind(IntEnum):
 # Made once: `json` makes one each time that it is asked for other separators, and guesses the encoding of bytes.
 _write_json = json.JSONEncoder(separators=(",", ":")).encode
 _read_json = json.JSONDecoder().decode
-_VALUE = int(Kind.VALUE)  # a member of an enumeration takes longer to be found and compared
 # What reading a damaged document raises.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
@@ -195,32 +194,22 @@ class Decoder:
 
     def buffer(self) -> memoryview:
         """Return the memory into which the next bytes are to go."""
-        rest = self._target[self._filled :]
-        self._is_direct = len(rest) > _DIRECT
-        return rest if self._is_direct else self._scratch
+        self._is_direct = len(self._target) - self._filled > _DIRECT
+        return self._target[self._filled :] if self._is_direct else self._scratch
 
     def small_values(self, count: int, take: Small) -> tuple[int, int]:
         """Hand over values that are all in the head, as long as such come first: most loops wait for these.
 
         Args:
             count: the bytes that are in what `buffer` gave.
-            take: takes the buffer, and the first and last byte of a head; gives whether it has taken it.
+            take: takes them, if a frame begins with the first one.
 
         Returns:
             The number of bytes that are done with, and of values; the rest is for `advance`.
         """
-        position = taken = 0
         if self._is_direct or self._filled or self._prefix is not None:
-            return position, taken
-        while count - position >= PREFIX.size:
-            kind, head, table, _ = PREFIX.unpack_from(self._scratch, position)
-            begin = position + PREFIX.size
-            end = begin + head
-            if kind != _VALUE or table or end > count or not take(self._scratch, begin, end):
-                break
-            position = end
-            taken += 1
-        return position, taken
+            return 0, 0
+        return take(self._scratch, count)
 
     def advance(self, count: int, first: int = 0) -> Iterator[Frame]:
         """Take in `count` bytes that are in what `buffer` gave; yield the frames that are complete.

@@ -177,11 +177,11 @@ class PartStep(Step):
         """
         ready = self.ready
         take, self._has_sent, until = ready.popleft, False, now() + _TURN
-        for _ in range(most):
-            if not ready or self.is_held or (self._has_sent and now() > until):
+        for _ in range(most if ready and not self.is_held else 0):
+            function, iteration = self.current = take()  # noted before it runs: others ask what a long step is in
+            function(iteration)
+            if not ready or (self._has_sent and (self.is_held or now() > until)):
                 break
-            self.current = item = take()  # noted before it runs: others ask what a long step is in
-            item[0](item[1])
         while not ready and not self.is_held and not self.events.empty():
             function, arguments = self.events.get_nowait()  # nobody else takes any
             function(*arguments)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from anabranch.distribute.transport.values import (
     Received,
     Sent,
-    decode_small,
+    SmallFrames,
     decode_token,
     decode_value,
-    encode_small,
     encode_token,
     encode_value,
+    small_values,
     step_of,
 )
 from anabranch.distribute.transport.wire import PREFIX, Decoder, Frame, FrameError, Kind, encode, encode_document
@@ -211,7 +211,9 @@ def test_damaged_descriptions_are_refused(description: Any):
 def test_any_head_is_a_value_or_refused(head: bytes):
     with contextlib.suppress(FrameError):
         decode_token(head, [])
-    if decode_small(head, 0, len(head)) is not None:
+    frame = joined(encode(Kind.VALUE, head))
+    for *_, end in small_values(frame, len(frame)):
+        assert end == len(frame)
         decode_token(head, [])
 
 
@@ -231,19 +233,20 @@ def test_small_values_come_out_in_place_as_by_frames(tokens: list[Any], piece: i
     data, expected = b"", []
     for edge, tag, value, is_dead in tokens:
         whole = joined(encode(Kind.VALUE, *encode_token((5, 7), edge, tag, value, is_dead)))
-        assert encode_small((5, 7), edge, tag, value, is_dead) in (None, whole)
+        assert SmallFrames((5, 7)).frame(edge, tag, value, is_dead) in (None, whole)
         data += whole
         expected.append((edge, tag, None if is_dead or value is None else np.asarray(value).tobytes(), is_dead))
     found: list[Any] = []
     in_place = [0]
 
-    def take(buffer: Any, begin: int, end: int) -> bool:
-        small = decode_small(buffer, begin, end)
-        if small is not None:
-            assert small[0] == (5, 7)
-            found.append(small[1:])
-            in_place[0] += 1
-        return small is not None
+    def take(buffer: Any, count: int) -> tuple[int, int]:
+        first = taken = 0
+        for step, *value, end in small_values(buffer, count):
+            assert step == (5, 7)
+            found.append(tuple(value))
+            first, taken = end, taken + 1
+        in_place[0] += taken
+        return first, taken
 
     decoder, position = Decoder(), 0
     while position < len(data):
