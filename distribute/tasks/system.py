@@ -54,6 +54,8 @@ class System:
     def ask(self, address: str, name: str, timeout: float, answered: Callable[[TaskInfo | str], None]) -> None:
         """Ask who a task is, and wait for it to start; `answered` takes that or why not, in another thread.
 
+        A process that ends takes no work for threads any more: then `answered` is called at once.
+
         Args:
             address: "host:port", where it answers gRPC.
             name: of the task that is to be there.
@@ -67,7 +69,10 @@ class System:
                 found = str(error)
             answered(found)
 
-        self._askers.submit(ask)
+        try:
+            self._askers.submit(ask)
+        except RuntimeError:
+            answered(f"{name} at {address} was not asked, since this process ends")
 
     def dial(self, planes: tuple[Plane, ...], address: Address) -> tuple[Any, Plane]:
         """Return a socket that leads to a task, or is about to, by the first plane that works.

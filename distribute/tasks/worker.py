@@ -137,8 +137,9 @@ class Worker:
 
         try:
             self._beside(run)
-        except RuntimeError:  # the task or the whole process is ending, and nobody waits for the result
-            self._compiling -= 1
+        except RuntimeError:  # the task, or the whole process, is ending
+            failed = task_failed(self.identity.name, "its process ends")
+            self._loop.soon(lambda: ended(failed))
 
     def inspect(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Compile in the same way for the master of this process."""
@@ -234,7 +235,9 @@ class Worker:
         """Give containers up. Steps that run here end: what they use may be gone."""
         document = frame.document()
 
-        def done(count: int) -> None:
+        def done(count: Any) -> None:
+            if isinstance(count, Exception):
+                return  # the process ends, which its connections report
             if count:
                 for running in list(self._running.values()):
                     text = f"{self.identity.name} was reset while the step ran. What it used there may be gone."

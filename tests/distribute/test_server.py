@@ -396,6 +396,40 @@ def test_a_task_that_ends_waits_for_no_other_that_never_came():
     system.loop.close()
 
 
+def test_a_task_that_has_ended_answers_at_once_that_it_asks_nobody():
+    """The loop printed "RuntimeError: cannot schedule new futures after shutdown", and the step had no answer."""
+    system, answers = System(), queue.Queue[Any]()
+    system.close()
+    system.ask("localhost:1", "/job:ps/task:0", 10 * PATIENCE, answers.put)
+    assert answers.get_nowait() == "/job:ps/task:0 at localhost:1 was not asked, since this process ends"
+    system.loop.close()
+
+
+STEP_AT_THE_END = """
+import atexit
+import anabranch as ab
+
+server = ab.distribute.Server({"worker": ["localhost:0"]})
+with ab.Graph().as_default() as graph:
+    value = ab.Variable(1.0).value
+session = ab.Session(graph, target=server.target)
+
+@atexit.register
+def run():
+    try:
+        session.run(value)
+    except ab.errors.TaskFailedError as error:
+        print(error)
+"""
+
+
+def test_a_step_that_a_process_prepares_at_its_end_fails_at_once():
+    """It waited for ever: the thread that compiles takes no work any more."""
+    done = subprocess.run([sys.executable, "-c", STEP_AT_THE_END], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "/job:worker/task:0 has failed: its process ends." in done.stdout
+
+
 @pytest.mark.parametrize(
     "values",
     [(-1, -2), (1.5, 2.5), ([True, False], [False, True]), (["ö"], ["o"]), ([], [])],
