@@ -55,9 +55,19 @@ def notify_launcher(chief: int) -> None:
     """Notify the launcher, by the file ``ANABRANCH_CHIEF_FILE`` that it names, which worker is the chief now."""
     path = os.environ.get("ANABRANCH_CHIEF_FILE", "")
     if path:
-        with open(f"{path}.{chief}", "w", encoding="ascii") as stream:
-            stream.write(str(chief))
-        os.replace(f"{path}.{chief}", path)
+        note_chief(path, chief)
+
+
+def note_chief(path: str, chief: int) -> None:
+    """Leave a note, for `chief_of_launcher`.
+
+    Args:
+        path: the launcher's file.
+        chief: the number of the worker.
+    """
+    with open(f"{path}.{chief}", "w", encoding="ascii") as stream:
+        stream.write(str(chief))
+    os.replace(f"{path}.{chief}", path)
 
 
 def note_end() -> None:

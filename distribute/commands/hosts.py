@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from ..cluster import is_loopback, joined_address, resolved, split_address
 from ..collectives.links import shake_hands
 from ..collectives.membership_service import MembershipServer
-from ..environment import MEMBERSHIP
+from ..environment import MEMBERSHIP, chief_of_launcher, note_chief, note_ended_workers
 from ..ports import free_ports
 from ..token import job_token
 from ..transport.connections import Handshake, Identity, RefusedError
@@ -135,6 +135,10 @@ def _take(rounds: Rounds, host: int, message: Message | None) -> None:
         rounds.ready(host, ready["worker"], ready["ps"], message["leads"], message.get("membership", ""))
     elif "failed" in message:
         rounds.failed(host, message["round"], message["failed"], message["status"])
+    elif "ended well" in message:
+        rounds.ended_well(host, message["round"], message["ended well"])
+    elif "chief" in message:
+        rounds.leads(host, message["round"], message["chief"])
     elif "ended" in message:
         rounds.ended(host, message["ended"], message.get("failed workers", ()))
 
@@ -167,7 +171,8 @@ class HostLaunch(Launch):
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._first = {"worker": 0, "ps": 0}
         self._round = 0
-        self._reported: set[Process] = set()  # that have failed
+        self._reported: set[Process] = set()  # that have ended
+        self._noted_chief: int | None = None  # the worker that took over, as all launchers have it
         self._said: Message = {}  # of the end of all workers
 
     def _start_all(self) -> None:
@@ -274,36 +279,60 @@ class HostLaunch(Launch):
             self._round = 0
             self._say_ready()
             return
-        if "start" not in message:
-            print(f"anabranch launch: {message['why' if 'again' in message else 'say']}.", file=sys.stderr, flush=True)
-            if "again" in message:
-                self._start_again(message["again"])
+        if "start" in message:
+            self._start_round(message)
             return
+        if "chief" in message:
+            self._noted_chief = message["chief"]
+            note_chief(str(self._chief_file), message["chief"])
+        elif "workers ended" in message:
+            note_ended_workers(str(self._chief_file), message["workers ended"])
+        else:
+            print(f"anabranch launch: {message['why' if 'again' in message else 'say']}.", file=sys.stderr, flush=True)
+        if "again" in message and self._round:
+            self._start_again(message["again"])
+
+    def _start_round(self, message: Message) -> None:
         self.cluster = message["cluster"]
         self._first, self._round = message["first"], message["start"]
-        self._reported, self._said = set(), {}
+        self._reported, self._said, self._noted_chief = set(), {}, None
         self._environment.pop(MEMBERSHIP, None)
         if message["membership"]:
             self._environment[MEMBERSHIP] = message["membership"]
         workers, ps = self._counts
         self._chief_file.unlink(missing_ok=True)
+        note_ended_workers(str(self._chief_file), ())
         self.ps += [self._started_ps(self._first["ps"] + number) for number in range(ps)]
         self.workers += [self._started_worker(self._first["worker"] + number) for number in range(workers)]
 
-    def _start_again(self, rank: int) -> None:
-        """Start a worker again, which joins those that go on."""
+    def _start_again(self, name: str) -> None:
+        """Start a process again; without ps tasks a worker joins those that go on."""
         self._said = {}
-        self.workers[rank - self._first["worker"]] = self._started_worker(rank, joins=True)
+        job, _, index = name.partition(" ")
+        number = int(index)
+        if job == "ps":
+            self.ps[number - self._first["ps"]] = self._started_ps(number)
+        else:
+            again = self._started_worker(number, joins=not self.cluster["ps"])
+            self.workers[number - self._first["worker"]] = again
 
     def _report(self) -> None:
-        """Report each process that has failed, in the order of their ends, and that all workers have ended."""
+        """Report who leads, each process that has ended, in the order of their ends, and that all workers have."""
         if not self._round:
             return
+        chief = chief_of_launcher(self._environment)
+        if chief not in (None, self._noted_chief):
+            self._noted_chief = chief
+            self._say({"chief": chief, "round": self._round})
         for job, number, process in self._in_order_of_end():
-            if process.returncode and process not in self._reported:
-                self._reported.add(process)
-                name = f"{job} {self._first[job] + number}"
-                self._say({"failed": name, "status": process.returncode, "round": self._round})
+            if process in self._reported:
+                continue
+            self._reported.add(process)
+            place = self._first[job] + number
+            if process.returncode:
+                self._say({"failed": f"{job} {place}", "status": process.returncode, "round": self._round})
+            elif job == "worker":
+                self._say({"ended well": place, "round": self._round})
         if any(worker not in self._ends.times for worker in self.workers):
             return
         first = self._first["worker"]

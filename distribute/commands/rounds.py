@@ -3,8 +3,14 @@
 A *round* is one start of all processes by the hosts that are there. When a host joins or leaves, or a process fails,
 the round ends everywhere, and the next one begins with the hosts that are there then. So does torchrun.
 
-Where the membership service of the first host says that others go on without a worker, the round goes on, too. The
-worker is started again, alone, as long as restarts are left.
+What happens when a process fails is the same as on one host:
+
+- With ps tasks it is started again, alone; if the chief has failed by itself all are. Without them a worker is, if the
+  membership service of the first host says that others go on without it; if not all are.
+- If no restarts are left the others go on, as long as there is a chief.
+
+So that worker processes find what they find on one host, all launchers are notified of who is the chief, and which
+workers have ended.
 """
 
 from __future__ import annotations
@@ -77,7 +83,11 @@ class Rounds:
         self._survivors = survivors
         self._membership = ""  # the address of the service
         self._ranks: dict[int, range] = {}  # of the workers of each host in the round
-        self._lost: dict[int, tuple[str, int]] = {}  # workers that others go on without: names and exit statuses
+        self._has_ps = False
+        self._noted_chief = 0  # the worker that has taken over last
+        self._lost: set[int] = set()  # workers that have failed, and are not started again
+        self._well: set[int] = set()  # those that have ended well
+        self._first: tuple[str, int] | None = None  # what has failed first and was not started again, and its status
         self._addresses: dict[int, dict[str, list[str]] | None] = {}  # of hosts that wait for a round; None in one
         self._leader = -1
         self._round = 0
@@ -116,10 +126,16 @@ class Rounds:
 
     def failed(self, host: int, number: int, name: str, status: int) -> None:
         """Take note that a process has failed, in a round."""
-        is_first = host in self._running and number == self._round and self._failed is None
+        is_first = self._is_of_round(host, number) and self._failed is None
         if is_first and not self._goes_on(host, name, status):
             self._failed = self._clock(), name, status
         self.look()
+
+    def ended_well(self, host: int, number: int, rank: int) -> None:
+        """Take note that a worker has ended well, in a round."""
+        if self._is_of_round(host, number):
+            self._well.add(rank)
+            self._note_ended()
 
     def ended(self, host: int, number: int, failed: Collection[int] = ()) -> None:
         """Take note that all workers of a host have ended, in a round.
@@ -129,41 +145,80 @@ class Rounds:
             number: of the round.
             failed: those of its workers that have not ended well.
         """
-        if host in self._running and number == self._round and self._lost.keys() >= {*failed}:
+        if self._is_of_round(host, number) and self._lost >= {*failed}:
             self._ended.add(host)
         self.look()
 
-    def _goes_on(self, host: int, name: str, status: int) -> bool:
-        """Go on without a worker that has failed, if others do. It is started again as long as restarts are left.
+    def leads(self, host: int, number: int, rank: int) -> None:
+        """Take note that a worker has taken over as the chief, in a round."""
+        if self._is_of_round(host, number) and rank != self._noted_chief:
+            self._noted_chief = rank
+            self.sent += [(each, {"chief": rank}) for each in self._running if each != host]
 
-        One that has failed by itself after it was started again, and before it had joined, would fail once more.
-        """
-        job, _, index = name.partition(" ")
+    def _is_of_round(self, host: int, number: int) -> bool:
+        return host in self._running and number == self._round
+
+    @property
+    def _chief(self) -> int:
         service = self._survivors()
-        if job != "worker" or service is None:
-            return False
-        rank = int(index)
-        if not service.goes_on_without({rank, *self._lost}) or (service.expects(rank) and status > 0):
-            return False
+        leader = None if service is None else service.leader()
+        return self._noted_chief if leader is None else leader
+
+    def _goes_on(self, host: int, name: str, status: int) -> bool:
+        """Go on after a process has failed, if others do; return False if all are to start again, or the run ends."""
+        job, _, index = name.partition(" ")
+        rank, chief_is_over = int(index), self._chief in self._well
+        if job == "ps" and chief_is_over:
+            return True
         why = f"{name} ended with exit status {status}; "
-        if self._restarts.take():
-            service.expect(rank)
+        if self._restarts.are_left and (self._has_ps or not chief_is_over):
+            if not self._starts_alone(job, rank, status):
+                return False
+            self._restarts.take()
             why += f"it is started again (restart {self._restarts.count} of {self._restarts.limit})"
             self._ended.discard(host)
-        else:
-            self._lost[rank] = name, status
-            why += "the others go on"
-        self.sent.append((host, {"again": rank, "why": why} if rank not in self._lost else {"say": why}))
+            self.sent.append((host, {"again": name, "why": why}))
+            return True
+        service = self._survivors()
+        is_chief = job == "worker" and rank == self._chief
+        if is_chief and (status > 0 or not (self._has_ps or service is not None)):
+            return False
+        self._first = self._first or (name, status)
+        if job == "worker":
+            self._lost.add(rank)
+            self._note_ended()
+        self.sent.append((host, {"say": f"{why}the others go on"}))
         return True
+
+    def _starts_alone(self, job: str, rank: int, status: int) -> bool:
+        """Test whether a process that has failed is started again alone; a worker is expected from then on.
+
+        A chief that has failed by itself has ended the training of all. So has, without ps tasks, a worker that has
+        failed by itself after it was started again, and before it had joined: it would fail once more.
+        """
+        if self._has_ps:
+            return job == "ps" or rank != self._chief or status < 0
+        service = self._survivors()
+        if service is None or not service.goes_on_without({rank, *self._lost, *self._well}):
+            return False
+        if service.expects(rank) and status > 0:
+            return False
+        service.expect(rank)
+        return True
+
+    def _note_ended(self) -> None:
+        ended = sorted(self._lost | self._well)
+        self.sent += [(host, {"workers ended": ended}) for host in self._running]
 
     def _goes_on_without_host(self, host: int) -> bool:
         """Go on without a host that is gone, if workers of others do, and enough hosts are left."""
         service, ranks = self._survivors(), self._ranks[host]
         if service is None or len(self._running) - 1 < self._counts.least:
             return False
-        if host == self._leader or not service.goes_on_without({*ranks, *self._lost}):
+        if host == self._leader or not service.goes_on_without({*ranks, *self._lost, *self._well}):
             return False
-        self._lost |= {rank: (f"worker {rank}", 1) for rank in ranks}
+        self._first = self._first or (f"host {host}", 1)
+        self._lost |= {*ranks} - self._well
         self.sent += [
             (each, {"say": f"host {host} is gone; the others go on"}) for each in self._running if each != host
         ]
@@ -180,7 +235,7 @@ class Rounds:
             _, name, status = self._failed
             what = f"{name} ended with exit status {status}"
             if not self._restarts.take():
-                self._end(status if status > 0 else 128 - status, what)
+                self._end(*_described(*(self._first or (name, status))))
                 return
             self._end_round(f"{what} (restart {self._restarts.count} of {self._restarts.limit})")
         if self._running:
@@ -191,11 +246,9 @@ class Rounds:
 
     def _status_of_ended(self) -> tuple[int, str]:
         """Return the exit status, and why it is not 0: 0 if the worker that led at the end has ended well."""
-        service = self._survivors()
-        if not self._lost or (service is not None and service.leader() not in self._lost):
+        if self._first is None or self._chief not in self._lost:
             return 0, ""
-        name, status = next(iter(self._lost.values()))
-        return status if status > 0 else 128 - status, f"{name} ended with exit status {status}"
+        return _described(*self._first)
 
     def _begin_if_due(self, now: float) -> None:
         waiting = [host for host, addresses in self._addresses.items() if addresses is not None]
@@ -212,7 +265,8 @@ class Rounds:
 
     def _begin(self, hosts: list[int]) -> None:
         self._round += 1
-        self._running, self._ended, self._failed, self._lost = hosts, set(), None, {}
+        self._running, self._ended, self._failed, self._first = hosts, set(), None, None
+        self._lost, self._well, self._noted_chief = set(), set(), 0
         cluster: dict[str, list[str]] = {"ps": [], "worker": []}
         first: list[dict[str, int]] = []
         for host in hosts:
@@ -220,7 +274,8 @@ class Rounds:
             for job, tasks in (self._addresses[host] or {}).items():
                 cluster[job] += tasks
         # Parameters on ps tasks need no service, and one worker has nobody to go on without it.
-        membership = "" if cluster["ps"] or len(cluster["worker"]) < 2 else self._membership
+        self._has_ps = bool(cluster["ps"])
+        membership = "" if self._has_ps or len(cluster["worker"]) < 2 else self._membership
         for host, place in zip(hosts, first, strict=True):
             own = (self._addresses[host] or {})["worker"]
             self._ranks[host] = range(place["worker"], place["worker"] + len(own))
@@ -236,6 +291,11 @@ class Rounds:
     def _end(self, status: int, why: str) -> None:
         self.status = status
         self.sent += [(host, {"exit": status, "why": why}) for host in self._addresses]
+
+
+def _described(name: str, status: int) -> tuple[int, str]:
+    """Return the exit status of a run that ends because of a failure, and its reason."""
+    return status if status > 0 else 128 - status, f"{name} ended with exit status {status}"
 
 
 __all__ = ["Counts", "Message", "Rounds", "Survivors"]

@@ -30,7 +30,7 @@ from anabranch.distribute.transport.connections import Handshake, Identity
 
 
 class Goes:
-    """A membership service of workers that train together."""
+    """A membership service of workers that train together; of none where no training is under way."""
 
     def __init__(self, *live: int) -> None:
         self.live = [*live]
@@ -46,7 +46,7 @@ class Goes:
         self.expected.add(rank)
 
     def leader(self) -> int | None:
-        return self.live[0]
+        return self.live[0] if self.live else None
 
 
 class Told:
@@ -55,6 +55,7 @@ class Told:
     def __init__(self, least: int, most: int, restarts: int = 0, service: Goes | None = None) -> None:
         self.now = 0.0
         clock = self._clock
+        self.has_ps = service is None  # only workers without ps tasks have a membership service
         self.rounds = Rounds(Counts(least, most, 5.0, 100.0), Restarts(restarts, clock), clock, lambda: service)
 
     def _clock(self) -> float:
@@ -62,7 +63,8 @@ class Told:
 
     def come(self, *hosts: int) -> Told:
         for host in hosts:
-            self.rounds.ready(host, [f"w{host}a", f"w{host}b"], [f"p{host}"], leads=host == 0)
+            ps = [f"p{host}"] if self.has_ps else []
+            self.rounds.ready(host, [f"w{host}a", f"w{host}b"], ps, leads=host == 0)
         return self
 
     def later(self, seconds: float) -> Told:
@@ -134,15 +136,85 @@ def test_a_host_that_leaves_is_no_failure_of_others() -> None:
     assert told.later(10.0).sent == []
 
 
-def test_failures_count_as_restarts() -> None:
+def test_failures_of_the_chief_have_all_start_again() -> None:
     told = Told(2, 2, restarts=1).come(0, 1)
     assert len(told.sent) == 2
-    told.rounds.failed(1, 1, "worker 3", -9)
+    told.rounds.failed(0, 1, "worker 0", 3)
     assert told.later(GRACE_SECONDS).sent == [(0, "stop"), (1, "stop")]
     assert told.come(1, 0).sent == [(0, "start"), (1, "start")]
-    told.rounds.failed(1, 2, "worker 3", -9)
+    told.rounds.failed(0, 2, "worker 0", 3)
     assert told.later(GRACE_SECONDS).sent == [(0, "exit"), (1, "exit")]
-    assert told.rounds.status == 137
+    assert told.rounds.status == 3
+
+
+def test_with_ps_tasks_what_fails_is_started_again_alone() -> None:
+    """As on one host: also a chief that was killed, for which another worker takes over."""
+    told = Told(2, 2, restarts=3).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.failed(0, 1, "worker 0", -9)
+    told.rounds.failed(1, 1, "ps 1", -9)
+    assert [(host, message["again"]) for host, message in told.rounds.sent] == [(0, "worker 0"), (1, "ps 1")]
+    told.rounds.sent.clear()
+    told.rounds.leads(1, 1, 2)
+    assert told.rounds.sent == [(0, {"chief": 2})], "a worker of the other host may need to know"
+    told.rounds.failed(0, 1, "worker 0", 3)
+    assert told.rounds.sent[1:] == [
+        (0, {"again": "worker 0", "why": "worker 0 ended with exit status 3; it is started again (restart 3 of 3)"})
+    ], "it is not the chief any more"
+    told.rounds.sent.clear()
+    told.rounds.failed(1, 1, "worker 2", 3)
+    assert told.later(GRACE_SECONDS).sent == [(0, "exit"), (1, "exit")], "the chief has failed, and no restart is left"
+    assert told.rounds.status == 3
+
+
+def test_without_restarts_a_worker_that_fails_ends_nobody() -> None:
+    """It ended the run on all hosts, also outside of training, where on one host the others go on."""
+    for service in (None, Goes()):
+        told = Told(2, 2, service=service).come(0, 1)
+        assert len(told.sent) == 2
+        told.rounds.failed(1, 1, "worker 3", 3)
+        assert told.rounds.sent == [
+            *[(host, {"workers ended": [3]}) for host in (0, 1)],
+            (1, {"say": "worker 3 ended with exit status 3; the others go on"}),
+        ]
+        assert told.later(10 * GRACE_SECONDS).rounds.status is None
+        told.rounds.ended_well(1, 1, 2)
+        assert told.rounds.sent[3:] == [(host, {"workers ended": [2, 3]}) for host in (0, 1)]
+        told.rounds.ended(1, 1, [3])
+        told.rounds.ended(0, 1)
+        assert told.rounds.status == 0, "that of the chief"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_without_restarts_the_first_failure_gives_the_status_if_the_chief_fails(is_killed: bool) -> None:
+    told = Told(2, 2, service=Goes()).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.failed(1, 1, "worker 3", 3)
+    if is_killed:  # another worker might take over
+        told.rounds.failed(0, 1, "worker 0", -9)
+        told.rounds.ended(0, 1, [0])
+        told.rounds.ended(1, 1, [3])
+        assert told.rounds.status == 3
+    else:
+        told.rounds.failed(0, 1, "worker 0", 1)
+        assert told.later(GRACE_SECONDS).rounds.status == 3
+
+
+def test_once_the_chief_has_ended_well_no_worker_is_started_again() -> None:
+    told = Told(2, 2, restarts=3, service=Goes()).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.ended_well(0, 1, 0)
+    told.rounds.failed(1, 1, "worker 3", 3)
+    told.rounds.ended(1, 1, [3])
+    told.rounds.ended(0, 1)
+    assert told.rounds.status == 0
+    told = Told(2, 2, restarts=3).come(0, 1)
+    told.rounds.ended_well(0, 1, 0)
+    told.rounds.sent.clear()
+    told.rounds.failed(1, 1, "ps 1", 1)
+    assert told.sent == [], "nobody needs a ps task any more"
+    told.rounds.failed(1, 1, "worker 3", -9)
+    assert told.sent == [(1, "again")], "as on one host"
 
 
 def test_a_run_ends_when_all_workers_have() -> None:
@@ -164,7 +236,7 @@ def test_a_worker_that_others_go_on_without_is_started_alone() -> None:
     told.rounds.failed(1, 1, "worker 3", -9)
     told.rounds.ended(1, 1, [3])
     again = "worker 3 ended with exit status -9; it is started again (restart 1 of 1)"
-    assert told.rounds.sent == [(1, {"again": 3, "why": again})]
+    assert told.rounds.sent == [(1, {"again": "worker 3", "why": again})]
     told.rounds.sent.clear()
     told.rounds.ended(0, 1)
     assert told.later(10.0).sent == [], "what host 1 has said of its end was before"
@@ -178,7 +250,7 @@ def test_without_restarts_the_others_go_on_and_the_last_leader_gives_the_status(
     told = Told(2, 2, service=service).come(0, 1)
     assert len(told.sent) == 2
     told.rounds.failed(0, 1, "worker 0", -9)
-    assert told.rounds.sent == [(0, {"say": "worker 0 ended with exit status -9; the others go on"})]
+    assert told.rounds.sent[2:] == [(0, {"say": "worker 0 ended with exit status -9; the others go on"})]
     service.live = [1, 2, 3]
     told.rounds.sent.clear()
     told.rounds.ended(0, 1, [0])
@@ -434,15 +506,34 @@ def test_hosts_join_and_leave(launchers: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("tasks")
-def test_a_failure_ends_the_run_on_all_hosts(launchers: Any, tmp_path: Path) -> None:
-    """Worker 1 fails, twice: the first time all are started again."""
-    (tmp_path / "script.py").write_text(SCRIPT.replace("until =", "sys.exit(3) if index else None\nuntil ="))
+def test_a_failure_of_the_chief_ends_the_run_on_all_hosts(launchers: Any, tmp_path: Path) -> None:
+    """It fails twice: the first time all are started again."""
+    (tmp_path / "script.py").write_text(SCRIPT.replace("until =", "sys.exit(3) if not index else None\nuntil ="))
     pair = [launchers("2", 9, "-n", "1", "--ps", "0", "--max-restarts", "1") for _ in range(2)]
     found = statuses(pair)
     assert [status for status, _ in found] == [3, 3], found
     for _, errors in found:
-        assert "worker 1 ended with exit status 3 (restart 1 of 1); all tasks are started again.\n" in errors
-        assert errors.endswith("anabranch launch: worker 1 ended with exit status 3.\n")
+        assert "worker 0 ended with exit status 3 (restart 1 of 1); all tasks are started again.\n" in errors
+        assert errors.endswith("anabranch launch: worker 0 ended with exit status 3.\n")
+
+
+@pytest.mark.xdist_group("tasks")
+@pytest.mark.parametrize("ps", ["0", "1"])
+def test_a_failure_of_another_worker_ends_no_host(ps: str, launchers: Any, tmp_path: Path) -> None:
+    """The chief goes on, and hears that the worker of the other host has ended."""
+    (tmp_path / "script.py").write_text(
+        "import json, os, sys, time\n"
+        "from anabranch.distribute.environment import ended_workers\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index']:\n    sys.exit(3)\n"
+        "until = time.monotonic() + 60\n"
+        "while ended_workers() != {1} and time.monotonic() < until:\n    time.sleep(0.02)\n"
+        "print('it has ended:', *ended_workers())\n"
+    )
+    pair = [launchers("2", 0, "-n", "1", "--ps", ps) for _ in range(2)]
+    found = [(process.communicate(timeout=4 * PATIENCE), process.returncode) for process in pair]
+    assert [status for _, status in found] == [0, 0], found
+    assert any("it has ended: 1" in output for (output, _), _ in found)
+    assert any("worker 1 ended with exit status 3; the others go on" in errors for (_, errors), _ in found)
 
 
 RESTORING = Path(__file__).parent / "scripts" / "train_and_restore.py"
@@ -507,20 +598,21 @@ def is_first(launcher: subprocess.Popen[str]) -> bool:
 @pytest.mark.xdist_group("tasks")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes of processes are Linux's")
 def test_the_chief_and_ps_task_0_are_lost_together_on_one_of_two_hosts(launchers: Any, tmp_path: Path) -> None:
-    """All tasks are started again, on both hosts, and go on from the last backup."""
+    """Both are started again, and training goes on from the last backup."""
     (tmp_path / "script.py").write_text(
         f"import runpy, sys\nsys.argv[2] = 'ParameterServer'\nrunpy.run_path({str(RESTORING)!r}, run_name='__main__')\n"
     )
     for name in ("reached", "go"):
         os.mkfifo(tmp_path / name)
-    pair = [launchers("2", 0, "-n", "1", "--ps", "1", "--max-restarts", "1") for _ in range(2)]
+    pair = [launchers("2", 0, "-n", "1", "--ps", "1", "--max-restarts", "2") for _ in range(2)]
     assert (tmp_path / "reached").read_text() == "two steps"
     lost = [task_of(pair, '"type": "worker", "index": 0'), task_of(pair, "--job-name\0ps\0--task-index\0" + "0")]
     for pid in lost:
         os.kill(pid, signal.SIGKILL)
     found = statuses(pair)
     assert [status for status, _ in found] == [0, 0], found
-    assert all("(restart 1 of 1); all tasks are started again" in errors for _, errors in found)
+    said = "".join(errors for _, errors in found)
+    assert said.count("; it is started again (restart ") == 2, said
     mine, other = (json.loads((tmp_path / f"found-{worker}.json").read_text()) for worker in range(2))
     assert mine["epochs"] == other["epochs"] == [0, 1, 2, 3]
     assert mine["history"] == other["history"]
