@@ -196,6 +196,7 @@ class Simulation:
         is_needed = self.is_together and self.state._is_needed(worker)
         assert len(present) >= self.least or is_needed, "steps are made with so many workers"
         assert ticket.share not in self.skipped, "dropped rows are not handed out again"
+        assert ticket.step == self.state.step, "it names the step whose parameters it reads"
         if not self.synchronous or self.is_together:
             return
         assert ticket.step == self.state._chosen, "it reads what all steps before have made"
@@ -220,9 +221,21 @@ class Simulation:
             assert pool | put <= state._undone <= pool | put | out, "no share is forgotten, none comes back"
         for each in state._out.values():
             assert each.worker in state.members, "the tickets of an incarnation end with it"
+        self.check_idle()
         if state._begun_again != self.begun_again:
             self.begun_again = state._begun_again
             self.taken = {number: each for number, each in self.taken.items() if number not in self.voided()}
+
+    def check_idle(self) -> None:
+        """Check that nobody waits who has had no share of the step, as long as one more may be computed."""
+        state = self.state
+        is_led = state.leader is not None and not state._is_appointed and state._abandoned is None
+        if not self.synchronous or self.is_together or state._unapplied or not is_led or state.are_too_few:
+            return
+        idle = {worker for _, worker, _, epoch in state._takes if epoch == state.epoch} - state._contributors
+        if idle - state._retiring and state._pool:
+            at_work = state._useful + len(state._out)
+            assert at_work >= state._wanted + self.backups, "backup workers compute shares of the next batch"
 
     def voided(self) -> set[int]:
         """Return the tickets that counted, until their step began again."""
@@ -279,6 +292,7 @@ class Simulation:
         given_up = watch.error is not None
         if number >= self.horizon and not given_up:
             self.held[number] = range(share, share + length)
+        self.check_of_one_start(worker, number)
         receipt = self.state.commit(worker, self.incarnations[worker], number, self.rows_of(ticket))
         assert receipt is Receipt.REFUSED or not any(each.error for each, _ in sums), "its step has begun again"
         if receipt is Receipt.TAKEN:
@@ -291,6 +305,13 @@ class Simulation:
         assert watch.is_done, "nobody waits for what is committed"
         assert not (given_up and receipt is Receipt.TAKEN), "it was of no use"
         assert given_up or receipt is not Receipt.LATE or not self.backups or step % MEASURED_EACH == 0
+
+    def check_of_one_start(self, worker: int, number: int) -> None:
+        """Check that nobody but the start of a worker that has taken a ticket can commit it."""
+        others = [(other, start) for other, start in self.incarnations.items() if other != worker]
+        for other, start in [(worker, self.incarnations[worker] - 1), *others[:1]]:
+            receipt = self.state.commit(other, start, number, 1)
+            assert receipt is Receipt.REFUSED, "a ticket is of one start of one worker"
 
     def apply(self, may_fail: bool) -> None:
         if not self.choosing.is_done:
