@@ -5,6 +5,9 @@ loss every worker that is left asks to be counted. When all have asked they are 
 the group before, or else its lowest worker. A worker that was declared lost is refused from then on, whatever it asks.
 So nobody votes, and of two workers that both take themselves for the leader one is refused.
 
+Each worker that was declared lost by its silence, and speaks again, doubles the silence that is allowed. So a machine
+that is busy for longer does not lose one worker after the other.
+
 A worker that was started again asks to join. The leader hears of it, and when it can give all state away it has all
 workers counted once more: then the next group has the new worker, too. Until that one says that it has the state it
 does not count: if anyone is lost before, the others go on without it, and it asks again.
@@ -24,7 +27,7 @@ class Membership:
     """Decides who is in the group.
 
     Args:
-        silent_ticks: after how many ticks without a message a worker is declared lost.
+        silent_ticks: after how many ticks without a message a worker is declared lost, as long as that was no mistake.
 
     Attributes:
         number: of the latest group.
@@ -33,7 +36,10 @@ class Membership:
         training: the number of the latest training that has begun, from 1.
         expected: those that were started again, and have not joined so far.
         sent: the messages to be sent, for each the worker's rank and the message.
+        most_doubled: how many times the silence that is allowed is doubled.
     """
+
+    most_doubled = 3
 
     def __init__(self, silent_ticks: int = SILENT_TICKS) -> None:
         self.number = 1
@@ -49,6 +55,8 @@ class Membership:
         self._new: set[int] = set()  # members that don't have the state so far
         self._outside: set[int] = set()  # workers that are in no group, and have asked to join
         self._silenced: set[int] = set()  # who was declared lost by its silence, and whose connection has not ended
+        self._back: set[int] = set()  # those of them that have spoken since: they were alive
+        self._mistakes = 0  # how many there were of these
         self._admits: set[int] = set()  # who gives its state to those who join, if it leads the group that is counted
         self._notes: dict[int, str] = {}  # by training that is over: what it has left to those who come later
         self._failed = ""  # why the latest training has ended for all
@@ -196,13 +204,15 @@ class Membership:
         live = [rank for rank in self.members if rank not in self.lost]
         for rank in live:
             self._silent[rank] = 0 if self._is_over else self._silent.get(rank, 0) + 1
-        silent = [rank for rank in live if self._silent[rank] >= self._silent_ticks]
+        most = self._silent_ticks * 2 ** min(self._mistakes, self.most_doubled)
+        silent = [rank for rank in live if self._silent[rank] >= most]
         if not silent or {*silent} >= {*self._live}:  # if all are, nobody is there to go on
             return
-        reason = f"nothing was heard of it for {self._silent_ticks * TICK_SECONDS:g} s"
+        reason = f"nothing was heard of it for {most * TICK_SECONDS:g} s"
         for rank in silent:
             self._lose(rank, reason)
             self._silenced.add(rank)
+            self._back.discard(rank)
             self._refuse(rank, reason)
             self.sent += [(each, {"lost": rank, "why": reason}) for each in live if each not in silent]
         self._look()
@@ -219,6 +229,7 @@ class Membership:
     def _may_ask(self, rank: int, number: int | None = None) -> bool:
         """Test whether a worker is in the latest group; it is refused if not."""
         if rank in self.lost:
+            self._note_mistake(rank)
             self._refuse(rank, self.lost[rank])
         elif rank not in self.members:
             self._refuse(rank, "it is in no group")
@@ -227,6 +238,12 @@ class Membership:
         else:
             return True
         return False
+
+    def _note_mistake(self, rank: int) -> None:
+        """Note that a worker speaks which was declared lost by its silence."""
+        if rank in self._silenced - self._back:
+            self._back.add(rank)
+            self._mistakes += 1
 
     def _refuse(self, rank: int, why: str) -> None:
         self.sent.append((rank, {"refused": why, "latest": self.number}))

@@ -1,9 +1,16 @@
-"""Heartbeats: whether tasks still answer, and what their loops do. A task that is busy is not dead; a silent one is."""
+"""Heartbeats: whether tasks still answer, and what their loops do. A task that is busy is not dead; a silent one is.
+
+On a machine that is busy for longer, also a live task is silent at times. Each time that one was taken for dead and is
+back, in the same start, twice as long is waited for it. So no task is lost again and again.
+
+Source: Chandra and Toueg, "Unreliable Failure Detectors for Reliable Distributed Systems" (1996): a detector whose
+timeouts grow with its mistakes makes no further ones in the end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..transport.connections import Identity
@@ -11,6 +18,8 @@ from ..transport.loop import Loop
 from .doing import IN_OPERATION, TURNING
 from .front import Greeter, TaskInfo
 from .peers import Address
+
+_MOST_DOUBLED = 3  # times that a timeout is doubled: one of 8 s becomes 64 s at most
 
 
 @dataclass(frozen=True)
@@ -21,11 +30,23 @@ class Patience:
         interval: seconds between heartbeats.
         timeout: seconds without an answer, or without a turn of a loop that has work, after which a task is dead.
         kernel: seconds that one operation may take; None for any time.
+        mistakes: how often the task was taken for dead and was not. Each time doubles the timeout, three times at most.
     """
 
     interval: float = 1.0
     timeout: float = 8.0
     kernel: float | None = None
+    mistakes: int = 0
+
+    @property
+    def longest(self) -> float:
+        """Return the seconds of silence after which a task is dead."""
+        return self.timeout * 2 ** min(self.mistakes, _MOST_DOUBLED)
+
+    def __str__(self) -> str:
+        """Describe the timeout, for errors."""
+        again = f", and {self.longest:g} s for a task that was taken for dead before" if self.mistakes else ""
+        return f"heartbeat_timeout={self.timeout:g}{again}"
 
 
 class Pulse:
@@ -69,18 +90,15 @@ class Pulse:
 
     def _verdict(self) -> str | None:
         patience, info = self.patience, self.info
-        if self.silent_for > patience.timeout:
-            return f"it has not answered for {self.silent_for:.0f} s (heartbeat_timeout={patience.timeout:g})"
+        if self.silent_for > patience.longest:
+            return f"it has not answered for {self.silent_for:.0f} s ({patience})"
         if info is None:
             return None
         if info.incarnation != self.incarnation:
             return "it has been restarted"
         stuck = self._age - self._same_since
-        if info.state == TURNING and stuck > patience.timeout:
-            return (
-                f"its loop has work and has not turned for {stuck:.0f} s, in no operation "
-                f"(heartbeat_timeout={patience.timeout:g})"
-            )
+        if info.state == TURNING and stuck > patience.longest:
+            return f"its loop has work and has not turned for {stuck:.0f} s, in no operation ({patience})"
         if info.state == IN_OPERATION and patience.kernel is not None and info.since > patience.kernel:
             return f"it has been in {info.doing} for {info.since:.0f} s (kernel_timeout={patience.kernel:g})"
         return None
@@ -112,13 +130,18 @@ class Watch:
         self._patience = patience
         self._on_dead = on_dead
         self._watched: dict[Identity, tuple[str, Pulse]] = {}
+        self._taken_for_dead: dict[Identity, int] = {}  # how often, of each start of a task
         self._is_ticking = False
 
     def add(self, address: Address) -> None:
         """Watch a task, unless that is done."""
         if address.identity in self._watched or not address.front:
             return
-        self._watched[address.identity] = (address.front, Pulse(address.incarnation, self._patience))
+        for other in [each for each in self._taken_for_dead if each.name == address.name]:
+            if other != address.identity:  # the task was started again since
+                del self._taken_for_dead[other]
+        patience = replace(self._patience, mistakes=self._taken_for_dead.get(address.identity, 0))
+        self._watched[address.identity] = (address.front, Pulse(address.incarnation, patience))
         if not self._is_ticking:
             self._is_ticking = True
             self._tick()
@@ -145,6 +168,7 @@ class Watch:
                 self._ask(front, pulse)
             else:
                 self.discard(identity)
+                self._taken_for_dead[identity] = self._taken_for_dead.get(identity, 0) + 1
                 self._on_dead(identity, reason)
         self._loop.after(self._patience.interval, self._tick)
 

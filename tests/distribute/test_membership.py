@@ -60,6 +60,21 @@ def test_who_was_declared_lost_is_refused_whatever_it_asks():
         assert answer == {"refused": "nothing was heard of it for 10 s", "latest": 2}
 
 
+def test_after_a_mistake_workers_may_be_silent_for_twice_as_long():
+    """On a busy machine one worker after the other was declared lost."""
+    service = begun(6)
+    heard = {*range(6)}
+    for silent, seconds in ((5, 10), (4, 20), (3, 40), (2, 80), (1, 80)):
+        heard.discard(silent)
+        while silent not in service.lost:
+            for rank in heard:
+                service.heard(rank)
+            service.tick()
+        assert service.lost[silent] == f"nothing was heard of it for {seconds} s"
+        for _ in range(3):  # it counts once
+            service.heard(silent)
+
+
 def test_nobody_is_lost_by_silence_where_all_are_silent_or_no_training_is_under_way():
     service = begun(2)
     for _ in range(3 * SILENT_TICKS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from anabranch.distribute.config import ServerConfig
 from anabranch.distribute.tasks.doing import COMPILING, IDLE, IN_OPERATION, TURNING, WAITING
 from anabranch.distribute.tasks.front import TaskInfo
-from anabranch.distribute.tasks.watch import Patience, Pulse
+from anabranch.distribute.tasks.peers import Address
+from anabranch.distribute.tasks.watch import Patience, Pulse, Watch
 
 INFO = TaskInfo("/job:ps/task:0", 7, "127.0.0.1", 1, ())
 
@@ -95,6 +97,51 @@ def test_dead_is_who_has_not_answered_for_longer_than_the_timeout(answers: list[
         if is_answered:
             pulse.answered(INFO)
             last = now
+
+
+class OneTurn:
+    """A loop whose timers are called by hand, and a greeter that asks nobody."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.due: Any = None
+
+    def now(self) -> float:
+        return self.time
+
+    def after(self, seconds: float, function: Any) -> None:
+        self.due = function
+
+    def ask(self, front: str, timeout: float, answered: Any) -> None:
+        pass
+
+    def forget(self, front: str) -> None:
+        pass
+
+    def pass_until(self, dead: list[str]) -> str:
+        """Let time pass until one more task is dead; gives why."""
+        count = len(dead)
+        while len(dead) == count:
+            self.time += 1.0
+            self.due()
+        return dead[-1]
+
+
+def test_a_task_that_was_taken_for_dead_and_was_not_has_twice_as_long():
+    """On a busy machine it was lost again and again. A new start of it has the usual time."""
+    system: Any = OneTurn()
+    dead: list[str] = []
+    watch = Watch(system, system, Patience(), lambda identity, reason: dead.append(reason))
+    address = Address("/job:ps/task:0", "127.0.0.1", 1, 7, "127.0.0.1:2")
+    usual = "it has not answered for 9 s (heartbeat_timeout=8)"
+    for seconds in (8, 16, 32, 64, 64):
+        watch.add(address)
+        again = f", and {seconds} s for a task that was taken for dead before" if seconds > 8 else ""
+        found = system.pass_until(dead)
+        assert found == f"it has not answered for {seconds + 1} s (heartbeat_timeout=8{again})"
+    for incarnation in (8, 7):
+        watch.add(address._replace(incarnation=incarnation))
+        assert system.pass_until(dead) == usual
 
 
 def test_what_does_not_fit_is_named():

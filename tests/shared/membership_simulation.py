@@ -234,6 +234,7 @@ class MembershipSimulation:
         self.is_slow = self.rng.random() < 0.3  # so that workers that run are taken for stopped
         self.served = 0.2 if self.is_slow else self.rng.choice([0.05, 0.2])  # up to which draws the service hears
         self.joined = 0
+        self.service.most_doubled = seed % 4  # with 0 workers that run are taken for stopped again and again
         for rank in range(self.count):
             self.service.begin(rank)
         self.service.sent.clear()
