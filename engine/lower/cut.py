@@ -1,5 +1,7 @@
 """Cuts a machine by device: every value that crosses has one Send, and one Recv for each device that takes it.
 
+Whatever waits for an operation of another device, of which a value comes from there anyway, waits for that.
+
 Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section
 3.2.2: one pair for a value and a destination, however many take it there.
 """
@@ -9,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from ..graph.spec import TensorSpec
-from .nodes import Machine, Node, Value, frame_of, spec_of
+from ..passes.framework.estimates import bytes_of
+from .nodes import CONTROL, Machine, Node, Value, frame_of, spec_of
+
+_LARGE = 1 << 16  # bytes
 
 
 def cut(
@@ -29,7 +34,10 @@ def cut(
         if node.device is None:
             continue
         node.inputs = [cutter.brought_to(str(node.device), value) for value in node.inputs]
-        node.controls = list(dict.fromkeys(cutter.brought_to(str(node.device), value) for value in node.controls))
+    for node in list(machine.nodes):
+        if node.device is None:
+            continue
+        node.controls = list(dict.fromkeys(cutter.awaited_on(str(node.device), value) for value in node.controls))
         if has_own_memory(node.device) and node.kind in ("switch", "switch_n"):
             node.inputs[1] = cutter.on_host(node.inputs[1])
 
@@ -50,6 +58,18 @@ class _Cutter:
             known = self._received[value, device] = self._cross(value, source, device)
         return known
 
+    def awaited_on(self, device: str, value: Value) -> Value:
+        """Return what a node of a device is to wait for; all inputs have been brought before."""
+        node = value.node
+        if node.kind == "op" and node.device == device:
+            return node.done
+        if node.kind == "op" and value.port == CONTROL and (value, device) not in self._received:
+            for output in node.outputs:
+                known = self._received.get((output, device))
+                if known is not None and not _takes_long(output):
+                    return known
+        return self.brought_to(device, value)
+
     def _cross(self, value: Value, source: str, device: str) -> Value:
         name, frame, spec = value.node.name, frame_of(value), spec_of(value)
         send = self.machine.add(Node("send", name, source, frame, [value], ()))
@@ -67,3 +87,9 @@ class _Cutter:
             node = Node("to_host", value.node.name, value.node.device, frame_of(value), [value], [spec_of(value)])
             known = self._copied[value] = self.machine.add(node).output
         return known
+
+
+def _takes_long(value: Value) -> bool:
+    """Test whether a signal of its own comes well before a value."""
+    spec = spec_of(value)
+    return isinstance(spec, TensorSpec) and spec.is_static and bytes_of(spec) > _LARGE

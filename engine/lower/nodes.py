@@ -186,6 +186,7 @@ class Machine:
         feeds: the nodes of what is fed, in order.
         fetches: the nodes of what is fetched, in order.
         row_writes: the writes of rows of variables that begin with what these hold when they run.
+        row_updates: the nodes that read rows, change them and write them back: of other steps nothing may come between.
     """
 
     def __init__(self) -> None:
@@ -194,6 +195,7 @@ class Machine:
         self.feeds: list[Node] = []
         self.fetches: list[Node] = []
         self.row_writes: set[Operation] = set()
+        self.row_updates: list[Node] = []
 
     def add(self, node: Node) -> Node:
         self.nodes.append(node)

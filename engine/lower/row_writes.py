@@ -16,6 +16,7 @@ from ..graph.state.variable import Variable
 from ..graph.state.variable_ops import Assign, ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.containers.indexed_slices import AssignRows
+from ..ops.internal.fused import Fused
 from .cluster import take_instead
 from .nodes import Machine, Node, Value
 
@@ -84,9 +85,15 @@ def read_with_parts(machine: Machine, has_own_memory: Callable[[str], bool]) -> 
         dropped.add(read)
         found = [_with_read(read, taker) for taker in takers]
         for taker, node in zip(takers, found, strict=True):
-            awaited = _awaited_by_change(machine, consumers, read, taker, positions)
+            changing = _change_and_write(machine, consumers, read, taker)
+            if not changing:
+                continue
+            change = changing[0].operations[0].op
+            if change.elementwise or isinstance(change, Fused):
+                machine.row_updates += [node, *changing]
+            awaited = _awaited_by_change(consumers, read, taker, changing[0], positions)
             if not any(value.node in found or value.node in takers for value in awaited):  # which may wait for this one
-                node.controls += [value.node.done if value.node.kind == "op" else value for value in awaited]
+                node.controls += awaited
         instead.update(zip(takers, found, strict=True))
         for taker, node in zip(takers, found, strict=True):
             moved.update(zip([*taker.outputs, taker.done], [*node.outputs, node.done], strict=True))
@@ -94,6 +101,7 @@ def read_with_parts(machine: Machine, has_own_memory: Callable[[str], bool]) -> 
         for node in waiting:
             instead.get(node, node).controls += [other.done for other in found[1:]]
     machine.nodes = [instead.get(node, node) for node in machine.nodes if node not in dropped]
+    machine.row_updates = [instead.get(node, node) for node in machine.row_updates]
     take_instead(machine, moved)
 
 
@@ -122,13 +130,10 @@ def _with_read(read: Node, taker: Node) -> Node:
     return node
 
 
-def _awaited_by_change(
-    machine: Machine, consumers: Mapping[Value, Sequence[Node]], read: Node, taker: Node, positions: Mapping[Node, int]
-) -> list[Value]:
-    """Return what rows that are taken, changed and written back have to wait for, so that all that can be one node.
-
-    Two steps that add to the same row both count then, whenever what they add comes.
-    """
+def _change_and_write(
+    machine: Machine, consumers: Mapping[Value, Sequence[Node]], read: Node, taker: Node
+) -> list[Node]:
+    """Return the nodes that change the rows that are taken, and write them back; none where nothing does so."""
     changes = consumers.get(taker.output, ()) if len(taker.specs) == 1 else ()
     if len(changes) != 1 or not _is_beside(changes[0], taker) or len(changes[0].specs) != 1:
         return []
@@ -138,7 +143,17 @@ def _awaited_by_change(
     write, own = writes[0].operations[0].op, read.operations[0].op
     if not isinstance(write, AssignRows) or not isinstance(own, ReadVariable) or write.variables != (own.variable,):
         return []
-    others = [value for value in changes[0].inputs if value.node is not taker and value.node.kind != "const"]
+    return [changes[0], writes[0]]
+
+
+def _awaited_by_change(
+    consumers: Mapping[Value, Sequence[Node]], read: Node, taker: Node, change: Node, positions: Mapping[Node, int]
+) -> list[Value]:
+    """Return what rows that are taken, changed and written back have to wait for, so that all that can be one node.
+
+    Two steps that add to the same row both count then, whenever what they add comes.
+    """
+    others = [value for value in change.inputs if value.node is not taker and value.node.kind != "const"]
     first = min([positions[node] for node in consumers.get(read.done, ())], default=0)
     is_before = all(positions[value.node] < first for value in others)  # nothing of it can wait for this read
     return others if is_before else []

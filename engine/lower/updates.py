@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from ..graph.state.variable import Variable
 from ..graph.state.variable_ops import Assign, ReadVariable
+from ..ops.containers.indexed_slices import AssignRows
 from ..ops.internal.fused import Fused
 from .cluster import Lateness, is_alone
 from .nodes import Machine, Node, Value
@@ -45,9 +46,12 @@ def keep_updates_together(machine: Machine, stands_alone: Callable[[Node], bool]
 
 
 def updates_a_variable(node: Node) -> bool:
-    """Test whether a node reads a variable and then assigns to it."""
-    read = {operation.op.variable for operation in node.operations if isinstance(operation.op, ReadVariable)}
-    return any(isinstance(operation.op, Assign) and operation.op.variable in read for operation in node.operations)
+    """Test whether a node reads a variable and then assigns to it, or to some of its rows."""
+    ops = [operation.op for operation in node.operations]
+    read = {op.variable for op in ops if isinstance(op, ReadVariable)}
+    written = [op.variable for op in ops if isinstance(op, Assign)]
+    written += [variable for op in ops if isinstance(op, AssignRows) for variable in op.variables]
+    return not read.isdisjoint(written)
 
 
 def _only_writers(machine: Machine) -> list[Node]:

@@ -493,7 +493,7 @@ def lowered(
     _estimate(machine, devices)
     if clusters:
         stands_alone = partial(_stands_alone, devices=devices, is_shared=is_shared)
-        updates = keep_updates_together(machine, stands_alone) if is_shared else ()
+        updates = {*keep_updates_together(machine, stands_alone), *machine.row_updates} if is_shared else ()
         cluster(machine, lambda node: node not in updates and stands_alone(node))
     _add_latencies(machine, devices)
     delay_arrivals(machine, devices)

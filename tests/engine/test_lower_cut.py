@@ -101,6 +101,22 @@ def test_a_predicate_crosses_once_an_iteration_to_each_device_that_takes_part(x:
     assert run(program, [np.float32(1)]) == (3, 8, 8, 8)
 
 
+@pytest.mark.parametrize(("size", "crossing"), [(10, [0]), (100_000, [CONTROL, 0])])
+def test_what_waits_for_an_operation_waits_for_its_value_if_that_comes_anyway(size: int, crossing: list[int]):
+    """A signal was a message more; it is one where it comes earlier than the value."""
+    log = Log()
+    value = log.note("made", 0, ops.exp(ops.zeros((size,))), ordered=True)
+    with ab.device("cpu:1"):
+        total = ops.sum(value)
+        later = log.note("later", 0, 1.0, ordered=True)
+    program = machine([later, total], [])
+    made = symbol_of(value).operation.name
+    sends = [send for send in of_kind(program.machine, "send") if send.inputs[0].node.name == made]
+    assert sorted(send.inputs[0].port for send in sends) == crossing
+    assert run(program, [])[1] == size
+    assert [name for name, *_ in log.entries] == ["made", "later"]
+
+
 def test_order_crosses_as_a_control(x: Symbol):
     log = Log()
     first = log.note("first", 0, ops.exp(x), ordered=True)

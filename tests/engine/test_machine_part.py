@@ -19,6 +19,7 @@ from shared.symbols import symbols_of
 import anabranch as ab
 from anabranch.engine.graph.spec import StoreSpec, TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.machine.part import PartStep
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.devices import devices_of_cluster, list_devices
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -311,3 +312,42 @@ def test_devices_of_a_cluster_hold_inside_the_block_only():
     with devices_of_cluster(devices_of(3)):
         assert tasks_of(list_devices()) == [WORKER, PS, "/job:ps/task:1"]
     assert list_devices() == before
+
+
+@pytest.mark.parametrize("width", [2, 20_000])
+def test_rows_that_two_steps_change_at_the_same_time_count_twice(width: int, graph: ab.Graph):
+    """One change was lost where the other step's came between a signal and the rows, which were two messages."""
+    with graph.as_default():
+        with ab.device(PS):
+            table = ab.Variable(np.zeros((4, width), "float32"), name="table")
+        with ab.device(WORKER):
+            feeds = [ab.placeholder((2, width), "float32"), ab.placeholder((2,), "int32")]
+            rows = ab.IndexedSlices(ab.ops.exp(feeds[0]), feeds[1], np.array([4, width]))
+            done = table.scatter_sub(rows).operation
+    program = next(part for part in Parts(graph, [done], feeds, devices_of(2)).programs if part.task == PS)
+
+    def begun() -> tuple[PartStep, list[int]]:
+        step = program.begin([np.zeros((2, width), "float32"), np.zeros(2, "int32")], lambda *sent: None, lambda: None)
+        return step, list(step._receives)
+
+    def deliver(step: PartStep, numbers: list[int]) -> None:
+        for number in numbers:
+            spec = step._receives[number][0].specs[0]
+            value = None
+            if isinstance(spec, TensorSpec):
+                value = np.array([1, 3], "int64") if len(spec.shape or ()) == 1 else np.ones((2, width), "float32")
+            step.receive(number, (), value, False)
+            step.turn(100)
+
+    first, numbers = begun()
+    program.failed(first, RuntimeError())
+    for count in range(len(numbers) + 1):
+        before = table.numpy().copy()
+        (one, _), (other, _) = begun(), begun()
+        deliver(one, numbers[:count])
+        deliver(other, numbers)
+        deliver(one, numbers[count:])
+        for step in (one, other):
+            assert step.is_over
+            program.end(step)
+        np.testing.assert_array_equal((table.numpy() - before).T, [[0, -2, 0, -2]] * width)
