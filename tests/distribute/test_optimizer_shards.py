@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from shared.tasks import PATIENCE
 from shared.trained import assert_same
-from shared.waiting import in_time, reached
+from shared.waiting import SCRIPT_SECONDS, Waiting, go, in_time, reached
 
 import anabranch as ab
 from anabranch import callbacks, layers
@@ -24,6 +25,8 @@ from anabranch.framework.replicas.optimizer_shards import OptimizerShards
 SCRIPTS = Path(__file__).parent / "scripts"
 SWAPPED = ["swapped", "swapped at the end"]
 MODELS = ["clipped", "averaged", *SWAPPED, "accumulated", "scheduled", "table", "scaled", "unused", "float64"]
+RESTORING = str(SCRIPTS / "train_and_restore.py")
+needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 pytestmark = pytest.mark.xdist_group("tasks")
 
 
@@ -54,32 +57,72 @@ def test_workers_find_what_one_process_finds(workers: int, models: list[str], tm
     assert 0 < alone["scaled: steps"] < 10
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of the script, which waits in its second epoch."""
+    for name in ("reached", "go"):
+        os.mkfifo(tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Return what both workers find in a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    (folder / "was here").touch()
+    with Launch(2, 0, [RESTORING, str(folder), "ZeRO"]) as launch:
+        assert in_time(launch.wait) == 0
+    return found(folder)
+
+
+def found(folder: Path) -> list[Any]:
+    return [json.loads((folder / f"found-{worker}.json").read_text()) for worker in range(2)]
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-def test_a_run_goes_on_from_a_backup_with_the_whole_state(tmp_path: Path) -> None:
-    script = str(SCRIPTS / "train_and_restore.py")
-    results: list[Any] = []
-    for is_killed in (False, True):
-        folder = tmp_path / str(is_killed)
-        folder.mkdir()
-        for name in ("reached", "go"):
-            os.mkfifo(folder / name)
-        if not is_killed:
-            (folder / "was here").touch()
-        with Launch(2, 0, [script, str(folder), "ZeRO"], max_restarts=1) as launch:
-            if is_killed:
-                assert reached(folder) == "two steps"
-                launch.workers[1].kill()
-            assert in_time(launch.wait) == 0
-        results.append([json.loads((folder / f"found-{worker}.json").read_text()) for worker in range(2)])
-    expected, found = results
-    assert found[0]["epochs"] == expected[0]["epochs"]
-    for weight, other in zip(found[0]["weights"], expected[0]["weights"], strict=True):
-        np.testing.assert_allclose(weight, other, 1e-4, 1e-5)
-    numbers = sum(np.size(weight) for weight in expected[0]["weights"])
-    held = [each["statistics"]["optimizer_bytes"] for each in expected]
+@needs_pipes
+@pytest.mark.parametrize("lost", [0, 1], ids=["the chief", "another worker"])
+def test_a_run_goes_on_from_a_backup_with_the_whole_state(lost: int, folder: Path, uninterrupted: list[Any]) -> None:
+    with Launch(2, 0, [RESTORING, str(folder), "ZeRO"], max_restarts=1) as launch:
+        assert reached(folder) == "two steps"
+        launch.workers[lost].kill()
+        assert in_time(launch.wait) == 0
+    for mine, expected in zip(found(folder), uninterrupted, strict=True):
+        assert mine["epochs"] == expected["epochs"]
+        assert mine["history"].keys() == expected["history"].keys()
+        for weight, other in zip(mine["weights"], expected["weights"], strict=True):
+            np.testing.assert_allclose(weight, other, 1e-4, 1e-5)
+    numbers = sum(np.size(weight) for weight in uninterrupted[0]["weights"])
+    held = [each["statistics"]["optimizer_bytes"] for each in uninterrupted]
     assert max(held) <= 2 * 4 * -(-numbers // 2), "Adam has two numbers for each parameter, a worker those of a half"
     assert sum(held) == 2 * 4 * numbers
+    assert not (folder / "backup").exists(), "the run has come to its end"
+
+
+@pytest.mark.slow
+@needs_pipes
+@pytest.mark.parametrize("lost", [0, 1], ids=["the chief", "another worker"])
+def test_a_run_that_loses_more_workers_than_it_may_ends(lost: int, folder: Path, capfd: Any) -> None:
+    """The exit status is that of the worker that was lost, and the launcher names it; the backup is there."""
+    with Launch(2, 0, [RESTORING, str(folder), "ZeRO"], max_restarts=1) as launch:
+        waiting = Waiting(launch.wait)
+        for _ in range(2):
+            assert reached(folder) == "two steps"
+            (folder / "was here").unlink()  # the next run waits at the same place
+            launch.workers[lost].kill()
+        if lost:  # nobody starts the chief again, which waits
+            go(folder)
+        assert waiting.result(SCRIPT_SECONDS) == 128 + signal.SIGKILL
+    said = capfd.readouterr()
+    name = f"anabranch launch: worker {lost} ended with exit status -9"
+    assert f"{name}; all tasks are started again (restart 1 of 1)." in said.err
+    assert said.err.endswith(f"{name}.\n")
+    assert f"/job:worker/task:{lost} has failed" in said.out + said.err, "the other worker says so, too"
+    assert (folder / "backup").exists()
+    with Launch(2, 0, [RESTORING, str(folder), "ZeRO"]) as launch:  # a later run goes on
+        (folder / "was here").touch()
+        assert in_time(launch.wait) == 0
+    assert [each["epochs"] for each in found(folder)] == [[0, 1, 2, 3]] * 2
 
 
 def test_what_can_not_be_spread() -> None:

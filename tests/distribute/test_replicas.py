@@ -190,7 +190,9 @@ def test_half_precision_leaves_out_the_steps_that_one_process_leaves_out(tmp_pat
     run(str(SCRIPTS / "train_models.py"), "DataParallel", str(tmp_path / "alone"), *names)
     launch(3, 0, "train_models.py", str(tmp_path / "all-reduce"), *names)
     launch(3, 1, "train_models.py", str(tmp_path / "ps"), *names)
-    alone, *others = (np.load(tmp_path / f"{name}-0.npz") for name in ("alone", "all-reduce", "ps"))
+    of_three = ["-m", "anabranch", "launch", "-n", "3", "--ps", "0"]
+    run(*of_three, str(SCRIPTS / "train_models.py"), "ZeRO", str(tmp_path / "ZeRO"), *names)
+    alone, *others = (np.load(tmp_path / f"{name}-0.npz") for name in ("alone", "all-reduce", "ps", "ZeRO"))
     scale = alone["mixed_float16: steps"]
     assert scale < 10, "some of ten steps overflow"
     for found in others:
