@@ -48,6 +48,7 @@ from .homes import Homes, State, asks_for_a_task
 from .straight import REACH_SECONDS, Plan, Run, Straight
 from .traces import merge, read_traces
 
+StateKey = tuple[str, str, str]  # a task, a container and a name in it
 _PROCESS = "client"  # as timelines call this one
 
 
@@ -84,10 +85,12 @@ class Client:
         exact: have steps prepared with rewrites alone that keep the interpreter's bits.
         places: gives what tasks are to use for state in place of its own values: "device", "path", "container"
             and the like.
+        acts_for_python: use queues as plain Python knows them, so that one which was lost with its task stays lost.
     """
 
     def __init__(self, info: TaskInfo, token: bytes, tls: TLS | None = None) -> None:
         self.exact = False
+        self.acts_for_python = False
         self.places: Callable[[Any], dict[str, Any]] = lambda resource: {}
         self.tasks_of_latest = 0
         self.identity = _new_identity()
@@ -98,7 +101,7 @@ class Client:
         self._sent = ""  # the digest of the graph that was sent last
         self._homes_of_state: tuple[int, Homes] | None = None  # as this start of the master has them
         self._paths: dict[Any, str] = {}  # of variables and generators in tasks
-        self._homes: dict[tuple[str, str, str], int] = {}  # as the master has reported, for one that is started again
+        self._homes: dict[StateKey, int] = {}  # as the master has reported, for one that is started again
         own = self.identity
         self._channels = Channels(info, lambda: own, token, tls)
         self._channels.give(self._channels.open(), True)
@@ -244,9 +247,10 @@ class Client:
             answer = self._prepared(channel, described, document)
         found = self._checked(answer).document()
         with self._preparing:
+            known = set(self._homes)
             self._homes.update({(task, container, path): home for task, container, path, home in found["homes"]})
             if homes is not None:
-                self._settle(homes, held)
+                self._settle(homes, held, self._homes.keys() - known)
         self.tasks_of_latest = len(found["tasks"])
         return found
 
@@ -281,14 +285,28 @@ class Client:
     def _place(self, resources: Sequence[Any]) -> None:
         spread_shards(resources, self._known_homes().tasks_of("ps") if has_open_shards(resources) else ())
 
-    def _settle(self, homes: Homes, held: Sequence[State]) -> None:
-        """Note that tasks hold, from now on, the state that the step has made there."""
+    def _settle(self, homes: Homes, held: Sequence[State], found: set[StateKey]) -> None:
+        """Note that tasks hold, from now on, the state that the step has made there.
+
+        Args:
+            homes: the tasks.
+            held: the state.
+            found: the names of what this session has not used before. Of a queue that an earlier session has lost it is
+                the new one.
+        """
         made = {(container, path): (task, home) for (task, container, path), home in self._homes.items()}
         for resource in held:
-            if resource.home is None and not self.places(resource):
+            home = resource.home
+            if self.places(resource):
+                continue
+            if home is None:
                 container, path = name_of_container(resource), self._path_of(resource)
                 if (container, path) in made:
                     homes.settle(resource, container, path, *made[container, path])
+            elif not isinstance(resource, Variable) and (home.task, home.container, home.path) in found:
+                homes.settle(
+                    resource, home.container, home.path, home.task, self._homes[home.task, home.container, home.path]
+                )
 
     def _prepared(self, channel: Channel, described: tuple[Any, list[Any], Any], document: dict[str, Any]) -> Frame:
         """Return the answer of the master, which other threads do not wait for: tasks of the step may be absent."""
@@ -314,7 +332,8 @@ class Client:
                 description["dtype"] = name_of(resource.spec.dtype) if isinstance(resource, Variable) else None
                 if has_others:  # which need other names
                     self._paths[resource] = home.path
-                self._homes.setdefault((home.task, home.container, home.path), home.incarnation)
+                if isinstance(resource, Variable) or self.acts_for_python:
+                    self._homes.setdefault((home.task, home.container, home.path), home.incarnation)
         for description, resource in zip(described["resources"], resources, strict=True):
             if "path" in description:
                 continue
@@ -367,8 +386,10 @@ class Client:
 
 
 def _connect_back(address: str) -> Client:
-    """Connect to a task that was there before."""
-    return connect(f"grpc://{address}", BACK_SECONDS)
+    """Connect to a task that was there before, for what plain Python does with the state that it holds."""
+    client = connect(f"grpc://{address}", BACK_SECONDS)
+    client.acts_for_python = True
+    return client
 
 
 def _digest_of(described: dict[str, Any], arrays: Sequence[Any]) -> str:

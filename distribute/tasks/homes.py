@@ -160,7 +160,7 @@ class Homes:
     def settle(self, resource: State, container: str, path: str, task: str, incarnation: int) -> None:
         """Have a task hold a variable or a queue that a step has made there."""
         address = self.addresses.get(task)
-        if address is None or resource.home is not None:
+        if address is None:
             return
         holder = self._holders.get((task, incarnation))
         if holder is None:

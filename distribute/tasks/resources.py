@@ -56,6 +56,9 @@ class Resources:
             return _elsewhere(description)
         key = (description["container"], description["path"])
         held = self._held.get(key)
+        if description.get("lost") and isinstance(held, NamedResource) and not held.lost:
+            # Another client has begun a new one. For one that has lost the old one it is another queue.
+            return _lost(description, self._why_lost(description))
         # A lost variable stays lost until it is assigned. A queue is begun again: by a client that asks for a new one.
         if held is None or (_is_lost(held) and (key in self._reset or not isinstance(held, Variable))):
             why = self._why_lost(description)
@@ -242,7 +245,9 @@ def _is_lost(held: Any) -> bool:
 def _text(name: str, why: str, is_variable: bool = True) -> str:
     if is_variable:
         return f"Variable {name!r} has no value: {why}. Assign it a value, or restore one."
-    return f"What {name!r} held is gone: {why}. Begin with a new one."
+    return (
+        f"What {name!r} held is gone: {why}. Open a new session: it begins with an empty one, or finds that of others."
+    )
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------

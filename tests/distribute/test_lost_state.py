@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from shared.tasks import PS, WORKER, Running, restarted, tasks
 
 import anabranch as ab
+from anabranch.engine.graph.graph import eagerly
 
 pytestmark = pytest.mark.xdist_group("tasks")
 
@@ -109,4 +111,57 @@ def test_an_initial_value_of_another_client_does_not_replace_what_was_trained(cl
     finally:
         old.session.close()
         new.session.close()
+        cluster[PS].end()
+
+
+class Feeder:
+    """A client with a queue that the ps task holds."""
+
+    def __init__(self, running: Running) -> None:
+        with ab.Graph().as_default() as self.graph, ab.device(PS):
+            self.queue = ab.queues.FIFOQueue(9, "int32", shapes=(), name="numbers")
+            self.x = ab.placeholder((), "int32", "x")
+            self.put, self.element, self.size = self.queue.enqueue(self.x), self.queue.dequeue(), self.queue.size()
+        self.target = running[WORKER].target
+        self.session = ab.Session(self.graph, target=self.target)
+
+    def acts(self) -> list[Callable[[], object]]:
+        """Return what steps do with the queue, and plain Python last."""
+        steps = [(self.put, {self.x: 1}), (self.element, {}), (self.size, {})]
+        return [*[partial(self.session.run, *step) for step in steps], partial(eagerly_sized, self.queue)]
+
+
+def eagerly_sized(queue: ab.queues.FIFOQueue) -> int:
+    with eagerly():
+        return int(queue.size())
+
+
+@pytest.mark.parametrize("is_new_before", [False, True], ids=["nobody has begun a new one", "another client has"])
+def test_a_lost_queue_stays_lost_in_its_session_and_is_new_in_the_next(cluster: Running, is_new_before: bool):
+    old = Feeder(cluster)
+    for number in (1, 2):
+        old.session.run(old.put, {old.x: number})
+    assert eagerly_sized(old.queue) == 2
+    restart(cluster)
+    other = Feeder(cluster) if is_new_before else None
+    if other is not None:
+        other.session.run(other.put, {other.x: 7})
+    lost = f"'numbers' held is gone: {PS}, .* restarted. Open a new session"
+    try:
+        for act in old.acts():
+            with pytest.raises(ab.errors.StateLostError, match=lost):
+                act()
+        with ab.Session(old.graph, target=old.target) as again:
+            assert again.run(old.size) == (1 if other else 0)
+            again.run(old.put, {old.x: 8})
+            assert again.run(old.element) == (7 if other else 8)
+            assert eagerly_sized(old.queue) == (1 if other else 0)
+            for act in old.acts()[:-1]:
+                with pytest.raises(ab.errors.StateLostError, match=lost):
+                    act()
+        if other is not None:
+            assert other.session.run(other.element) == 8
+            other.session.close()
+    finally:
+        old.session.close()
         cluster[PS].end()
