@@ -480,6 +480,9 @@ class Worker:
             inline = [(number, value) for number, value in found.items() if number not in straight]
             fetched = [[number, encode_value(value, arrays)] for number, value in inline]
         except Exception as error:
+            error.add_note(
+                f"At the end of step {running.key[1]} on {self.identity.name}, which sends what was fetched."
+            )
             running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
             return
         document = {"step": running.key[1], "fetched": fetched, "straight": straight, **_recorded(running.step, arrays)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.common.descriptions import describe_value
 from ...engine.common.dtypes import as_dtype
 from ...engine.machine.kept import KeptValue
 from ...engine.ops.containers.array_value import ArrayValue
@@ -58,6 +59,7 @@ def encode_value(value: Any, arrays: list[Any]) -> Any:
 
     Raises:
         TypeError: it is of a kind that does not leave its task.
+        MemoryError: there is no room to put a view of it together.
     """
     if value is None:
         return None
@@ -77,10 +79,25 @@ def encode_value(value: Any, arrays: list[Any]) -> Any:
         if array.dtype.kind in "TU":
             return {"text": array.reshape(-1).tolist(), "shape": list(array.shape)}
         if not array.dtype.hasobject:
-            arrays.append(array)
+            arrays.append(array if array.flags.c_contiguous else _in_one_piece(array))
             return len(arrays) - 1
     getattr(value, "dtype", None)  # raises the reason where it stands for a value that is lost
     raise TypeError(f"a value of type {type(value).__name__} does not leave its task")
+
+
+def _in_one_piece(array: Any) -> Any:
+    """Copy a view, such as a number that is repeated, as it has to be for being sent.
+
+    Raises:
+        MemoryError: there is no room.
+    """
+    try:
+        return np.asarray(array, order="C")
+    except MemoryError:
+        raise MemoryError(
+            f"A value that is to be sent, {describe_value(array)}, takes {array.nbytes:,} bytes, for which there is no "
+            "memory. Send a part of it."
+        ) from None
 
 
 def _encode_elements(value: ArrayValue, arrays: list[Any]) -> Any:
