@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -9,13 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..common import dtypes
+from ..common.descriptions import describe_value
 from ..common.dtypes import DType
 from ..common.quick_dataclass import dataclass
 from ..graph.context import graph_context
 from ..graph.graph import Operation
 from ..graph.kernel_roles import KernelRole
 from ..graph.op import Op, Sample, as_scalar_or_array
-from ..graph.spec import Shape, TensorSpec
+from ..graph.spec import Shape, TensorSpec, shape_text
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
 from . import row_rules
@@ -134,7 +136,7 @@ class BroadcastToShape(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, shape = inputs
-        return as_scalar_or_array(xp.broadcast_to(x, tuple(shape.tolist())))
+        return as_scalar_or_array(broadcast_to_sizes(xp, x, tuple(shape.tolist())))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -202,6 +204,46 @@ def reshape_like(dy: Tensor, x: Tensor) -> Tensor:
     return apply(ReshapeToShape(x.shape), dy, runtime_shape(x))
 
 
+def reshaped_to(x: Any, shape: Sequence[int | None], given: Sequence[Any] = ()) -> Any:
+    """Return an array in a shape in which one -1 may stand for what is left.
+
+    Args:
+        x: the array.
+        shape: the shape.
+        given: sizes that take the places of the Nones in it, in order.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    rest = iter(given)
+    sizes = tuple([int(next(rest)) if size is None else size for size in shape])
+    try:
+        if not sizes or min(sizes) >= -1:  # NumPy takes any negative size for -1
+            return x.reshape(sizes)
+        raise ValueError
+    except ValueError:
+        if min(sizes, default=0) < -1 or sizes.count(-1) > 1:
+            text = "only one -1 may stand for what is left, and no other negative size"
+            raise ValueError(f"reshape to {sizes}: {text}.") from None
+        product = math.prod(size for size in sizes if size != -1)
+        what = f"which has {product}" if -1 not in sizes else f"as it is no multiple of {product}"
+        raise ValueError(
+            f"{describe_value(x)} has {x.size} elements and cannot be reshaped to {shape_text(sizes)}, {what}."
+        ) from None
+
+
+def broadcast_to_sizes(xp: Any, x: Any, sizes: tuple[int, ...]) -> Any:
+    """Return an array that is repeated to a shape that is known now.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    try:
+        return xp.broadcast_to(x, sizes)
+    except ValueError:
+        raise ValueError(f"{describe_value(x)} does not broadcast to {shape_text(sizes)}.") from None
+
+
 @dataclass(frozen=True)
 class ReshapeToShape(Op):
     """The first input in a shape that is known at run time (second input, int32 vector)."""
@@ -220,7 +262,7 @@ class ReshapeToShape(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, shape = inputs
-        return as_scalar_or_array(x.reshape(tuple(int(dim) for dim in shape)))
+        return as_scalar_or_array(reshaped_to(x, shape.tolist()))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

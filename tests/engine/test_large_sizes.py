@@ -76,3 +76,51 @@ def test_a_size_may_have_any_integer_dtype(dtype: str):
         n = ab.placeholder((), dtype, "n")
         y = ops.zeros((n, 2))
     assert ab.Session(graph).run(y, {n: 3}).shape == (3, 2)
+
+
+def of_vector(shape: list[int], op: Callable[[Any, Any], Any], x: Any) -> Any:
+    """Run a step whose shape is one tensor."""
+    with ab.Graph().as_default() as graph:
+        given = ab.placeholder((None,), "int64", "shape")
+        y = op(ab.constant(x), given)
+    return ab.Session(graph).run(y, {given: shape})
+
+
+def of_size(shape: list[int], op: Callable[[Any, Any], Any], x: Any) -> Any:
+    """Run a step the first size of whose shape is a tensor."""
+    return in_graph(lambda n: op(ab.constant(x), (n, *shape[1:])), shape[0])
+
+
+def of_size_in_loop(shape: list[int], op: Callable[[Any, Any], Any], x: Any) -> Any:
+    return in_loop(lambda n: op(ab.constant(x), (n, *shape[1:])), shape[0])
+
+
+@pytest.mark.parametrize("run", [of_vector, of_size, of_size_in_loop])
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([4, 2], r"float32\[6\] has 6 elements and cannot be reshaped to \[4,2\], which has 8\."),
+        ([0, 2], r"float32\[6\] has 6 elements and cannot be reshaped to \[0,2\], which has 0\."),
+        ([2**40, 2], rf"(cannot be reshaped to \[{2**40},2\]|the size {2**40} is too large)"),
+    ],
+)
+def test_a_shape_that_does_not_fit_a_reshape_is_named(shape: list[int], message: str, run: Callable[..., Any]):
+    with pytest.raises(ValueError, match=message):
+        run(shape, ops.reshape, np.arange(6, dtype="float32"))
+
+
+@pytest.mark.parametrize("run", [of_vector, of_size])
+def test_negative_sizes_of_a_reshape_other_than_one_are_refused(run: Callable[..., Any]):
+    x = np.arange(6, dtype="float32")
+    assert run([-1, 2], ops.reshape, x).shape == (3, 2)
+    for shape in ([-2, 2], [-1, -1]):
+        with pytest.raises(ValueError, match=r"only one -1 may stand for what is left|size -2 is negative"):
+            run(shape, ops.reshape, x)
+    with pytest.raises(ValueError, match=r"cannot be reshaped to \[(-1|\?),4\]"):
+        run([-1, 4], ops.reshape, x)
+
+
+@pytest.mark.parametrize("run", [of_vector, of_size])
+def test_a_shape_that_does_not_fit_a_broadcast_is_named(run: Callable[..., Any]):
+    with pytest.raises(ValueError, match=r"float32\[3\] does not broadcast to \[4\]\."):
+        run([4], ops.broadcast_to, np.arange(3, dtype="float32"))

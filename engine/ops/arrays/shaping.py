@@ -20,7 +20,16 @@ from ...graph.spec import Shape, TensorSpec, shape_text
 from ...graph.tensor import Symbol, Tensor
 from .. import row_rules
 from ..base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis, unchanged
-from ..run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
+from ..run_time_shapes import (
+    BroadcastToShape,
+    ReshapeToShape,
+    ShapeOf,
+    broadcast_to_sizes,
+    reshape_like,
+    reshaped_to,
+    runtime_shape,
+    sum_like,
+)
 from .shape_arguments import ShapeLike, check_sizes, fill_shape, split_shape
 
 DimLike = int | Tensor  # a dimension: known now, or a scalar
@@ -210,12 +219,10 @@ class Reshape(Op):
         return [[size if isinstance(size, int) or len(size or ()) == 2 else None for size in filled]]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return as_scalar_or_array(inputs[0].reshape(fill_shape(self.shape, inputs[1:], least=-1)))
+        return as_scalar_or_array(reshaped_to(inputs[0], self.shape, inputs[1:]))
 
     def emit(self, arguments: Sequence[str]) -> str | None:
-        remaining = iter(arguments[1:])
-        entries = "".join(f"{next(remaining) if d is None else d}, " for d in self.shape)
-        return f"{arguments[0]}.reshape(({entries}))" + ("" if self.shape else "[()]")
+        return None if None in self.shape else f"{arguments[0]}.reshape({self.shape})" + ("" if self.shape else "[()]")
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -539,7 +546,7 @@ class BroadcastTo(Op):
         return [sizes.filled_in(self.shape, node.inputs[1:])]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return as_scalar_or_array(xp.broadcast_to(inputs[0], fill_shape(self.shape, inputs[1:])))
+        return as_scalar_or_array(broadcast_to_sizes(xp, inputs[0], fill_shape(self.shape, inputs[1:])))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
