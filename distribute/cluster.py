@@ -183,7 +183,7 @@ def resolved(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise OSError(f"The host {host!r} can't be found: {error.strerror}. Mend its address in the cluster.") from None
+        raise OSError(f"The host {host!r} can't be found: {error.strerror}. Correct the address.") from None
     addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
     return addresses[0]
 

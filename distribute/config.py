@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 from ..engine.common.memory import machine_bytes
 from .tasks.watch import Patience
 from .transport.planes import Limits, asked
+
+_SECONDS, _BYTES = "a number of seconds", "a number of bytes"
+_NUMBERS = {
+    "connect_timeout": _SECONDS,
+    "heartbeat_interval": _SECONDS,
+    "heartbeat_timeout": _SECONDS,
+    "kernel_timeout": f"{_SECONDS}, or None",
+    "bytes_in_flight": _BYTES,
+    "shared_memory_bytes": f"{_BYTES}, or None",
+    "inline_bytes": _BYTES,
+}
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class ServerConfig:
 
     Raises:
         ValueError: a value is out of range.
+        TypeError: it is no number.
 
     >>> import anabranch as ab
     >>> ab.distribute.ServerConfig(heartbeat_timeout=30.0).heartbeat_timeout
@@ -47,6 +60,11 @@ class ServerConfig:
     inline_bytes: int = Limits.inline
 
     def __post_init__(self) -> None:
+        for name, expected in _NUMBERS.items():
+            given = getattr(self, name)
+            is_none = given is None and expected.endswith("None")
+            if not is_none and (not isinstance(given, Real) or isinstance(given, bool)):
+                raise TypeError(f"{name}={given!r}: expected {expected}, got a {type(given).__name__}.")
         _check(self.connect_timeout >= 0, "connect_timeout", self.connect_timeout, "a number of seconds, 0 or more")
         interval, timeout = self.heartbeat_interval, self.heartbeat_timeout
         _check(interval > 0, "heartbeat_interval", interval, "a number of seconds above 0")

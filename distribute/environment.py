@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from .cluster import ClusterSpec
 from .launchers import numbered
@@ -177,14 +177,29 @@ def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Pl
     import json
 
     try:
-        config: Any = json.loads(text)
-        cluster, task = config["cluster"], config["task"]
-        place = Place(ClusterSpec(cluster), str(task["type"]), int(task["index"]))
+        config = _members(json.loads(text), "it", ("cluster", "task"))
+        task = _members(config["task"], "'task'", ("type", "index"))
+        place = Place(ClusterSpec(config["cluster"]), str(task["type"]), int(task["index"]))
         place.cluster.task_name(place.job_name, place.task_index)
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    except (TypeError, ValueError) as error:
+        what = str(error).rstrip(".")
         raise ValueError(f"TF_CONFIG is {text!r}, which can't be read: {what}. Write {_EXAMPLE}.") from None
     return place
+
+
+def _members(found: object, what: str, names: tuple[str, str]) -> dict[str, Any]:
+    """Return an object of JSON that has these members.
+
+    Raises:
+        ValueError: it is something else, or one is missing.
+    """
+    expected = f"expected an object with {names[0]!r} and {names[1]!r}"
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} is {'a list' if isinstance(found, list) else json.dumps(found)}, {expected}")
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ValueError(f"{missing[0]!r} is missing")
+    return cast("dict[str, Any]", found)
 
 
 _EXAMPLE = '{"cluster": {"worker": ["host:2203"], "ps": ["host:2201"]}, "task": {"type": "worker", "index": 0}}'

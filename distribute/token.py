@@ -23,8 +23,11 @@ def job_token(token: str | None = None, is_loopback: bool = True) -> bytes:
 
     Raises:
         ValueError: there is none, or it is too short to be a secret.
+        TypeError: it is no string.
         PermissionError: others can read the file.
     """
+    if token is not None and not isinstance(token, str):
+        raise TypeError(f"token=: expected a str, got {type(token).__name__}.")
     given = token if token is not None else os.environ.get(VARIABLE)
     if given is None and is_loopback:
         given = _of_user()

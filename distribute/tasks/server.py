@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -82,6 +83,8 @@ class Server:
         self.name = _chosen(self.cluster, job_name, task_index)
         self._host, port = split_address(self.cluster.address(self.name))
         listens_at = bind or self._host
+        if bind is not None:
+            _check_bind(bind)
         if bind is None and not is_loopback(self._host):
             raise ValueError(
                 f"{self.name} has the address {self.cluster.address(self.name)}, which others can reach. Give bind= "
@@ -98,7 +101,7 @@ class Server:
             )
         self._config = config or ServerConfig()
         tls = tls or tls_from_environment()
-        self._listener = _listening(listens_at) if tls is None else None
+        self._listener = _listening(listens_at, bind) if tls is None else None
         try:
             self._front = Front(listens_at, port, self._information, self._accept_stream, tls)
         except BaseException:
@@ -131,7 +134,13 @@ class Server:
         return f"grpc://{joined_address(self._host, self._front.port)}"
 
     def start(self) -> None:
-        """Begin to serve; once."""
+        """Begin to serve; once.
+
+        Raises:
+            RuntimeError: it has been stopped.
+        """
+        if self._is_stopped:
+            raise RuntimeError(f"{self.name} has been stopped. Make another Server.")
         if self._thread.ident is None:
             if self._listener is not None:
                 self.task.listen(self._listener, Plane.TCP)
@@ -231,6 +240,8 @@ def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> str:
 
 
 def _checked_devices(devices: dict[str, Any] | None) -> dict[str, Any]:
+    if devices is not None and not isinstance(devices, Mapping):
+        raise TypeError(f"Server: devices={devices!r}: expected a dict such as {{'cpu': 2}}.")
     found = {"cpu": 1} if devices is None else dict(devices)
     others = [kind for kind in found if kind != "cpu"]
     if others:
@@ -238,15 +249,39 @@ def _checked_devices(devices: dict[str, Any] | None) -> dict[str, Any]:
             f"Server: devices={devices!r}: tasks have CPUs only by now; {others[0]!r} devices run in one process "
             "(ab.config.set_devices)."
         )
+    count = found.get("cpu", 1)
+    if not isinstance(count, (int, Mapping)) or isinstance(count, bool):
+        raise TypeError(f"Server: devices={devices!r}: expected how many CPUs the task has.")
+    if isinstance(count, int) and count < 1:
+        raise ValueError(f"Server: devices={devices!r}: expected at least 1 CPU.")
     return found
 
 
-def _listening(host: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in resolved(host) else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+def _check_bind(bind: str) -> None:
+    """Check that an address can be one of this machine.
+
+    Raises:
+        OSError: there is no such host.
+    """
+    try:
+        resolved(bind)
+    except OSError as error:
+        raise OSError(f"Can't listen at bind={bind!r}: {error}") from None
+
+
+def _listening(host: str, bind: str | None) -> socket.socket:
+    address = resolved(host)
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     with contextlib.ExitStack() as unless_it_works:
         unless_it_works.callback(listener.close)
-        listener.bind((resolved(host), 0))
+        try:
+            listener.bind((address, 0))
+        except OSError as error:
+            where = host if bind is None else f"bind={bind!r}"
+            raise OSError(
+                f"Can't listen at {where}: {error.strerror}. This machine has no such address; give one that it has, "
+                "or '0.0.0.0' for all."
+            ) from None
         listener.listen(_BACKLOG)
         listener.setblocking(False)
         unless_it_works.pop_all()

@@ -62,7 +62,10 @@ def asked(given: str | Mapping[str, str] | None = None) -> str | Mapping[str, st
         if plane not in CHOICES:
             raise ValueError(f"plane={plane!r}: expected one of {', '.join(map(str, CHOICES))}.")
     for task in found if isinstance(found, Mapping) else ():
-        DeviceName.parse(task)
+        if DeviceName.parse(task).job is None:
+            raise ValueError(
+                f"plane={{{task!r}: ...}}: {task!r} names no task and no job. Write '/job:ps', or '/job:ps/task:1'."
+            )
     return found
 
 

@@ -1,0 +1,79 @@
+"""Settings of tasks and clusters that can't be: the errors name what was given, what was expected, and the remedy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import anabranch as ab
+
+CLUSTER = {"worker": ["localhost:0"]}
+TASK = {"type": "worker", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"devices": ["cpu"]}, TypeError, r"Server: devices=\['cpu'\]: expected a dict such as \{'cpu': 2\}\."),
+        ({"devices": {"cpu": 0}}, ValueError, r"Server: devices=\{'cpu': 0\}: expected at least 1"),
+        ({"devices": {"cpu": "2"}}, TypeError, r"Server: devices=\{'cpu': '2'\}: expected how many"),
+        ({"token": b"a token of bytes, which is long"}, TypeError, r"token=: expected a str, got bytes\."),
+        ({"token": "short"}, ValueError, r"\(token=\) has 5 characters; expected at least 16"),
+        ({"bind": "192.0.2.7"}, OSError, r"Can't listen at bind='192\.0\.2\.7': .*This machine has no such address"),
+        ({"bind": "no host"}, OSError, r"Can't listen at bind='no host': The host 'no host' can't be found"),
+    ],
+)
+def test_a_server_names_the_setting_that_is_wrong(settings: dict[str, Any], error: type[Exception], message: str):
+    with pytest.raises(error, match=message):
+        ab.distribute.Server(CLUSTER, **{"token": "a token that is long enough", **settings})
+
+
+def test_a_server_that_was_stopped_is_not_started_again():
+    server = ab.distribute.Server(CLUSTER, token="a token that is long enough", start=False)
+    server.stop()
+    with pytest.raises(RuntimeError, match=r"/job:worker/task:0 has been stopped\. Make another Server\."):
+        server.start()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"heartbeat_timeout": "8"}, TypeError, "heartbeat_timeout='8': expected a number of seconds, got a str"),
+        ({"connect_timeout": None}, TypeError, "connect_timeout=None: expected a number of seconds, got a NoneType"),
+        ({"kernel_timeout": "1"}, TypeError, "kernel_timeout='1': expected a number of seconds, or None, got a str"),
+        ({"bytes_in_flight": "1"}, TypeError, "bytes_in_flight='1': expected a number of bytes, got a str"),
+        ({"shared_memory_bytes": "1"}, TypeError, "shared_memory_bytes='1': expected a number of bytes, or None, got"),
+        (
+            {"plane": {"ps": "tcp"}},
+            ValueError,
+            r"plane=\{'ps': \.\.\.\}: 'ps' names no task and no job\. Write '/job:ps'",
+        ),
+        ({"plane": 3}, ValueError, "plane=3: expected one of auto"),
+    ],
+)
+def test_a_config_names_the_setting_that_is_wrong(settings: dict[str, Any], error: type[Exception], message: str):
+    with pytest.raises(error, match=message):
+        ab.distribute.ServerConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", r"it is a list, expected an object with 'cluster' and 'task'\. Write"),
+        (
+            json.dumps({"cluster": CLUSTER, "task": 0}),
+            r"'task' is 0, expected an object with 'type' and 'index'\. Write",
+        ),
+        (json.dumps({"cluster": CLUSTER}), r"'task' is missing\. Write"),
+        (json.dumps({"cluster": CLUSTER, "task": {"type": "worker"}}), r"'index' is missing\. Write"),
+        (json.dumps({"cluster": CLUSTER, "task": {**TASK, "index": 1}}), r"it has /job:worker/task:0\. Write"),
+        (json.dumps({"cluster": [], "task": TASK}), r"expected a dict such as .*\. Write"),
+        ("{worker", r"Expecting property name .*\. Write"),
+    ],
+)
+def test_a_tf_config_that_can_not_be_read_is_named(text: str, message: str):
+    with pytest.raises(ValueError, match=message) as caught:
+        ab.distribute.cluster_from_environment({"TF_CONFIG": text})
+    assert ".." not in str(caught.value)
