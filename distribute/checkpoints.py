@@ -34,6 +34,7 @@ from ..engine.ops.random.keys import SeedGenerator
 from ..engine.queues.errors import DataLossError, StateLostError
 
 _HOUR = 3600.0
+_ITEMS = (Variable, ShardedVariable, SeedGenerator)
 _KEY = TensorSpec((2,), np.dtype("int64"))
 Metrics = Mapping[str, float]
 
@@ -164,8 +165,10 @@ class CheckpointManager:
             return False
         if self._best_by is not None and metrics is None:
             raise ValueError(f"CheckpointManager.save({step}): best_by judges by metrics; give metrics=.")
-        self._saved_at = time.time()
         noted = {name: float(value) for name, value in (metrics or {}).items()}
+        if self._best_by is not None:
+            self._check_judge(step, noted)
+        self._saved_at = time.time()
         more = {"step": step, "time": self._saved_at, "metrics": noted}
         folder = self._folder(step)
         write = self._writes(folder, more) if self._session is None else self._writes_on_tasks(folder, more)
@@ -269,9 +272,23 @@ class CheckpointManager:
     def _worth(self, step: int) -> float:
         assert self._best_by is not None
         try:
-            return float(self._best_by(CheckpointReader(self._folder(step)).manifest.get("metrics", {})))
+            worth = float(self._best_by(CheckpointReader(self._folder(step)).manifest.get("metrics", {})))
         except (DataLossError, FileNotFoundError):
             return -np.inf
+        return -np.inf if np.isnan(worth) else worth
+
+    def _check_judge(self, step: int, metrics: Metrics) -> None:
+        """Have `best_by` judge a checkpoint before it is written, so that what is wrong is known by then.
+
+        Raises:
+            Exception: what `best_by` raises, with the metrics that it was given.
+        """
+        assert self._best_by is not None
+        try:
+            float(self._best_by(metrics))
+        except Exception as error:
+            error.add_note(f"In best_by, as CheckpointManager.save({step}) gave it the metrics {metrics}.")
+            raise
 
     def _folder(self, step: int) -> Folder:
         return self._root / f"step-{int(step)}"
@@ -314,20 +331,26 @@ class CheckpointManager:
 
         Raises:
             FileNotFoundError: there is no checkpoint of this number.
-            DataLossError: the checkpoint that was asked for is damaged.
+            DataLossError: the checkpoint that was asked for is damaged, or all that there are.
             KeyError, ValueError: it lacks an item, or has it with another shape or dtype. Nothing is restored then.
         """
         if step is not None:
             self.wait_until_finished()
             self._restore_from(self._folder(step))
             return step
-        for found in reversed(self.all_steps()):
+        steps = self.all_steps()
+        for found in reversed(steps):
             try:
                 self._restore_from(self._folder(found))
             except (DataLossError, FileNotFoundError) as error:
                 warnings.warn(f"CheckpointManager takes a checkpoint before step {found}: {error}", stacklevel=2)
             else:
                 return found
+        if steps:
+            raise DataLossError(
+                f"CheckpointManager.restore: none of the {len(steps)} checkpoints in {self.directory!r} can be read: see"
+                " the warnings. Bring copies of them back, or begin anew in another folder."
+            )
         return None
 
     def _restore_from(self, folder: Folder) -> None:
@@ -354,7 +377,11 @@ class CheckpointManager:
             found = {str(name): part for name, part in items.items()}
         elif isinstance(items, Sequence):
             found = {}
-            for part in items:
+            for number, part in enumerate(items):
+                if not isinstance(part, _ITEMS):
+                    raise TypeError(
+                        f"CheckpointManager: item number {number} is no variable but a {type(part).__name__}."
+                    )
                 name = getattr(part, "path", None) or getattr(part, "name", None)
                 if name in found:
                     raise ValueError(
@@ -364,7 +391,7 @@ class CheckpointManager:
         else:
             raise TypeError(f"CheckpointManager: items are a model or variables; got {type(items).__name__}.")
         for name, part in found.items():
-            if not isinstance(part, (Variable, ShardedVariable, SeedGenerator)):
+            if not isinstance(part, _ITEMS):
                 raise TypeError(f"CheckpointManager: item {name!r} is no variable but a {type(part).__name__}.")
         return found
 

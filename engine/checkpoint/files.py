@@ -467,6 +467,12 @@ def _read(dataset: Any, dtype: Any) -> Any:
 
 def _read_manifest(path: Folder) -> dict[str, Any]:
     if not is_checkpoint(path):
+        steps = [name for name in path.folders("step-") if is_checkpoint(path / name)]
+        if steps:
+            last = str(path / max(steps, key=lambda name: (len(name), name)))
+            raise FileNotFoundError(
+                f"{str(path)!r} is a folder of checkpoints, not a checkpoint. Give one of them, such as {last!r}."
+            )
         what = "a checkpoint that was not written to its end" if path.exists() else "no folder"
         raise FileNotFoundError(f"{str(path)!r} is {what}: there is no {MANIFEST}. Take another one.")
     try:

@@ -112,6 +112,51 @@ def test_a_damaged_checkpoint_is_left_out_with_a_warning(v: ab.Variable, tmp_pat
         manager.restore(3)
 
 
+def test_where_all_checkpoints_are_damaged_restore_does_not_begin_anew(v: ab.Variable, tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, [v], save_async=False)
+    saved(manager, v, [1, 2])
+    for shard in tmp_path.glob("*/*.h5"):
+        shard.write_bytes(b"short")
+    with (
+        pytest.warns(UserWarning, match="takes a checkpoint before step"),
+        pytest.raises(ab.errors.DataLossError, match=r"none of the 2 checkpoints in .* can be read"),
+    ):
+        manager.restore()
+    assert v.numpy().tolist() == [2.0, 2.0]
+
+
+def test_a_folder_of_checkpoints_is_no_checkpoint(v: ab.Variable, tmp_path: Path) -> None:
+    saved(CheckpointManager(tmp_path, [v], save_async=False), v, [1, 2])
+    with pytest.raises(
+        FileNotFoundError, match=r"is a folder of checkpoints, not a checkpoint\. Give one of them, such as .*step-2'"
+    ):
+        ab.io.checkpoint_reader(tmp_path)
+
+
+def test_checkpoints_without_a_worth_go_first(v: ab.Variable, tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path, [v], max_to_keep=2, best_by=lambda metrics: metrics["good"]) as manager:
+        for step, good in enumerate([0.1, np.nan, 0.2, 0.05]):
+            manager.save(step, {"good": good})
+        assert manager.all_steps() == [0, 2, 3]
+        assert manager.best_step() == 2
+
+
+@pytest.mark.parametrize("best_by", [lambda metrics: metrics["good"], lambda metrics: "much"])
+def test_a_judge_that_fails_is_an_error_before_anything_is_written(
+    v: ab.Variable, tmp_path: Path, best_by: Any
+) -> None:
+    manager = CheckpointManager(tmp_path, [v], best_by=best_by, save_async=False)
+    with pytest.raises((KeyError, ValueError)) as caught:
+        manager.save(1, {"loss": 1.0})
+    assert caught.value.__notes__ == ["In best_by, as CheckpointManager.save(1) gave it the metrics {'loss': 1.0}."]
+    assert manager.all_steps() == []
+
+
+def test_an_item_without_a_name_is_named_by_its_place(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="item number 1 is no variable but a ndarray"):
+        CheckpointManager(tmp_path, [ab.Variable(1.0), np.zeros(2)])
+
+
 def test_nothing_is_restored_where_an_item_differs(v: ab.Variable, tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, {"a": v, "b": ab.Variable([1.0])}, save_async=False)
     manager.save(1)
