@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.dtypes import string
+from ..common.dtypes import is_floating, is_string, name_of, string
 from ..control_flow.cond import cond
 from ..graph.context import in_explicit_graph
 from ..graph.graph import Operation, graph_for
@@ -44,6 +44,7 @@ def scalar(name: str, data: Any, step: Any = None) -> Operation | None:
 
     Raises:
         ValueError: no step is given and nothing says one, or the data have several elements.
+        TypeError: the data are no number.
 
     >>> import anabranch as ab, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +54,7 @@ def scalar(name: str, data: Any, step: Any = None) -> Operation | None:
     ...             ab.summary.scalar("loss", 1 / (step + 1), step)
     ...     writer.close()
     """
-    return _written("scalar", name, step, lambda: [convert_to_tensor(data)])
+    return _written("scalar", name, step, lambda: [_numbers(f"scalar {name!r} must be a number", data)])
 
 
 def histogram(name: str, data: Any, step: Any = None, buckets: int = BINS) -> Operation | None:
@@ -66,6 +67,7 @@ def histogram(name: str, data: Any, step: Any = None, buckets: int = BINS) -> Op
 
     Raises:
         ValueError: no step is given and nothing says one, or there is to be no bucket.
+        TypeError: the data are no numbers.
 
     >>> import anabranch as ab
     >>> with ab.summary.create_file_writer("histograms").as_default():
@@ -73,7 +75,8 @@ def histogram(name: str, data: Any, step: Any = None, buckets: int = BINS) -> Op
     """
     if buckets < 1:
         raise ValueError(f"histogram {name!r}: buckets must be at least 1, got {buckets}.")
-    return _written("buckets", name, step, lambda: apply_multi(HistogramBuckets(buckets), convert_to_tensor(data)))
+    text = f"histogram {name!r} must be of numbers"
+    return _written("buckets", name, step, lambda: apply_multi(HistogramBuckets(buckets), _numbers(text, data)))
 
 
 def image(name: str, data: Any, step: Any = None, max_outputs: int = 3) -> Operation | None:
@@ -87,6 +90,7 @@ def image(name: str, data: Any, step: Any = None, max_outputs: int = 3) -> Opera
 
     Raises:
         ValueError: no step is given and nothing says one, or the data have another shape.
+        TypeError: the data are neither of uint8 nor floats.
 
     >>> import anabranch as ab
     >>> with ab.summary.create_file_writer("images").as_default():
@@ -94,7 +98,16 @@ def image(name: str, data: Any, step: Any = None, max_outputs: int = 3) -> Opera
     """
     if max_outputs < 1:
         raise ValueError(f"image {name!r}: max_outputs must be at least 1, got {max_outputs}.")
-    return _written("image", name, step, lambda: [apply(ImagePixels(max_outputs), convert_to_tensor(data))])
+
+    def pixels() -> list[Tensor]:
+        tensor = convert_to_tensor(data)
+        if tensor.dtype.name not in ("uint8", "bool") and not is_floating(tensor.dtype):
+            raise TypeError(
+                f"image {name!r} must be of uint8, or of floats from 0 to 1, got {name_of(tensor.dtype)}. Use ops.cast."
+            )
+        return [apply(ImagePixels(max_outputs), tensor)]
+
+    return _written("image", name, step, pixels)
 
 
 def text(name: str, data: Any, step: Any = None) -> Operation | None:
@@ -114,10 +127,12 @@ def text(name: str, data: Any, step: Any = None) -> Operation | None:
     """
 
     def given() -> list[Tensor]:
-        texts: Any = data
-        tensor = convert_to_tensor(texts if isinstance(data, (Tensor, np.ndarray)) else np.asarray(data, string))
+        texts: Any = data if isinstance(data, (Tensor, np.ndarray)) else np.asarray(data)
+        if not isinstance(data, (Tensor, np.ndarray)) and texts.dtype.kind == "U":
+            texts = np.asarray(data, string)
+        tensor = convert_to_tensor(texts)
         if tensor.dtype.kind != "T":
-            raise TypeError(f"text {name!r} must be strings, got {tensor.dtype}.")
+            raise TypeError(f"text {name!r} must be strings, got {name_of(tensor.dtype)}.")
         return [tensor]
 
     return _written("text", name, step, given)
@@ -140,7 +155,21 @@ def flush(writer: SummaryWriter | None = None) -> Operation | None:
     return apply_effect(FlushSummaries(chosen), name="flush_summaries")
 
 
+def _numbers(text: str, data: Any) -> Tensor:
+    """Return data as a tensor of numbers.
+
+    Raises:
+        TypeError: it is of strings; the text says of what.
+    """
+    tensor = convert_to_tensor(data)
+    if is_string(tensor.dtype):
+        raise TypeError(f"{text}, got {name_of(tensor.dtype)}.")
+    return tensor
+
+
 def _written(method: str, name: str, step: Any, data: Callable[[], Any]) -> Operation | None:
+    if not isinstance(name, str):
+        raise TypeError(f"Summary {name!r}: the name must be a str, got an {type(name).__name__}.")
     writer = default_writer()
     if writer is None:
         return None

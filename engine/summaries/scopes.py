@@ -88,12 +88,17 @@ def record_if(condition: Any) -> Generator[None]:
         condition: a boolean, a tensor, or a function that gives one. In a graph it is computed in each run, where a
             summary is written; of a condition that is False now nothing is built.
 
+    Raises:
+        TypeError: it is none of these.
+
     >>> import anabranch as ab, tempfile
     >>> with tempfile.TemporaryDirectory() as folder, ab.summary.create_file_writer(folder).as_default():
     ...     for step in range(100):
     ...         with ab.summary.record_if(step % 10 == 0):
     ...             ab.summary.scalar("loss", 1 / (1 + step), step)
     """
+    if condition is None or isinstance(condition, (str, bytes, list, tuple, dict)):
+        raise TypeError(f"record_if: expected a boolean, a tensor or a function of either, got {condition!r}.")
     before, _scopes.condition = _scopes.condition, condition
     try:
         yield

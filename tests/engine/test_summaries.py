@@ -238,6 +238,25 @@ def test_what_can_not_be_written(writer: Any) -> None:
         summary.scalar("x", 1.0)
 
 
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda: ab.summary.scalar(3, 1.0, step=1), "Summary 3: the name must be a str, got an int"),
+        (lambda: ab.summary.scalar("x", "a", step=1), "scalar 'x' must be a number, got string"),
+        (lambda: ab.summary.histogram("x", ["a"], step=1), "histogram 'x' must be of numbers, got string"),
+        (
+            lambda: ab.summary.image("x", np.zeros((4, 4, 3), "int32"), step=1),
+            "image 'x' must be of uint8, or of floats",
+        ),
+        (lambda: ab.summary.text("x", 3, step=1), "text 'x' must be strings, got int64"),
+        (lambda: ab.summary.record_if("always").__enter__(), "record_if: expected a boolean, a tensor or a function"),
+    ],
+)
+def test_what_is_of_another_type_is_named(writer: Any, write: Any, message: str) -> None:
+    with writer.as_default(), pytest.raises(TypeError, match=message):
+        write()
+
+
 def test_a_graph_with_summaries_is_saved(writer: Any, path: Path, tmp_path: Path) -> None:
     with ab.Graph().as_default() as graph, writer.as_default():
         x = ab.placeholder((None,), "float32", "x")
