@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -129,6 +129,11 @@ def shards_along_rows(partitioner: Any, shape: Sequence[int], dtype: DTypeLike) 
             f"{partitioner!r}."
         )
     answer: Any = partitioner(tuple(shape), as_dtype(dtype))
+    if not isinstance(answer, Iterable):
+        raise TypeError(
+            f"The partitioner {partitioner!r} gave {answer!r} for the shape {tuple(shape)}. Expected a count for each "
+            f"axis, such as {[2, *[1] * (len(shape) - 1)]}."
+        )
     counts = [int(count) for count in answer]
     if len(counts) != len(shape) or any(count != 1 for count in counts[1:]) or counts[0] < 1:
         raise ValueError(

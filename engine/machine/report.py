@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from .step import Step
 
 _MOST_LINES = 40
+_ITERATION = re.compile(r", iteration ([\d.]+)")
 
 
 class StalledError(RuntimeError):
@@ -48,9 +50,21 @@ def waiting_report(step: Step, what: str = "made no progress") -> str:
         node = next(node for node, known in step.blueprint.edges.items() if known == number)
         sender = "" if node.peer is None else f" was sent by {node.peer.device}, but"
         lines.append(f"  {node.device}: {node.name!r}{sender} its iteration{_numbers(tag)} never began")
+    lines = _merged(lines)
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES:] = [f"  ... and {len(lines) - _MOST_LINES} more"]
     return "\n".join(lines)
+
+
+def _merged(lines: list[str]) -> list[str]:
+    """Return one line in place of those that differ in nothing but the iteration, of which many run at once."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        found.setdefault(_ITERATION.sub("", line), []).append(line)
+    return [
+        first if not others else _ITERATION.sub(rf"\g<0> (and {len(others)} more)", first)
+        for first, *others in found.values()
+    ]
 
 
 def ending_report(step: Step) -> str:

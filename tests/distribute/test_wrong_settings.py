@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import anabranch as ab
+from anabranch.engine.place.constraints import PlacementError
 
 CLUSTER = {"worker": ["localhost:0"]}
 TASK = {"type": "worker", "index": 0}
@@ -77,3 +78,23 @@ def test_a_tf_config_that_can_not_be_read_is_named(text: str, message: str):
     with pytest.raises(ValueError, match=message) as caught:
         ab.distribute.cluster_from_environment({"TF_CONFIG": text})
     assert ".." not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "remedy"),
+    [
+        (
+            "cpu:4",
+            r"Give the task more of them \(Server\(devices=\{'cpu': n\}\), worker --cpus\), or ask for one of these",
+        ),
+        ("gpu:0", "Tasks have CPUs alone: ask for one of these"),
+    ],
+)
+def test_a_device_that_a_task_does_not_have_is_named_with_a_remedy(graph: ab.Graph, device: str, remedy: str):
+    with ab.device(f"/job:worker/task:0/{device}"):
+        y = ab.constant(1.0) + 1.0
+    token = "a token that is long enough"
+    with pytest.MonkeyPatch.context() as patch, ab.distribute.Server(CLUSTER, token=token) as server:
+        patch.setenv("ANABRANCH_TOKEN", token)
+        with ab.Session(graph, target=server.target) as session, pytest.raises(PlacementError, match=remedy):
+            session.run(y)

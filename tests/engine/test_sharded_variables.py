@@ -297,6 +297,8 @@ def test_partitioners(partitioner: Any, shape: Any, count: int) -> None:
 def test_what_can_not_be_cut() -> None:
     with pytest.raises(ValueError, match=r"a scalar has no rows to cut; use Variable"):
         ShardedVariable(1.0)
+    with pytest.raises(TypeError, match=r"gave 3 for the shape .* Expected a count for each axis, such as \[2, 1\]"):
+        ShardedVariable(np.zeros((4, 2)), lambda shape, dtype: 3)
     with pytest.raises(ValueError, match=r"gave \[1, 2\] .* variables are cut by rows"):
         ShardedVariable([[1.0, 2.0]], lambda shape, dtype: [1, 2])
     with pytest.raises(ValueError, match="num_shards must be a positive integer, got 0"):
