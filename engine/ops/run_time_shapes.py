@@ -241,7 +241,10 @@ def broadcast_to_sizes(xp: Any, x: Any, sizes: tuple[int, ...]) -> Any:
     try:
         return xp.broadcast_to(x, sizes)
     except ValueError:
-        raise ValueError(f"{describe_value(x)} does not broadcast to {shape_text(sizes)}.") from None
+        fits = len(sizes) >= x.ndim and min(sizes, default=0) >= 0
+        fits = fits and all(dim in (1, size) for dim, size in zip(x.shape[::-1], sizes[::-1], strict=False))
+        why = ": no array can have as many elements" if fits else ""
+        raise ValueError(f"{describe_value(x)} does not broadcast to {shape_text(sizes)}{why}.") from None
 
 
 @dataclass(frozen=True)

@@ -124,3 +124,6 @@ def test_negative_sizes_of_a_reshape_other_than_one_are_refused(run: Callable[..
 def test_a_shape_that_does_not_fit_a_broadcast_is_named(run: Callable[..., Any]):
     with pytest.raises(ValueError, match=r"float32\[3\] does not broadcast to \[4\]\."):
         run([4], ops.broadcast_to, np.arange(3, dtype="float32"))
+    size = 2**31 - 1
+    with pytest.raises(ValueError, match=rf"to \[{size},{size},{size}\]: no array can have as many elements\."):
+        run([size, size, size], ops.broadcast_to, np.float32(1.0))
