@@ -322,6 +322,7 @@ def restore(prefix: Any, names: Sequence[str], specs: Sequence[Any]) -> list[Ten
 
     Raises:
         ValueError: names and specs are not as many; at run time, a tensor has another shape or dtype.
+        TypeError: a spec has no shape or no dtype.
         KeyError: at run time, there is no tensor of a name.
         FileNotFoundError, DataLossError: at run time, the folder is not a checkpoint, or is damaged.
 
@@ -357,6 +358,10 @@ def _task_of(tensor: Any) -> str:
 
 def _spec_of(value: Any) -> TensorSpec:
     spec = getattr(value, "spec", value)
+    if getattr(spec, "shape", ...) is ... or getattr(spec, "dtype", None) is None:
+        raise TypeError(
+            f"restore: the spec {value!r} has no shape and dtype. Give a variable, a tensor, or an InputSpec with both."
+        )
     return TensorSpec(as_shape(spec.shape), as_dtype(spec.dtype))
 
 

@@ -249,6 +249,10 @@ class Session:
         """
         if isinstance(containers, str):
             raise TypeError(f"Session.reset: containers={containers!r} is a string; give a list of names.")
+        if containers is not None and not all(isinstance(name, str) for name in containers):
+            raise TypeError(
+                f"Session.reset: containers={containers!r}: expected the names of containers, which are strings."
+            )
         if target is None:
             clear_containers(containers)
             return

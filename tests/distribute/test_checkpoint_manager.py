@@ -508,3 +508,8 @@ def test_a_torn_write_gives_the_values_of_one_checkpoint(seed: int, tmp_path: Pa
         found.append(step)
     assert set(found) <= {1, 2}
     assert 1 in found
+
+
+def test_a_spec_to_restore_has_a_shape_and_a_dtype() -> None:
+    with pytest.raises(TypeError, match=r"the spec 3 has no shape and dtype\. Give a variable"):
+        ab.io.restore("anywhere", ["a"], [3])

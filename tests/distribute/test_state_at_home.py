@@ -232,4 +232,6 @@ def test_a_reset_names_tasks_that_do_not_answer(graph: ab.Graph):
                 ab.Session.reset(server.target)
             with pytest.raises(TypeError, match="give a list"):
                 ab.Session.reset(server.target, "a name")
+            with pytest.raises(TypeError, match=r"containers=\[3\]: expected the names of containers"):
+                ab.Session.reset(server.target, [3])  # type: ignore[list-item]
     assert caught.value.task == PS
