@@ -29,12 +29,20 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     """Write an error down: its kind, message and notes."""
     found: dict[str, Any] = {
         "type": type(error).__name__,
-        "message": str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error),
+        "message": _text(error),
         "notes": list(getattr(error, "__notes__", ())),
     }
     if isinstance(error, errors.TaskFailedError):
         found |= {"task": error.task, "reason": error.reason, "step": error.step, "waiting": error.waiting}
     return found
+
+
+def _text(error: BaseException) -> str:
+    """Return the message of an error; a user's class may fail to give one."""
+    try:
+        return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    except Exception as another:
+        return f"its text can't be read: {type(another).__name__}"
 
 
 def read_error(description: dict[str, Any]) -> Exception:

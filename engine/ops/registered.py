@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -84,7 +85,17 @@ class RegisteredFunction:
         function = _functions.get(self.name)
         if function is None:
             raise LookupError(f"This process {self.missing()}. Import the module that registers it.")
-        return function(*arguments)
+        try:
+            return function(*arguments)
+        except Exception:
+            raise
+        except BaseException as error:  # of `sys.exit`, for instance: in a task it would end the steps of all clients
+            if threading.current_thread() is threading.main_thread():
+                raise
+            raise RuntimeError(
+                f"The function {self.name!r} raised {type(error).__name__}({error}), by which it can't end the process "
+                "that calls it for others. Raise an error, such as RuntimeError."
+            ) from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RegisteredFunction) and self.name == other.name

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.members import addresses
-from shared.registered_functions import process, ranks, slope, squares
+from shared.registered_functions import ends, process, ranks, slope, squares
 from shared.tasks import PATIENCE, TOKEN, TaskProcess
 
 import anabranch as ab
@@ -136,6 +136,25 @@ def test_a_task_without_the_function_is_named_with_operation_and_line(session: a
     place = re.escape(f"{Path(__file__).name}:{y.operation.location[1]}")
     with pytest.raises(LookupError, match=f"'ranked', defined at .*{place}.*is on {OTHER} and calls .*'ranks of a"):
         session.run(y)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (0, r"'ends of a test' raised SystemExit\(3\), by which it can't end the process"),
+        (1, r"'ends of a test' raised KeyboardInterrupt\(\)"),
+        (2, r"'ends of a test' raised BaseException\(base\)"),
+        (3, "TextlessError: its text can't be read: ValueError"),
+    ],
+)
+def test_a_function_that_ends_a_process_ends_its_step_alone(session: ab.Session, how: int, message: str):
+    with ab.device(PS):
+        y = ab.ops.numpy_function(ends, [how], "float32", name="ended")
+        there = ab.constant(1.0) + 1.0
+    with pytest.raises(RuntimeError, match=message) as caught:
+        session.run(y)
+    assert any("In operation 'ended'" in note for note in caught.value.__notes__)
+    assert session.run(there) == 2
 
 
 def test_a_function_without_a_name_does_not_leave_the_client(session: ab.Session):

@@ -27,3 +27,15 @@ def slope(inputs: Any, outputs: Any, cotangents: Any) -> Any:
 @ab.distribute.register_function("squares of a test")
 def squares(values: Any) -> Any:
     return values * values
+
+
+class TextlessError(Exception):
+    """An error whose text can't be read."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@ab.distribute.register_function("ends of a test")
+def ends(how: Any) -> Any:
+    raise [SystemExit(3), KeyboardInterrupt(), BaseException("base"), TextlessError()][int(how)]
