@@ -348,8 +348,8 @@ class CheckpointManager:
                 return found
         if steps:
             raise DataLossError(
-                f"CheckpointManager.restore: none of the {len(steps)} checkpoints in {self.directory!r} can be read; the "
-                "warnings say why. Bring copies of them back, or begin anew in another folder."
+                f"CheckpointManager.restore: none of the {len(steps)} checkpoints in {self.directory!r} can be read; "
+                "the warnings say why. Bring copies of them back, or begin anew in another folder."
             )
         return None
 
