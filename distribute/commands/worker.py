@@ -66,6 +66,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _import(module: str) -> None:
+    """Import a module that registers functions.
+
+    Raises:
+        ImportError: it can't be imported.
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"--import {module}: {error}. Modules are looked for in the folder where the command is started, and on "
+            "PYTHONPATH."
+        ) from None
+
+
 def run(options: argparse.Namespace) -> int:
     """Serve until the process is interrupted or terminated.
 
@@ -75,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         sys.path.insert(0, "")  # where it was started, as for python -m
     try:
         for module in options.modules:
-            importlib.import_module(module)
+            _import(module)
         server = Server(
             ClusterSpec.from_json(options.cluster),
             options.job_name,

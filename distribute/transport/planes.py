@@ -25,7 +25,7 @@ class Plane(StrEnum):
     GRPC = "grpc"
 
 
-CHOICES = (AUTO, "sockets", *Plane)
+CHOICES = (AUTO, "sockets", *[str(plane) for plane in Plane])
 _WAYS: dict[str, tuple[Plane, ...]] = {
     "sockets": (Plane.UNIX, Plane.TCP),
     **{plane.value: (plane,) for plane in Plane},
@@ -60,7 +60,8 @@ def asked(given: str | Mapping[str, str] | None = None) -> str | Mapping[str, st
     found = os.environ.get(VARIABLE, AUTO) if given is None else given
     for plane in found.values() if isinstance(found, Mapping) else [found]:
         if plane not in CHOICES:
-            raise ValueError(f"plane={plane!r}: expected one of {', '.join(map(str, CHOICES))}.")
+            where = f"{VARIABLE}={plane!r}" if given is None else f"plane={plane!r}"
+            raise ValueError(f"{where}: expected one of {', '.join(CHOICES)}.")
     for task in found if isinstance(found, Mapping) else ():
         if DeviceName.parse(task).job is None:
             raise ValueError(

@@ -339,6 +339,11 @@ def test_the_command_says_what_is_wrong():
     cases = [
         (["worker", "--cluster", "{"], "is not JSON"),
         (["worker", "--cluster", '{"ps": ["localhost:0"]}', "--job-name", "x", "--task-index", "0"], "no task /job:x"),
+        (
+            ["worker", "--cluster", '{"ps": ["localhost:0"]}', "--import", "no_module"],
+            "--import no_module: No module named",
+        ),
+        (["worker", "--cluster", '{"ps": ["localhost:0"]}', "--plane", "udp"], "'auto', 'sockets', 'shared_memory'"),
         (["wrker"], "invalid choice: 'wrker'"),
         (["serve", "--port", "1"], "unrecognized arguments: --port 1. Did you mean --rest-port or --grpc-port?"),
         (["status", "--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n"),

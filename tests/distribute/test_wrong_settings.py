@@ -59,6 +59,12 @@ def test_a_config_names_the_setting_that_is_wrong(settings: dict[str, Any], erro
         ab.distribute.ServerConfig(**settings)
 
 
+def test_a_plane_of_the_environment_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ANABRANCH_PLANE", "udp")
+    with pytest.raises(ValueError, match="ANABRANCH_PLANE='udp': expected one of auto, sockets, shared_memory"):
+        ab.distribute.ServerConfig()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
