@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Real
 
 _LONGEST_WAIT = 0.1  # seconds
 
@@ -44,11 +45,14 @@ def deadline(seconds: float | None) -> Generator[None]:
     Of nested limits the nearest holds.
 
     Raises:
-        ValueError: `seconds` is negative, or not a number.
+        ValueError: `seconds` is negative, or NaN.
+        TypeError: it is no number.
     """
     if seconds is None:
         yield
         return
+    if not isinstance(seconds, Real):
+        raise TypeError(f"timeout must be a number of seconds that is not negative, or None; got {seconds!r}.")
     if not seconds >= 0:
         raise ValueError(f"timeout must be a number of seconds that is not negative, or None; got {seconds}.")
     before = _moment.get()

@@ -439,7 +439,10 @@ def _cast_feed(tensor: Symbol, value: Any) -> Any:
         raise TypeError(f"{tensor!r} can't be fed.")
     if is_numpy(value) and value.dtype == object:
         value = _from_objects(value, tensor)
-    array = as_array(value)
+    try:
+        array = as_array(value)
+    except TypeError as error:
+        raise TypeError(f"{error} It was fed to {tensor.name!r}.") from None
     if array.dtype == tensor.dtype:
         return array
     if array.size == 0:

@@ -587,6 +587,8 @@ def test_deadlines_nest_and_end():
         told = f"timeout must be a number of seconds that is not negative, or None; got {refused}"
         with pytest.raises(ValueError, match=re.escape(told)):
             Session(Graph()).run([], timeout=refused)
+    with pytest.raises(TypeError, match=r"timeout must be a number of seconds .*; got '1'\."):
+        Session(Graph()).run([], timeout="1")  # type: ignore[arg-type]
 
 
 def test_an_interrupt_withdraws_what_waits(monkeypatch: pytest.MonkeyPatch):

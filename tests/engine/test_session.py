@@ -173,7 +173,7 @@ def test_feeds_are_converted(dtype: str, value: Any, found: Any):
         ("float32", 1j, TypeError, "complex64"),
         ("bool", 1, TypeError, "int32 was fed to 'x:0', which is bool"),
         ("float32", "text", TypeError, "dtype string was fed to 'x:0', which is float32"),
-        ("float32", None, TypeError, "NoneType"),
+        ("float32", None, TypeError, r"NoneType can't become a tensor: .* It was fed to 'x:0'"),
         ("float32", [[1.0], [1.0, 2.0]], TypeError, "rows differ"),
         ("int32", 2**40, ValueError, "The value 1099511627776 was fed to 'x:0', which is int32"),
         ("int32", np.array([1, -(2**40)]), ValueError, "The value -1099511627776"),
