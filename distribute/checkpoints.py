@@ -349,7 +349,7 @@ class CheckpointManager:
         if steps:
             raise DataLossError(
                 f"CheckpointManager.restore: none of the {len(steps)} checkpoints in {self.directory!r} can be read; "
-                "the warnings say why. Bring copies of them back, or begin anew in another folder."
+                "the warnings say why. Bring copies of them back, or begin in another folder."
             )
         return None
 

@@ -85,7 +85,7 @@ class Client:
         exact: have steps prepared with rewrites alone that keep the interpreter's bits.
         places: gives what tasks are to use for state in place of its own values: "device", "path", "container"
             and the like.
-        acts_for_python: use queues as plain Python knows them, so that one which was lost with its task stays lost.
+        acts_for_python: use queues as plain Python has used them, so that one which was lost with its task stays lost.
     """
 
     def __init__(self, info: TaskInfo, token: bytes, tls: TLS | None = None) -> None:

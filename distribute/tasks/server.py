@@ -82,9 +82,7 @@ class Server:
         self.cluster = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster)
         self.name = _chosen(self.cluster, job_name, task_index)
         self._host, port = split_address(self.cluster.address(self.name))
-        listens_at = bind or self._host
-        if bind is not None:
-            _check_bind(bind)
+        listens_at = _checked_bind(bind) or self._host
         if bind is None and not is_loopback(self._host):
             raise ValueError(
                 f"{self.name} has the address {self.cluster.address(self.name)}, which others can reach. Give bind= "
@@ -257,16 +255,18 @@ def _checked_devices(devices: dict[str, Any] | None) -> dict[str, Any]:
     return found
 
 
-def _check_bind(bind: str) -> None:
-    """Check that an address can be one of this machine.
+def _checked_bind(bind: str | None) -> str | None:
+    """Return the address that is given, if it is one of a host that can be found.
 
     Raises:
-        OSError: there is no such host.
+        OSError: it is not.
     """
     try:
-        resolved(bind)
+        if bind is not None:
+            resolved(bind)
     except OSError as error:
         raise OSError(f"Can't listen at bind={bind!r}: {error}") from None
+    return bind
 
 
 def _listening(host: str, bind: str | None) -> socket.socket:
