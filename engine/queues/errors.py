@@ -108,6 +108,7 @@ class StateLostError(RuntimeError):
     """A variable or a queue has lost what it held, because its task was started again.
 
     Assign it a value, or restore one; variables of other tasks have kept theirs.
+    For a queue, an accumulator or a reader open a new session: it begins with a new one, or finds that of others.
 
     >>> import anabranch as ab
     >>> def run_or_restore(session, fetches, saver, path):
