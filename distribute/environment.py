@@ -195,6 +195,8 @@ def _members(found: object, what: str, names: tuple[str, str]) -> dict[str, Any]
     """
     expected = f"expected an object with {names[0]!r} and {names[1]!r}"
     if not isinstance(found, dict):
+        import json  # only this variable is of JSON
+
         raise ValueError(f"{what} is {'a list' if isinstance(found, list) else json.dumps(found)}, {expected}")
     missing = [name for name in names if name not in found]
     if missing:

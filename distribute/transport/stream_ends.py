@@ -93,7 +93,7 @@ class StreamEnd:
         return count
 
     def recv_into(self, buffer: Any) -> int:
-        """Receive what has come, as far as a buffer holds it; return the number of bytes, 0 if the stream is over.
+        """Read what has come, as far as a buffer holds it; return the number of bytes, 0 if the stream is over.
 
         Raises:
             BlockingIOError: nothing has come.

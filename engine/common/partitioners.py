@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsInt, cast
 
 from .dtypes import DTypeLike, as_dtype
 
@@ -134,7 +134,7 @@ def shards_along_rows(partitioner: Any, shape: Sequence[int], dtype: DTypeLike) 
             f"The partitioner {partitioner!r} gave {answer!r} for the shape {tuple(shape)}. Expected a count for each "
             f"axis, such as {[2, *[1] * (len(shape) - 1)]}."
         )
-    counts = [int(count) for count in answer]
+    counts = [int(count) for count in cast("Iterable[SupportsInt]", answer)]
     if len(counts) != len(shape) or any(count != 1 for count in counts[1:]) or counts[0] < 1:
         raise ValueError(
             f"The partitioner {partitioner!r} gave {counts} for the shape {tuple(shape)}. Expected a count for each "

@@ -247,9 +247,10 @@ class Session:
         >>> list(ab.container("of an example"))
         []
         """
-        if isinstance(containers, str):
-            raise TypeError(f"Session.reset: containers={containers!r} is a string; give a list of names.")
-        if containers is not None and not all(isinstance(name, str) for name in containers):
+        names: Any = containers
+        if isinstance(names, str):
+            raise TypeError(f"Session.reset: containers={names!r} is a string; give a list of names.")
+        if names is not None and not all(isinstance(name, str) for name in names):
             raise TypeError(
                 f"Session.reset: containers={containers!r}: expected the names of containers, which are strings."
             )
