@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, SupportsInt, cast
+from typing import Any
 
 from .dtypes import DTypeLike, as_dtype
 
@@ -129,12 +129,13 @@ def shards_along_rows(partitioner: Any, shape: Sequence[int], dtype: DTypeLike) 
             f"{partitioner!r}."
         )
     answer: Any = partitioner(tuple(shape), as_dtype(dtype))
-    if not isinstance(answer, Iterable):
+    try:
+        counts = [int(count) for count in answer]
+    except TypeError:
         raise TypeError(
             f"The partitioner {partitioner!r} gave {answer!r} for the shape {tuple(shape)}. Expected a count for each "
             f"axis, such as {[2, *[1] * (len(shape) - 1)]}."
-        )
-    counts = [int(count) for count in cast("Iterable[SupportsInt]", answer)]
+        ) from None
     if len(counts) != len(shape) or any(count != 1 for count in counts[1:]) or counts[0] < 1:
         raise ValueError(
             f"The partitioner {partitioner!r} gave {counts} for the shape {tuple(shape)}. Expected a count for each "

@@ -247,10 +247,10 @@ class Session:
         >>> list(ab.container("of an example"))
         []
         """
-        names: Any = containers
-        if isinstance(names, str):
-            raise TypeError(f"Session.reset: containers={names!r} is a string; give a list of names.")
-        if names is not None and not all(isinstance(name, str) for name in names):
+        if isinstance(containers, str):
+            raise TypeError(f"Session.reset: containers={containers!r} is a string; give a list of names.")
+        names: Any = containers or ()
+        if not all(isinstance(name, str) for name in names):
             raise TypeError(
                 f"Session.reset: containers={containers!r}: expected the names of containers, which are strings."
             )

@@ -127,7 +127,11 @@ def text(name: str, data: Any, step: Any = None) -> Operation | None:
     """
 
     def given() -> list[Tensor]:
-        tensor = convert_to_tensor(_strings(data))
+        texts: Any = data
+        if not isinstance(data, (Tensor, np.ndarray)):
+            texts = np.asarray(data)
+            texts = np.asarray(data, string) if texts.dtype.kind == "U" else texts
+        tensor = convert_to_tensor(texts)
         if tensor.dtype.kind != "T":
             raise TypeError(f"text {name!r} must be strings, got {name_of(tensor.dtype)}.")
         return [tensor]
@@ -152,14 +156,6 @@ def flush(writer: SummaryWriter | None = None) -> Operation | None:
     return apply_effect(FlushSummaries(chosen), name="flush_summaries")
 
 
-def _strings(data: Any) -> Any:
-    """Return data, which are an array of strings of any length if they are strings of Python."""
-    if isinstance(data, (Tensor, np.ndarray)):
-        return data  # pyright: ignore[reportUnknownVariableType]
-    found = np.asarray(data)
-    return np.asarray(data, string) if found.dtype.kind == "U" else found
-
-
 def _numbers(text: str, data: Any) -> Tensor:
     """Return data as a tensor of numbers.
 
@@ -172,7 +168,7 @@ def _numbers(text: str, data: Any) -> Tensor:
     return tensor
 
 
-def _written(method: str, name: Any, step: Any, data: Callable[[], Any]) -> Operation | None:
+def _written(method: str, name: object, step: Any, data: Callable[[], Any]) -> Operation | None:
     if not isinstance(name, str):
         raise TypeError(f"Summary {name!r}: the name must be a str, got an {type(name).__name__}.")
     writer = default_writer()
