@@ -121,7 +121,7 @@ def _note_kernel(name: str, details: Callable[..., Mapping[str, Any]], began: fl
     ended = now()
     recorder = active.recorder
     if recorder is not None:
-        recorder.kernel(*here(_COMPUTE), name, began, ended, details)
+        recorder.kernel_on(here(_COMPUTE), name, began, ended, details)
 
 
 def _note_varying(name: str, details: Callable[..., Mapping[str, Any]], began: float, *values: Any) -> None:
@@ -129,7 +129,7 @@ def _note_varying(name: str, details: Callable[..., Mapping[str, Any]], began: f
     recorder = active.recorder
     if recorder is not None:
         described = functools.partial(details, *[_form(value) for value in values])
-        recorder.kernel(*here(_COMPUTE), name, began, ended, described)
+        recorder.kernel_on(here(_COMPUTE), name, began, ended, described)
 
 
 def _note_span(name: str, details: Callable[[], Mapping[str, Any]], began: float) -> None:

@@ -98,6 +98,10 @@ class Recorder:
         """Record work on a device: an operation or transfer. `name` is its kind; details may name the "operation"."""
         self.events.append(Slice(Lane(device, stream), name, start, end, details, True))
 
+    def kernel_on(self, lane: Lane, name: str, start: float, end: float, details: Details = None) -> None:
+        """Record work on a lane, as `kernel` does: for those that record often."""
+        self.events.append(Slice(lane, name, start, end, details, True))
+
     def span(self, lane: tuple[str, str], name: str, start: float, end: float, details: Details = None) -> None:
         """Record a span that is no work of its own: an iteration, a step, a wait. `lane` is a device and a stream.
 
