@@ -54,6 +54,22 @@ def scaled(x: Any, y: Any) -> Sequence[Any]:
     return [sum_of(2.0 * x * y - x)]
 
 
+def squares_by_batch(x: Any, y: Any) -> Sequence[Any]:
+    """The loss of outputs by rows of the batch, as recurrent layers give them."""
+    by_row = (1, 0, 2)
+    difference = ops.transpose(outputs_of(x), by_row) - ops.transpose(ops.transpose(y, (2, 1, 0)), (1, 2, 0))
+    loss = ops.mean(difference**2)
+    return [loss, *ab.gradients(loss, [x])]
+
+
+def of_a_square_in_two_orders(x: Any, y: Any) -> Sequence[Any]:
+    square = ops.reshape(x, (-1,))[: STEPS * STEPS // 4].reshape((STEPS // 2, STEPS // 2))
+    rows = ab.TensorArray("float32", size=STEPS // 2).unstack(square * ops.transpose(square, (1, 0)))
+    state = (0, ops.zeros((STEPS // 2,)))
+    total = ab.while_loop(lambda t, _: t < STEPS // 2, lambda t, s: (t + 1, ops.tanh(s + rows.read(t))), state)[1]
+    return [total, ops.sum(y)]
+
+
 def fetched(x: Any, y: Any) -> Sequence[Any]:
     both = x * y
     return [both, sum_of(both)]
@@ -96,7 +112,9 @@ def is_computed_inside(build: Build) -> bool:
 
 CASES: dict[str, tuple[Build, bool]] = {
     "the cotangent of a loss": (squares, True),
+    "the cotangent of a loss by rows of the batch": (squares_by_batch, True),
     "rows that are scaled": (scaled, True),
+    "a matrix and its transpose": (of_a_square_in_two_orders, False),
     "some of the rows": (of_some_places, True),
     "rows that are fetched, too": (fetched, False),
     "rows that two loops read": (read_twice, False),

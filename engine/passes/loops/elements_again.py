@@ -2,18 +2,20 @@
 
 A backward loop reads the cotangent of the outputs one step at a time: ``2 * (outputs - labels) / count`` for all steps
 is as large as the outputs, and it is kept until the loop ends. Each of its elements is the same few operations on the
-elements of its operands, which are there anyway; the loop's kernel computes it as it goes. So every bit stays.
+elements of its operands, which are there anyway; the loop's kernel computes it as it goes. So every bit stays. Between
+it and the operands may be transposes, as where a layer gives outputs by rows of the batch: operands are read through
+the same views.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...common.identity import is_among
 from ...graph.graph import Operation, Parameter, Placeholder
 from ...graph.spec import TensorSpec
 from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol, symbol_of
+from ...ops.arrays.axes import Transpose
 from ...ops.arrays.shaping import BroadcastTo, reshape
 from ...ops.base import Constant, build
 from ...ops.containers.tensor_arrays import ArrayRead, ArrayUnstack
@@ -30,17 +32,32 @@ _BROADCASTS = (BroadcastReduced, BroadcastTo)
 _KEPT = (Constant, Parameter, Placeholder, ReadVariable)  # what is there in any case
 
 
+class _Rows(NamedTuple):
+    """A tensor as it is read: its axes in the order `axes`."""
+
+    tensor: Symbol
+    axes: tuple[int, ...]
+
+    def origin(self) -> _Rows:
+        """Return the same rows of what the tensor is a transpose of, if it is one."""
+        tensor, axes = self
+        while type(tensor.operation.op) is Transpose and not tensor.operation.control_inputs:
+            order = tensor.operation.op.axes or tuple(range(len(axes)))[::-1]
+            (tensor,), axes = tensor.operation.inputs, tuple([order[axis] for axis in axes])
+        return _Rows(tensor, axes)
+
+
 class _Chain(NamedTuple):
     """The operations that compute a tensor, in order, and the tensors that they take from elsewhere.
 
     Attributes:
         members: elementwise operations, and broadcasts of single numbers.
-        rows: operands with as many elements along the first axis as the tensor.
+        rows: operands with as many elements as the tensor.
         numbers: operands of one element.
     """
 
     members: list[Operation]
-    rows: list[Symbol]
+    rows: list[_Rows]
     numbers: list[Symbol]
 
 
@@ -86,22 +103,31 @@ def _is_only_read_here(loop: LoopView, array: Symbol, source: Symbol) -> bool:
 def _chain_of(source: Symbol) -> _Chain | None:
     """Return what computes a tensor of operands that are there while the loop runs; None if that takes more memory."""
     found = _Chain([], [], [])
-    pending = [source]
+    orders: dict[Operation, tuple[int, ...]] = {}
+    whole = size_of(source)
+    pending = [_Rows(source, tuple(range(len(source.shape or ()))))]
     while pending:
-        tensor = pending.pop()
-        if size_of(tensor) == 1:
-            found.numbers.append(tensor)
-        elif tensor.shape != source.shape:
+        rows = pending.pop().origin()
+        operation = rows.tensor.operation
+        if size_of(rows.tensor) == 1:
+            found.numbers.append(rows.tensor)
+        elif size_of(rows.tensor) != whole or len(rows.tensor.shape or ()) != len(rows.axes):
             return None
-        elif _runs_by_elements(tensor.operation):
-            if tensor.operation not in found.members:
-                found.members.append(tensor.operation)
-                pending += _operands(tensor.operation)
-        elif not is_among(tensor, found.rows):
-            found.rows.append(tensor)
-        if len(found.members) > _MOST_AGAIN or not is_static(*pending):
+        elif _runs_by_elements(operation):
+            if orders.setdefault(operation, rows.axes) != rows.axes:
+                return None
+            if operation not in found.members:
+                found.members.append(operation)
+                pending += [_Rows(tensor, rows.axes) for tensor in _operands(operation)]
+        else:
+            known = next((other for other in found.rows if other.tensor is rows.tensor), None)
+            if known is None:
+                found.rows.append(rows)
+            elif known.axes != rows.axes:
+                return None
+        if len(found.members) > _MOST_AGAIN or not is_static(*[each.tensor for each in pending]):
             return None
-    held = [tensor for tensor in found.rows if not isinstance(tensor.operation.op, _KEPT)]
+    held = [rows.tensor for rows in found.rows if not isinstance(rows.tensor.operation.op, _KEPT)]
     if not found.members or sum([bytes_of(tensor.spec) for tensor in held]) > bytes_of(source.spec):
         return None
     found.members.sort(key=lambda operation: operation.index)
@@ -127,18 +153,30 @@ def _element(loop: LoopView, read: Operation, chain: _Chain, source: Symbol) -> 
     element = read.outputs[0].spec
     assert isinstance(element, TensorSpec)
     with loop.outside(read):
-        arrays = {rows: build(ArrayUnstack(), rows) for rows in chain.rows}
+        arrays = [build(ArrayUnstack(), _viewed(rows)) for rows in chain.rows]
         numbers = {number: number if number.shape == () else symbol_of(reshape(number, ())) for number in chain.numbers}
     values = {number: loop.capture(outer) for number, outer in numbers.items()}
-    captured = {rows: loop.capture(array) for rows, array in arrays.items()}
+    captured = [loop.capture(array) for array in arrays]
     with loop.inside(read):
-        for rows, array in captured.items():
-            values[rows] = build(ArrayRead(), array, read.inputs[1])
+        read_rows = [build(ArrayRead(), array, read.inputs[1]) for array in captured]
+
+        def value(tensor: Symbol) -> Symbol:
+            """Return the element of a tensor, which may be a transpose of one that is known."""
+            while tensor not in values and type(tensor.operation.op) is Transpose:
+                (tensor,) = tensor.operation.inputs
+            return values[tensor]
+
+        values |= {rows.tensor: element for rows, element in zip(chain.rows, read_rows, strict=True)}
         for operation in chain.members:
-            inputs = [values[tensor] for tensor in _operands(operation)]
+            inputs = [value(tensor) for tensor in _operands(operation)]
             op = BroadcastTo(element.shape or ()) if isinstance(operation.op, _BROADCASTS) else operation.op
             values[operation.outputs[0]] = build(op, *inputs)
-    return values[source]
+        return value(source)
+
+
+def _viewed(rows: _Rows) -> Symbol:
+    is_plain = rows.axes == tuple(range(len(rows.axes)))
+    return rows.tensor if is_plain else build(Transpose(rows.axes), rows.tensor)
 
 
 __all__ = ["compute_elements"]
