@@ -14,6 +14,7 @@ from anabranch.engine.codegen.rule import fusion_rule
 from anabranch.engine.ops.arrays.axes import Transpose, TransposedCopy
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.switches import without
+from anabranch.engine.passes.fusion import materialise_transposes
 from anabranch.engine.runtime.program import Program
 
 STEPS, BATCH, WIDTH = 3, 30, 40
@@ -85,6 +86,19 @@ def test_other_transposes_stay_views():
     y, w, *_ = feeds(WIDTH, BATCH, STEPS)
     across = looped(ab.ops.transpose(y, (2, 1, 0)), lambda element, h: element @ w + h)
     assert transposes(across, y, w) == [Transpose], "its rows would lie far apart in a copy's source as well"
+
+
+@needs_kernels
+def test_large_ones_are_not_held_twice(monkeypatch: pytest.MonkeyPatch):
+    x, w, x_value, w_value = feeds(BATCH, STEPS, WIDTH)
+    h = looped(ab.ops.transpose(x, (1, 0, 2)), lambda element, h: ab.ops.tanh(element @ w + h))
+    (wanted,) = Program(ab.get_default_graph(), [h], [x, w])(x_value, w_value)
+    monkeypatch.setattr(materialise_transposes, "_LARGE", x_value.nbytes)
+    assert transposes(h, x, w) == [Transpose]
+    (found,) = Program(ab.get_default_graph(), [h], [x, w])(x_value, w_value)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(materialise_transposes, "_LARGE", x_value.nbytes + 1)
+    assert transposes(h, x, w) == [TransposedCopy]
 
 
 def test_its_switch_turns_it_off():
