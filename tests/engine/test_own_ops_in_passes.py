@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from shared.machine_figures import assume
 from shared.parts import Parts, devices_of
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
@@ -471,7 +472,7 @@ def test_an_op_without_a_hash(
         return apply(Polynomial(), ops.sin(y)) + apply(Polynomial(), y)
 
     y = ab.while_loop(lambda i, _: i < 9, lambda i, y: (i + 1, body(y)), (0, x))[1] if in_loop else body(x)
-    targets = [ops.convert_to_tensor(each) for each in (y, *ab.gradients(ops.sum(y * y), [x]))]
+    targets = symbols_of(ops.convert_to_tensor(each) for each in (y, *ab.gradients(ops.sum(y * y), [x])))
     value = X[0, 0, 0] if is_scalar else X[0]
     found = Program(graph, targets, [x])(value)
     for each, wanted in zip(found, Interpreter().run(graph, targets, {x: value}), strict=True):
