@@ -316,6 +316,12 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
         return self.value
 
     def read_op(self) -> Op:
+        """Return the op that reads the variable, which `Graph.read` puts into a graph.
+
+        >>> import anabranch as ab
+        >>> ab.Variable(1.0).read_op().type_name
+        'read_variable'
+        """
         return ReadVariable(self)
 
     def stored_value(self) -> Any:
