@@ -27,6 +27,9 @@ from anabranch.distribute.commands.processes import Launch
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_under_faults.py")
 FAULTS = int(os.environ.get("ANABRANCH_FAULTS", "10"))  # `make sweep` asks for 100, which take 20 minutes
 SECONDS = 12.0  # from fault to fault, about
+# What takes longer than this stands still. Less is no failure: where other work loads the machine, the start of five
+# processes may take minutes.
+START_SECONDS, STEP_SECONDS = 15 * PATIENCE, 5 * PATIENCE
 ROWS = 96
 pytestmark = [
     pytest.mark.xdist_group("tasks"),
@@ -57,23 +60,26 @@ class Faults:
         except FileNotFoundError:
             return ""
 
-    def wait_for_steps(self, count: int, after: str) -> float:
-        """Wait until so many further steps were made; gives the seconds until the first."""
-        begin, first = time.monotonic(), 0.0
+    def wait_for_steps(self, count: int, after: str, most: float = STEP_SECONDS) -> float:
+        """Wait for further steps, for each so many seconds at most; gives the seconds until the first."""
+        begin = latest = time.monotonic()
+        first = 0.0
         known, seen = self.steps(), 0
         while seen < count:
             assert not self.status.done(), f"training has ended after {after}"
-            assert time.monotonic() < begin + 2 * PATIENCE, f"no step for {2 * PATIENCE} s after {after}"
+            assert time.monotonic() < latest + most, f"no step for {most:g} s after {after}"
             time.sleep(0.02)
             now = self.steps()
             if now != known:
-                first = first or time.monotonic() - begin
+                latest = time.monotonic()
+                first = first or latest - begin
                 known, seen = now, seen + 1
         return first
 
     def make(self, number: int) -> None:
         kind = self.random.choice(["kill", "kill", "stop", "slow", "cut"])
-        job = "worker" if kind == "cut" else self.random.choice(["worker", "worker", "ps"])
+        jobs = ["worker", "worker", "ps"] if self.launch.ps and kind != "cut" else ["worker"]
+        job = self.random.choice(jobs)
         tasks = self.launch.ps if job == "ps" else self.launch.workers
         index = self.random.randrange(len(tasks))
         process = tasks[index]
@@ -100,7 +106,17 @@ class Faults:
         begin = time.monotonic()
         while any(task.poll() is not None for task in [*self.launch.ps, *self.launch.workers]):
             assert not self.status.done(), f"training has ended after {after}"
-            assert time.monotonic() < begin + PATIENCE, f"a task is not started again after {after}"
+            assert time.monotonic() < begin + STEP_SECONDS, f"a task is not started again after {after}"
+            time.sleep(0.05)
+
+    def wait_until_all_take_part(self) -> None:
+        """Wait until all workers make epochs: one that comes when `fit` has ended has only the history."""
+        for path in self.folder.glob("present-*"):
+            path.unlink(missing_ok=True)
+        begin = time.monotonic()
+        while len([*self.folder.glob("present-?")]) < len(self.launch.workers):
+            assert not self.status.done(), "training has ended"
+            assert time.monotonic() < begin + START_SECONDS, "not all workers take part"
             time.sleep(0.05)
 
 
@@ -122,7 +138,14 @@ def processes_with(name: str, value: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["plain", "synchronized"])
+def alone(folder: Path, kind: str, epochs: int, seed: int) -> Any:
+    """Return what one process finds in so many epochs."""
+    command = [sys.executable, SCRIPT, str(folder), kind, str(epochs), str(seed)]
+    subprocess.run(command, check=True, timeout=20 * PATIENCE)
+    return json.loads((folder / f"found-alone-{seed}.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["plain", "synchronized", "backups", "parallel"])
 def test_fit_under_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     folder, temporary = tmp_path / "run", tmp_path / "temporary"
     folder.mkdir()
@@ -133,17 +156,19 @@ def test_fit_under_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.
     mark = uuid4().hex  # folders' names are numbers that another run of the tests may have, too
     monkeypatch.setenv("ANABRANCH_TEST_RUN", mark)
     seed = int(os.environ.get("ANABRANCH_FAULTS_SEED", "0"))
-    with Launch(3, 2, [SCRIPT, str(folder), kind], max_restarts=10**6) as run, ThreadPoolExecutor(1) as pool:
+    ps = 0 if kind == "parallel" else 2
+    with Launch(3, ps, [SCRIPT, str(folder), kind], max_restarts=10**6) as run, ThreadPoolExecutor(1) as pool:
         addresses = [address for tasks in run.cluster.values() for address in tasks]
         status = pool.submit(run.wait)
         faults = Faults(run, folder, status, seed)
         try:
             with capfd.disabled():
-                faults.wait_for_steps(3, "the start")
+                faults.wait_for_steps(3, "the start", START_SECONDS)
                 begin = time.monotonic()
                 for number in range(FAULTS):
                     faults.make(number)
                     time.sleep(max(begin + (number + faults.random.random()) * SECONDS - time.monotonic(), 0))
+                faults.wait_until_all_take_part()
                 print(
                     {
                         kind: (len(times), round(median(times), 2), round(max(times), 2))
@@ -155,7 +180,7 @@ def test_fit_under_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.
             run.__exit__()
             raise
         (folder / "enough").touch()
-        assert status.result(3 * PATIENCE) == 0
+        assert status.result(STEP_SECONDS) == 0
     assert not processes_with("ANABRANCH_TEST_RUN", mark)
     assert all(map(is_free, addresses))
     assert not list(temporary.iterdir())
@@ -164,18 +189,22 @@ def test_fit_under_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.
     results = [json.loads(path.read_text()) for path in folder.glob("found-*.json")]
     (mine,) = [each for each in results if each["is chief"]]
     epochs = len(mine["epochs"])
-    command = [sys.executable, SCRIPT, str(folder), kind, str(epochs)]
-    subprocess.run(command, check=True, timeout=20 * PATIENCE)
-    alone = json.loads((folder / "found-alone.json").read_text())
+    expected = alone(folder, kind, epochs, 1)
     assert mine["epochs"] == list(range(epochs))
-    assert mine["seen"] == alone["seen"]
     for power in (1, 2):
         total = float(sum(number**power for number in range(1, ROWS + 1)))
         assert set(mine["history"][f"rows_{power}"]) == {total}, "each row counts once in each epoch"
     for each in results:
         assert each["history"] == mine["history"]
         assert each["weights"] == mine["weights"]
-    np.testing.assert_allclose(mine["history"]["loss"], alone["history"]["loss"], 1e-6)
+    losses, others = mine["history"]["loss"], [expected["history"]["loss"]]
+    if kind == "backups":  # which gradients are late is a matter of chance
+        others += [alone(folder, kind, epochs, seed)["history"]["loss"] for seed in (2, 3, 4, 5)]
+        low, high = (choose(loss[-1] for loss in others) for choose in (min, max))
+        assert low - (high - low) < losses[-1] < high + (high - low), (losses[-1], low, high)
+        return
+    assert mine["seen"] == expected["seen"]
+    np.testing.assert_allclose(losses, others[0], 1e-6)
     for name in ("weights", "optimizer"):
-        for value, expected in zip(mine[name], alone[name], strict=True):
-            np.testing.assert_allclose(value, expected, 1e-6, 1e-8, err_msg=name)
+        for value, other in zip(mine[name], expected[name], strict=True):
+            np.testing.assert_allclose(value, other, 1e-6, 1e-8, err_msg=name)

@@ -1,10 +1,11 @@
 """Trains a model while tasks are killed, stopped and cut off, until there is a file "enough"; or so many epochs, alone.
 
-    train_under_faults.py FOLDER plain|synchronized [EPOCHS]
+    train_under_faults.py FOLDER plain|synchronized|backups|parallel [EPOCHS SEED]
 
 With "synchronized" a layer takes the statistics of the rows of all workers, so that these compute each step together.
-The chief replaces the file "progress" after each step by the number of steps that its callbacks have seen. SIGUSR1 cuts
-all connections of the process.
+With "backups" a step waits for all workers but one. With "parallel" there are no ps tasks.
+Each worker replaces its file "present-..." in each epoch. The chief replaces the file "progress" after each step by the
+number of steps that its callbacks have seen. SIGUSR1 cuts all connections of the process.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,15 @@ class Watched(callbacks.Callback):
             self.model.stop_training = True
 
 
+class Present(callbacks.Callback):
+    """Notes, in each worker, that it takes part."""
+
+    on_all_workers = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        note(FOLDER / f"present-{self.model.distribute_strategy.task_index}", str(epoch))
+
+
 def note(path: Path, text: str) -> None:
     """Replace a file as a whole."""
     own = path.with_suffix(f".{os.getpid()}")
@@ -95,18 +107,26 @@ def cut(number: int, frame: Any) -> None:
                 sock.shutdown(socket.SHUT_RDWR)
 
 
-def main(kind: str, epochs: int | None) -> None:
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "plain": ab.distribute.ParameterServer,
+    "synchronized": ab.distribute.ParameterServer,
+    "backups": partial(ab.distribute.ParameterServer, backup_workers=1),
+    "parallel": ab.distribute.DataParallel,
+}
+
+
+def main(kind: str, epochs: int | None, seed: int = 1) -> None:
     ab.config.set_floatx("float64")
-    ab.utils.set_random_seed(1)
+    ab.utils.set_random_seed(seed)
     is_alone = epochs is not None
     if not is_alone:
         signal.signal(signal.SIGUSR1, cut)
-    strategy = ab.distribute.ParameterServer()
+    strategy = STRATEGIES[kind]()
     rng = np.random.default_rng(0)
     x = rng.normal(size=(ROWS, 6))
     y = np.stack([np.tanh(x).sum(1), np.arange(ROWS) + 1.0], axis=1)
     with strategy.scope():
-        parts = [layers.Dense(8, "tanh"), layers.Dense(5, "tanh"), layers.Dense(1)]
+        parts: list[layers.Layer] = [layers.Dense(8, "tanh"), layers.Dense(5, "tanh"), layers.Dense(1)]
         if kind == "synchronized":
             parts.insert(1, layers.BatchNormalization(synchronized=True))
         model = ab.Sequential(parts)
@@ -114,7 +134,7 @@ def main(kind: str, epochs: int | None) -> None:
     watched = Watched(not is_alone)
     given: list[Any] = [watched]
     if not is_alone:
-        given.append(callbacks.BackupAndRestore(FOLDER / "backup", save_freq=5))
+        given += [callbacks.BackupAndRestore(FOLDER / "backup", save_freq=5), Present()]
     history = model.fit(x, y, batch_size=BATCH, epochs=epochs or 10**6, verbose=0, callbacks=given)
     found = {
         "history": history.history,
@@ -124,8 +144,11 @@ def main(kind: str, epochs: int | None) -> None:
         "seen": watched.seen,
         "is chief": strategy.is_chief,
     }
-    note(FOLDER / f"found-{'alone' if is_alone else strategy.task_index}.json", json.dumps(found))
+    note(FOLDER / f"found-{f'alone-{seed}' if is_alone else strategy.task_index}.json", json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else None)
+    if len(sys.argv) > 3:
+        main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main(sys.argv[2], None)
