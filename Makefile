@@ -52,7 +52,7 @@ test-portable: $(PORTABLE) ## tests of layers, optimizers and values, which need
 test-cuda: $(CUDA) ## compile all that is printed as CUDA for each architecture by NVRTC, and run it on the host; needs no GPU
 	ANABRANCH_TEST_NVRTC=1 $(PYTEST) -m "" tests/engine/test_cuda_*.py $(ARGS)
 
-sweep: $(DEV) ## 100,000 simulations each of the protocols of tasks, of replicas and of groups, 10,000 of storage, by seed; 100 faults on fit in 20 minutes
+sweep: $(DEV) ## 100,000 simulations each of the protocols of tasks, of replicas and of groups, 10,000 of storage, by seed; 100 faults on fit of each of four kinds, in 20 minutes each
 	ANABRANCH_SIMULATIONS=100000 $(PYTEST) -m slow -k "many_simulations or at_length" tests/distribute/test_simulation.py \
 		tests/engine/test_replica_state.py tests/engine/test_replica_supply.py tests/engine/test_replica_exchanges.py \
 		tests/distribute/test_simulated_storage.py tests/distribute/test_membership.py $(ARGS)

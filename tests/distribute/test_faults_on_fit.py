@@ -25,7 +25,7 @@ from shared.tasks import PATIENCE
 from anabranch.distribute.commands.processes import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_under_faults.py")
-FAULTS = int(os.environ.get("ANABRANCH_FAULTS", "10"))  # `make sweep` asks for 100, which take 20 minutes
+FAULTS = int(os.environ.get("ANABRANCH_FAULTS", "10"))  # `make sweep` asks for 100, 20 minutes for each kind
 SECONDS = 12.0  # from fault to fault, about
 # What takes longer than this stands still. Less is no failure: where other work loads the machine, the start of five
 # processes may take minutes.
