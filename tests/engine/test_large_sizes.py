@@ -127,3 +127,15 @@ def test_a_shape_that_does_not_fit_a_broadcast_is_named(run: Callable[..., Any])
     size = 2**31 - 1
     with pytest.raises(ValueError, match=rf"to \[{size},{size},{size}\]: no array can have as many elements\."):
         run([size, size, size], ops.broadcast_to, np.float32(1.0))
+
+
+@pytest.mark.parametrize("function", [ops.sum, lambda y: ops.sum(ops.sin(y))], ids=["sum", "sin"])
+def test_a_loop_checks_the_size_of_a_broadcast(function: Callable[[Any], Any]):
+    """Where the result can have the size of `x` alone: compiled loops had taken it for granted."""
+
+    def build(n: Any) -> Any:
+        return function(ops.broadcast_to(ab.constant(np.arange(3, dtype="float32")), (n,)))
+
+    with pytest.raises(ValueError, match=r"float32\[3\] does not broadcast to \[4\]\."):
+        in_loop(build, 4)
+    assert in_loop(build, 3) == pytest.approx(2 * float(build(3).numpy()), rel=1e-6)

@@ -538,9 +538,8 @@ class BroadcastTo(Op):
             d in (None, 1, want) or want is None for d, want in zip(source, self.shape, strict=True)
         ):
             raise ValueError(f"{x} does not broadcast to {shape_text(self.shape)}.")
-        return TensorSpec(
-            tuple(d if want is None and d != 1 else want for d, want in zip(source, self.shape, strict=True)), x.dtype
-        )
+        # A size that comes as an input is unknown even where it can only be that of `x`: another one is an error.
+        return TensorSpec(self.shape, x.dtype)
 
     def result_sizes(self, node: Operation, sizes: SizesOfTensors) -> Sequence[ResultSizes] | None:
         return [sizes.filled_in(self.shape, node.inputs[1:])]
