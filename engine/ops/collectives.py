@@ -160,7 +160,7 @@ def set_finder(find: Callable[[], Group | None]) -> None:
 # --- the ops --------------------------------------------------------------------------------------------------------
 
 
-class Collective(Op):
+class Collective(Op, abstract=True):
     """Base: what all members run together, on the host or on a GPU of each.
 
     Attributes:

@@ -18,6 +18,7 @@ _MODULES = (
     "..ops.text.hashing",
     "..ops.neural.int4",
     "..ops.neural.quantized",
+    "..queues.bucketing",
     "..readers",
     "..summaries.ops",
 )

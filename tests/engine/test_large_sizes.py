@@ -131,7 +131,7 @@ def test_a_shape_that_does_not_fit_a_broadcast_is_named(run: Callable[..., Any])
 
 @pytest.mark.parametrize("function", [ops.sum, lambda y: ops.sum(ops.sin(y))], ids=["sum", "sin"])
 def test_a_loop_checks_the_size_of_a_broadcast(function: Callable[[Any], Any]):
-    """Where the result can have the size of `x` alone: compiled loops had taken it for granted."""
+    """Compiled loops took the size of `x` for granted, because it is the only one that the result can have."""
 
     def build(n: Any) -> Any:
         return function(ops.broadcast_to(ab.constant(np.arange(3, dtype="float32")), (n,)))
