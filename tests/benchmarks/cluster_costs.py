@@ -42,7 +42,10 @@ class OfBytes(NamedTuple):
 
 
 def null_step(target: str, ps: int, workers: int, size: int, tensors: int = 1, rows: int = 0) -> Callable[[], Any]:
-    """A step in which each worker reads tensors of each ps task, or some rows of them, and sends as much back."""
+    """A step in which each worker reads tensors of each ps task, or some rows of them, and sends as much back.
+
+    All workers do so at the same time: each has what a tensor is before the step.
+    """
     graph = ab.Graph()
     with graph.as_default():
         done: list[Any] = []
@@ -51,14 +54,16 @@ def null_step(target: str, ps: int, workers: int, size: int, tensors: int = 1, r
                 shape = (size, 16) if rows else (size,)
                 name = f"p{size}-{rows}-{place}-{number}"
                 table = ab.Variable(ab.initializers.Zeros(), shape=shape, dtype="float32", name=name)
+            found: list[Any] = []
+            ids = np.arange(rows, dtype="int32") * (size // max(rows, 1))
             for worker in range(workers):
                 with ab.device(f"/job:worker/task:{worker}"):
-                    if not rows:
-                        done.append(table.assign_sub(table.value * 0.5).operation)
-                        continue
-                    ids = np.arange(rows, dtype="int32") * (size // rows)
-                    made = ab.ops.embedding_lookup(table, ids) * 0.5
-                    done.append(table.scatter_sub(ab.IndexedSlices(made, ids, np.array(shape))).operation)
+                    taken = ab.ops.embedding_lookup(table, ids) if rows else table.value
+                    found.append(taken * 0.5)
+            for worker, made in enumerate(found):
+                with ab.device(f"/job:worker/task:{worker}"):
+                    given = ab.IndexedSlices(made, ids, np.array(shape)) if rows else made
+                    done.append((table.scatter_sub(given) if rows else table.assign_sub(given)).operation)
     session = ab.Session(graph, target=target)
     return lambda: session.run(done)
 
