@@ -7,6 +7,7 @@ import gc
 import importlib
 import signal
 import sys
+import traceback
 from typing import Any
 
 from ..cluster import ClusterSpec
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _import(module: str) -> None:
+def import_module(module: str) -> None:
     """Import a module that registers functions.
 
     Raises:
@@ -75,10 +76,14 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
-            f"--import {module}: {error}. Modules are looked for in the folder where the command is started, and on "
-            "PYTHONPATH."
-        ) from None
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+        remedy = (
+            "Modules are looked for in the folder where the command is started, and on PYTHONPATH"
+            if is_absent
+            else f"It is raised by {frames[-1].filename}, line {frames[-1].lineno}"
+        )
+        raise ImportError(f"--import {module}: {error}. {remedy}.") from error
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         sys.path.insert(0, "")  # where it was started, as for python -m
     try:
         for module in options.modules:
-            _import(module)
+            import_module(module)
         server = Server(
             ClusterSpec.from_json(options.cluster),
             options.job_name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import secrets
 import socket
@@ -278,10 +279,9 @@ def _listening(host: str, bind: str | None) -> socket.socket:
             listener.bind((address, 0))
         except OSError as error:
             where = host if bind is None else f"bind={bind!r}"
-            raise OSError(
-                f"Can't listen at {where}: {error.strerror}. This machine has no such address; give one that it has, "
-                "or '0.0.0.0' for all."
-            ) from None
+            advice = ". This machine has no such address; give one that it has, or '0.0.0.0' for all"
+            remedy = advice if error.errno == errno.EADDRNOTAVAIL else ""
+            raise OSError(f"Can't listen at {where}: {error.strerror}{remedy}.") from None
         listener.listen(_BACKLOG)
         listener.setblocking(False)
         unless_it_works.pop_all()

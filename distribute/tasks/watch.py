@@ -75,6 +75,16 @@ class Pulse:
         """Seconds since the newest answer, while one is awaited."""
         return self._age - self._answered_at if self._asked else 0.0
 
+    @property
+    def is_silent(self) -> bool:
+        """Test whether the task has not answered, or its loop has not turned, for too long: it may be slow alone."""
+        is_turning = self.info is not None and self.info.state == TURNING
+        return self.silent_for > self.patience.longest or (is_turning and self._stuck > self.patience.longest)
+
+    @property
+    def _stuck(self) -> float:
+        return self._age - self._same_since
+
     def tick(self, now: float) -> str | None:
         """Note that it is time for a heartbeat; return why the task is dead, if it is.
 
@@ -96,9 +106,8 @@ class Pulse:
             return None
         if info.incarnation != self.incarnation:
             return "it has been restarted"
-        stuck = self._age - self._same_since
-        if info.state == TURNING and stuck > patience.longest:
-            return f"its loop has work and has not turned for {stuck:.0f} s, in no operation ({patience})"
+        if self.is_silent:
+            return f"its loop has work and has not turned for {self._stuck:.0f} s, in no operation ({patience})"
         if info.state == IN_OPERATION and patience.kernel is not None and info.since > patience.kernel:
             return f"it has been in {info.doing} for {info.since:.0f} s (kernel_timeout={patience.kernel:g})"
         return None
@@ -168,7 +177,8 @@ class Watch:
                 self._ask(front, pulse)
             else:
                 self.discard(identity)
-                self._taken_for_dead[identity] = self._taken_for_dead.get(identity, 0) + 1
+                if pulse.is_silent:
+                    self._taken_for_dead[identity] = self._taken_for_dead.get(identity, 0) + 1
                 self._on_dead(identity, reason)
         self._loop.after(self._patience.interval, self._tick)
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Generator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -331,6 +332,16 @@ def test_a_call_that_arrives_while_the_process_ends_does_not_hold_it():
     command = [sys.executable, "-c", ENDING]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, "/job:worker/task:0\n")
+
+
+def test_modules_that_fail_as_they_are_imported_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "with_functions.py").write_text("import math\nimport no_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=r"--import with_functions: .*'no_module'\. It is raised by .*\.py, line 2\."):
+        worker_command.import_module("with_functions")
+    for absent in ("no_module", "no_module.functions"):
+        with pytest.raises(ImportError, match=rf"--import {absent}: .*Modules are looked for in the folder"):
+            worker_command.import_module(absent)
 
 
 @pytest.mark.xdist_group("tasks")

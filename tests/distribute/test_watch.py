@@ -144,6 +144,23 @@ def test_a_task_that_was_taken_for_dead_and_was_not_has_twice_as_long():
         assert system.pass_until(dead) == usual
 
 
+def test_a_long_operation_gives_no_more_time_to_be_silent():
+    """Each time that an operation took longer than `kernel_timeout` doubled the silence that is allowed."""
+    system: Any = OneTurn()
+    dead: list[str] = []
+    watch = Watch(system, system, Patience(kernel=60), lambda identity, reason: dead.append(reason))
+    address = Address("/job:ps/task:0", "127.0.0.1", 1, 7, "127.0.0.1:2")
+    system.ask = lambda front, timeout, answered: answered(
+        replace(INFO, state=IN_OPERATION, doing="operation 'matmul'", since=61.0)
+    )
+    system.call = lambda function: function()
+    watch.add(address)
+    assert system.pass_until(dead) == "it has been in operation 'matmul' for 61 s (kernel_timeout=60)"
+    del system.ask
+    watch.add(address)
+    assert system.pass_until(dead) == "it has not answered for 9 s (heartbeat_timeout=8)"
+
+
 def test_what_does_not_fit_is_named():
     for arguments, message in [
         ({"heartbeat_interval": 0}, r"heartbeat_interval=0: expected a number of seconds above 0"),
