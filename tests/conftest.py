@@ -111,12 +111,20 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+_modules = 0  # that have begun
+
+
 @pytest.fixture(scope="module", autouse=True)
 def old_objects() -> None:
     """Leave what earlier modules have made, such as cached programs, out of all later collections of garbage.
 
-    There are millions of objects after some hundred modules, and a full collection takes seconds to look at each.
+    There are millions of objects after some hundred modules, and a full collection takes seconds to look at each. Once
+    in some modules it does, so that what has become garbage since is given up.
     """
+    global _modules
+    _modules += 1
+    if _modules % 30 == 0:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
 

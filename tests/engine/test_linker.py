@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,57 @@ def test_damaged_files_are_refused(code: bytes, length: int) -> None:
         link(code[:length], address_of)
 
 
+def patched(code: bytes, kind: int, field: int, form: str, value: int) -> bytes:
+    """Return the file with another number in the headers of all sections of a kind."""
+    found = bytearray(code)
+    (start,) = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    for row in range(start, start + size * count, size):
+        if struct.unpack_from("<I", code, row + 4)[0] == kind:
+            struct.pack_into(form, found, row + field, value)
+    return bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        ((1, 32, "<Q", 1 << 20), "goes beyond its end"),
+        ((1, 8, "<Q", 7), "of another kind"),  # written and executed
+        ((1, 48, "<Q", 1 << 13), "of another kind"),  # aligned to more than a page
+        ((4, 4, "<I", 9), "relocations without addends"),
+    ],
+)
+def test_sections_of_other_kinds_are_refused(code: bytes, patch: tuple[int, int, str, int], message: str) -> None:
+    with pytest.raises(NotLinkedError, match=message):
+        link(patched(code, *patch), address_of)
+
+
+def test_relocations_beyond_their_section_are_refused(code: bytes) -> None:
+    found = bytearray(code)
+    (start,) = struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    rows = [struct.unpack_from("<IIQQQQ", code, start + size * number) for number in range(count)]
+    for _, kind, _, _, offset, _ in rows:
+        if kind == 4:
+            struct.pack_into("<Q", found, offset, 1 << 40)
+    with pytest.raises(NotLinkedError, match="beyond its section"):
+        link(bytes(found), address_of)
+
+
+def test_symbols_that_linkers_place_are_refused() -> None:
+    """Their value is an alignment, which was taken for an address."""
+    common = Compiler().emit("@c = common global i64 0, align 8\ndefine ptr @where() { ret ptr @c }", Effort.PRINTED)
+    with pytest.raises(NotLinkedError, match="'c' has no address"):
+        link(common, address_of)
+
+
+def test_without_memory_for_machine_code_numpy_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "may_execute", lambda: False)
+    monkeypatch.delenv("ANABRANCH_KERNELS", raising=False)
+    with pytest.warns(RuntimeWarning, match="this system lets no memory become machine code"):
+        assert not Library(tmp_path).usable
+
+
 def test_files_for_other_machines_are_refused(code: bytes) -> None:
     with pytest.raises(NotLinkedError, match="no relocatable file for x86-64"):
         link(code[:18] + b"\xb7\x00" + code[20:], address_of)
@@ -191,3 +243,42 @@ def test_a_process_with_a_warm_cache_loads_no_llvm_and_computes_the_same(tmp_pat
     assert (cold[0], warm[0]) == ("True", "False")
     assert cold[1] == warm[1]
     assert np.isfinite(np.frombuffer(bytes.fromhex(warm[1]), "float32")).all()
+
+
+WITHOUT_LLVM = """
+import sys
+import numpy as np
+import anabranch as ab
+sys.modules["llvmlite.binding"] = None
+ab.Sequential
+with ab.Graph().as_default() as graph:
+    x = ab.placeholder((200, 300), "float32")
+    y = ab.ops.sin(x) * ab.ops.{name}(x)
+    session = ab.Session(graph)
+    try:
+        session.run(y, {{x: np.ones((200, 300))}})
+    except RuntimeError as error:
+        print(error)
+    print(session.run(y, {{x: np.ones((200, 300))}})[0, 0])
+"""
+
+
+def test_llvm_that_does_not_work_any_more_is_named_once(tmp_path: Path) -> None:
+    """It was looked for when the machine was noted; the processes that find the note compile nothing before a step."""
+    environment = {**os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path), "ANABRANCH_NUM_THREADS": "2"}
+    environment.pop("ANABRANCH_KERNELS", None)
+
+    def run(program: str) -> str:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    blocked = 'sys.modules["llvmlite.binding"] = None'
+    one = np.sin(np.float32(1))
+    first = run(WITHOUT_LLVM.replace(blocked, "").format(name="cos"))
+    assert float(first) == pytest.approx(float(one * np.cos(np.float32(1))), rel=1e-5)
+    message, *_, second = run(WITHOUT_LLVM.format(name="tanh")).splitlines()
+    assert message.startswith("A kernel can't be compiled, as llvmlite does not work any more")
+    assert float(second) == pytest.approx(float(one * np.tanh(np.float32(1))), rel=1e-5)
+    assert not list(tmp_path.rglob("*.host"))

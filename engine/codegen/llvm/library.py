@@ -24,7 +24,7 @@ from ..host import threads
 from . import entry
 from .compiler import Compiler, Effort
 from .entry import Kernel
-from .linker import NotLinkedError, can_link, link
+from .linker import NotLinkedError, can_link, link, may_execute
 from .machine_key import machine_key
 from .object_files import HOST, ObjectFiles
 
@@ -251,6 +251,8 @@ class Library:
         """Find out for which host there is a compiler; return why there can be none, or ""."""
         if not _layout_is_known():
             return f"Python {sys.version.split()[0]} and NumPy {np.__version__} lay out their objects in another way"
+        if can_link() and not may_execute():  # in which LLVM's own code would end the process
+            return "this system lets no memory become machine code"
         machine = machine_key() if can_link() else ""
         name = self._files.name("", machine)
         known = self._files.read(name, HOST) if machine else None
@@ -266,10 +268,25 @@ class Library:
         return ""
 
     def _llvm(self) -> Compiler:
-        """Return the compiler, loaded when it is asked for first."""
+        """Return the compiler, loaded when it is asked for first.
+
+        Raises:
+            RuntimeError: llvmlite does not work any more, though it did when this machine was looked at.
+            ImportError, OSError: as above, while this is found out.
+        """
         with self._lock:
             if self._compiler is None:
-                self._compiler = Compiler()
+                try:
+                    self._compiler = Compiler()
+                except (ImportError, OSError, RuntimeError) as error:
+                    if self._usable is None:
+                        raise
+                    self._usable = False
+                    self._files.remove(self._files.name("", machine_key()), HOST)  # the next process asks again
+                    raise RuntimeError(
+                        f"A kernel can't be compiled, as llvmlite does not work any more: {error}. From now on NumPy "
+                        "computes: run the step again, or mend llvmlite (pip install --force-reinstall llvmlite)."
+                    ) from error
             return self._compiler
 
     def _at_most(self, effort: Effort) -> Effort:

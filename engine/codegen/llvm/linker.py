@@ -20,9 +20,9 @@ from ...common.quick_dataclass import dataclass
 
 # Flags and types of sections, and relocations: System V ABI, and its supplement for AMD64, "Object Files".
 _WRITE, _ALLOC, _EXECUTE, _THREAD_LOCAL = 0x1, 0x2, 0x4, 0x400
-_PROGBITS, _SYMBOLS, _RELOCATIONS, _NOBITS = 1, 2, 4, 8
+_NOTHING, _PROGBITS, _SYMBOLS, _RELOCATIONS, _NOBITS, _SHORT_RELOCATIONS = 0, 1, 2, 4, 8, 9
 _RELOCATABLE, _X86_64 = 1, 62
-_UNDEFINED, _ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00
+_UNDEFINED, _ABSOLUTE = 0, 0xFFF1
 _64, _PC64, _GOTOFF64, _GOT64, _GOTPC64 = 1, 24, 25, 27, 29
 _KINDS = {_64, _PC64, _GOTOFF64, _GOT64, _GOTPC64}
 _OFFSET_TABLE = "_GLOBAL_OFFSET_TABLE_"
@@ -77,6 +77,18 @@ def can_link() -> bool:
     return sys.platform == "linux" and os.uname().machine == "x86_64" and sys.maxsize > 1 << 32
 
 
+def may_execute() -> bool:
+    """Test whether the system lets memory that was written become machine code."""
+    base = _map(mmap.PAGESIZE)
+    try:
+        _protect(base, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC)
+    except OSError:
+        return False
+    finally:
+        _system().munmap(base, mmap.PAGESIZE)
+    return True
+
+
 def link(code: bytes, address_of: Callable[[str], int]) -> Linked:
     """Put object code into memory, ready to be called.
 
@@ -112,10 +124,14 @@ class _ObjectFile:
         size, count, names = struct.unpack_from("<HHH", self._code, 58)
         rows = [struct.unpack_from("<IIQQQQIIQQ", self._code, start + number * size) for number in range(count)]
         texts: int = rows[names][4]
-        return [
+        sections = [
             _Section(self._text(texts + name), kind, flags, offset, length, link, info, max(1, alignment))
             for name, kind, flags, _, offset, length, link, info, alignment, _ in rows
         ]
+        for section in sections:
+            if section.kind not in (_NOTHING, _NOBITS) and section.start + section.size > len(self._code):
+                raise NotLinkedError(f"the file is damaged: its section {section.name} goes beyond its end")
+        return sections
 
     def _read_symbols(self) -> list[_Symbol]:
         (table,) = [section for section in self._sections if section.kind == _SYMBOLS]
@@ -138,7 +154,9 @@ class _ObjectFile:
         found: list[int] = []
         for number, section in enumerate(self._sections):
             if section.flags & _ALLOC and section.name != _UNWINDING:
-                if section.flags & _THREAD_LOCAL or section.kind not in (_PROGBITS, _NOBITS):
+                is_both = section.flags & _WRITE and section.flags & _EXECUTE
+                is_usual = section.kind in (_PROGBITS, _NOBITS) and section.alignment <= mmap.PAGESIZE
+                if section.flags & _THREAD_LOCAL or is_both or not is_usual:
                     raise NotLinkedError(f"it has a section {section.name} of another kind")
                 if section.flags & (_WRITE | _EXECUTE) == rights:
                     found.append(number)
@@ -155,14 +173,20 @@ class _ObjectFile:
 
     def _read_relocations(self) -> Iterator[_Relocation]:
         for table in self._sections:
-            if table.kind != _RELOCATIONS or table.info not in self._places:
+            if table.kind not in (_RELOCATIONS, _SHORT_RELOCATIONS) or table.info not in self._places:
                 continue
-            start = self._places[table.info]
+            if table.kind == _SHORT_RELOCATIONS:
+                raise NotLinkedError("it has relocations without addends")
+            start, last = self._places[table.info], self._sections[table.info].size - _WORD.size
             for offset, kind, symbol, addend in struct.iter_unpack(
                 "<QIIq", self._code[table.start : table.start + table.size]
             ):
                 if kind not in _KINDS:
                     raise NotLinkedError(f"it has a relocation of type {kind}")
+                if offset > last:
+                    raise NotLinkedError("the file is damaged: a relocation is beyond its section")
+                if not self._has_address(self._symbols[symbol]):
+                    raise NotLinkedError(f"the symbol {self._symbols[symbol].name!r} has no address in it")
                 yield start + offset, kind, symbol, addend
 
     def link(self, address_of: Callable[[str], int]) -> Linked:
@@ -172,19 +196,26 @@ class _ObjectFile:
             raise NotLinkedError(f"nothing defines {', '.join(unknown)}")
         base = _map(self._end)
         addresses = [self._address(base, symbol, foreign) for symbol in self._symbols]
-        image = self._image(base, addresses)
-        ctypes.memmove(base, bytes(image), len(image))
-        _protect(base, self._code_end, mmap.PROT_READ | mmap.PROT_EXEC)
-        _protect(base + self._code_end, self._constants_end - self._code_end, mmap.PROT_READ)
-        defined = zip(self._symbols, addresses, strict=True)
+        try:
+            image = self._image(base, addresses)
+            ctypes.memmove(base, bytes(image), len(image))
+            _protect(base, self._code_end, mmap.PROT_READ | mmap.PROT_EXEC)
+            _protect(base + self._code_end, self._constants_end - self._code_end, mmap.PROT_READ)
+        except BaseException:
+            _system().munmap(base, self._end)
+            raise
+        defined = [pair for pair in zip(self._symbols, addresses, strict=True) if self._has_address(pair[0])]
         return Linked({symbol.name: address for symbol, address in defined if symbol.section != _UNDEFINED})
+
+    def _has_address(self, symbol: _Symbol) -> bool:
+        """Test whether a symbol is absolute, or in what is loaded, or foreign: not in what LLVM alone lays out."""
+        return symbol.section in (_UNDEFINED, _ABSOLUTE) or symbol.section in self._places
 
     def _address(self, base: int, symbol: _Symbol, foreign: Mapping[str, int]) -> int:
         if symbol.section == _UNDEFINED:
             return foreign[symbol.name]
-        if symbol.section >= _RESERVED:
-            return symbol.value
-        return base + self._places.get(symbol.section, 0) + symbol.value
+        place = self._places.get(symbol.section)
+        return symbol.value if place is None else base + place + symbol.value
 
     def _image(self, base: int, addresses: list[int]) -> bytearray:
         """Return what is in memory once it begins at `base`."""
@@ -216,6 +247,7 @@ def _system() -> Any:
     system = ctypes.CDLL(None, use_errno=True)
     system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     system.mmap.restype = ctypes.c_void_p
+    system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     system.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return system
 

@@ -126,6 +126,12 @@ class ObjectFiles:
                 self._not_counted = 0
                 self._make_room(self._folder)
 
+    def remove(self, name: str, suffix: str = CODE) -> None:
+        """Remove a file, if it is there."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path(self._folder, name, suffix))
+
     @staticmethod
     def _path(folder: Path, name: str, suffix: str = CODE) -> str:
         return f"{folder}{os.sep}{name}{suffix}"
