@@ -9,6 +9,9 @@ What happens when a process fails is the same as on one host:
   membership service of the first host says that others go on without it; if not all are.
 - If no restarts are left the others go on, as long as there is a chief.
 
+Processes of a host that is shut down end before it is gone, and those of other hosts may fail because of it. So what
+is to be started again waits a while: if a host is gone by then, no restarts are used up for that.
+
 So that worker processes find what they find on one host, all launchers are notified of who is the chief, and which
 workers have ended.
 """
@@ -40,6 +43,38 @@ class Counts:
     most: int
     last_call: float = 5.0
     patience: float = 600.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A process that has failed, about which nothing is decided so far.
+
+    Attributes:
+        time: when.
+        host: the number of its host.
+        name, status: of the process.
+        is_chief: whether it was the chief.
+        is_alone: whether it can be started again alone.
+    """
+
+    time: float
+    host: int
+    name: str
+    status: int
+    is_chief: bool
+    is_alone: bool
+
+    @property
+    def job(self) -> str:
+        return self.name.partition(" ")[0]
+
+    @property
+    def index(self) -> int:
+        return int(self.name.partition(" ")[2])
+
+    @property
+    def what(self) -> str:
+        return f"{self.name} ended with exit status {self.status}"
 
 
 class Survivors(Protocol):
@@ -83,7 +118,7 @@ class Rounds:
         self._survivors = survivors
         self._membership = ""  # the address of the service
         self._ranks: dict[int, range] = {}  # of the workers of each host in the round
-        self._has_ps = False
+        self._with_ps: set[int] = set()  # the hosts in the round that have ps tasks
         self._noted_chief = 0  # the worker that has taken over last
         self._lost: set[int] = set()  # workers that have failed, and are not started again
         self._well: set[int] = set()  # those that have ended well
@@ -92,8 +127,8 @@ class Rounds:
         self._leader = -1
         self._round = 0
         self._running: list[int] = []
-        self._ended: set[int] = set()
-        self._failed: tuple[float, str, int] | None = None
+        self._ended: dict[int, set[int]] = {}  # hosts all of whose workers have ended, with those that have failed
+        self._failures: list[Failure] = []  # in their order
         self._waits_since = self._enough_since = clock()
 
     # --- what hosts say ---------------------------------------------------------------------------------------------
@@ -110,7 +145,7 @@ class Rounds:
         if leads:
             self._leader, self._membership = host, membership
         self._addresses[host] = {"ps": ps, "worker": worker}
-        if self._running and host not in self._running and len(self._running) < self._counts.most and not self._ended:
+        if self._running and host not in self._running and len(self._running) < self._counts.most and not self._over:
             self._end_round("a host joins")
         self.look()
 
@@ -118,17 +153,19 @@ class Rounds:
         """Take note that a host is gone."""
         self._addresses.pop(host, None)
         if host in self._running and self.status is None:
-            if host in self._ended or self._goes_on_without_host(host):
-                self._running.remove(host)
+            if self._goes_on_without_host(host):
+                self._failures = [failure for failure in self._failures if failure.host != host]
             else:
                 self._end_round(f"host {host} is gone", host)
         self.look()
 
     def failed(self, host: int, number: int, name: str, status: int) -> None:
         """Take note that a process has failed, in a round."""
-        is_first = self._is_of_round(host, number) and self._failed is None
-        if is_first and not self._goes_on(host, name, status):
-            self._failed = self._clock(), name, status
+        if self._is_of_round(host, number):
+            failure = self._failure(host, name, status)
+            waits = bool(self._failures) or self._may_restart
+            if waits or not self._goes_on(failure):
+                self._failures.append(failure)
         self.look()
 
     def ended_well(self, host: int, number: int, rank: int) -> None:
@@ -145,8 +182,8 @@ class Rounds:
             number: of the round.
             failed: those of its workers that have not ended well.
         """
-        if self._is_of_round(host, number) and self._lost >= {*failed}:
-            self._ended.add(host)
+        if self._is_of_round(host, number):
+            self._ended[host] = {*failed}
         self.look()
 
     def leads(self, host: int, number: int, rank: int) -> None:
@@ -164,65 +201,86 @@ class Rounds:
         leader = None if service is None else service.leader()
         return self._noted_chief if leader is None else leader
 
-    def _goes_on(self, host: int, name: str, status: int) -> bool:
-        """Go on after a process has failed, if others do; return False if all are to start again, or the run ends."""
+    @property
+    def _over(self) -> set[int]:
+        """Return the hosts all of whose workers have ended, and are not started again."""
+        return {host for host, failed in self._ended.items() if failed <= self._lost}
+
+    @property
+    def _may_restart(self) -> bool:
+        """Test whether what fails may be started again; without ps tasks while the chief has not ended well."""
+        return self._restarts.are_left and (bool(self._with_ps) or self._chief not in self._well)
+
+    def _failure(self, host: int, name: str, status: int) -> Failure:
         job, _, index = name.partition(" ")
-        rank, chief_is_over = int(index), self._chief in self._well
-        if job == "ps" and chief_is_over:
+        is_chief = job == "worker" and int(index) == self._chief
+        is_alone = self._may_restart and self._starts_alone(int(index), is_chief, status)
+        return Failure(self._clock(), host, name, status, is_chief, is_alone)
+
+    def _goes_on(self, failure: Failure) -> bool:
+        """Go on after a process has failed, if others do; return False if all are to start again, or the run ends."""
+        host, rank, service = failure.host, failure.index, self._survivors()
+        if failure.job == "ps" and self._chief in self._well:
             return True
-        why = f"{name} ended with exit status {status}; "
-        if self._restarts.are_left and (self._has_ps or not chief_is_over):
-            if not self._starts_alone(job, rank, status):
+        if self._may_restart:
+            if not failure.is_alone:
                 return False
             self._restarts.take()
-            why += f"it is started again (restart {self._restarts.count} of {self._restarts.limit})"
-            self._ended.discard(host)
-            self.sent.append((host, {"again": name, "why": why}))
+            if failure.job == "worker" and service is not None and not self._with_ps:
+                service.expect(rank)
+            again = f"it is started again (restart {self._restarts.count} of {self._restarts.limit})"
+            self._ended.pop(host, None)
+            self.sent.append((host, {"again": failure.name, "why": f"{failure.what}; {again}"}))
             return True
-        service = self._survivors()
-        is_chief = job == "worker" and rank == self._chief
-        if is_chief and (status > 0 or not (self._has_ps or service is not None)):
+        if failure.is_chief and (failure.status > 0 or not (self._with_ps or service is not None)):
             return False
-        self._first = self._first or (name, status)
-        if job == "worker":
+        self._first = self._first or (failure.name, failure.status)
+        if failure.job == "worker":
             self._lost.add(rank)
             self._note_ended()
-        self.sent.append((host, {"say": f"{why}the others go on"}))
+        self.sent.append((host, {"say": f"{failure.what}; the others go on"}))
         return True
 
-    def _starts_alone(self, job: str, rank: int, status: int) -> bool:
-        """Test whether a process that has failed is started again alone; a worker is expected from then on.
+    def _starts_alone(self, rank: int, is_chief: bool, status: int) -> bool:
+        """Test whether a process that has failed can be started again alone.
 
         A chief that has failed by itself has ended the training of all. So has, without ps tasks, a worker that has
         failed by itself after it was started again, and before it had joined: it would fail once more.
         """
-        if self._has_ps:
-            return job == "ps" or rank != self._chief or status < 0
+        if self._with_ps:
+            return not is_chief or status < 0
         service = self._survivors()
         if service is None or not service.goes_on_without({rank, *self._lost, *self._well}):
             return False
-        if service.expects(rank) and status > 0:
-            return False
-        service.expect(rank)
-        return True
+        return not (service.expects(rank) and status > 0)
 
     def _note_ended(self) -> None:
         ended = sorted(self._lost | self._well)
         self.sent += [(host, {"workers ended": ended}) for host in self._running]
 
     def _goes_on_without_host(self, host: int) -> bool:
-        """Go on without a host that is gone, if workers of others do, and enough hosts are left."""
-        service, ranks = self._survivors(), self._ranks[host]
-        if service is None or len(self._running) - 1 < self._counts.least:
-            return False
-        if host == self._leader or not service.goes_on_without({*ranks, *self._lost, *self._well}):
-            return False
-        self._first = self._first or (f"host {host}", 1)
-        self._lost |= {*ranks} - self._well
-        self.sent += [
-            (each, {"say": f"host {host} is gone; the others go on"}) for each in self._running if each != host
-        ]
+        """Go on without a host that is gone, if nobody needs it: its workers have ended, or others go on without them.
+
+        Its ps tasks are needed as long as the chief has not ended well.
+        """
+        has_ended = host in self._over
+        if not has_ended or host in self._with_ps:
+            others_go_on = self._chief in self._well if self._with_ps else self._has_survivors(host)
+            if not others_go_on:
+                return False
+        self._running.remove(host)
+        if not has_ended:
+            self._first = self._first or (f"host {host}", 1)
+            self._lost |= {*self._ranks[host]} - self._well
+            self.sent += [(each, {"say": f"host {host} is gone; the others go on"}) for each in self._running]
         return True
+
+    def _has_survivors(self, host: int) -> bool:
+        """Test whether, without ps tasks, workers of other hosts go on without one, and enough hosts are left."""
+        service, ranks = self._survivors(), self._ranks[host]
+        if service is None or len(self._running) - 1 < self._counts.least or host == self._leader:
+            return False
+        return service.goes_on_without({*ranks, *self._lost, *self._well})
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
@@ -231,15 +289,16 @@ class Rounds:
         if self.status is not None:
             return
         now = self._clock()
-        if self._failed is not None and now >= self._failed[0] + GRACE_SECONDS:
-            _, name, status = self._failed
-            what = f"{name} ended with exit status {status}"
+        while self._failures and now >= self._failures[0].time + GRACE_SECONDS:
+            failure = self._failures.pop(0)
+            if self._goes_on(failure):
+                continue
             if not self._restarts.take():
-                self._end(*_described(*(self._first or (name, status))))
+                self._end(*_described(*(self._first or (failure.name, failure.status))))
                 return
-            self._end_round(f"{what} (restart {self._restarts.count} of {self._restarts.limit})")
+            self._end_round(f"{failure.what} (restart {self._restarts.count} of {self._restarts.limit})")
         if self._running:
-            if self._ended.issuperset(self._running):
+            if self._over.issuperset(self._running):
                 self._end(*self._status_of_ended())
             return
         self._begin_if_due(now)
@@ -265,7 +324,7 @@ class Rounds:
 
     def _begin(self, hosts: list[int]) -> None:
         self._round += 1
-        self._running, self._ended, self._failed, self._first = hosts, set(), None, None
+        self._running, self._ended, self._failures, self._first = hosts, {}, [], None
         self._lost, self._well, self._noted_chief = set(), set(), 0
         cluster: dict[str, list[str]] = {"ps": [], "worker": []}
         first: list[dict[str, int]] = []
@@ -274,8 +333,8 @@ class Rounds:
             for job, tasks in (self._addresses[host] or {}).items():
                 cluster[job] += tasks
         # Parameters on ps tasks need no service, and one worker has nobody to go on without it.
-        self._has_ps = bool(cluster["ps"])
-        membership = "" if self._has_ps or len(cluster["worker"]) < 2 else self._membership
+        self._with_ps = {host for host in hosts if (self._addresses[host] or {})["ps"]}
+        membership = "" if self._with_ps or len(cluster["worker"]) < 2 else self._membership
         for host, place in zip(hosts, first, strict=True):
             own = (self._addresses[host] or {})["worker"]
             self._ranks[host] = range(place["worker"], place["worker"] + len(own))
@@ -285,7 +344,7 @@ class Rounds:
 
     def _end_round(self, why: str, gone: int | None = None) -> None:
         self.sent += [(host, {"stop": why}) for host in self._running if host != gone]
-        self._running, self._ended, self._failed = [], set(), None
+        self._running, self._ended, self._failures = [], {}, []
         self._waits_since = self._enough_since = self._clock()
 
     def _end(self, status: int, why: str) -> None:

@@ -136,6 +136,62 @@ def test_a_host_that_leaves_is_no_failure_of_others() -> None:
     assert told.later(10.0).sent == []
 
 
+def test_a_host_that_is_shut_down_uses_up_no_restarts() -> None:
+    """Its processes end before it is gone, and workers of other hosts fail because of its ps task."""
+    told = Told(1, 2, restarts=2).come(0, 1).later(5.0)
+    assert len(told.sent) == 2
+    for host, name, status in ((1, "ps 1", -15), (1, "worker 2", -15), (0, "worker 1", 1), (1, "worker 3", -15)):
+        told.rounds.failed(host, 1, name, status)
+    assert told.later(GRACE_SECONDS / 2).sent == []
+    told.rounds.left(1)
+    assert told.sent == [(0, "stop")]
+    assert told.come(0).later(5.0).sent == [(0, "start")]
+    for again in (1, 2):
+        told.rounds.failed(0, 2, "worker 1", 1)
+        told.later(GRACE_SECONDS)
+        assert told.rounds.sent[0][1]["why"].endswith(f"(restart {again} of 2)"), "both restarts were left"
+        told.rounds.sent.clear()
+    told = Told(1, 2, restarts=2, service=Goes(0, 1, 2, 3)).come(0, 1).later(5.0)
+    told.rounds.failed(1, 1, "worker 3", -15)
+    told.rounds.left(1)
+    told.rounds.sent.clear()
+    told.rounds.failed(0, 1, "worker 1", -9)
+    told.later(GRACE_SECONDS)
+    assert [message["again"] for _, message in told.rounds.sent] == ["worker 1"], "without ps tasks it is the same"
+    assert "(restart 1 of 2)" in told.rounds.sent[0][1]["why"]
+
+
+def test_the_end_of_a_host_counts_once_it_is_decided_that_nothing_is_started_again() -> None:
+    """What it says of its end comes while its failures wait for the end of the grace."""
+    told = Told(2, 2, restarts=1).come(0, 1)
+    told.rounds.failed(1, 1, "worker 2", -9)
+    told.rounds.failed(1, 1, "worker 3", -9)
+    told.rounds.ended(1, 1, [2, 3])
+    told.later(GRACE_SECONDS)
+    assert [host for host, message in told.rounds.sent if "again" in message] == [1]
+    told.rounds.ended(1, 1, [3])
+    told.rounds.ended(0, 1)
+    assert told.rounds.status == 0
+
+
+def test_a_host_that_has_ended_goes_with_ps_tasks_that_others_need() -> None:
+    told = Told(1, 2, restarts=1).come(0, 1)
+    assert len(told.sent) == 2
+    told.rounds.ended(1, 1)
+    told.rounds.left(1)
+    assert told.sent == [(0, "stop")], "the workers that are left would fail, again and again"
+    for has_ended in (True, False):  # if not, its workers are lost
+        told = Told(1, 2, restarts=1).come(0, 1)
+        told.rounds.ended_well(0, 1, 0)
+        if has_ended:
+            told.rounds.ended(1, 1)
+        told.rounds.sent.clear()
+        told.rounds.left(1)
+        assert "stop" not in dict(told.sent).values(), "the chief has ended well: nobody needs ps tasks any more"
+        told.rounds.ended(0, 1)
+        assert told.rounds.status == 0
+
+
 def test_failures_of_the_chief_have_all_start_again() -> None:
     told = Told(2, 2, restarts=1).come(0, 1)
     assert len(told.sent) == 2
@@ -153,11 +209,13 @@ def test_with_ps_tasks_what_fails_is_started_again_alone() -> None:
     assert len(told.sent) == 2
     told.rounds.failed(0, 1, "worker 0", -9)
     told.rounds.failed(1, 1, "ps 1", -9)
+    told.later(GRACE_SECONDS)
     assert [(host, message["again"]) for host, message in told.rounds.sent] == [(0, "worker 0"), (1, "ps 1")]
     told.rounds.sent.clear()
     told.rounds.leads(1, 1, 2)
     assert told.rounds.sent == [(0, {"chief": 2})], "a worker of the other host may need to know"
     told.rounds.failed(0, 1, "worker 0", 3)
+    told.later(GRACE_SECONDS)
     assert told.rounds.sent[1:] == [
         (0, {"again": "worker 0", "why": "worker 0 ended with exit status 3; it is started again (restart 3 of 3)"})
     ], "it is not the chief any more"
@@ -214,11 +272,11 @@ def test_once_the_chief_has_ended_well_no_worker_is_started_again() -> None:
     told.rounds.failed(1, 1, "ps 1", 1)
     assert told.sent == [], "nobody needs a ps task any more"
     told.rounds.failed(1, 1, "worker 3", -9)
-    assert told.sent == [(1, "again")], "as on one host"
+    assert told.later(GRACE_SECONDS).sent == [(1, "again")], "as on one host"
 
 
 def test_a_run_ends_when_all_workers_have() -> None:
-    told = Told(2, 3).come(0, 1).later(5.0)
+    told = Told(2, 3, service=Goes()).come(0, 1).later(5.0)
     assert len(told.sent) == 2
     told.rounds.ended(1, 1)
     told.come(2)
@@ -235,6 +293,7 @@ def test_a_worker_that_others_go_on_without_is_started_alone() -> None:
     assert len(told.sent) == 2
     told.rounds.failed(1, 1, "worker 3", -9)
     told.rounds.ended(1, 1, [3])
+    told.later(GRACE_SECONDS)
     again = "worker 3 ended with exit status -9; it is started again (restart 1 of 1)"
     assert told.rounds.sent == [(1, {"again": "worker 3", "why": again})]
     told.rounds.sent.clear()
@@ -263,7 +322,7 @@ def test_who_fails_by_itself_before_it_has_joined_has_all_start_again() -> None:
     told = Told(2, 2, restarts=2, service=Goes(0, 1, 2, 3)).come(0, 1)
     assert len(told.sent) == 2
     told.rounds.failed(1, 1, "worker 3", -9)
-    assert told.sent == [(1, "again")]
+    assert told.later(GRACE_SECONDS).sent == [(1, "again")]
     told.rounds.failed(1, 1, "worker 3", 1)
     assert told.later(GRACE_SECONDS).sent == [(0, "stop"), (1, "stop")]
 
