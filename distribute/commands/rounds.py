@@ -238,7 +238,10 @@ class Rounds:
         if failure.job == "worker":
             self._lost.add(rank)
             self._note_ended()
-        self.sent.append((host, {"say": f"{failure.what}; the others go on"}))
+        if {rank for ranks in self._ranks.values() for rank in ranks} > self._lost | self._well:
+            self.sent.append((host, {"say": f"{failure.what}; the others go on"}))
+        elif self._first != (failure.name, failure.status):  # else the end of the run says it
+            self.sent.append((host, {"say": failure.what}))
         return True
 
     def _starts_alone(self, rank: int, is_chief: bool, status: int) -> bool:
@@ -272,6 +275,7 @@ class Rounds:
         if not has_ended:
             self._first = self._first or (f"host {host}", 1)
             self._lost |= {*self._ranks[host]} - self._well
+            self._note_ended()
             self.sent += [(each, {"say": f"host {host} is gone; the others go on"}) for each in self._running]
         return True
 
@@ -325,7 +329,7 @@ class Rounds:
     def _begin(self, hosts: list[int]) -> None:
         self._round += 1
         self._running, self._ended, self._failures, self._first = hosts, {}, [], None
-        self._lost, self._well, self._noted_chief = set(), set(), 0
+        self._lost, self._well, self._noted_chief, self._ranks = set(), set(), 0, {}
         cluster: dict[str, list[str]] = {"ps": [], "worker": []}
         first: list[dict[str, int]] = []
         for host in hosts:

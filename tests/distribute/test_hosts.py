@@ -258,6 +258,23 @@ def test_without_restarts_the_first_failure_gives_the_status_if_the_chief_fails(
         assert told.later(GRACE_SECONDS).rounds.status == 3
 
 
+def test_nobody_goes_on_after_the_last_worker() -> None:
+    """One worker in all has a membership service, too, but no others: the end of the run says what has failed."""
+    told = Told(1, 1, service=Goes())
+    told.rounds.ready(0, ["w0"], [], leads=True)
+    told.rounds.sent.clear()
+    told.rounds.failed(0, 1, "worker 0", -9)
+    told.rounds.ended(0, 1, [0])
+    told.later(GRACE_SECONDS)
+    assert not any("say" in message for _, message in told.rounds.sent)
+    assert told.rounds.sent[-1] == (0, {"exit": 137, "why": "worker 0 ended with exit status -9"})
+    told = Told(1, 1, service=Goes()).come(0)
+    told.rounds.failed(0, 1, "worker 1", -9)
+    told.rounds.failed(0, 1, "worker 0", -15)
+    said = [message["say"] for _, message in told.rounds.sent if "say" in message]
+    assert said == ["worker 1 ended with exit status -9; the others go on", "worker 0 ended with exit status -15"]
+
+
 def test_once_the_chief_has_ended_well_no_worker_is_started_again() -> None:
     told = Told(2, 2, restarts=3, service=Goes()).come(0, 1)
     assert len(told.sent) == 2
@@ -331,7 +348,7 @@ def test_workers_go_on_without_another_host_as_long_as_enough_are_left() -> None
     told = Told(1, 2, service=Goes(0, 1, 2, 3)).come(0, 1)
     assert len(told.sent) == 2
     told.rounds.left(1)
-    assert told.rounds.sent == [(0, {"say": "host 1 is gone; the others go on"})]
+    assert told.rounds.sent == [(0, {"workers ended": [2, 3]}), (0, {"say": "host 1 is gone; the others go on"})]
     told.rounds.sent.clear()
     told.rounds.ended(0, 1)
     assert told.sent == [(0, "exit")]
