@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ _FACTS_BYTES = 1024  # of what members exchange at once: the longest are the 128
 _ERROR_LETTERS = 300
 _SIGN = 128
 _LOOK_SECONDS = 0.01
+_GRACE_SECONDS = 5.0  # by how much later than others a member may have its communicator
+_GIVEN_UP = ""  # the error of a member that waited for one whose error is another
 _OPS = {"sum": "NCCL_SUM", "mean": "NCCL_SUM", "max": "NCCL_MAX", "min": "NCCL_MIN"}
 
 
@@ -89,29 +93,39 @@ def joined_communicator(group: ProcessGroup, xp: Any) -> Communicator:
         TaskFailedError: a member is gone.
     """
     names = [group.links.names[rank] for rank in group.ranks]
-    device = int(xp.cuda.Device().id)
-    _check_gpus(names, _swapped(group, [group.host, str(xp.cuda.Device(device).pci_bus_id)]))
-    begun = _swapped(group, _begun(xp) if group.rank == 0 else None)[0]
+    device, place = _place(group, xp)
+    _check_gpus(names, swapped(group, place))
+    begun = swapped(group, _begun(xp) if group.rank == 0 else None)[0]
     if isinstance(begun, str):
         raise NcclUnusableError(f"{names[0]} can't begin with NCCL: {begun}")
-    made, error = _made(group, xp, device, tuple([part - _SIGN for part in begun]))
+    making = _Making(group, xp, device, tuple([part - _SIGN for part in begun]))
     try:
-        for name, found in zip(names, _swapped(group, error), strict=True):
-            if found is not None:
-                raise NcclUnusableError(f"{name} can't make a communicator of NCCL: {found}")
+        making.wait()
+        errors = [pair for pair in zip(names, swapped(group, making.error), strict=True) if pair[1] is not None]
+        if errors:
+            name, error = next((pair for pair in errors if pair[1] != _GIVEN_UP), errors[0])
+            raise NcclUnusableError(f"{name} can't make a communicator of NCCL: {error or 'it took too long'}")
     except BaseException:
-        if made is not None:
-            made.abort()
+        making.abandon()
         raise
-    assert made is not None
-    return made
+    assert making.made is not None
+    return making.made
+
+
+def _place(group: ProcessGroup, xp: Any) -> tuple[int, list[str] | str]:
+    """Return the number of the current GPU, and its host and bus, or the error."""
+    try:
+        device = int(xp.cuda.Device().id)
+        return device, [group.host, str(xp.cuda.Device(device).pci_bus_id)]
+    except Exception as error:  # the others wait: they are to learn of it
+        return -1, _text(error)
 
 
 def _begun(xp: Any) -> list[int] | str:
     """Return what distinguishes a communicator from others, or the error."""
     try:
         return [part + _SIGN for part in xp.cuda.nccl.get_unique_id()]  # its parts are signed
-    except xp.cuda.nccl.NcclError as error:
+    except Exception as error:  # the others wait: they are to learn of it
         return _text(error)
 
 
@@ -119,7 +133,7 @@ def _text(error: Exception) -> str:
     return ascii(str(error))[1:-1][:_ERROR_LETTERS]
 
 
-def _swapped(group: ProcessGroup, facts: object) -> list[Any]:
+def swapped(group: ProcessGroup, facts: object) -> list[Any]:
     """Exchange a few facts with all members; return those of each, in the order of ranks."""
     text = json.dumps(facts, separators=(",", ":"))
     return [json.loads(each) for each in group.swap(text.encode().ljust(_FACTS_BYTES))]
@@ -129,42 +143,88 @@ def _check_gpus(names: Sequence[str], places: Sequence[Any]) -> None:
     """Check that each member has a GPU of its own.
 
     Raises:
-        NcclUnusableError: two have one.
+        NcclUnusableError: two have one, or the GPU of one can't be asked.
     """
+    for name, place in zip(names, places, strict=True):
+        if isinstance(place, str):
+            raise NcclUnusableError(f"{name} can't find out which GPU it has: {place}")
     for number, place in enumerate(places):
         other = places.index(place)
         if other < number:
             raise NcclUnusableError(f"{names[other]} and {names[number]} use the same GPU ({place[1]})")
 
 
-def _made(
-    group: ProcessGroup, xp: Any, device: int, unique_id: tuple[int, ...]
-) -> tuple[Communicator | None, str | None]:
-    """Make a communicator, or return the error. NCCL waits in this for all members, so a thread does it.
+class _Making:
+    """A communicator that is being made. NCCL waits in this for all members, for any time, so a thread does it.
 
-    Raises:
-        TaskFailedError: a member is gone.
+    Args:
+        group: the members.
+        xp: cupy.
+        device: the number of this member's GPU.
+        unique_id: distinguishes the communicator from others.
+
+    Attributes:
+        made: the communicator, once `wait` has returned; None if there is none.
+        error: then the reason.
     """
-    found: list[Any] = [None, None]
-    done = threading.Event()
 
-    def make() -> None:
+    def __init__(self, group: ProcessGroup, xp: Any, device: int, unique_id: tuple[int, ...]) -> None:
+        self.made: Communicator | None = None
+        self.error: str | None = None
+        self._group, self._xp, self._device, self._id = group, xp, device, unique_id
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._is_abandoned = False
+        threading.Thread(target=self._make, name="anabranch nccl", daemon=True).start()
+
+    def _make(self) -> None:
+        xp, error = self._xp, None
+        made: Communicator | None = None
         try:
-            with xp.cuda.Device(device):
-                made = xp.cuda.nccl.NcclCommunicator(group.size, unique_id, group.rank)
-            found[0] = Communicator(xp, made, device)
-        except Exception as error:
-            found[1] = _text(error)
-        done.set()
+            with xp.cuda.Device(self._device):
+                parts = xp.cuda.nccl.NcclCommunicator(self._group.size, self._id, self._group.rank)
+            made = Communicator(xp, parts, self._device)
+        except Exception as raised:
+            error = _text(raised) or type(raised).__name__
+        with self._lock:
+            is_late = self._is_abandoned
+            if not is_late:
+                self.made, self.error = made, error
+        if is_late and made is not None:
+            with contextlib.suppress(Exception):
+                made.abort()
+        self._done.set()
 
-    threading.Thread(target=make, name="anabranch nccl", daemon=True).start()
-    while not done.wait(_LOOK_SECONDS):
-        group.check_members()
-    return found[0], found[1]
+    def wait(self) -> None:
+        """Wait until it is made, or can't be.
+
+        A member sends what came of it once NCCL has returned. It returns without error only where all have come: so
+        where another member sends while NCCL goes on here, that member has failed, and NCCL would wait for ever.
+
+        Raises:
+            TaskFailedError: a member is gone.
+        """
+        until: float | None = None
+        while not self._done.wait(_LOOK_SECONDS):
+            self._group.check_members()
+            if until is None and self._group.has_sent():
+                until = time.monotonic() + _GRACE_SECONDS
+            if until is not None and time.monotonic() >= until:
+                self.abandon()
+                self.error = _GIVEN_UP
+                return
+
+    def abandon(self) -> None:
+        """Give it up: abort what is made, at once or when the thread has made it."""
+        with self._lock:
+            self._is_abandoned = True
+            made, self.made = self.made, None
+        if made is not None:
+            made.abort()
 
 
 def _addresses(*arrays: Any) -> list[int]:
     return [int(array.data.ptr) for array in arrays]
 
 
-__all__ = ["Communicator", "NcclUnusableError", "joined_communicator"]
+__all__ = ["Communicator", "NcclUnusableError", "joined_communicator", "swapped"]

@@ -261,6 +261,11 @@ class GpuGroup(Group):
                 self._communicator = joined_communicator(self._group, self._xp)
             except NcclUnusableError as error:
                 self._reason = str(error)
+            except TaskFailedError:
+                raise  # the others see themselves who is lost
+            except BaseException:
+                self._group.close_links()  # for others wait for this member
+                raise
         return self._communicator
 
     def _complete(

@@ -477,6 +477,10 @@ class ProcessGroup(Group):
         self.links.check()
         self.links.wait((), (), self.ranks, 0)
 
+    def has_sent(self) -> bool:
+        """Test whether another member has sent what this one has not taken."""
+        return self.links.wait((), self._others, (), 0)
+
     def close_links(self) -> None:
         """End the connections, so that members which wait for this one learn of its loss."""
         self.links.close()

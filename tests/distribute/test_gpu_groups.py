@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from shared.device_arrays import DeviceArray
-from shared.fake_cupy import FakeCupy
+from shared.fake_cupy import Device, FakeCupy
 from shared.fake_nccl import FakeNccl, NcclError
 from shared.members import Members, each, made
+from shared.tasks import PATIENCE
 
+from anabranch.distribute.collectives import communicator as communicator_module
 from anabranch.distribute.collectives import gpus as gpus_module
 from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.engine.queues.errors import TaskFailedError
@@ -244,6 +247,77 @@ def test_a_communicator_that_cannot_be_made(cupy: FakeCupy, on_gpus: Run) -> Non
     with members_of(2) as members:
         found = on_gpus(members, run)
     assert found == 2 * ["/job:worker/task:0 can't make a communicator of NCCL: NCCL_ERROR 2"]
+
+
+def abandoned_end() -> None:
+    """Wait until the threads that make communicators have ended."""
+    for thread in threading.enumerate():
+        if thread.name == "anabranch nccl":
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+def test_a_communicator_that_one_member_cannot_make(
+    cupy: FakeCupy, on_gpus: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL has the others wait for ever. What it makes later is aborted."""
+    monkeypatch.setattr(communicator_module, "_GRACE_SECONDS", 0.0)
+    nccl = cupy.cuda.nccl
+    nccl.patience = float("inf")
+    nccl.failing |= {1}
+
+    def run(member: ProcessGroup, gpus: Any) -> str | None:
+        given = drawn("float32", (5,), member.rank)
+        for _ in range(2):
+            same(gpus.all_reduce(cupy.asarray(given), "sum"), member.all_reduce(given, "sum"))
+        return member.why_not_on_gpus()
+
+    try:
+        with members_of(3) as members:
+            found = on_gpus(members, run)
+        assert found == 3 * ["/job:worker/task:1 can't make a communicator of NCCL: NCCL_ERROR 2"]
+        assert not nccl.made
+        nccl.failing.clear()
+        with cupy.cuda.Device(1):
+            nccl.NcclCommunicator(3, nccl.ids[0], 1)
+        abandoned_end()
+        assert [each.is_aborted for each in sorted(nccl.made, key=lambda each: each.rank)] == [True, False, True]
+    finally:
+        nccl.patience = 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "words"),
+    [
+        ("pci_bus_id", 1, "can't find out which GPU it has: no bus"),
+        ("get_unique_id", 0, "can't begin with NCCL: no id"),
+    ],
+)
+def test_another_error_of_one_member(
+    name: str, rank: int, words: str, cupy: FakeCupy, on_gpus: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All learn of it, whatever it is, for they wait for each other."""
+
+    def bus(device: Any) -> str:
+        if device.id == rank:
+            raise OSError("no bus")
+        return cupy.buses[device.id]
+
+    def no_id() -> None:
+        raise OSError("no id")
+
+    if name == "pci_bus_id":
+        monkeypatch.setattr(Device, name, property(bus))
+    else:
+        monkeypatch.setattr(cupy.cuda.nccl, name, no_id)
+
+    def run(member: ProcessGroup, gpus: Any) -> str | None:
+        given = drawn("float32", (5,), member.rank)
+        same(gpus.all_reduce(cupy.asarray(given), "sum"), member.all_reduce(given, "sum"))
+        return member.why_not_on_gpus()
+
+    with members_of(2) as members:
+        assert on_gpus(members, run) == 2 * [f"/job:worker/task:{rank} {words}"]
 
 
 def test_a_cupy_without_nccl(cupy: FakeCupy, on_gpus: Run) -> None:

@@ -88,8 +88,10 @@ class FakeNccl:
 
     Attributes:
         calls: the names of the collectives that were called.
-        patience: for how many seconds a member waits for others that are to make a communicator.
+        patience: for how many seconds a member waits for others that are to make a communicator. NCCL has no limit.
         failing: the ranks whose communicators can't be made.
+        ids: the identifiers with which communicators were to be made.
+        made: the communicators.
     """
 
     available = True
@@ -102,6 +104,8 @@ class FakeNccl:
         self.patience = 60.0
         self.has_made_one = False
         self.failing: set[int] = set()
+        self.ids: list[tuple[int, ...]] = []
+        self.made: list[NcclCommunicator] = []
         for number, name in enumerate(_DTYPES):
             setattr(self, f"NCCL_{name.upper()}", number)
         self.NCCL_SUM, self.NCCL_PROD, self.NCCL_MAX, self.NCCL_MIN = range(4)
@@ -111,9 +115,12 @@ class FakeNccl:
         return tuple([random.SystemRandom().randrange(-128, 128) for _ in range(_ID_BYTES)])
 
     def NcclCommunicator(self, ndev: Any, commId: Any, rank: Any) -> NcclCommunicator:  # noqa: N802 - cupy's
+        self.ids.append(commId)
         if rank in self.failing:
             raise NcclError(2)
-        return NcclCommunicator(self, ndev, commId, rank)
+        made = NcclCommunicator(self, ndev, commId, rank)
+        self.made.append(made)
+        return made
 
     def stream_at(self, address: int) -> Stream:
         (found,) = (stream for stream in self.cupy.streams if stream.ptr == address)
@@ -137,9 +144,9 @@ class NcclCommunicator:
         self.count = 0
         self.is_aborted = False
         self.put(-1, str(self.size))
-        until = time.monotonic() + nccl.patience
+        began = time.monotonic()
         while not self.has_all(-1):
-            if time.monotonic() > until:
+            if time.monotonic() > began + nccl.patience:
                 raise NcclError(2)
             threading.Event().wait(1e-3)
         assert {what for what, _ in self.taken(-1)} == {str(self.size)}
