@@ -42,7 +42,8 @@ class Communicator:
         self._made = made
         self.device = device
         self._scope = xp.cuda.Device(device)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # not held around collectives, so that `abort` can end these
+        self._is_aborted = False
 
     def all_reduce(self, sent: Any, found: Any, reduce_op: str, stream: int) -> None:
         """Reduce arrays of one size and dtype into another one."""
@@ -72,13 +73,17 @@ class Communicator:
         return self._nccl.NcclError
 
     def check(self) -> None:
-        """Raise the error with which what runs has failed, if it has."""
-        self._made.check_async_error()
+        """Raise the error with which what runs has failed, if it has, and was not aborted."""
+        with self._lock:
+            if not self._is_aborted:
+                self._made.check_async_error()
 
     def abort(self) -> None:
-        """End what runs, without the other members."""
+        """End what runs, without the other members. NCCL frees the communicator, which is not called any more."""
         with self._lock, self._scope:
-            self._made.abort()
+            if not self._is_aborted:
+                self._is_aborted = True
+                self._made.abort()
 
 
 def joined_communicator(group: ProcessGroup, xp: Any) -> Communicator:

@@ -21,6 +21,7 @@ from shared.tasks import PATIENCE
 
 from anabranch.distribute.collectives import communicator as communicator_module
 from anabranch.distribute.collectives import gpus as gpus_module
+from anabranch.distribute.collectives.communicator import Communicator
 from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.engine.queues.errors import TaskFailedError
 
@@ -452,6 +453,33 @@ def test_an_error_of_one_member_ends_the_collective_in_all(cupy: FakeCupy, on_gp
         found = on_gpus(members, run)
     assert "/job:worker/task:1" in found[0]
     assert found[1] == "division by zero"
+
+
+def test_no_check_runs_beside_an_abort_or_behind_it(cupy: FakeCupy) -> None:
+    """`abort` frees what `check` reads."""
+    calls: list[str] = []
+    is_checked, is_aborted = threading.Event(), threading.Event()
+
+    class Made:
+        def check_async_error(self) -> None:
+            calls.append("check begins")
+            is_checked.set()
+            is_aborted.wait(0.1)  # which does not come: it waits for this
+            calls.append("check ends")
+
+        def abort(self) -> None:
+            calls.append("abort")
+            is_aborted.set()
+
+    communicator = Communicator(cupy, Made(), 0)
+    thread = threading.Thread(target=communicator.check)
+    thread.start()
+    assert is_checked.wait(PATIENCE)
+    communicator.abort()
+    thread.join(PATIENCE)
+    communicator.check()
+    communicator.abort()
+    assert calls == ["check begins", "check ends", "abort"]
 
 
 def test_a_new_group_makes_a_new_communicator(cupy: FakeCupy, on_gpus: Run) -> None:
