@@ -172,7 +172,8 @@ class HostLaunch(Launch):
         self._first = {"worker": 0, "ps": 0}
         self._round = 0
         self._reported: set[Process] = set()  # that have ended
-        self._noted_chief: int | None = None  # the worker that took over, as all launchers have it
+        self._noted_chief: int | None = None  # the worker that took over last, as this launcher has it
+        self._reported_chiefs: list[int] = []  # those that this launcher has reported, and that have not come back
         self._said: Message = {}  # of the end of all workers
 
     def _start_all(self) -> None:
@@ -283,8 +284,7 @@ class HostLaunch(Launch):
             self._start_round(message)
             return
         if "chief" in message:
-            self._noted_chief = message["chief"]
-            note_chief(str(self._chief_file), message["chief"])
+            self._take_chief(message["chief"])
         elif "workers ended" in message:
             note_ended_workers(str(self._chief_file), message["workers ended"])
         else:
@@ -292,10 +292,31 @@ class HostLaunch(Launch):
         if "again" in message and self._round:
             self._start_again(message["again"])
 
+    def _take_chief(self, chief: int) -> None:
+        """Note who has taken over, unless a worker of this host has done so since.
+
+        All launchers get reports in the order in which the first one gets them. So what comes before a report of this
+        launcher comes back is older than that report.
+        """
+        self._report_chief()
+        if not self._reported_chiefs:
+            self._noted_chief = chief
+            note_chief(str(self._chief_file), chief)
+        elif chief == self._reported_chiefs[0]:
+            del self._reported_chiefs[0]
+
+    def _report_chief(self) -> None:
+        """Report a worker of this host that has taken over."""
+        chief = chief_of_launcher(self._environment)
+        if chief is not None and chief != self._noted_chief:
+            self._noted_chief = chief
+            self._reported_chiefs.append(chief)
+            self._say({"chief": chief, "round": self._round})
+
     def _start_round(self, message: Message) -> None:
         self.cluster = message["cluster"]
         self._first, self._round = message["first"], message["start"]
-        self._reported, self._said, self._noted_chief = set(), {}, None
+        self._reported, self._said, self._noted_chief, self._reported_chiefs = set(), {}, None, []
         self._environment.pop(MEMBERSHIP, None)
         if message["membership"]:
             self._environment[MEMBERSHIP] = message["membership"]
@@ -320,10 +341,7 @@ class HostLaunch(Launch):
         """Report who leads, each process that has ended, in the order of their ends, and that all workers have."""
         if not self._round:
             return
-        chief = chief_of_launcher(self._environment)
-        if chief not in (None, self._noted_chief):
-            self._noted_chief = chief
-            self._say({"chief": chief, "round": self._round})
+        self._report_chief()
         for job, number, process in self._in_order_of_end():
             if process in self._reported:
                 continue

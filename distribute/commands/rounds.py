@@ -187,10 +187,14 @@ class Rounds:
         self.look()
 
     def leads(self, host: int, number: int, rank: int) -> None:
-        """Take note that a worker has taken over as the chief, in a round."""
-        if self._is_of_round(host, number) and rank != self._noted_chief:
+        """Take note that a worker has taken over as the chief, in a round.
+
+        Its host gets the message, too: what comes there before it is older than what the host has reported.
+        """
+        if self._is_of_round(host, number):
+            receivers = self._running if rank != self._noted_chief else [host]
             self._noted_chief = rank
-            self.sent += [(each, {"chief": rank}) for each in self._running if each != host]
+            self.sent += [(each, {"chief": rank}) for each in receivers]
 
     def _is_of_round(self, host: int, number: int) -> bool:
         return host in self._running and number == self._round
