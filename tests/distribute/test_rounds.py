@@ -1,4 +1,4 @@
-"""Which hosts of several take part in a round, and what follows from failures, without sockets and in virtual time."""
+"""Rounds of several hosts: which take part, and what follows from failures, without sockets and in virtual time."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_host_that_is_shut_down_uses_up_no_restarts() -> None:
 
 
 def test_the_end_of_a_host_counts_once_it_is_decided_that_nothing_is_started_again() -> None:
-    """What it says of its end comes while its failures wait for the end of the grace."""
+    """Its message comes while its failures wait for the end of the grace."""
     told = Told(2, 2, restarts=1).come(0, 1)
     told.rounds.failed(1, 1, "worker 2", -9)
     told.rounds.failed(1, 1, "worker 3", -9)
