@@ -20,7 +20,7 @@ from ...engine.common.quick_dataclass import dataclass
 from ...engine.devices.cuda import GpuUnavailableError, is_reached, load_cupy
 from ...engine.ops.collectives import Group
 from ...engine.queues.errors import TaskFailedError
-from .communicator import Communicator, NcclUnusableError, joined_communicator
+from .communicator import Communicator, NcclUnusableError, joined_communicator, swapped
 from .headers import NAMES, Header
 
 if TYPE_CHECKING:
@@ -67,16 +67,34 @@ class GpuGroup(Group):
         self.rank, self.size, self.ranks = group.rank, group.size, group.ranks
         self.collectives = self.by_host = 0
         self._group = group
-        self._reason: str | None = None  # why values go by the host's memory
+        self._here: str | None = None  # why this process can't use NCCL
+        self._reason: str | None = None  # why the members together can't
         self._communicator: Communicator | None = None
+        self._has_shared_reasons = False
         self._xp: Any = None
         self._sides: dict[int, Any] = {}  # by GPU, the stream of what is begun and ended separately
         self._begun: dict[int, _Request | None] = {}
 
     def why_not_on_gpus(self) -> str | None:
-        if self._reason is None and self._communicator is None:
-            self._reason = _why_not_here()
-        return self._reason
+        if self._here is None and self._communicator is None:
+            self._here = _why_not_here()
+        return self._here
+
+    def why_by_host(self) -> str | None:
+        return self._reason or self.why_not_on_gpus()
+
+    def share_reasons(self) -> None:
+        """Find out once whether a member can't use NCCL, and why; all call this where not all have arrays on GPUs.
+
+        Then all take the memory of the hosts at once, and give the same reason.
+        """
+        if self._has_shared_reasons:
+            return
+        self._has_shared_reasons = True
+        for rank, why in zip(self.ranks, swapped(self._group, _why_not_here()), strict=True):
+            if why is not None:
+                self._reason = f"{self._group.links.names[rank]}: {why}"
+                return
 
     def bound(self, xp: Any) -> GpuGroup:
         """Return this group, for arrays of a module like cupy.
@@ -163,7 +181,7 @@ class GpuGroup(Group):
             ``nccl``: how many collectives of arrays on GPUs NCCL has run; ``by_host``: how many went by the memory of
             the hosts; ``why_by_host``: the reason why all go there, or None.
         """
-        return {"nccl": self.collectives, "by_host": self.by_host, "why_by_host": self.why_not_on_gpus()}
+        return {"nccl": self.collectives, "by_host": self.by_host, "why_by_host": self.why_by_host()}
 
     # --- reductions -------------------------------------------------------------------------------------------------
 
@@ -235,7 +253,7 @@ class GpuGroup(Group):
             TaskFailedError: a member is gone.
         """
         with self._group.lock:
-            if self.why_not_on_gpus() is not None:
+            if self.why_by_host() is not None:
                 return False
             if self._communicator is not None and self._communicator.device != self._device():
                 return False  # a process of several GPUs has begun with another one

@@ -117,6 +117,9 @@ class ProcessGroup(Group):
     def why_not_on_gpus(self) -> str | None:
         return self.gpus.why_not_on_gpus()
 
+    def why_by_host(self) -> str | None:
+        return self.gpus.why_by_host()
+
     # --- collectives ------------------------------------------------------------------------------------------------
 
     def all_reduce(self, array: Any, reduce_op: str) -> Any:
@@ -542,6 +545,8 @@ class ProcessGroup(Group):
             rest = {rank: bytearray(found[rank].nbytes_behind(rank)) for rank in self._others}
             self.links.exchange({}, {rank: memory for rank, memory in rest.items() if memory})
             self._number += 1  # two in all, as segments go by odd and even numbers
+            if is_mixed:
+                self.gpus.share_reasons()
             if own.kind == OFFER or (own.on_gpu and is_mixed):
                 return found
             own = own._replace(number=self._number)

@@ -49,8 +49,15 @@ class Group:
         return self
 
     def why_not_on_gpus(self) -> str | None:
-        """Return the reason why values on GPUs would go through the host's memory; None if they stay there."""
+        """Return the reason why this process has collectives run on its host; None if they may run on a GPU."""
         return None
+
+    def why_by_host(self) -> str | None:
+        """Return the reason why values on GPUs go through the host's memory, as far as it is known; else None.
+
+        It may be in another member, and found by the first collective, when operations have their devices.
+        """
+        return self.why_not_on_gpus()
 
     def subgroup(self, ranks: tuple[int, ...]) -> Group:
         """Return the group that some members form, one of which is this process.
@@ -178,6 +185,10 @@ class Collective(Op, abstract=True):
         All members run it in the same place: where one has its tensor in the memory of its host, others copy theirs.
         """
         return None if self.host_only else _group_of(self.group).why_not_on_gpus()
+
+    def why_by_host(self) -> str | None:
+        """Return the reason why its values go through the host's memory, wherever it runs; None if there is none."""
+        return _group_of(self.group).why_by_host()
 
     def _run(self, xp: Any, value: Any, call: Callable[[Group, Any], Any]) -> Any:
         """Run it on an array of a module."""

@@ -174,8 +174,9 @@ def _describe_collectives(around: Iterable[Operation]) -> list[str]:
     found = [(each.device, each.op) for each in around if isinstance(each.op, Collective) and not each.op.host_only]
     if not found or current_group().size == 1 or all(device.kind != "gpu" for device in list_devices()):
         return []
-    there = sum(device.startswith("gpu") for device, _ in found)
-    whys = [op.why_not_on_gpus() for device, op in found if not device.startswith("gpu")]
+    reasons = [(device, op.why_by_host()) for device, op in found]
+    whys = [why for device, why in reasons if why is not None or not device.startswith("gpu")]
+    there = len(found) - len(whys)  # without those that were put there before a reason was found in another member
     parts = [f"{there} on the GPU, by NCCL"] if there else []
     if whys:
         why = next((why for why in whys if why is not None), "their values are there")

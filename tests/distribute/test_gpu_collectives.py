@@ -75,7 +75,9 @@ def test_parts_of_an_optimizer_on_gpus(on_gpus: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "why"), [("shared", "use the same GPU"), ("host", "cupy has no NCCL")])
+@pytest.mark.parametrize(
+    ("kind", "why"), [("shared", "use the same GPU"), ("host", "cupy has no NCCL"), ("one", "task:1: cupy has no NCCL")]
+)
 def test_without_nccl_training_goes_by_the_hosts(kind: str, why: str, on_gpus: Run, tmp_path: Path) -> None:
     (want,) = on_gpus(1, "train_on_gpus.py", "cpu")
     for found in on_gpus(2, "train_on_gpus.py", kind):

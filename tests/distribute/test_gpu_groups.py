@@ -208,12 +208,12 @@ def test_members_that_share_a_gpu_go_by_the_host(cupy: FakeCupy, on_gpus: Run) -
 
     def run(member: ProcessGroup, gpus: Any) -> str | None:
         given = drawn("float32", (5,), member.rank)
-        assert member.why_not_on_gpus() is None
+        assert member.why_by_host() is None
         for _ in range(2):
             same(gpus.all_reduce(cupy.asarray(given), "sum"), member.all_reduce(given, "sum"))
         number = gpus.begin_all_reduce(cupy.asarray(given), "sum")
         same(gpus.end_all_reduce(number, given), member.all_reduce(given, "sum"))
-        return member.why_not_on_gpus()
+        return member.why_by_host()
 
     with members_of(3) as members:
         found = on_gpus(members, run)
@@ -243,7 +243,7 @@ def test_a_communicator_that_cannot_be_made(cupy: FakeCupy, on_gpus: Run) -> Non
     def run(member: ProcessGroup, gpus: Any) -> str | None:
         given = drawn("float32", (5,), member.rank)
         same(gpus.all_reduce(cupy.asarray(given), "sum"), member.all_reduce(given, "sum"))
-        return member.why_not_on_gpus()
+        return member.why_by_host()
 
     with members_of(2) as members:
         found = on_gpus(members, run)
@@ -271,7 +271,7 @@ def test_a_communicator_that_one_member_cannot_make(
         given = drawn("float32", (5,), member.rank)
         for _ in range(2):
             same(gpus.all_reduce(cupy.asarray(given), "sum"), member.all_reduce(given, "sum"))
-        return member.why_not_on_gpus()
+        return member.why_by_host()
 
     try:
         with members_of(3) as members:
@@ -315,7 +315,7 @@ def test_another_error_of_one_member(
     def run(member: ProcessGroup, gpus: Any) -> str | None:
         given = drawn("float32", (5,), member.rank)
         same(gpus.all_reduce(cupy.asarray(given), "sum"), member.all_reduce(given, "sum"))
-        return member.why_not_on_gpus()
+        return member.why_by_host()
 
     with members_of(2) as members:
         assert on_gpus(members, run) == 2 * [f"/job:worker/task:{rank} {words}"]
@@ -327,10 +327,53 @@ def test_a_cupy_without_nccl(cupy: FakeCupy, on_gpus: Run) -> None:
     def run(member: ProcessGroup, gpus: Any) -> str | None:
         given = drawn("float32", (5,), member.rank)
         same(gpus.all_reduce(cupy.asarray(given), "sum"), member.all_reduce(given, "sum"))
-        return member.why_not_on_gpus()
+        return member.why_by_host()
 
     with members_of(2) as members:
         assert on_gpus(members, run) == 2 * ["cupy has no NCCL (cupy.cuda.nccl.available is False)"]
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+@pytest.mark.parametrize("call", ["all_reduce", "all_gather", "begin_all_reduce"])
+def test_a_member_without_nccl(
+    call: str, absent: int, cupy: FakeCupy, on_gpus: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All say the same of it, and only their first collective has a void round."""
+    available = property(lambda nccl: nccl.cupy.cuda.Device().id != absent)
+    monkeypatch.setattr(FakeNccl, "available", available)
+
+    def run(member: ProcessGroup, gpus: Any) -> tuple[Any, Any, int]:
+        given = [drawn("float32", (rows, 2), member.rank) for rows in (3, 6000)]
+        asked: list[str] = []
+        agree, share = member.agreed_on_gpus, member.gpus.share_reasons
+
+        def agreed(kind: str, *rest: Any) -> Any:
+            asked.append(kind)
+            return agree(kind, *rest)
+
+        def shared() -> None:
+            with cupy.cuda.Device(member.rank):  # the thread of what was begun has none in members with host arrays
+                share()
+
+        monkeypatch.setattr(member, "agreed_on_gpus", agreed)
+        monkeypatch.setattr(member.gpus, "share_reasons", shared)
+        for array in given * 2:
+            on_host = member.rank == absent  # where the collective is placed, as there is a reason
+            group, value = (member, array) if on_host else (gpus, cupy.asarray(array))
+            if call == "begin_all_reduce":
+                found = group.end_all_reduce(group.begin_all_reduce(value, "sum"), value)
+            else:
+                found = getattr(group, call)(value, "sum" if call == "all_reduce" else 0)
+            wanted = [drawn("float32", array.shape, rank) for rank in range(3)]
+            want = np.concatenate(wanted) if call == "all_gather" else (wanted[0] + wanted[1]) + wanted[2]
+            np.testing.assert_array_equal(found if on_host else found.get(), want)
+        return member.why_by_host(), gpus.statistics()["why_by_host"], len(asked)
+
+    with members_of(3) as members:
+        found = on_gpus(members, run)
+    why = f"/job:worker/task:{absent}: cupy has no NCCL (cupy.cuda.nccl.available is False)"
+    assert found == [(why, why, int(rank != absent)) for rank in range(3)]
+    assert not cupy.cuda.nccl.calls
 
 
 def test_an_offer_that_is_not_taken(cupy: FakeCupy, on_gpus: Run) -> None:

@@ -83,6 +83,19 @@ def test_explain_says_where_collectives_run(why: str | None, monkeypatch: pytest
     assert f"collectives: {says}\n" in summary
 
 
+def test_explain_gives_a_reason_that_was_found_in_another_member_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(None)
+    monkeypatch.setattr(collectives, "_current", pair)
+    x = ab.placeholder((2, 3), "float32")
+    with ab.device("gpu:0"):
+        total = ab.distribute.all_reduce(ab.ops.tanh(x))
+    assert "collectives: 1 on the GPU, by NCCL\n" in ab.explain([total], [x]).summary
+    monkeypatch.setattr(pair, "why_by_host", lambda: "/job:worker/task:1: cupy has no NCCL")
+    assert type(made([total], [x])) is GpuProgram, "what has its device keeps it"
+    summary = ab.explain([total], [x]).summary
+    assert "collectives: 1 by the memory of the host (/job:worker/task:1: cupy has no NCCL)\n" in summary
+
+
 def test_a_collective_that_asks_for_the_host_is_there() -> None:
     x = ab.placeholder((2,), "float32")
     with ab.device("gpu:0"):

@@ -1,9 +1,9 @@
 """Trains under `DataParallel` in workers with a GPU each, or one on its CPU; stand-ins for cupy are the GPUs.
 
-    train_on_gpus.py FOLDER [cpu | shared | host | parts]
+    train_on_gpus.py FOLDER [cpu | shared | host | one | parts]
 
-With "shared" all workers have the same GPU, and with "host" cupy has no NCCL. With "parts" each has a part of the
-optimizer. Saves the weights and the losses.
+With "shared" all workers have the same GPU. With "host" cupy has no NCCL, with "one" only that of worker 1. With
+"parts" each has a part of the optimizer. Saves the weights and the losses.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ def of_kind(rank: int) -> Any:
 
 if __name__ == "__main__":
     with of_kind(ab.distribute.rank()) as cupy:
-        if KIND == "host":
+        if KIND == "host" or (KIND == "one" and ab.distribute.rank() == 1):
             cupy.cuda.nccl.available = False
         main()
