@@ -78,7 +78,10 @@ DRIVERS = {
     "distribute/transport/streams": ("threads network", "gRPC, behind what is used as a socket"),
     # Collectives of processes, which use sockets that block, in the thread that calls.
     "distribute/collectives/begun": ("threads", "a thread that makes calls one after the other"),
-    "distribute/collectives/communicator": ("threads", "a thread waits in NCCL for all members, which nothing can end"),
+    "distribute/collectives/communicator": (
+        "clock threads",
+        "a thread waits in NCCL for all members, which nothing can end",
+    ),
     "distribute/collectives/flow": ("clock", "pieces of a stream over sockets; says how far it is, every so often"),
     "distribute/collectives/gpus": ("clock", "waits for GPUs, with a look at the other members every so often"),
     "distribute/collectives/group": ("clock threads", "waits for others; gives up after a time"),
