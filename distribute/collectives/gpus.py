@@ -108,10 +108,7 @@ class GpuGroup(Group):
     # --- collectives ------------------------------------------------------------------------------------------------
 
     def all_reduce(self, array: Any, reduce_op: str) -> Any:
-        request = self._all_reduce(array, reduce_op)
-        if request is not None and self._is_moved(request):
-            return request.finish()
-        return self._by_host(self._group.all_reduce, array, reduce_op)
+        return self._run(self._all_reduce(array, reduce_op), self._group.all_reduce, array, reduce_op)
 
     def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
         xp, request = self._xp, self._all_reduce(array, reduce_op)
@@ -143,16 +140,11 @@ class GpuGroup(Group):
         return self._xp.asarray(found) if request is None or found is not None else request.finish()
 
     def reduce_scatter(self, array: Any, reduce_op: str) -> Any:
-        request = self._reduce_scatter(array, reduce_op)
-        if request is not None and self._is_moved(request):
-            return request.finish()
-        return self._by_host(self._group.reduce_scatter, array, reduce_op)
+        return self._run(self._reduce_scatter(array, reduce_op), self._group.reduce_scatter, array, reduce_op)
 
     def all_gather(self, array: Any, axis: int) -> Any:
         request = _Gathered(self._xp, array, axis, self.ranks).request()
-        if self._is_moved(request):
-            return request.finish()
-        return self._by_host(self._group.all_gather, array, axis)
+        return self._run(request, self._group.all_gather, array, axis)
 
     def broadcast(self, array: Any, root: int) -> Any:
         xp = self._xp
@@ -162,15 +154,21 @@ class GpuGroup(Group):
             communicator.broadcast(sent, found, self.ranks.index(root), stream)
 
         request = _Request("broadcast", root, array, enqueue, lambda: found.view(array.dtype).reshape(array.shape))
-        if self._is_moved(request):
-            return request.finish()
-        return self._by_host(self._group.broadcast, array, root)
+        return self._run(request, self._group.broadcast, array, root)
 
     def barrier(self) -> None:
         self._group.barrier()
 
-    def _by_host(self, collective: Callable[[Any, Any], Any], array: Any, option: Any) -> Any:
-        """Run a collective on a copy of an array in the memory of the host; return the result on the GPU."""
+    def _run(self, request: _Request | None, collective: Callable[[Any, Any], Any], array: Any, option: Any) -> Any:
+        """Run a collective by NCCL, or else on a copy of the array in the memory of the host; return the result.
+
+        Args:
+            request: for NCCL; None where it has none that gives what the host gives.
+            collective: the same of the host, which takes the array and `option`.
+            array: on the GPU, as the result is.
+        """
+        if request is not None and self._is_moved(request):
+            return request.finish()
         self.by_host += 1
         return self._xp.asarray(collective(array.get(), option))
 

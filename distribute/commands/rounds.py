@@ -3,7 +3,7 @@
 A *round* is one start of all processes by the hosts that are there. When a host joins or leaves, or a process fails,
 the round ends everywhere, and the next one begins with the hosts that are there then. So does torchrun.
 
-What happens when a process fails is the same as on one host:
+The loss of a process has the same effects as on one host:
 
 - With ps tasks it is started again, alone; if the chief has failed by itself all are. Without them a worker is, if the
   membership service of the first host says that others go on without it; if not all are.

@@ -1,7 +1,7 @@
 """`StreamEnd`: used as a socket by a loop or a client's thread, with threads behind it that take and give bytes.
 
-What a socket pair would do by system calls happens in memory: bytes are copied once on their way out, when they are
-sent, and once on their way in, to where the reader wants them. A pair of sockets carries signals alone.
+The bytes stay in memory: they are copied once on their way out, when they are sent, and once on their way in, to where
+the reader wants them. No system call moves them, as with a socket pair; a pair of sockets carries signals alone.
 """
 
 from __future__ import annotations

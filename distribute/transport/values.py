@@ -413,7 +413,7 @@ def small_values(buffer: Any, count: int) -> Iterator[tuple[tuple[int, int], int
         count: how many bytes there are.
 
     Yields:
-        Of each value the step, edge and tag, itself, whether it is dead, and the first byte behind its frame.
+        A tuple for each value: step, edge, tag, the value, whether it is dead, and the first byte behind its frame.
     """
     position = 0
     while count - position >= _BEGINNING_SIZE:

@@ -7,8 +7,6 @@ from functools import cache
 from ..common.logs import INFO, log
 from .host.threads import wanted_threads
 from .llvm.library import library
-from .llvm.linker import can_link
-from .llvm.machine_key import machine_key
 
 
 @cache
@@ -20,7 +18,7 @@ def begin() -> None:
     left to the first step, which says so.
     """
     try:
-        if wanted_threads() < 2 or not can_link() or not machine_key() or not library.keeps or not library.usable:
+        if wanted_threads() < 2 or not library.keeps or not library.usable:
             return
         from .host import memory
         from .matmul import gemm

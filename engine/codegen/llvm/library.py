@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +105,8 @@ class Library:
 
     @property
     def keeps(self) -> bool:
-        """Test whether object code is kept on the disk."""
-        return self._files.keeps
+        """Test whether object code is kept on the disk, and is linked without LLVM."""
+        return self._files.keeps and bool(self._note)
 
     @property
     def has_half(self) -> bool:
@@ -253,9 +254,7 @@ class Library:
             return f"Python {sys.version.split()[0]} and NumPy {np.__version__} lay out their objects in another way"
         if can_link() and not may_execute():  # in which LLVM's own code would end the process
             return "this system lets no memory become machine code"
-        machine = machine_key() if can_link() else ""
-        name = self._files.name("", machine)
-        known = self._files.read(name, HOST) if machine else None
+        known = self._files.read(self._note, HOST) if self._note else None
         if known is not None:
             self.host = known.decode()
             return ""
@@ -263,9 +262,15 @@ class Library:
             self.host = self._llvm().host
         except (ImportError, OSError, RuntimeError) as error:
             return f"llvmlite does not work: {error}"
-        if machine:
-            self._files.write(name, self.host.encode(), HOST)
+        if self._note:
+            self._files.write(self._note, self.host.encode(), HOST)
         return ""
+
+    @cached_property
+    def _note(self) -> str:
+        """The name of the file with LLVM's words for the host; "" where LLVM has to be asked each time."""
+        machine = machine_key() if can_link() else ""
+        return self._files.name("", machine) if machine else ""
 
     def _llvm(self) -> Compiler:
         """Return the compiler, loaded when it is asked for first.
@@ -282,7 +287,7 @@ class Library:
                     if self._usable is None:
                         raise
                     self._usable = False
-                    self._files.remove(self._files.name("", machine_key()), HOST)  # the next process asks again
+                    self._files.remove(self._note, HOST)  # the next process asks again
                     raise RuntimeError(
                         f"A kernel can't be compiled, as llvmlite does not work any more: {error}. From now on NumPy "
                         "computes: run the step again, or mend llvmlite (pip install --force-reinstall llvmlite)."
