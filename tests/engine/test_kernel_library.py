@@ -76,6 +76,8 @@ def compiler() -> Compiler:
 def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that compiled something."""
     seen: list[str] = []
+    if library_module.library.usable:
+        threads.start(library_module.library)  # which may be compiled at the first load, if no test has done that
     emit = Compiler.emit
 
     def counted(self: Compiler, text: str, effort: Effort) -> bytes:
