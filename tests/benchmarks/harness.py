@@ -10,10 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import plan
 from line import Line
 
 HERE = Path(__file__).resolve().parent
@@ -164,6 +165,7 @@ def measure(
     interpreters: Interpreters,
     settings: Settings,
     report: Callable[[Line, str, int, Record | None, str], None],
+    finished: Path | None = None,
 ) -> list[Measured]:
     """Measure `lines`: within a line, rows take turns (A B C, A B C), so that a slow spell of the machine hits all.
 
@@ -172,19 +174,51 @@ def measure(
         interpreters: Where the peers live.
         settings: Rounds (a line may want fewer) and limits.
         report: called after each process with (line, row, round, record or None, failure).
+        finished: a file that keeps each line as soon as it is measured; lines that it has are not measured again.
 
     Returns:
         One `Measured` a line. A row that failed once is not run again.
     """
-    results = [Measured(line) for line in lines]
+    done = read_finished(finished)
+    results = [done.get(_name(line)) or Measured(line) for line in lines]
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as cache:
         for index, result in enumerate(results):
+            if _name(result.line) in done:
+                continue
             rounds = min(settings.rounds, result.line.most_rounds)
             for number in range(rounds):
                 _run_round(result, interpreters, settings, number, cache, report)
             for number in range(rounds if result.line.trains else 0):
                 _run_first_steps(result, settings, f"{cache}/first-{index}-{number}")
+            if finished:
+                append_finished(finished, result)
     return results
+
+
+def append_finished(file: Path, result: Measured) -> None:
+    """Append what was measured of one line to `file`, as one line of JSON."""
+    first_steps = {row: asdict(steps) for row, steps in result.first_steps.items()}
+    kept = {"records": result.records, "failures": result.failures, "first_steps": first_steps}
+    with file.open("a", encoding="utf-8") as text:
+        text.write(json.dumps({"line": _name(result.line), **kept}) + "\n")
+
+
+def read_finished(file: Path | None) -> dict[str, Measured]:
+    """Return what `append_finished` wrote of the lines that the plan still has, by their names."""
+    if file is None or not file.exists():
+        return {}
+    lines = {_name(line): line for line in plan.LINES}
+    entries = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
+    return {entry["line"]: _measured(lines[entry["line"]], entry) for entry in entries if entry["line"] in lines}
+
+
+def _name(line: Line) -> str:
+    return f"{line.title}: {line.what}"
+
+
+def _measured(line: Line, entry: Record) -> Measured:
+    first_steps = {row: FirstSteps(**steps) for row, steps in entry["first_steps"].items()}
+    return Measured(line, entry["records"], entry["failures"], first_steps)
 
 
 def _run_first_steps(result: Measured, settings: Settings, cache: str) -> None:

@@ -4,6 +4,7 @@
     python tests/benchmarks/run.py W1 W12             some; prints only
     python tests/benchmarks/run.py --quick            one short round; prints only
     python tests/benchmarks/run.py W2 --only anabranch jax_scan --rounds 1
+    python tests/benchmarks/run.py --resume lines.json   a run that was cut off goes on where it was
     python tests/benchmarks/run.py machine --write    the dataflow machine (see machine.py)
 
 Ours also reports its first step, compilation included, with an empty kernel cache and with what that run left there.
@@ -39,6 +40,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a process may take")
     parser.add_argument("--json", type=Path, help="also append every process's record to this file, a line each")
+    parser.add_argument(
+        "--resume", type=Path, help="keep each line in this file, and leave out those that an earlier run kept there"
+    )
     parser.add_argument(
         "--write", type=Path, nargs="?", const=DOCUMENT, help=f"write the report (default {DOCUMENT.name})"
     )
@@ -106,7 +110,7 @@ def main(arguments: list[str]) -> int:
     if not settings.realtime:
         print("No right to real-time priority: expect noise on a busy machine", file=sys.stderr)
     harness.pin_to_processors(settings.threads)
-    results = harness.measure(lines, interpreters, settings, teller(options.json))
+    results = harness.measure(lines, interpreters, settings, teller(options.json), options.resume)
     summaries = [table.summarise(result) for result in results]
     print(table.terminal_text(summaries))
     complete = not (options.workloads or options.only or options.quick or missing)

@@ -87,6 +87,41 @@ def test_a_peer_that_does_other_work_is_told(load: Any, line: Any) -> None:
     assert [remark for remark in found.remarks if remark.startswith("quick does not do the same work")]
 
 
+def test_a_run_goes_on_after_the_lines_that_it_kept(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: Any
+) -> None:
+    harness, kept = load("harness"), tmp_path / "lines.json"
+    other = dataclasses.replace(line, what="other work")
+    monkeypatch.setattr(load("plan"), "LINES", (line, other))
+    ran: list[str] = []
+
+    def measure_row(line: Any, row: str, *_arguments: Any, first_only: bool = False) -> Any:
+        if line is other and not can_run_other:
+            raise KeyboardInterrupt
+        ran.append(f"{line.what} {row}{' first' if first_only else ''}")
+        return (None, "no memory") if row == "small" else (record(len(ran)), "")
+
+    def run() -> Any:
+        interpreters = harness.Interpreters(Path("python"), Path("python"))
+        return harness.measure((line, other), interpreters, harness.Settings(rounds=1), lambda *_: None, kept)
+
+    monkeypatch.setattr(harness, "measure_row", measure_row)
+    can_run_other = False
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    can_run_other = True
+    first, second = run()
+    assert ran == [
+        f"{what} {row}"
+        for what in ("work", "other work")
+        for row in ("anabranch", "quick", "small", "anabranch first", "anabranch first")
+    ]
+    assert first.records == {"anabranch": [record(1)], "quick": [record(2)]}
+    assert first.failures == {"small": "no memory"}
+    assert run() == [first, second]
+    assert first.first_steps["anabranch"] == harness.FirstSteps(cold=[1.0], warm=[1.0])
+
+
 def test_time_is_held_against_the_fastest_peer(load: Any, line: Any) -> None:
     found = summary(load, line, anabranch=record(1.1), quick=record(2.0, peak=300), small=record(4.0, peak=100))
     assert found.best.name == "quick"
