@@ -12,6 +12,7 @@ from ...control_flow.while_loop import While
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.state.variable_ops import Assign as AssignVariable
+from ...ops.arrays.axes import Transpose
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.update_rows import UpdateRows
@@ -273,6 +274,14 @@ def _late_rows(step: Rewriter, options: Options) -> None:
         step.touch()
 
 
+def _late_copies(step: Rewriter, options: Options) -> None:
+    from ..rewrites.late_copies import copy_late
+
+    del options
+    if copy_late(step.graph, step.operations, step.kept_tensors.own):
+        step.touch()
+
+
 def _switched(
     name: str,
     run: Run,
@@ -343,6 +352,7 @@ PIPELINE = (
         _late_rows,
         by_rules=True,
     ),
+    _switched("late_copies", _late_copies, KERNELS, ONE_HOST, of=(While, Transpose), by_rules=True),
 )
 
 

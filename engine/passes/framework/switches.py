@@ -54,6 +54,7 @@ _TABLE = (
     Switch("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
     Switch("horizontal_fusion", "update variables by one expression in one call, and rows of tables in one pass"),
     Switch("epilogues", "compute elementwise operations on a product while that is in the cache", is_exact=False),
+    Switch("late_copies", "copy transposed arrays behind the loops that do not need the copies"),
     Switch("native", "compile whole regions of scalars and small arrays to machine code", is_exact=False),
     Switch("parallel", "run independent loops and long operations that use one core each side by side"),
     Switch("memory", "reuse buffers: results in place of operands that die"),
