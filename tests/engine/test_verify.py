@@ -19,7 +19,7 @@ from anabranch.engine.ops.linear_algebra.products import MatMul
 from anabranch.engine.ops.math.mathematics import Exp
 from anabranch.engine.ops.math.reduction import Max
 from anabranch.engine.ops.math.trigonometry import Sin
-from anabranch.engine.passes.framework import observe, pipeline, verify
+from anabranch.engine.passes.framework import changes, observe, pipeline, verify
 from anabranch.engine.passes.framework.prepare import prepare
 from anabranch.engine.passes.framework.prune import needed_operations
 from anabranch.engine.passes.framework.rewriter import Rewriter
@@ -226,6 +226,13 @@ def wider_than_inferred() -> Rewriter:
     return step
 
 
+def narrower_than_inferred() -> Rewriter:
+    x = ab.placeholder((None,), "float32", "x")
+    step = step_of(ops.exp(ops.sin(x)), feeds=(x,))
+    named(step, "exp").outputs[0].spec = TensorSpec((3,), np.dtype("float32"))
+    return step
+
+
 def history_of_another_loop() -> Rewriter:
     step = loop()
     history = next(o for o in step.operations if isinstance(o.op, History))
@@ -267,6 +274,7 @@ BROKEN = {
     branch_with_a_result_less: "give [0, 1] results, it has 1 outputs",
     result_of_another_graph: "gives 'x:0', a tensor of another graph",
     wider_than_inferred: "specs: output 0 of 'exp' (exp) is float32[?], its op gives float32[3]",
+    narrower_than_inferred: "float32[3], its op gives float32[?], and no pass declares a fact (`Pass.narrows`)",
     history_of_another_loop: "is of 'x:0', which no region of the frame's loop computes",
     fetch_that_is_gone: "fetched: 'exp' (exp) is wanted of the step, and is not among its operations",
     device_in_a_step_without: "on_devices: 'sin' (sin) is on cpu:1 in a step that is not placed",
@@ -294,7 +302,7 @@ def test_what_a_branch_can_not_do_is_no_broken_rule():
     y = ab.placeholder((None,), "float32", "y")
     step = step_of(ab.cond(x[0] > 0, lambda: ops.sum(x + y), lambda: x[0]), feeds=(x, y))
     branch = next(operation.op for operation in step.operations if isinstance(operation.op, Branch))
-    branch.regions[0].captures[1][1].spec = TensorSpec((5,), np.dtype("float32"))
+    changes.set_spec(branch.regions[0].captures[1][1], TensorSpec((5,), np.dtype("float32")))
     assert not [message for message in verify.verify(step) if message.startswith("specs")]
 
 
@@ -358,6 +366,19 @@ def test_a_pass_that_breaks_a_rule_is_named(monkeypatch: pytest.MonkeyPatch):
     x = ab.placeholder((3,), "float32", "x")
     with pytest.raises(verify.BrokenStepError, match=r"pass 'example' left a step behind.*ANABRANCH_DUMP=example"):
         prepared_by(monkeypatch, broken_spec, symbol_of(ops.sin(x)), feeds=(x,))
+
+
+def known_size(step: Rewriter, options: pipeline.Options) -> None:
+    del options
+    changes.set_spec(step.operations[-1].outputs[0], TensorSpec((3,), np.dtype("float32")))
+
+
+def test_a_pass_declares_whose_specs_it_narrows(monkeypatch: pytest.MonkeyPatch):
+    x = ab.placeholder((None,), "float32", "x")
+    y = symbol_of(ops.sin(x))
+    prepared_by(monkeypatch, known_size, y, feeds=(x,), narrows=(Sin,))
+    with pytest.raises(verify.BrokenStepError, match=r"specs: output 0 of 'sin' .* no pass declares a fact"):
+        prepared_by(monkeypatch, known_size, y, feeds=(x,), narrows=(Exp,))
 
 
 def test_a_pass_by_rules_changes_steps_by_the_rewriter_alone(monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from ...common.keywords import nearest_name
 from ...graph.dump import dump_operations
+from ...graph.op import Op
 from . import verify
 from .rewriter import Rewriter
 
@@ -25,7 +26,7 @@ _CONTEXT = 2  # lines around a change that are printed
 
 
 class Watch:
-    """The eyes on one step.
+    """The checks and the dumps of one step while passes change it.
 
     Args:
         step: the step, before the first pass.
@@ -47,6 +48,7 @@ class Watch:
         self._has_devices = False
         self._verifies = verifies
         self._inferred: verify.Inferred = {}
+        self._narrowed: tuple[type[Op], ...] = ()
         self._dumped = dumped
         self._stages = stages
         if verifies:
@@ -57,7 +59,14 @@ class Watch:
         if stages is not None:
             stages.append(("specialise", self._text))
 
-    def after(self, name: str, step: Rewriter, moves_writes: bool, is_changed: bool = True) -> None:
+    def after(
+        self,
+        name: str,
+        step: Rewriter,
+        moves_writes: bool,
+        is_changed: bool = True,
+        narrows: tuple[type[Op], ...] = (),
+    ) -> None:
         """Look at the step after a pass.
 
         Args:
@@ -65,11 +74,13 @@ class Watch:
             step: the step.
             moves_writes: whether the pass may let other operations write.
             is_changed: whether the pass may have changed the step, as the `Rewriter` notes.
+            narrows: the ops whose results may have narrower specs than `infer` gives from now on.
 
         Raises:
             BrokenStepError: the pass changed the step, which now breaks a rule, or it did so behind the `Rewriter`.
         """
         self._has_devices = self._has_devices or name == "place"
+        self._narrowed += narrows
         if self._verifies:
             self._verify(name, step, moves_writes, is_changed)
         if self._dumped or self._stages is not None:
@@ -95,7 +106,7 @@ class Watch:
 
     def _check(self, name: str, step: Rewriter) -> None:
         is_placed = self._is_placed if self._has_devices else None
-        self._raise_first(name, step, verify.verify(step, is_placed, self._inferred))
+        self._raise_first(name, step, verify.verify(step, is_placed, self._inferred, self._narrowed))
         self._writes = verify.writers(step.operations)
 
     def _raise_first(self, name: str, step: Rewriter, broken: Iterator[str]) -> None:

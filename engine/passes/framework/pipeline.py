@@ -14,6 +14,7 @@ from ...graph.op import Op
 from ...graph.state.variable_ops import Assign as AssignVariable
 from ...ops.arrays.axes import Transpose
 from ...ops.containers.indexed_slices import AssignRows
+from ...ops.containers.tensor_arrays import ArrayStack
 from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.update_rows import UpdateRows
 from ...ops.linear_algebra.products import MatMul
@@ -96,6 +97,7 @@ class Pass:
         switch: the name of the switch that turns it off (`switches.PASSES`); "" for none.
         moves_writes: whether other operations than before may write a variable afterwards.
         is_required: whether no step can do without it, however few rewrites it may get.
+        narrows: the ops whose results have narrower specs afterwards than `infer` gives, by facts that the pass finds.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Pass:
     switch: str = ""
     moves_writes: bool = False
     is_required: bool = False
+    narrows: tuple[type[Op], ...] = ()
 
     def reason_left_out(self, step: Rewriter, options: Options) -> str:
         """Return why the pass does not run for a step; "" if it does."""
@@ -321,7 +324,15 @@ PIPELINE = (
     Pass("recompute", PASSES["recompute"].description, True, (), _recompute, of=(History,), by_rules=True),
     Pass("place", "give each operation its device", True, (), _place, by_rules=True, is_required=True),
     _switched("sink", _sink, of=(Branch,)),
-    Pass("fission", PASSES["fission"].description, False, (), _fission, of=(While,)),  # has switches for its rewrites
+    Pass(  # which has switches for its rewrites
+        "fission",
+        PASSES["fission"].description,
+        False,
+        (),
+        _fission,
+        of=(While,),
+        narrows=(ArrayStack,),  # an array that a loop fills has as many elements as the loop has iterations
+    ),
     _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST, by_rules=True),
     _switched("row_updates", _row_updates, KERNELS, ONE_HOST, by_rules=True, moves_writes=True),
     _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST, by_rules=True),
@@ -379,4 +390,4 @@ def run_pipeline(step: Rewriter, options: Options) -> None:
             if state != before and limits.rewrites_done() == counted and not each.is_required:
                 limits.count_rewrite()  # rules and fission count theirs
         if watch is not None:
-            watch.after(each.name, step, each.moves_writes, is_changed)
+            watch.after(each.name, step, each.moves_writes, is_changed, each.narrows)

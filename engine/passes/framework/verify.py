@@ -16,6 +16,7 @@ from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter, Placeholder
+from ...graph.op import Op
 from ...graph.region import Region, merged_effects
 from ...graph.spec import Spec
 from ...graph.tensor import Symbol
@@ -42,6 +43,7 @@ class Block:
         is_placed: whether devices were given.
         kept: the tensors whose values are wanted from outside of their block.
         inferred: the operations whose specs were found right before; it gets those that are found right now.
+        narrowed: the ops whose results may have narrower specs than `infer` gives, by facts that passes declare.
     """
 
     graph: Graph
@@ -50,6 +52,7 @@ class Block:
     is_placed: bool
     kept: Kept
     inferred: Inferred
+    narrowed: tuple[type[Op], ...] = ()
 
     def named(self, operation: Operation) -> str:
         """Return how messages call an operation."""
@@ -60,19 +63,24 @@ class Block:
 Rule = Callable[[Block], Iterator[str]]
 
 
-def verify(step: Rewriter, is_placed: bool | None = None, inferred: Inferred | None = None) -> Iterator[str]:
+def verify(
+    step: Rewriter,
+    is_placed: bool | None = None,
+    inferred: Inferred | None = None,
+    narrowed: tuple[type[Op], ...] = (),
+) -> Iterator[str]:
     """Yield each rule that a step breaks, with the operation that breaks it.
 
     Args:
         step: the step, pruned.
         is_placed: whether its operations have devices; by default that is not looked at.
         inferred: what earlier calls for the same step found right, for which specs are not inferred again.
+        narrowed: see `Block`.
     """
     yield from _fetched(step)
     rules = RULES if is_placed is not None else tuple(rule for rule in RULES if rule is not on_devices)
-    own = Block(
-        step.graph, step.operations, None, bool(is_placed), step.kept_tensors, {} if inferred is None else inferred
-    )
+    found = {} if inferred is None else inferred
+    own = Block(step.graph, step.operations, None, bool(is_placed), step.kept_tensors, found, narrowed)
     for block in _blocks(own):
         for rule in rules:
             for message in rule(block):
@@ -84,8 +92,9 @@ def _blocks(block: Block) -> Iterator[Block]:
     kept = block.kept
     for operation in block.operations:
         for region in operation.op.regions:
+            needed, inside = kept.needed_in(region), kept.inside(region)
             yield from _blocks(
-                Block(region, kept.needed_in(region), operation, block.is_placed, kept.inside(region), block.inferred)
+                Block(region, needed, operation, block.is_placed, inside, block.inferred, block.narrowed)
             )
 
 
@@ -151,7 +160,7 @@ def effects(block: Block) -> Iterator[str]:
 
 
 def specs(block: Block) -> Iterator[str]:
-    """Check that the outputs have the specs that follow from the inputs, or narrower ones.
+    """Check that the outputs have the specs that follow from the inputs, or narrower ones by a fact of a pass.
 
     In a region an op may refuse its inputs: the branch or loop may never run, and fails when it does. There outputs
     may keep wider specs, too, where a value takes the place of one of which less was known.
@@ -181,8 +190,11 @@ def _broken_specs(block: Block, operation: Operation) -> Iterator[str]:
         return
     for tensor, spec in zip(operation.outputs, inferred, strict=True):
         is_kept = block.holder is not None and tensor.spec.accepts(spec)
-        if tensor.spec != spec and not spec.accepts(tensor.spec) and not is_kept:
-            yield f"output {tensor.index} of {block.named(operation)} is {tensor.spec}, its op gives {spec}"
+        is_narrower = spec.accepts(tensor.spec)
+        if tensor.spec == spec or is_kept or (is_narrower and isinstance(operation.op, block.narrowed)):
+            continue
+        why = ", and no pass declares a fact (`Pass.narrows`) by which it is narrower" if is_narrower else ""
+        yield f"output {tensor.index} of {block.named(operation)} is {tensor.spec}, its op gives {spec}{why}"
 
 
 def captures(block: Block) -> Iterator[str]:
