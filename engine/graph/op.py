@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .axis_maps import ResultSizes, SizesOfTensors
     from .graph import Operation
     from .kernel_roles import KernelRole
+    from .provenance import Location
     from .region import Region
     from .spec import Spec
     from .tensor import Tensor
@@ -307,6 +308,21 @@ class Op:
 
     def text(self, names: Sequence[str]) -> str | None:
         """Return the operation as users write it, by the names of its inputs, where errors of positions show it."""
+        return None
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The names of the ops that it computes at once, in order; none of an op that is one by itself."""
+        return ()
+
+    def failed_part(self, values: Sequence[Any]) -> tuple[str, str, Location | None, int] | None:
+        """Return the operation that failed, of those that the op computes at once; None where it is the op itself.
+
+        Its name, the name of its op, the user's line, and how many of the inputs are its own, from the first.
+
+        Args:
+            values: the inputs of the run that failed.
+        """
         return None
 
     @property

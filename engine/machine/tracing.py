@@ -20,7 +20,6 @@ from ..graph.graph import Operation
 from ..graph.spec import TensorSpec
 from ..lower.nodes import Node
 from ..ops.containers.array_value import ArrayValue
-from ..ops.internal.fused import Fused
 from ..queues.attempts import note_wait
 from ..tracing import Recorder, Slice, active, here
 from ..tracing.recorder import End, Lane
@@ -401,9 +400,8 @@ class _Kernel:
 
 
 def _type_name(operation: Operation) -> str:
-    if isinstance(operation.op, Fused):
-        return f"fused ({', '.join(op.type_name for op, _ in operation.op.steps)})"
-    return operation.type
+    names = operation.op.step_names
+    return f"fused ({', '.join(names)})" if names else operation.type
 
 
 def _is_static(spec: Any) -> bool:

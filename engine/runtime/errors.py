@@ -12,7 +12,6 @@ from ..common.descriptions import describe_value
 from ..graph.graph import Operation
 from ..graph.op import is_array
 from ..graph.spec import TensorSpec
-from ..ops.internal.product_then import ProductThen
 from .printed import Origin
 
 _MOST_SHOWN = 8  # integers of an index
@@ -64,10 +63,9 @@ def annotate(
     if getattr(error, "_anabranch_operation", None) is not None:
         return
     _explain_in_users_words(error, operation, values)
-    op, described = operation.op, (operation.name, operation.type, operation.location)
-    if isinstance(op, ProductThen) and not op.is_product_possible(values):
-        described, values = (op.origin[0], op.product.type_name, op.origin[1]), values[: op.taken]
-    name, kind, location = described
+    whole = operation.name, operation.type, operation.location, len(values)
+    name, kind, location, taken = operation.op.failed_part(values) or whole
+    values = values[:taken]
     inputs = ", ".join(describe_value(value) for value in values) or "none"
     around = list(operation.iterations)
     for loop, count in iterations:

@@ -33,7 +33,6 @@ from ..ops.containers.array_value import ArrayValue
 from ..ops.containers.indexed_slices import AssignRows
 from ..ops.containers.tensor_arrays import ArrayRead, ArrayStack
 from ..ops.internal.fused import Fused, HorizontallyFused
-from ..ops.internal.product_then import ProductThen
 from ..passes.framework.prune import frame_users
 from ..passes.memory.storage import Buffer, is_fresh, laid_out_first, last_uses
 from ..passes.memory.updates import Updates
@@ -449,9 +448,7 @@ class Block:
         ids = ", ".join(f"id({name})" for name in [*taken, *outputs])
         refit = printer.bind("refit", kernel.refit)
         passed = f"({', '.join(taken)}{',' if taken else ''}), ({', '.join(outputs)},)"
-        op = operation.op
-        is_fused = isinstance(op, (Fused, ProductThen))
-        words = ", ".join(step.type_name for step, _ in op.steps) if is_fused else op.emit(arguments)
+        words = ", ".join(operation.op.step_names) or operation.op.emit(arguments)
         self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {words or operation.type}", (operation, arguments))
         for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
             self.line(f"{name} = {name}[()]")
@@ -479,7 +476,7 @@ class Block:
         table, members = self.printer.bind("sizes", kernel.table), self.fresh("members")
         self.line(f"{members} = ({', '.join(listed)},)", origin)
         ids = ", ".join(f"id({name})" for name in (members, *shared))
-        words = f"{op.count} times: {', '.join(step.type_name for step, _ in op.op.steps)}"
+        words = f"{op.count} times: {', '.join(op.op.step_names)}"
         passed = f"{members}, ({', '.join(shared)}{',' if shared else ''})"
         self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {words}", origin)
         self.line(f"del {members}")

@@ -19,8 +19,6 @@ from ..graph.spec import FrameSpec, Spec, TensorSpec
 from ..graph.state.variable_ops import ReadVariable
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-from ..ops.internal.fused import Fused
-from ..ops.internal.product_then import ProductThen
 from ..tracing import active, here
 
 if TYPE_CHECKING:
@@ -208,9 +206,8 @@ def _formatted(tensors: Sequence[Symbol], seen: Iterator[_Form | str]) -> str:
 
 
 def _kernel_name(operation: Operation) -> str:
-    if not isinstance(operation.op, (Fused, ProductThen)):
-        return operation.type
-    return f"fused ({', '.join(op.type_name for op, _ in operation.op.steps)})"
+    names = operation.op.step_names
+    return f"fused ({', '.join(names)})" if names else operation.type
 
 
 def _static(operation: Operation) -> dict[str, Any]:

@@ -40,6 +40,10 @@ class Fused(Op):
     size: int = 0
     flushes: bool = False
 
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        return tuple(op.type_name for op, _ in self.steps)
+
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         values: list[Any] = list(inputs)
         for op, arguments in self.steps:

@@ -50,13 +50,18 @@ class ProductThen(Op):
         result = self.product.infer(*inputs[: self.taken])
         return (*([result] if self.keeps else []), *self.then.infer(result, *inputs[self.taken :]))
 
-    def is_product_possible(self, values: Sequence[Any]) -> bool:
-        """Test whether arrays fit each other, as far as the product goes: if not, that is what failed."""
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        return (self.product.type_name, *self.then.step_names)
+
+    def failed_part(self, values: Sequence[Any]) -> tuple[str, str, Location | None, int] | None:
+        """Return the product, if the arrays do not fit it; see `Op.failed_part`."""
         try:
             self.product.infer(*[TensorSpec(value.shape, as_dtype(value.dtype)) for value in values[: self.taken]])
         except ValueError:
-            return False
-        return True
+            name, location = self.origin
+            return name, self.product.type_name, location, self.taken
+        return None
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         """Return the meaning, one after the other: what runs where no kernel can be compiled."""

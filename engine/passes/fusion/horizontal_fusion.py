@@ -160,4 +160,4 @@ def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
 
 
 def _listed(op: Fused) -> str:
-    return ", ".join(step.type_name for step, _ in op.steps)
+    return ", ".join(op.step_names)

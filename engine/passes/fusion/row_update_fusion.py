@@ -184,7 +184,7 @@ class _Update:
         joined = Operation(graph, op, inputs, (), last.name, last.device, (), last.location)
         joined.index = last.index
         changes.set_outputs(joined, [write.outputs[0] for write in self.writes])
-        listed = ", ".join(step.type_name for step, _ in change.steps)
+        listed = ", ".join(change.step_names)
         names = ", ".join(repr(variable.name) for variable in self.variables)
         note_change("horizontal_fusion", joined, f"rows of {names} are changed in one pass: {listed}")
         return joined
