@@ -155,7 +155,7 @@ class LocalSums:
             )
         if not others or not first:
             for operation in first:
-                operation.op = Identity()
+                changes.set_op(operation, Identity())
             return
         graph, built = self._graph, len(self._graph.operations)
         behind = graph.operations[self._ends[-1] : built]
@@ -167,8 +167,7 @@ class LocalSums:
             order += self._built_sum(operations)
         for part in parts:
             order += part[-1]
-        graph.operations = [*order, *behind]
-        changes.number(graph.operations)
+        changes.arrange(graph, [*order, *behind])
         reorder(graph, {})  # constants, and values of variables, are shared by replicas
 
     def _parts(self) -> list[list[list[Operation]]]:
@@ -189,7 +188,7 @@ class LocalSums:
             for each in pending[1:]:
                 total = total + each.inputs[0]
         for each in pending:
-            each.op, each.inputs = Identity(), (self._graph.capture(total),)
+            changes.set_op(each, Identity(), (self._graph.capture(total),))
         return self._graph.operations[begin:]
 
 

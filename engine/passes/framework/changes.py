@@ -176,6 +176,12 @@ def remove(operation: Operation) -> None:
     number(operation.graph.operations)
 
 
+def arrange(graph: Graph, operations: Iterable[Operation]) -> None:
+    """Let a graph have certain operations, in the order in which they are."""
+    graph.operations = list(operations)
+    number(graph.operations)
+
+
 def number(operations: Iterable[Operation]) -> None:
     """Give operations their places in the order in which they are."""
     for index, operation in enumerate(operations):
@@ -183,6 +189,7 @@ def number(operations: Iterable[Operation]) -> None:
 
 
 __all__ = [
+    "arrange",
     "capture",
     "insert_variable",
     "leave_out",

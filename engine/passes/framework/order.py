@@ -8,7 +8,7 @@ from typing import Any
 
 from ...graph.graph import Graph, Operation
 from ...graph.region import Region
-from .changes import number
+from .changes import arrange
 
 
 def reorder(graph: Graph, replaced: Mapping[Operation, Operation]) -> None:
@@ -73,10 +73,9 @@ def _is_in_order(operations: Sequence[Operation]) -> bool:
 
 
 def _number(graph: Graph, order: list[Operation]) -> None:
-    graph.operations = order
+    arrange(graph, order)
     if isinstance(graph, Region):
         graph.needed = None
-    number(order)
 
 
 def earlier_effects(operations: Sequence[Operation]) -> dict[Operation, list[Operation]]:
@@ -115,5 +114,4 @@ def hoist(graph: Graph, chosen: Iterable[Operation]) -> None:
         before += earlier.get(operation, [])
         place = max((places[source][0] for source in before if source in places), default=-1)
         places[operation] = (place, serial + 1)
-    graph.operations = sorted(graph.operations, key=places.__getitem__)
-    number(graph.operations)
+    arrange(graph, sorted(graph.operations, key=places.__getitem__))
