@@ -1,11 +1,13 @@
-"""The guides of docs/compiler.md, "Add a rule" and "Add a pass", followed literally in a copy of the passes."""
+"""The guides of docs/compiler.md, "Add a rule", "Add a pass" and "Add an op", followed literally in a copy."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,38 +32,79 @@ def changed(text: str, difference: str) -> str:
     return text.replace(before, after)
 
 
+def make_own(package: Path, path: str) -> Path:
+    """Replace the link of a file, and of each folder that it is in, by a copy and by folders of links."""
+    folder = package
+    for part in Path(path).parent.parts:
+        folder /= part
+        if folder.is_symlink():
+            source = folder.resolve()
+            folder.unlink()
+            linked(folder, source, besides=set())
+    file = package / path
+    if file.is_symlink():
+        text = file.read_text()
+        file.unlink()
+        file.write_text(text)
+    return file
+
+
+def guides() -> list[tuple[str, str, str]]:
+    """The blocks of the guides that are to be written: the kind of each, its file, and the text."""
+    found = _BLOCK.findall((ROOT / "docs/compiler.md").read_text())
+    return [(kind, title, textwrap.dedent(text)) for kind, title, text in found]
+
+
+def follow(package: Path, blocks: Iterable[tuple[str, str, str]]) -> None:
+    for kind, title, text in blocks:
+        path = make_own(package, title)
+        path.write_text(changed(path.read_text(), text) if kind == "diff" else text)
+
+
+def run(package: Path, *command: str) -> None:
+    """Run Python in the copy, with a cache of its own: the digest of sources sees no folders that are links."""
+    own = {"PYTHONPATH": f"{package.parent}:{package / 'tests'}", "ANABRANCH_CACHE_DIR": str(package.parent / "cache")}
+    environment = {**os.environ, **own, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *command], cwd=package, env=environment, capture_output=True, text=True)
+    assert not done.returncode, done.stdout + done.stderr
+
+
 def test_a_rule_and_a_pass_are_added_by_the_guides(tmp_path: Path):
     package = tmp_path / "anabranch"
-    linked(package, ROOT, besides={"engine", "tests", ".venv", ".git"})
-    linked(package / "engine", ROOT / "engine", besides={"passes"})
-    linked(package / "engine" / "passes", ROOT / "engine" / "passes", besides={"framework", "rewrites"})
-    for room, edited in (("framework", "pipeline.py"), ("rewrites", "algebra.py")):
-        linked(package / "engine/passes" / room, ROOT / "engine/passes" / room, besides={edited})
-        path = Path("engine/passes", room, edited)
-        (package / path).write_text((ROOT / path).read_text())
+    linked(package, ROOT, besides={"tests", ".venv", ".git"})
     linked(package / "tests", ROOT / "tests", besides={"passes"})
     (package / "tests" / "passes" / "specialise").mkdir(parents=True)
     (package / "tests" / "passes" / "expm1").mkdir()
     (package / _COMMAND).write_text((ROOT / _COMMAND).read_text())
 
-    blocks = [
-        (kind, title, textwrap.dedent(text))
-        for kind, title, text in _BLOCK.findall((ROOT / "docs/compiler.md").read_text())
-    ]
-    for kind, title, text in blocks:
-        path = package / title
-        if kind == "diff":
-            path.write_text(changed(path.read_text(), text))
-        elif not title.endswith(_WRITTEN):
-            path.write_text(text)
-    call = [sys.executable, _COMMAND, "--update"]
-    done = subprocess.run(
-        call, cwd=package, env={"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
-    assert not done.returncode, done.stderr
+    blocks = [block for block in guides() if block[1].startswith(("engine/passes/", "tests/passes/"))]
+    follow(package, [block for block in blocks if not block[1].endswith(_WRITTEN)])
+    run(package, _COMMAND, "--update")
     made = {path.stem: path.read_text() for path in (package / "tests" / "passes").glob("*/*.txt")}
     for _, title, text in blocks:
         if title.endswith(_WRITTEN):
             assert made[Path(title.removesuffix(_WRITTEN)).stem].endswith(f"\n\n{text}")
     assert len(made) == 5
     assert {name for name, text in made.items() if "--- left alone" in text} == {"product_of_abs", "needed_besides"}
+
+
+CHECKED = """
+import doctest, runpy
+import anabranch as ab
+from anabranch.engine.ops.arrays import axes
+from natives.loops import check, draw, repeated
+
+bodies = runpy.run_path("tests/engine/test_native_moves.py")["BODIES"]
+check(repeated(bodies["alternating signs"], 400), draw(4, 6))
+ab.testing.check_op(axes.AlternateSigns, verbose=False)
+assert not doctest.testmod(axes).failed
+"""
+
+
+def test_an_op_with_machine_code_is_added_by_the_guide(tmp_path: Path):
+    package = tmp_path / "anabranch"
+    linked(package, ROOT, besides={".venv", ".git"})
+    blocks = [block for block in guides() if not block[1].startswith(("engine/passes/", "tests/passes/"))]
+    assert len(blocks) == 5
+    follow(package, blocks)
+    run(package, "-c", CHECKED)
