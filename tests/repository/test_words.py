@@ -207,3 +207,22 @@ class Shape:
         """Return, if it is known, the shape."""
 '''
     assert verbless(source) == ["18: axes: The", "24: wait: ``wait``"]
+
+
+def terms() -> list[list[str]]:
+    """The rows of docs/glossary.md: term, meaning, source, name in the code."""
+    lines = [line for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if row[0] != "term"]
+
+
+def test_each_term_of_the_glossary_has_a_meaning_and_a_source():
+    assert len(terms()) > 50
+    assert [row for row in terms() if len(row) != 4 or not row[1] or not row[2]] == []
+
+
+def test_each_pass_has_a_term_in_the_glossary():
+    from anabranch.engine.passes.framework.pipeline import PIPELINE
+
+    named = {name for row in terms() for name in re.findall(r"`(\w+)`", row[3])}
+    assert [each.name for each in PIPELINE if each.name not in named] == []
