@@ -85,7 +85,9 @@ def test_a_rule_and_a_pass_are_added_by_the_guides(tmp_path: Path):
         if title.endswith(_WRITTEN):
             assert made[Path(title.removesuffix(_WRITTEN)).stem].endswith(f"\n\n{text}")
     assert len(made) == 5
-    assert {name for name, text in made.items() if "--- left alone" in text} == {"product_of_abs", "needed_besides"}
+    left_alone = {name: text for name, text in made.items() if "--- left alone" in text}
+    assert left_alone.keys() == {"product_of_abs", "needed_besides"}
+    assert all(text.startswith("# ") for text in left_alone.values()), "they say why"
 
 
 CHECKED = """

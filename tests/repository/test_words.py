@@ -159,6 +159,17 @@ def test_names_use_the_words_of_the_field(folder: str):
     assert {name: found for name, source in sources(folder).items() if (found := retired_in_names(source))} == {}
 
 
+# The words that are right in docs: of people, as a head of tables, and where the words themselves are listed.
+NOT_OF_CODE = re.compile(r"\b(users|you) know\b|\| met \||code does not$|tell, know or meet, and nothing lies")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_docs_use_the_words_of_the_field(page: Path):
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if RETIRED.search(NOT_OF_CODE.sub("", line))]
+    assert lines == []
+
+
 def test_what_is_looked_for_is_found():
     source = 'def f():\n    """Whether it is."""\n    # nobody knows\n\n\ndef g():\n    """Return what it is."""\n'
     assert headless(source) == ["1: Whether it is."]
