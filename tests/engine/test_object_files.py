@@ -258,3 +258,53 @@ def test_a_program_runs_without_a_cache_and_says_so_once(tmp_path: Path) -> None
     assert float(result.stdout) == 1.0
     assert result.stderr.count("RuntimeWarning") == 1
     assert [*folder.iterdir()] == []
+
+
+# What is compiled when it is called first: rows that are gathered, added up and written, columns, random numbers,
+# matrices and stacks of them.
+CALLED = """
+import numpy as np
+import anabranch as ab
+from anabranch.engine.codegen.llvm import builder
+
+if {is_cached}:
+    def refuse(*_):
+        raise AssertionError("code is printed that is cached")
+    builder.FunctionBuilder.text = refuse
+ops, rng = ab.ops, np.random.default_rng(0)
+table, columns = rng.random((3000, 64), "float32"), rng.random((512, 600), "float32")
+matrix = rng.random((128, 128), "float32") + 128 * np.eye(128, dtype="float32")
+stack = np.stack([matrix[:4, :4]] * 4096)
+with ab.Graph().as_default():
+    t, c, m, s = (ab.placeholder(x.shape, "float32") for x in (table, columns, matrix, stack))
+    ids = ab.placeholder((None,), "int32")
+    taken = ops.take(t, ids, axis=0)
+    product = ops.matmul(m, ops.transpose(m))
+    made = [
+        *ab.gradients(ops.sum(taken * taken), [t]),
+        ops.segment_sum(taken, ops.sort(ids) // 2, 1500),
+        ops.take(c, ids[:300] // 8, axis=1),
+        ab.random.normal((64, 1024), seed=1),
+        ops.cholesky(product),
+        ops.solve(s, s),
+        ops.solve_triangular(m, m, lower=True),
+    ]
+    found = ab.Session().run(made, {{t: table, c: columns, m: matrix, s: stack, ids: np.arange(3000) % 2500}})
+    print(sum(float(np.sum(x[:2])) for x in found))
+"""
+
+
+def test_nothing_is_printed_for_what_is_cached(tmp_path: Path) -> None:
+    environment = {**os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path)}
+    results = [
+        subprocess.run(
+            [sys.executable, "-c", CALLED.format(is_cached=is_cached)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        for is_cached in (False, True)
+    ]
+    assert [result.stderr for result in results] == ["", ""]
+    assert results[0].stdout == results[1].stdout

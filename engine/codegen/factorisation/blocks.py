@@ -32,7 +32,7 @@ def compiled(name: str, element: str, printers: tuple[Callable[[str, int], str],
     """Return a compiled function of the address of its numbers.
 
     Args:
-        name: of the function.
+        name: of the function, which no other one has.
         element: the LLVM type of the elements.
         printers: print its code, from that type and the elements of a register.
     """
@@ -41,7 +41,7 @@ def compiled(name: str, element: str, printers: tuple[Callable[[str, int], str],
         lanes = registers_of(library.host, element).lanes
         return "".join([printer(element, lanes) for printer in printers])
 
-    return library.later(f"{name.replace('_', ' ')} {element}\n{text()}", text, name)
+    return library.later(f"{name} {element}", text, name)
 
 
 def is_left(run: LaterFunction, fields: Sequence[int]) -> bool:

@@ -130,7 +130,7 @@ def _function(kind: str, element: str, in_pieces: bool) -> LaterFunction:
     def text() -> str:
         return _print_task(name, element, kind == "put", in_pieces) + print_entry(name, _FIELDS)
 
-    return library.later(f"{name} {element}\n{text()}", text, name)
+    return library.later(f"{name} {element}", text, name)
 
 
 def _print_task(name: str, element: str, is_put: bool, in_pieces: bool) -> str:

@@ -90,7 +90,7 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
     def text() -> str:
         return spec.print_body("change") + _print_task(spec, count, index) + _print_entry(index)
 
-    return library.later(f"row changes {index} {count} {spec!r}", text, "row_changes")
+    return library.later(f"row_changes {index} {count} {spec!r}", text, "row_changes")
 
 
 def _print_entry(index: str) -> str:

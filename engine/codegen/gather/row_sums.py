@@ -156,7 +156,7 @@ def _function(element: str, repeats: bool) -> LaterFunction:
     def text() -> str:
         return _print_task(element, repeats) + print_entry("row_sums", _FIELDS)
 
-    return library.later(f"row sums {element}\n{text()}", text, "row_sums")
+    return library.later(f"row_sums {element} {repeats}", text, "row_sums")
 
 
 def _print_task(element: str, repeats: bool) -> str:
@@ -216,7 +216,7 @@ def _taken_function(element: str, index: str) -> LaterFunction:
     def text() -> str:
         return _print_taken_task(element, index) + print_entry("sum_of_rows", _TAKEN_FIELDS)
 
-    return library.later(f"sum of rows {element} {index}\n{text()}", text, "sum_of_rows")
+    return library.later(f"sum_of_rows {element} {index}", text, "sum_of_rows")
 
 
 def _print_taken_task(element: str, index: str) -> str:

@@ -253,7 +253,7 @@ def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
     def text() -> str:
         return printers[kind](index, element)
 
-    return library.later(f"rows {kind} {index} {element}\n{text()}", text, f"rows_{kind}")
+    return library.later(f"rows_{kind} {index} {element}", text, f"rows_{kind}")
 
 
 def _task(name: str) -> tuple[FunctionBuilder, Fields, str]:

@@ -128,7 +128,7 @@ def _function(kind: str, index: str, element: str) -> LaterFunction:
     def text() -> str:
         return (_print_sum if kind == "sum" else _print_gather)(index, element)
 
-    return library.later(f"segments {kind} {index} {element}\n{text()}", text, f"segments_{kind}")
+    return library.later(f"segments_{kind} {index} {element}", text, f"segments_{kind}")
 
 
 def _index_at(code: Builder, ids: str, index: str, number: Size) -> str:

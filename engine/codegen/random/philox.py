@@ -89,7 +89,7 @@ def _function(kind: str) -> LaterFunction:
     def text() -> str:
         return print_block("philox") + _print_task(name, kind) + print_entry(name, _FIELDS)
 
-    return library.later(f"{name}\n{text()}", text, name)
+    return library.later(name, text, name)
 
 
 def print_block(name: str) -> str:
