@@ -12,7 +12,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.passes.memory.memory_budget import memory_budget, set_memory_budget, within_memory_budget
-from anabranch.engine.passes.memory.saved_state import ASSUMED_TRIPS, trips_of
+from anabranch.engine.passes.memory.saved_state import ASSUMED_TRIPS, bytes_gathered, trips_of
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops
@@ -439,6 +439,15 @@ def test_budgets_are_checked(budget: Any, error: type[Exception], text: str):
 
 
 # --- trip counts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4)])
+def test_products_of_stacks_are_gathered_as_those_of_matrices_are(shape: tuple[int, ...]):
+    with ab.Graph().as_default() as graph:
+        x, w = ab.placeholder(shape, "float32"), ab.placeholder(shape, "float32")
+        ab.while_loop(lambda i, _: i < STEPS, lambda i, x: (i + 1, ops.tanh(ops.matmul(x, w))), (0, x))
+    (loop,) = [operation for operation in graph.operations if operation.type == "while"]
+    assert bytes_gathered(loop) == STEPS * 2 * int(np.prod(shape)) * 4  # of x and of the product; w is captured
 
 
 def test_trip_counts_follow_from_counters():

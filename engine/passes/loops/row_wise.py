@@ -23,7 +23,6 @@ from ...ops.arrays.indexing import GetItem, Place
 from ...ops.arrays.shaping import BroadcastTo, Reshape
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite
-from ...ops.linear_algebra.products import MatMul
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ZerosOfShape
 from .batches import is_heavy
 from .linear import array_size
@@ -328,7 +327,7 @@ def _keeps_rows(found: RowWise, operation: Operation) -> bool:
         return _has_rows(inputs[0], found) and (isinstance(op, _RESHAPING) or ranks[0] == ranks[1])
     axes = axis_map_of(op, [tensor.spec for tensor in inputs])
     by_rows = {position for position, tensor in enumerate(inputs) if tensor in found.in_rows}
-    if not axes or (isinstance(op, MatMul) and not by_rows):  # products of captured values alone are of weights, mostly
+    if not axes or (is_heavy(operation) and not by_rows):  # products of captured values alone are of weights, mostly
         return False
     followed = {each.input for each in axes[0] if each.axis == 0 and each.by_index}
     elsewhere = {each.input for own in axes[1:] for each in own if each.axis == 0}

@@ -29,12 +29,12 @@ from ...graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayEmpty, ArrayNew
-from ...ops.linear_algebra.products import MatMul
 from ...ops.math.elementwise import Add
 from ..framework.estimates import bytes_of, flops_of, traffic_of
 from ..framework.minimum_cut import Network
 from ..framework.patterns import captured
 from ..framework.prune import all_operations
+from ..loops.batches import is_heavy
 
 ASSUMED_TRIPS = 1024  # of loops whose number of iterations is found only in a run: rather too many than too few
 _UNIT = 1e-12  # seconds; prices are whole numbers
@@ -243,7 +243,7 @@ def constant_of(tensor: Symbol) -> int | None:
 def bytes_gathered(node: Operation) -> int:
     """Estimate how many more bytes loop fission would take: it gathers the operands and results of products."""
     assert isinstance(node.op, While)
-    products = [operation for operation in node.op.body.operations if isinstance(operation.op, MatMul)]
+    products = [operation for operation in node.op.body.operations if is_heavy(operation)]
     captured = {parameter for _, parameter in node.op.body.captures}
     tensors = {t for product in products for t in (*product.inputs, *product.outputs) if t not in captured}
     return trips_of(node) * sum([bytes_of(tensor.spec) for tensor in tensors])
