@@ -197,6 +197,20 @@ def test_results_have_the_same_bits_for_any_number_of_threads(monkeypatch: pytes
 
 
 @with_kernels
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_large_weights_are_read_by_few_blocks_with_the_same_bits(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """Blocks are as many as threads, whatever the size of the weights that stay near: no bit depends on them."""
+    monkeypatch.setattr(winograd_bind, "thread_count", lambda: threads)
+    graph, fetches, feeds, values = _step((5, 21, 22, 24), (3, 3, 24, 32), "same")
+    expected = Program(graph, fetches, feeds)(*values)
+    monkeypatch.setattr(winograd_bind, "_NEAR_WEIGHTS", 0)
+    for most in (128, 40):
+        monkeypatch.setattr(winograd_bind, "_FAR_BLOCK_TILES", most)
+        for result, wanted in zip(Program(graph, fetches, feeds)(*values), expected, strict=True):
+            np.testing.assert_array_equal(result, wanted)
+
+
+@with_kernels
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nan_and_infinity_reach_the_tiles_that_read_them(any_tile: dict[str, int], value: float) -> None:
     x = np.zeros((2, 24, 24, 16), "float32")

@@ -36,6 +36,8 @@ _WEIGHTS = 20  # tiles that the transform of the weights takes as long as
 _GAIN = 0.85  # of the direct way's products: more do not pay
 _BLOCK_TILES = 24  # whose transforms and products stay in the second cache
 _WANTED_BLOCKS = 16
+_NEAR_WEIGHTS = 1 << 22  # bytes of transformed weights that stay near; what each block reads from memory costs more
+_FAR_BLOCK_TILES = 128  # then than transforms that do not stay
 _LEAST_PARTS = 2  # also for one thread: a kernel of one part keeps Python's lock
 _LINE = 16  # elements of a cache line
 _FILTER_BLOCK = 64  # channels, and filters, of which the sums of a filter's gradient stay in the cache
@@ -268,12 +270,13 @@ def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> l
     numbers = tile_numbers(images, kernel.tile, kernel.lanes)
     panels = -(-images.filters // kernel.width)
     channels, filters = numbers["channel_vectors"] * kernel.lanes, panels * kernel.width
-    wanted = min(_BLOCK_TILES, -(-numbers["tiles"] // _WANTED_BLOCKS))
+    threads = max(thread_count(), _LEAST_PARTS)
+    wanted = _tiles_of_block(numbers["tiles"], places * channels * filters * size, threads)
     block = -(-wanted // kernel.rows) * kernel.rows
     blocks = -(-numbers["tiles"] // block)
     weights_place, input_place, product_place = map(_apart, (channels * filters, block * channels, block * filters))
     part_size = aligned(places * (input_place + product_place) + filters)
-    parts = min(max(thread_count(), _LEAST_PARTS), blocks)
+    parts = min(threads, blocks)
     zeros = aligned(images.channels)
     weights = zeros * size
     numbers |= {f"weight_{name}": step for name, step in steps.items()}
@@ -292,6 +295,17 @@ def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> l
         "scratch_bytes": (zeros + places * weights_place + parts * part_size + 64) * size,
     }
     return [numbers[name] for name in WINOGRAD_FIELDS]
+
+
+def _tiles_of_block(tiles: int, weights: int, threads: int) -> int:
+    """Return the tiles of a block, for some bytes of transformed weights, of which each block reads all.
+
+    Results do not depend on it: sums are over channels.
+    """
+    if weights <= _NEAR_WEIGHTS:
+        return min(_BLOCK_TILES, -(-tiles // _WANTED_BLOCKS))
+    rounds = -(-tiles // (threads * _FAR_BLOCK_TILES))
+    return -(-tiles // (threads * rounds))
 
 
 def _apart(count: int) -> int:
