@@ -211,6 +211,18 @@ def test_large_weights_are_read_by_few_blocks_with_the_same_bits(monkeypatch: py
 
 
 @with_kernels
+@pytest.mark.parametrize("wanted", [1, 24], ids=["one share", "several shares"])
+def test_gradients_of_taps_in_blocks_of_channels_and_filters(
+    any_tile: dict[str, int], monkeypatch: pytest.MonkeyPatch, wanted: int
+) -> None:
+    """Blocks that have one share of the tiles are transformed back by themselves; the last ones overlap."""
+    any_tile["tile"] = 2
+    monkeypatch.setattr(winograd_bind, "_WANTED_UNITS", wanted)
+    monkeypatch.setattr(winograd_bind, "_FILTER_TILES", 8)
+    assert max(_errors((2, 13, 14, 71), 90, "same")) < MOST[2]
+
+
+@with_kernels
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nan_and_infinity_reach_the_tiles_that_read_them(any_tile: dict[str, int], value: float) -> None:
     x = np.zeros((2, 24, 24, 16), "float32")

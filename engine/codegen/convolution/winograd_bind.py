@@ -345,6 +345,7 @@ def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
     part_size, sums_size = aligned(places * (input_place + output_place)), places * sums_place
     units = shares * blocks
     parts = min(max(thread_count(), _LEAST_PARTS), units)
+    held = units if shares > 1 else parts  # blocks of sums: one share is transformed back by the part that has it
     zeros = aligned(max(images.channels, images.filters))
     numbers |= {
         "block": block,
@@ -364,11 +365,11 @@ def _filter_numbers(kernel: WinogradFilterKernel, images: Images) -> list[int]:
         "sums_address": zeros * size,
         "sums_size": sums_size,
         "sums_place": sums_place,
-        "parts_address": (zeros + units * sums_size) * size,
+        "parts_address": (zeros + held * sums_size) * size,
         "part_size": part_size,
         "input_place": input_place,
         "output_place": output_place,
-        "scratch_bytes": (zeros + units * sums_size + parts * part_size) * size,
+        "scratch_bytes": (zeros + held * sums_size + parts * part_size) * size,
     }
     return [numbers[name] for name in WINOGRAD_FILTER_FIELDS]
 

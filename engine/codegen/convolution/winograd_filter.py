@@ -4,7 +4,7 @@ The gradient of ``Y = A.T [U * V] A`` in the transformed taps U is ``A dY A.T * 
 in the taps is ``G.T dU G``. Threads take units: a block of channels by a block of filters, of which the sums
 ``dU[place][rows of channels][panel of filters]`` stay in the second cache, over a share of the tiles. Some tiles at a
 time of the input and of the cotangent are transformed again for each unit. Shares are added up in the end, always in
-one order.
+one order. Where a block has one share, its sums are transformed back while they are in the cache.
 
 Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 """
@@ -83,6 +83,7 @@ class WinogradFilterKernel(NamedNumbers):
     def print_run(self, name: str) -> str:
         printed = [
             _print_product(self, name),
+            _print_taps(self, name),
             _print_task(self, name),
             _print_sum(self, name),
             _print_run(self, name),
@@ -115,7 +116,7 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
     """Print the function of a part: units of work, for as long as there are any."""
     kind, lanes = kernel.element, kernel.lanes
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
-    (x, dy, _), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
+    (x, dy, out), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
     reader = TileReader(code, kernel.functions, fields)
     memory = code.at(kind, fields.address("parts_address", kind), code.mul("%part", fields["part_size"]))
     outputs = code.at(kind, memory, code.mul(fields["input_place"], kernel.functions.transforms.cells**2))
@@ -129,7 +130,9 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
         of_filters = code.mul(code.sub(unit, code.mul(rest, fields["filter_blocks"])), filter_block)
         share = code.div(rest, fields["channel_blocks"])
         of_channels = code.mul(code.sub(rest, code.mul(share, fields["channel_blocks"])), channel_block)
-        sums = code.at(kind, fields.address("sums_address", kind), code.mul(unit, fields["sums_size"]))
+        is_whole = code.compare("eq", fields["shares"], 1)
+        held = code.choose(is_whole, "%part", unit)
+        sums = code.at(kind, fields.address("sums_address", kind), code.mul(held, fields["sums_size"]))
         code.clear(kind, sums, fields["sums_size"])
         channel_vectors = code.least(channel_block, code.sub(fields["channel_vectors"], of_channels))
         filter_vectors = code.least(filter_block, code.sub(fields["filter_vectors"], of_filters))
@@ -153,6 +156,10 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
             rows = code.mul(channel_vectors, lanes // kernel.rows)
             counts = (rows, panels, code.sub(last, first), channels, filters)
             _print_products(code, kernel, name, fields, (memory, outputs, sums), counts)
+        with code.when(is_whole):
+            rows = code.mul(of_channels, lanes), code.mul(code.add(of_channels, channel_vectors), lanes)
+            columns = of_filters, code.add(of_filters, filter_vectors)
+            print_call(code, f"{name}_taps", ("%context", sums, out), (*rows, *columns, 0))
     return code.text()
 
 
@@ -220,17 +227,21 @@ def _panels(code: Builder, kernel: WinogradFilterKernel, fields: Fields) -> Size
     return code.div(fields["filter_block"], kernel.vectors)
 
 
-def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
-    """Print a part: the taps of some channels. The last vectors of channels and filters end with the last of them."""
+def _print_taps(kernel: WinogradFilterKernel, name: str) -> str:
+    """Print the function that transforms sums back, of some rows of channels by some vectors of filters.
+
+    The last vectors of channels and filters end with the last of them. Units are `%unit` elements apart.
+    """
     kind, lanes = kernel.element, kernel.lanes
-    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
-    (_, _, out), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
-    sums = fields.address("sums_address", kind)
+    sizes = ("begin", "end", "left", "right", "unit")
+    code = FunctionBuilder(
+        f"{name}_taps", ["ptr %context", "ptr %sums", "ptr %out", *[f"i64 %{size}" for size in sizes]]
+    )
+    _, fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
     channels, filters = fields["channels"], fields["filters"]
     panels = _panels(code, kernel, fields)
-    whole = code.mul(fields["channel_blocks"], fields["filter_blocks"])
-    begin, end = print_share(code, code.mul(fields["channel_vectors"], lanes), "%part", fields["parts"])
-    with code.loop(begin, end) as row, code.loop(0, fields["filter_vectors"]) as vector:
+    share = code.mul(fields["channel_blocks"], fields["filter_blocks"], "%unit")
+    with code.loop("%begin", "%end") as row, code.loop("%left", "%right") as vector:
         number = code.div(row, lanes)
         lane = code.sub(row, code.mul(number, lanes))
         channel = code.add(code.least(code.mul(number, lanes), code.sub(channels, lanes)), lane)
@@ -244,11 +255,21 @@ def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
         place = code.mul(code.add(place, code.sub(inside, code.mul(group, kernel.rows))), kernel.width)
         place = code.add(place, code.mul(code.sub(beside, code.mul(panel, kernel.vectors)), lanes))
         unit = code.add(code.mul(of_channels, fields["filter_blocks"]), of_filters)
-        source = code.at(kind, sums, code.add(code.mul(unit, fields["sums_size"]), place))
-        target = code.at(kind, out, code.add(code.mul(channel, filters), filter_))
-        share = code.mul(whole, fields["sums_size"])
-        sizes = (fields["shares"], share, fields["sums_place"], code.mul(channels, filters))
-        print_call(code, kernel.own_functions.name("gradient"), (source, target), sizes)
+        source = code.at(kind, "%sums", code.add(code.mul(unit, "%unit"), place))
+        target = code.at(kind, "%out", code.add(code.mul(channel, filters), filter_))
+        passed = (fields["shares"], share, fields["sums_place"], code.mul(channels, filters))
+        print_call(code, kernel.own_functions.name("gradient"), (source, target), passed)
+    return code.text()
+
+
+def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
+    """Print a part: the taps of some channels, whose sums are in several shares."""
+    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
+    (_, _, out), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
+    sums = fields.address("sums_address", kernel.element)
+    rows = print_share(code, code.mul(fields["channel_vectors"], kernel.lanes), "%part", fields["parts"])
+    sizes = (*rows, 0, fields["filter_vectors"], fields["sums_size"])
+    print_call(code, f"{name}_taps", ("%context", sums, out), sizes)
     return code.text()
 
 
@@ -259,5 +280,6 @@ def _print_run(kernel: WinogradFilterKernel, name: str) -> str:
     fields = Fields(code, "%numbers", WINOGRAD_FILTER_FIELDS)
     print_zeros(code, kernel.element, fields)
     print_parallel(code, f"{name}_task", context, fields["parts"])
-    print_parallel(code, f"{name}_sum", context, fields["parts"])
+    with code.when(code.compare("sgt", fields["shares"], 1)):
+        print_parallel(code, f"{name}_sum", context, fields["parts"])
     return code.text()
