@@ -78,6 +78,21 @@ def test_additions_count(size: int, pair: Any):
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["assign_add", "assign_sub"])
+def test_additions_in_the_scope_of_another_task_count(name: str, size: int, pair: Any):
+    """The sum is made where the variable is: what travels is what is added."""
+
+    def build(gradient: Any) -> Any:
+        v = variable("changed from elsewhere", size)
+        with ab.device(WORKER):
+            seen = ab.ops.sum(v)
+            return getattr(v, name)(gradient), seen
+
+    between(build, size, pair)
+    np.testing.assert_array_equal(abs(value_of("changed from elsewhere", size, pair)), 2.0)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_steps_of_optimizers_count(size: int, pair: Any):
     """With a momentum, the operations of two updates are one kernel, which reads both variables."""
 

@@ -6,6 +6,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -387,10 +388,10 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
     def _update(self, name: str, delta: Any) -> Any:
         tensor = self._converted(delta)
         if in_stateless_scope() or in_explicit_graph():
-            return self._assign_tensor(operator_functions[name](self, tensor))
+            return self._assign_tensor(self._changed(name, tensor))
         if not isinstance(tensor, Value):
             with graph_for([tensor]).entered():
-                return self._assign_tensor(operator_functions[name](self, tensor))
+                return self._assign_tensor(self._changed(name, tensor))
         # In one step of the task, so that no other client is between.
         if self.home is not None and not graph_context.tapes:
             build = {"add": self.assign_add, "sub": self.assign_sub}[name]
@@ -398,6 +399,11 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
         with self.lock:  # between reading and writing nobody else writes
             before = self.value if graph_context.tapes else Value(self.stored_value())  # tapes record what is read
             return self._assign_value(operator_functions[name](before, tensor))
+
+    def _changed(self, name: str, delta: Tensor) -> Tensor:
+        """Build the sum or difference where the variable is: what a step elsewhere would add to may be old by then."""
+        with get_default_graph().near_state((self,), self.device) if self.device else nullcontext():
+            return operator_functions[name](self, delta)
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Set rows: ``v[indices[k]] = values[k]``; of rows named several times the last one counts.
