@@ -25,7 +25,7 @@ from ..transport.values import (
     SmallFrames,
     decode_token,
     decode_value,
-    encode_token,
+    encode_other,
     encode_value,
     small_values,
     step_of,
@@ -317,15 +317,16 @@ class Worker:
         straight: StraightPart,
         until: float | None,
     ) -> None:
-        ways, lossy, sent, small_frame = program.ways, part.lossy_sends, Sent(program.number), SmallFrames(key).frame
+        ways, lossy, sent = program.ways, part.lossy_sends, Sent(program.number)
+        small_frame = SmallFrames(key, lossy).frame
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
             link = ways[number]
-            small = small_frame(number, tag, value, is_dead)
+            small = small_frame(number, tag, value, is_dead, link.most_joined)
             if small is not None:
                 link.put_bytes(small)
             else:
-                link.put(Kind.VALUE, *encode_token(key, number, tag, value, is_dead, number in lossy, sent))
+                link.put(Kind.VALUE, *encode_other(key, number, tag, value, number in lossy, sent))
             if link.queued > link.most_queued:
                 step.is_held = True  # until what waits there has gone
 

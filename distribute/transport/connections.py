@@ -28,6 +28,7 @@ from .processes import PeerProcess
 from .slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
 from .wire import (
     DAMAGE,
+    FEW,
     MOST_ARRAYS,
     MOST_HEAD,
     PROTOCOL,
@@ -46,7 +47,6 @@ _OF_SLABS = frozenset({Kind.SLAB, Kind.DROPPED, Kind.TAKEN})
 _MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
 _MOST_READS = 1000  # of what an ended process has sent: more than a socket holds
 MOST_BUFFERS = 64  # that are written by one call
-_FEW = 1 << 12  # bytes that are sooner joined than listed for the system
 
 
 class RefusedError(ConnectionError):
@@ -198,6 +198,7 @@ class Connection:
     Attributes:
         queued: bytes that wait for the socket to take them.
         most_queued: if there are more, steps must not add to them.
+        most_joined: the bytes of the largest array that is copied into its frame: others are shared, or listed.
         stalls: how often a step was held because too many did.
         pool: slabs for values that are sent; None unless the plane is shared memory.
         mapped: slabs of the other side.
@@ -226,6 +227,7 @@ class Connection:
         self.pool = Pool(limits.slabs) if plane == Plane.SHARED_MEMORY else None
         self.mapped = Mapped(lambda number: released(self, number), limits.slabs // 2)
         self.most_queued, self._inline = limits.in_flight, limits.inline
+        self.most_joined = FEW if self.pool is None else min(FEW, limits.inline)
         self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes sent before each
         self._received: collections.deque[int] = collections.deque()  # descriptors that slabs are to come for
         self.is_open = False
@@ -380,7 +382,7 @@ class Connection:
         if not self._descriptors:
             if count == 1:
                 return self._sock.send(self._buffers[0])
-            if self.queued <= _FEW:
+            if self.queued <= FEW:
                 return self._sock.send(b"".join(self._buffers))
             few = self._buffers if count <= MOST_BUFFERS else itertools.islice(self._buffers, MOST_BUFFERS)
             return self._sock.sendmsg(few)

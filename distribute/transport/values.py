@@ -6,7 +6,7 @@ import json
 import struct
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ...engine.common.dtypes import as_dtype
 from ...engine.machine.kept import KeptValue
 from ...engine.ops.containers.array_value import ArrayValue
 from ...engine.ops.containers.store_value import StoreValue, as_key
-from .wire import DAMAGE, PREFIX, FrameError, Kind
+from .wire import DAMAGE, FEW, PREFIX, FrameError, Kind, array_description, array_in_place
 
 _TAG = struct.Struct(
     "<QQIBB"
@@ -46,6 +46,7 @@ _BEGINNING_SIZE = _BEGINNING.size
 _PREFIX_SIZE = PREFIX.size
 _AS_BYTES = "s"  # the last letter of a code for `struct`
 _VALUE = int(Kind.VALUE)
+_ARRAY = np.ndarray
 _BOOLS = (np.False_, np.True_)
 
 
@@ -321,9 +322,16 @@ def encode_token(
         is_lossy: whether it is of 32-bit floats whose lower halves are zeros: the upper ones travel alone.
         sent: what the step has sent before, of arrays and stores only what is new is written.
     """
-    small = SmallFrames(step).frame(edge, tag, value, is_dead)
+    small = None if type(value) is _ARRAY and not is_dead else SmallFrames(step).frame(edge, tag, value, is_dead)
     if small is not None:
         return small[PREFIX.size :], []
+    return encode_other(step, edge, tag, value, is_lossy, sent)
+
+
+def encode_other(
+    step: tuple[int, int], edge: int, tag: tuple[int, ...], value: Any, is_lossy: bool = False, sent: Sent | None = None
+) -> tuple[bytes, list[Any]]:
+    """Write a value as `encode_token` does that is not all in the head."""
     arrays: list[Any] = []
     text = b""
     if is_lossy and type(value) is np.ndarray:
@@ -340,23 +348,28 @@ def encode_token(
 
 
 class SmallFrames:
-    """Writes values of a step that are all in the head, as whole frames: what most loops wait for.
+    """Writes small values of a step as whole frames: numbers that are in the head, and arrays of few bytes.
 
     Args:
         step: see `encode_token`.
+        lossy: the edges whose floats travel by their upper halves: their arrays are not written here.
     """
 
-    def __init__(self, step: tuple[int, int]) -> None:
+    def __init__(self, step: tuple[int, int], lossy: Collection[int] = ()) -> None:
         self._step = step
+        self._lossy = lossy
         self._writers: dict[tuple[int, Any], tuple[Callable[..., bytes], str]] = {}  # by edge and type
 
-    def frame(self, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> bytes | None:
+    def frame(self, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool, most: int = FEW) -> bytes | None:
         """Write a value as `encode_token` does; return None if it is another one.
 
         Args:
             edge, tag, value, is_dead: see `encode_token`. All tags of an edge have one length.
+            most: the bytes of the largest array that is written.
         """
         what = DEAD if is_dead else type(value)
+        if what is _ARRAY:
+            return self._array(edge, tag, value) if value.nbytes <= most else None
         known = self._writers.get((edge, what)) or self._writer(edge, len(tag), what)
         if known is None:
             return None
@@ -366,6 +379,13 @@ class SmallFrames:
         if code == _AS_BYTES:
             value = bytes(value) if _IS_LITTLE else value.tobytes()[::-1]
         return write(*tag, value)
+
+    def _array(self, edge: int, tag: tuple[int, ...], array: Any) -> bytes | None:
+        layout = _layout_of_array(array.dtype, array.shape, len(tag))
+        if layout is None or edge in self._lossy:
+            return None
+        pack, head, table = layout
+        return pack(_VALUE, head, len(table), 1, *self._step, edge, PLAIN, len(tag), *tag, table) + array.tobytes()
 
     def _writer(self, edge: int, count: int, what: Any) -> tuple[Callable[..., bytes], str] | None:
         """Return what writes a tag and a value behind what all frames of an edge begin with."""
@@ -388,6 +408,16 @@ def _layout(key: Any, count: int) -> tuple[Callable[..., bytes], int, int, str] 
     return found
 
 
+@lru_cache(1024)
+def _layout_of_array(dtype: Any, shape: tuple[int, ...], count: int) -> tuple[Callable[..., bytes], int, bytes] | None:
+    """Lay out the frame of an array of numbers in front of these; None if it is written in another way."""
+    if dtype.kind not in "biufc" or dtype.byteorder == ">" or not _IS_LITTLE or count > _MOST_TAG:
+        return None
+    table = array_description(dtype, shape)
+    layout = struct.Struct(f"{PREFIX.format}{_TAG.format[1:]}{count}Q{len(table)}s")
+    return layout.pack, _TAG.size + 8 * count, table
+
+
 def _checked_length(tag: tuple[int, ...]) -> int:
     if len(tag) > _MOST_TAG:
         raise TypeError(f"a value inside {len(tag)} loops does not leave its task; at most {_MOST_TAG} are allowed")
@@ -406,7 +436,7 @@ def step_of(head: bytes) -> tuple[int, int]:
 
 
 def small_values(buffer: Any, count: int) -> Iterator[tuple[tuple[int, int], int, tuple[int, ...], Any, bool, int]]:
-    """Read values that are all in the head, in place, as long as such come first.
+    """Read numbers that are in the head, and arrays that have come whole, in place, as long as such come first.
 
     Args:
         buffer: where frames are, the first one from the first byte.
@@ -414,16 +444,25 @@ def small_values(buffer: Any, count: int) -> Iterator[tuple[tuple[int, int], int
 
     Yields:
         A tuple for each value: step, edge, tag, the value, whether it is dead, and the first byte behind its frame.
+
+    Raises:
+        FrameError: the table of an array is damaged.
     """
     position = 0
     while count - position >= _BEGINNING_SIZE:
-        kind, head, table, _, master, step, edge, how, depth = _BEGINNING.unpack_from(buffer, position)
+        kind, head, table, number, master, step, edge, how, depth = _BEGINNING.unpack_from(buffer, position)
         end = position + _PREFIX_SIZE + head
         place = position + _BEGINNING_SIZE
-        if kind != _VALUE or table or end > count or depth >= len(_TAGS) or place + 8 * depth > end:
+        if kind != _VALUE or end + table > count or depth >= len(_TAGS) or place + 8 * depth > end:
             return
         tag = _TAGS[depth].unpack_from(buffer, place)
-        if how <= CONTROL:
+        if table:
+            found = array_in_place(buffer, end, end + table, count) if how == PLAIN and number == 1 else None
+            if found is None:
+                return
+            value, end = found
+            yield (master, step), edge, tag, value, False, end
+        elif how <= CONTROL:
             yield (master, step), edge, tag, None, how == DEAD, end
         else:
             value = _number(how, buffer, place + 8 * depth, end)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from .slabs import SlabError
 
 PROTOCOL = 9  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
+FEW = 1 << 12  # bytes that are sooner joined than listed for the system
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18
 MOST_HEAD = 1 << 30
@@ -124,7 +126,7 @@ def encode(kind: int, head: bytes, arrays: Sequence[Any] = (), share: Share | No
     for array in arrays:
         place = None if share is None else share(array)
         if place is not None:
-            entries.append(_description(array.dtype, array.shape, _SHARED) + _PLACE.pack(*place))
+            entries.append(array_description(array.dtype, array.shape, _SHARED) + _PLACE.pack(*place))
             continue
         entry, payload = _entry(array)
         entries.append(entry)
@@ -141,7 +143,7 @@ def encode_document(kind: int, document: Any, arrays: Sequence[Any] = ()) -> lis
 
 def _entry(value: Any) -> tuple[bytes, Any]:
     array = np.asarray(value, order="C")
-    entry = _description(array.dtype, array.shape)
+    entry = array_description(array.dtype, array.shape)
     if sys.byteorder == "big" or array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.nbytes < 64:
@@ -151,7 +153,8 @@ def _entry(value: Any) -> tuple[bytes, Any]:
 
 
 @functools.lru_cache(1024)
-def _description(dtype: Any, shape: tuple[int, ...], marks: int = 0) -> bytes:
+def array_description(dtype: Any, shape: tuple[int, ...], marks: int = 0) -> bytes:
+    """Return the entry of an array in the table of its frame."""
     name = name_of(dtype).encode()
     return struct.pack(f"<BB{len(shape)}Q", len(name), len(shape) | marks, *shape) + name
 
@@ -345,6 +348,30 @@ def _entries(table: bytes, count: int) -> list[tuple[Any, tuple[int, ...], tuple
 
 # A loop over tasks sends arrays of the same shapes and dtypes in each iteration.
 _known_entries = functools.lru_cache(1024)(_entries)
+
+
+def array_in_place(buffer: Any, table: int, first: int, count: int) -> tuple[Any, int] | None:
+    """Read the only array of a frame out of the memory in which it came.
+
+    Args:
+        buffer: where the frame is.
+        table, first: the first bytes of the frame's table and of the array.
+        count: how many bytes have come.
+
+    Returns:
+        The array, which has its own memory, and the first byte behind it. None if not all of it is there.
+
+    Raises:
+        FrameError: the table is damaged.
+    """
+    if first - table > _SHORT_TABLE:
+        return None
+    ((dtype, shape, place),) = _known_entries(bytes(buffer[table:first]), 1)
+    end = first + dtype.itemsize * math.prod(shape)
+    if place is not None or end > count:
+        return None
+    array = np.ndarray(shape, dtype, buffer, first)
+    return array.copy() if shape else array[()], end
 
 
 def _lying(slab: int, offset: int, dtype: Any, shape: tuple[int, ...], shared: Shared | None) -> Any:

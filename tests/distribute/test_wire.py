@@ -223,7 +223,9 @@ NUMBERS = st.one_of(
     st.floats().map(np.float64),
     st.integers(-(2**63), 2**63 - 1).map(np.int64),
     st.booleans().map(np.bool_),
-    st.just(np.arange(3.0)),
+    st.sampled_from(
+        [np.arange(3.0), np.zeros((0, 4), "int32"), np.arange(12, dtype="uint8").reshape(3, 4).T, np.arange(1000)]
+    ),
 )
 TAGS = st.lists(st.integers(0, 2**63), max_size=9).map(tuple)
 
@@ -261,8 +263,38 @@ def test_small_values_come_out_in_place_as_by_frames(tokens: list[Any], piece: i
     assert [
         (*each[:2], None if each[2] is None else np.asarray(each[2]).tobytes(), each[3]) for each in found
     ] == expected
-    if piece == 400 and tokens and not isinstance(tokens[0][2], np.ndarray) and len(tokens[0][1]) < 8:
+    if piece == 400 and tokens and np.size(tokens[0][2]) < 13 and len(tokens[0][1]) < 8:
         assert in_place[0]
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_any_table_is_that_of_an_array_or_refused(table: bytes, rest: bytes):
+    head, _ = encode_token((5, 7), 3, (1,), np.zeros(2), False)
+    frame = PREFIX.pack(Kind.VALUE, len(head), len(table), 1) + head + table + rest
+    with contextlib.suppress(FrameError):
+        for *_, end in small_values(frame, len(frame)):
+            assert end <= len(frame)
+
+
+def test_small_arrays_have_memory_of_their_own():
+    given_array = np.arange(6, dtype="float32").reshape(2, 3)
+    frame = SmallFrames((5, 7)).frame(3, (1,), given_array, False)
+    assert frame is not None
+    buffer = bytearray(frame)
+    ((_, edge, tag, found, is_dead, end),) = small_values(memoryview(buffer), len(buffer))
+    buffer[:] = bytes(len(buffer))
+    assert_same(found, given_array)
+    assert found.flags.owndata
+    assert found.flags.writeable
+    assert (edge, tag, is_dead, end) == (3, (1,), False, len(frame))
+
+
+def test_large_arrays_and_those_of_lossy_edges_are_no_small_frames():
+    frames = SmallFrames((5, 7), lossy={4})
+    value = np.zeros(100, "float32")
+    assert frames.frame(3, (), value, False, most=400) is not None
+    assert frames.frame(3, (), value, False, most=399) is None
+    assert frames.frame(4, (), value, False) is None
 
 
 # --- arrays that grow -----------------------------------------------------------------------------------------------
