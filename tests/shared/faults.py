@@ -8,9 +8,55 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
 
 PIECE = 1 << 16
+_LOOK_SECONDS, _LONGEST_LOOK = 0.5, 2.0
+
+
+def seconds_in_queue(pid: int) -> float:
+    """Return for how many seconds threads of a process have waited for a processor; 0 if it has ended."""
+    found = 0.0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += int(path.read_text().split()[1]) / 1e9
+    return found
+
+
+class OwnTime:
+    """The seconds in which processes could have gone on: while one of them waits for a processor, they do not count.
+
+    So a limit in these seconds is one for what stands still, and not for what is slow because the machine is busy.
+
+    Args:
+        pids: gives the numbers of the processes.
+        clock: gives the time in seconds.
+        queued: gives for how many seconds a process has waited for a processor.
+    """
+
+    def __init__(
+        self,
+        pids: Callable[[], Iterable[int]],
+        clock: Callable[[], float] = time.monotonic,
+        queued: Callable[[int], float] = seconds_in_queue,
+    ) -> None:
+        self._pids, self._clock, self._queued = pids, clock, queued
+        self._passed = 0.0
+        self._time = clock()
+        self._before = {pid: queued(pid) for pid in pids()}
+
+    def now(self) -> float:
+        """Return the seconds that count since the beginning. To be asked often: long pauses between count little."""
+        time = self._clock()
+        if time < self._time + _LOOK_SECONDS:
+            return self._passed
+        queued = {pid: self._queued(pid) for pid in self._pids()}
+        waited = max([queued[pid] - self._before.get(pid, 0.0) for pid in queued], default=0.0)
+        self._passed += max(min(time - self._time, _LONGEST_LOOK) - waited, 0.0)
+        self._time, self._before = time, queued
+        return self._passed
 
 
 @contextlib.contextmanager
