@@ -57,17 +57,21 @@ class Rendezvous:
         self._deciding.start()
         self._accepting.start()
 
-    def close(self) -> None:
-        """Listen no more, and end all connections, once all that was decided is said and the launchers have read it."""
+    def end(self) -> None:
+        """Decide and say nothing more: the launchers find that the first one is gone."""
         self._is_closed = True
         self._deciding.join()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
         self._listener.close()
         self._accepting.join()
+        self._shut(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Listen no more, and end all connections, once all that was decided is said and the launchers have read it."""
         # A connection that is closed while something comes is reset, and what was said last may be lost. So this side
         # ends what it says, and the launchers, which have read to the end, close the connections.
-        self._shut(socket.SHUT_WR)
+        self.end()
         until = time.monotonic() + _LEAVE_SECONDS
         for thread in self._readers:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -130,6 +134,8 @@ class Rendezvous:
 def _take(rounds: Rounds, host: int, message: Message | None) -> None:
     if message is None:
         rounds.left(host)
+    elif "leaves" in message:
+        rounds.leaves(host)
     elif "ready" in message:
         ready = message["ready"]
         rounds.ready(host, ready["worker"], ready["ps"], message["leads"], message.get("membership", ""))
@@ -366,6 +372,11 @@ class HostLaunch(Launch):
             _say(self._socket, message)
 
     def __exit__(self, *exception: object) -> None:
+        """Say that this host leaves, end its processes, and then the connection."""
+        if self._rendezvous is not None:
+            self._rendezvous.end()
+        elif self._socket is not None:
+            self._say({"leaves": True})
         super().__exit__(*exception)
         if self._rendezvous is not None:
             self._rendezvous.close()

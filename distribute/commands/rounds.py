@@ -10,7 +10,8 @@ The loss of a process has the same effects as on one host:
 - If no restarts are left the others go on, as long as there is a chief.
 
 Processes of a host that is shut down end before it is gone, and those of other hosts may fail because of it. So what
-is to be started again waits a while: if a host is gone by then, no restarts are used up for that.
+is to be started again waits a while: if a host is gone by then, no restarts are used up for that. A launcher that ends
+in order says so before its processes end: then it is waited for.
 
 So that worker processes find what they find on one host, all launchers are notified of who is the chief, and which
 workers have ended.
@@ -129,6 +130,7 @@ class Rounds:
         self._running: list[int] = []
         self._ended: dict[int, set[int]] = {}  # hosts all of whose workers have ended, with those that have failed
         self._failures: list[Failure] = []  # in their order
+        self._leaving: set[int] = set()  # hosts that end their processes, and are gone then
         self._waits_since = self._enough_since = clock()
 
     # --- what hosts say ---------------------------------------------------------------------------------------------
@@ -152,12 +154,20 @@ class Rounds:
     def left(self, host: int) -> None:
         """Take note that a host is gone."""
         self._addresses.pop(host, None)
+        self._leaving.discard(host)
         if host in self._running and self.status is None:
             if self._goes_on_without_host(host):
                 self._failures = [failure for failure in self._failures if failure.host != host]
             else:
                 self._end_round(f"host {host} is gone", host)
         self.look()
+
+    def leaves(self, host: int) -> None:
+        """Take note that a host ends its processes. It is gone at once, unless its workers may leave in order."""
+        if host not in self._running or (host in self._with_ps and self._chief not in self._well):
+            self.left(host)
+        else:
+            self._leaving.add(host)
 
     def failed(self, host: int, number: int, name: str, status: int) -> None:
         """Take note that a process has failed, in a round."""
@@ -297,7 +307,7 @@ class Rounds:
         if self.status is not None:
             return
         now = self._clock()
-        while self._failures and now >= self._failures[0].time + GRACE_SECONDS:
+        while self._failures and not self._leaving and now >= self._failures[0].time + GRACE_SECONDS:
             failure = self._failures.pop(0)
             if self._goes_on(failure):
                 continue
@@ -352,7 +362,7 @@ class Rounds:
 
     def _end_round(self, why: str, gone: int | None = None) -> None:
         self.sent += [(host, {"stop": why}) for host in self._running if host != gone]
-        self._running, self._ended, self._failures = [], {}, []
+        self._running, self._ended, self._failures, self._leaving = [], {}, [], set()
         self._waits_since = self._enough_since = self._clock()
 
     def _end(self, status: int, why: str) -> None:

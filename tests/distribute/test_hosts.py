@@ -162,6 +162,30 @@ def test_the_rendezvous_ends_once_launchers_have_read_what_it_said_last(monkeypa
         assert not closing.is_alive()
 
 
+def test_a_rendezvous_that_ends_is_gone_before_it_is_closed() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    rendezvous = rendezvous_at(listener)
+    with client_of(listener) as sock, sock.makefile("r", encoding="utf-8") as lines:
+        assert "start" in lines.readline()
+        rendezvous.end()
+        assert lines.readline() == ""
+        sock.shutdown(socket.SHUT_RDWR)
+    rendezvous.close()
+
+
+def test_a_launcher_says_that_it_leaves_before_its_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = HostLaunch(1, 0, ["script.py"], "127.0.0.1:1", Counts(2, 2))
+    launch._handler = signal.getsignal(signal.SIGTERM)
+    launch._socket, first = socket.socketpair()
+    first.settimeout(PATIENCE)
+    said: list[str] = []
+    with first, first.makefile("r", encoding="utf-8") as lines:
+        monkeypatch.setattr(launch, "_end_all", lambda: said.append(lines.readline()))
+        launch.__exit__()
+        assert [json.loads(line) for line in said] == [{"leaves": True}]
+        assert lines.readline() == "", "and then the connection ends"
+
+
 def answering(listener: socket.socket, answer: bytes) -> threading.Thread:
     """Take one connection, in a thread: nobody listens any more, and the connection gets an answer and ends."""
 

@@ -142,6 +142,36 @@ def test_a_host_that_is_shut_down_uses_up_no_restarts() -> None:
     assert "(restart 1 of 2)" in told.rounds.sent[0][1]["why"]
 
 
+def test_a_host_that_says_that_it_leaves_is_waited_for() -> None:
+    """Its processes may take longer to end than the grace."""
+    told = Told(1, 2, restarts=1, service=Goes(0, 1, 2, 3)).come(0, 1).later(5.0)
+    assert told.sent == [(0, "start"), (1, "start")]
+    told.rounds.leaves(1)
+    told.rounds.failed(0, 1, "worker 1", 1)
+    assert told.later(10 * GRACE_SECONDS).sent == []
+    told.rounds.left(1)
+    assert (0, "again") in told.sent, "nobody else is waited for"
+
+
+def test_a_host_that_leaves_with_ps_tasks_is_gone_at_once() -> None:
+    told = Told(1, 2, restarts=0).come(0, 1).later(5.0)
+    assert told.sent == [(0, "start"), (1, "start")]
+    told.rounds.leaves(1)
+    assert told.sent == [(0, "stop")]
+    assert told.come(0).later(5.0).sent == [(0, "start")]
+    told.rounds.left(1)
+    assert told.later(10.0).sent == []
+
+
+def test_a_host_that_leaves_before_the_round_takes_no_part_in_it() -> None:
+    told = Told(1, 2).come(0, 1, 2)
+    told.rounds.leaves(1)
+    assert told.later(5.0).sent[:1] == [(0, "start")]
+    told = Told(1, 3).come(0, 1)
+    told.rounds.leaves(1)
+    assert told.later(5.0).sent == [(0, "start")]
+
+
 def test_the_end_of_a_host_counts_once_it_is_decided_that_nothing_is_started_again() -> None:
     """Its message comes while its failures wait for the end of the grace."""
     told = Told(2, 2, restarts=1).come(0, 1)
