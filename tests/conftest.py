@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -13,7 +14,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from shared.processor_time import ProcessorTime
+from shared.processor_time import OneReport, ProcessorTime
 from shared.sample import left_out
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
@@ -91,6 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
     That takes a third of the time. What the kernels compute is the same; how fast they are is measured elsewhere.
     """
     config.pluginmanager.register(ProcessorTime())
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist
+        config.pluginmanager.register(OneReport())
     if config.option.markexpr == "not slow":
         os.environ.setdefault("ANABRANCH_KERNELS", "quick")
 
@@ -145,30 +148,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 
 @pytest.fixture(autouse=True)
-def same_seeds() -> None:
-    """Give draws without a seed the same values in every run, whichever tests ran before in the process."""
+def same_surroundings(request: pytest.FixtureRequest) -> Generator[None]:
+    """Begin each test with the same seeds and settings, and take back what it makes of `floatx` and the dtype policy.
+
+    This is one fixture, not one for each: pytest takes longer to set a fixture up than these take.
+    """
+    from anabranch.engine.codegen.llvm.library import library
+    from anabranch.engine.common import dtypes
+    from anabranch.engine.objects import policy
     from anabranch.engine.ops.random.keys import set_global_seed
 
+    # Draws without a seed have the same values in every run, whichever tests ran before in the process.
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the generator that users' own code may draw from
     set_global_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dtypes, "_default_float", dtypes.default_float())
+        patch.setattr(policy, "_global", policy._global)
+        if request.path.name in _VERIFIED_IN_PART and os.environ["ANABRANCH_VERIFY"] == "1":
+            patch.setenv("ANABRANCH_VERIFY", "4")
+        if _is_without_kernels(request.node):
+            patch.setattr(library, "_usable", False)
+            patch.setenv("ANABRANCH_KERNELS", "0")  # for the processes that the test starts
+        yield
 
 
-@pytest.fixture(autouse=True)
-def same_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take back what a test makes of `floatx` and of the dtype policy."""
-    from anabranch.engine.common import dtypes
-    from anabranch.engine.objects import policy
+def _is_without_kernels(item: pytest.Item) -> bool:
+    """Test whether kernels are left out: of some files one in 25 tests compiles, and those marked `kernels` do.
 
-    monkeypatch.setattr(dtypes, "_default_float", dtypes.default_float())
-    monkeypatch.setattr(policy, "_global", policy._global)
+    Compiling takes half the time of these tests, and no result depends on it. In `make test-all` all compile.
+    """
+    if item.config.option.markexpr != "not slow" or not _has_few_kernels(item.path):
+        return False
+    return crc32(item.nodeid.encode()) % 25 != 0 and item.get_closest_marker("kernels") is None
 
 
-@pytest.fixture(autouse=True)
-def verified_in_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify one of four steps in some files."""
-    if request.path.name in _VERIFIED_IN_PART and os.environ["ANABRANCH_VERIFY"] == "1":
-        monkeypatch.setenv("ANABRANCH_VERIFY", "4")
+@cache
+def _has_few_kernels(path: Path) -> bool:
+    inside = path.relative_to(Path(__file__).parent).as_posix()
+    return any(fnmatch(inside, pattern) for pattern in _FEW_KERNELS)
 
 
 @pytest.fixture
@@ -190,20 +208,6 @@ def optimised_kernels(request: pytest.FixtureRequest) -> Generator[None]:
             patch.setenv("ANABRANCH_KERNELS", "1")
             patch.setattr(library, "quick", False)
         yield
-
-
-@pytest.fixture(autouse=True)
-def few_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile kernels in one of 25 tests of some files, and in those marked `kernels`; in `make test-all` in all.
-
-    Compiling takes half the time of these tests, and no result depends on it. The processes that they start do as well.
-    """
-    is_picked = crc32(request.node.nodeid.encode()) % 25 == 0 or request.node.get_closest_marker("kernels") is not None
-    is_picked |= request.config.option.markexpr != "not slow"
-    path = request.path.relative_to(Path(__file__).parent).as_posix()
-    if not is_picked and any(fnmatch(path, pattern) for pattern in _FEW_KERNELS):
-        request.getfixturevalue("no_compiler")
-        monkeypatch.setenv("ANABRANCH_KERNELS", "0")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 _FILES = 10
 
@@ -57,6 +58,33 @@ class ProcessorTime:
         # The workers' processes were waited for: what they took, and what they waited for, is this process's, too.
         for line in lines(reports, max(spent(), self._workers), self._collecting):
             terminalreporter.write_line(line)
+
+
+class OneReport:
+    """Has processes of pytest-xdist send one report of a test that passes, in place of three reports and two notes.
+
+    To send and receive these would take longer than most of the tests.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        for report in one_report(reports):
+            item.ihook.pytest_runtest_logreport(report=report)
+        return True
+
+
+def one_report(reports: Iterable[Any]) -> list[Any]:
+    """Return the reports of a test's phases without those that say no more than that the phase passed.
+
+    The call's report has the processor time of the phases that are left out.
+    """
+    reports = list(reports)
+    kept = [report for report in reports if report.when == "call" or not report.passed]
+    total = sum(getattr(report, "processor_seconds", 0.0) for report in reports)
+    for report in kept:
+        report.processor_seconds = total if report is kept[0] else 0.0
+    return kept
 
 
 def lines(reports: Iterable[Any], total: float, collecting: float) -> list[str]:
