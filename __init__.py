@@ -298,8 +298,10 @@ def _import(target: str) -> ModuleType:
             from .engine.codegen.ahead import begin
 
             begin()
+        is_new = f"{__name__}{target}" not in sys.modules
         module = importlib.import_module(target, __name__)
-        make_old()
+        if is_new:  # names of placeholders come here each time
+            make_old()
         return module
 
     with importing:

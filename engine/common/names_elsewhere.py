@@ -379,6 +379,8 @@ def module_error(module: str, name: str, remedies: Mapping[str, str]) -> Attribu
         name: the name that was looked for.
         remedies: what to use in place of names of other frameworks.
     """
+    if name.startswith("_") and name not in remedies:  # such names are tried often, and expected to be absent
+        return AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
     public = _public_name(module)
     if name in remedies:
         return missing(f"module {public!r}", name, remedies[name])
@@ -488,12 +490,11 @@ class ExplainsNames:
     def __dir__(self) -> list[str]:
         """List the attributes that there are."""
         names = super().__dir__()
-        absent = {name for name in names if isinstance(_found(type(self), name), _NameElsewhere)}
+        own: dict[str, object] = {}
+        for base in reversed(type(self).__mro__):
+            own.update(vars(base))
+        absent = {name for name, value in own.items() if isinstance(value, _NameElsewhere)}
         return [name for name in names if name not in absent or hasattr(self, name)]  # some are the user's own
-
-
-def _found(cls: type[Any], name: str) -> object:
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 __all__ = [

@@ -10,13 +10,14 @@ import heapq
 import random
 from collections.abc import Iterator, Sequence
 
-from .simulate import Simulated, Transfers, simulate
+from .simulate import Durations, Simulated, Transfers, simulate
 from .tasks import Layout
 
 _UNDECIDED = -1
 _RESTARTS = 20
 _LEAST_EFFORT, _MOST_EFFORT = 2_000, 100_000  # tasks that are simulated
 _LITTLE_WORK, _EFFORT_OF_LITTLE = 0.1, 20_000  # of a step that has a choice of devices
+_LESS = 1 - 1e-9  # shorter by less is no better
 _EFFORT_A_SECOND = 1e8  # of a step: simulating a task takes about 3 us, so the search as long as some hundred steps
 
 
@@ -50,6 +51,8 @@ class _Search:
         self.spent = 0
         self.has_limits = any(device.memory_limit is not None for device in layout.devices)
         self._known: dict[tuple[int, ...], Simulated] = {}
+        self._durations = Durations(layout, self.transfers)
+        self._least: dict[tuple[int, ...], float] = {}  # seconds that runs take at least
         self.moves = self._all_moves()
         self.neighbours = self._neighbours()
 
@@ -134,12 +137,28 @@ class _Search:
                 trial = self._moved(places, move, device)
                 if trial is None:
                     continue
-                if tuple(trial) not in self._known:
-                    self.spent += len(self.layout.tasks)
-                _, result = self._simulated(trial)
-                if _is_better(result, found):
+                result = self._better(trial, found)
+                if result is not None:
                     places, found, improved = trial, result, True
         return places, found
+
+    def _better(self, places: list[int], found: Simulated) -> Simulated | None:
+        """Return the run of `places` if it is better than `found`; most are not, which is seen before their ends."""
+        key = tuple(places)
+        if key not in self._known and not self.has_limits:
+            limit = found.seconds * _LESS
+            if key not in self._least:
+                self.spent += len(self.layout.tasks)
+            elif self._least[key] >= limit:
+                return None
+            seconds = self._durations.of(places, limit)
+            self._least[key] = limit if seconds is None else seconds
+            if self._least[key] >= limit:
+                return None
+        elif key not in self._known:
+            self.spent += len(self.layout.tasks)
+        _, result = self._simulated(places)
+        return result if _is_better(result, found) else None
 
     def _all_moves(self) -> list[tuple[tuple[int, ...], int]]:
         """Return moves of single groups, most work first; then of pairs where one gives the other a value.
@@ -187,7 +206,7 @@ def _rank(placed: tuple[list[int], Simulated]) -> tuple[int, float]:
 
 
 def _is_better(result: Simulated, found: Simulated) -> bool:
-    return result.over < found.over or (result.over == found.over and result.seconds < found.seconds * (1 - 1e-9))
+    return result.over < found.over or (result.over == found.over and result.seconds < found.seconds * _LESS)
 
 
 def on_one_device(layout: Layout, device: int) -> list[int]:

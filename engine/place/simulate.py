@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 from ..common.quick_dataclass import dataclass
 from .tasks import Layout
@@ -57,6 +57,88 @@ class Transfers:
         return found
 
 
+class Durations:
+    """How long runs of a layout take, without what devices hold: for many placements, of which most are no better.
+
+    Args:
+        layout: the tasks.
+        transfers: those of the layout.
+    """
+
+    def __init__(self, layout: Layout, transfers: Transfers) -> None:
+        tasks = layout.tasks
+        self._transfers = transfers
+        self._groups = [task.group for task in tasks]
+        self._seconds = [task.seconds for task in tasks]
+        self._weights = [task.weight for task in tasks]
+        self._users = [task.users for task in tasks]
+        self._missing = [len(task.inputs) for task in tasks]
+        self._count = len(layout.devices)
+        self._rest = [0.0] * len(tasks)  # the least time from a task's start to the end of the step
+        for number in reversed(range(len(tasks))):
+            choices, seconds = layout.choices[self._groups[number]], self._seconds[number]
+            behind = max([self._rest[user] for user, _ in self._users[number]], default=0.0)
+            self._rest[number] = min([seconds[device] for device in choices]) + behind
+
+    def of(self, places: Sequence[int], limit: float) -> float | None:
+        """Return the seconds that `simulate` gives; None once they are certain to be `limit` or more.
+
+        Args:
+            places: for each group the number of its device.
+            limit: in seconds.
+        """
+        bound = limit * (1 + 1e-9)  # sums in another order differ by less
+        place = [places[group] for group in self._groups]
+        busy = [0.0] * self._count
+        for seconds, device in zip(self._seconds, place, strict=True):
+            busy[device] += seconds[device]
+        return None if max(busy) > bound else self._run(place, bound)
+
+    def _run(self, place: list[int], bound: float) -> float | None:
+        """Take the events that `_Run` takes, in the same order."""
+        all_seconds, all_users, rest = self._seconds, self._users, self._rest
+        missing, arrived = self._missing.copy(), [0.0] * len(place)
+        idle = [True] * self._count
+        queues: list[list[int]] = [[] for _ in idle]
+        events = [(0.0, _READY, number) for number, count in enumerate(missing) if not count]  # sorted: a heap
+        end = 0.0
+        while events:
+            now, what, number = heappop(events)
+            device = place[number]
+            queue = queues[device]
+            if what == _READY and all_seconds[number][device]:
+                heappush(queue, number)
+            else:
+                if what == _DONE:
+                    idle[device] = True
+                end = max(end, now)
+                crossed: dict[int, float] = {}
+                for user, size in all_users[number]:
+                    there, arrival = place[user], now
+                    if there != device:
+                        arrival += self._crossing(number, user, device, there, size)
+                        crossed[there] = arrival = max(arrival, crossed.get(there, 0.0))
+                    if arrival > arrived[user]:
+                        arrived[user] = arrival
+                    missing[user] -= 1
+                    if not missing[user]:
+                        arrival = arrived[user]
+                        if arrival + rest[user] > bound:
+                            return None
+                        heappush(events, (arrival, _READY, user))
+            if queue and idle[device]:
+                started = heappop(queue)
+                if now + rest[started] > bound:
+                    return None
+                idle[device] = False
+                heappush(events, (now + all_seconds[started][device], _DONE, started))
+        return end
+
+    def _crossing(self, number: int, user: int, device: int, there: int, size: int) -> float:
+        weight = min(self._weights[number], self._weights[user])
+        return self._transfers.seconds(device, there, size) * weight
+
+
 def simulate(layout: Layout, places: Sequence[int], transfers: Transfers | None = None) -> Simulated:
     """Run the tasks of `layout` in simulated time, each on the device of its group.
 
@@ -91,9 +173,9 @@ class _Run:
 
     def run(self) -> Simulated:
         events = [(0.0, _READY, number) for number, missing in enumerate(self.missing) if not missing]
-        heapq.heapify(events)
+        heapify(events)
         while events:
-            now, what, number = heapq.heappop(events)
+            now, what, number = heappop(events)
             device = self.place[number]
             if what == _DONE:
                 self._finish(number, now, events)
@@ -103,9 +185,9 @@ class _Run:
                 self._hold(device, self.tasks[number].made)
                 self._finish(number, now, events)
             else:
-                heapq.heappush(self.queues[device], number)
+                heappush(self.queues[device], number)
             if self.is_idle[device] and self.queues[device]:
-                self._start(heapq.heappop(self.queues[device]), device, now, events)
+                self._start(heappop(self.queues[device]), device, now, events)
         limits = [device.memory_limit for device in self.devices]
         over = [0 if limit is None else max(0, peak - limit) for limit, peak in zip(limits, self.peak, strict=True)]
         return Simulated(self.end, self.busy, self.peak, sum(over), self.crossings)
@@ -115,7 +197,7 @@ class _Run:
         self.is_idle[device] = False
         self.busy[device] += task.seconds[device]
         self._hold(device, task.made)
-        heapq.heappush(events, (now + task.seconds[device], _DONE, number))
+        heappush(events, (now + task.seconds[device], _DONE, number))
 
     def _finish(self, number: int, now: float, events: list[tuple[float, int, int]]) -> None:
         """Hand on what a task made, and let go of what it was the last to need."""
@@ -137,7 +219,7 @@ class _Run:
             self.arrived[user] = max(self.arrived[user], arrival)
             self.missing[user] -= 1
             if not self.missing[user]:
-                heapq.heappush(events, (self.arrived[user], _READY, user))
+                heappush(events, (self.arrived[user], _READY, user))
         self._hand_over(number, device, taken)
 
     def _hand_over(self, number: int, device: int, taken: dict[int, tuple[int, int]]) -> None:

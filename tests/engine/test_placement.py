@@ -33,6 +33,7 @@ from anabranch.engine.place import (
     search,
     simulate,
 )
+from anabranch.engine.place.simulate import Durations, Transfers
 
 SIZE = 64
 
@@ -336,15 +337,21 @@ def test_a_search_takes_longer_where_steps_do(monkeypatch: pytest.MonkeyPatch, s
     for _ in range(20):
         x = [a @ b for a, b in zip(x, reversed(x), strict=True)]
     layout = layout_of(x, cpus(3))
-    spent = 0
+    simulated: set[tuple[int, ...]] = set()
+    plain = Durations.of
 
-    def counted(layout: Layout, *arguments: Any) -> Any:
-        nonlocal spent
-        spent += len(layout.tasks)
-        return simulate(layout, *arguments)
+    def counted(layout: Layout, places: list[int], *arguments: Any) -> Any:
+        simulated.add(tuple(places))
+        return simulate(layout, places, *arguments)
+
+    def counted_durations(durations: Durations, places: list[int], limit: float) -> Any:
+        simulated.add(tuple(places))
+        return plain(durations, places, limit)
 
     monkeypatch.setattr(sys.modules[search.__module__], "simulate", counted)
+    monkeypatch.setattr(Durations, "of", counted_durations)
     search(layout)
+    spent = len(simulated) * len(layout.tasks)
     assert spent < effort + 30 * len(layout.tasks)  # the starts come on top
     assert spent > effort
 
@@ -498,6 +505,20 @@ def test_placements_are_feasible_kept_together_and_repeatable(made: list[Any]):
     fastest = [min(task.seconds) for task in layout.tasks]
     assert run.seconds >= sum(fastest) / len(devices) - 1e-12
     assert sum(run.busy) <= len(devices) * run.seconds + 1e-12
+
+
+@given(programs(), st.randoms(use_true_random=False))
+@settings(max_examples=examples(10, 40))
+def test_durations_are_those_of_simulated_runs_up_to_a_limit(made: list[Any], random: Any):
+    devices = make_devices(cpu={"count": 2, "latency": 1e-5}, sim=2)
+    layout = layout_of(made[1:], devices)
+    durations = Durations(layout, Transfers(layout))
+    for _ in range(10):
+        places = [random.choice(choices) for choices in layout.choices]
+        seconds = simulate(layout, places).seconds
+        assert durations.of(places, math.inf) == seconds
+        assert durations.of(places, seconds * 1.01) == seconds
+        assert durations.of(places, seconds / 3) is None
 
 
 def is_binding(held: Any) -> bool:
