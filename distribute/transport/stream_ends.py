@@ -1,7 +1,7 @@
 """`StreamEnd`: used as a socket by a loop or a client's thread, with threads behind it that take and give bytes.
 
-The bytes stay in memory: they are copied once on their way out, when they are sent, and once on their way in, to where
-the reader wants them. No system call moves them, as with a socket pair; a pair of sockets carries signals alone.
+The bytes stay in memory: they are copied once on their way out, into a message of gRPC, and once on their way in, to
+where the reader wants them. No system call moves them, as with a socket pair; a pair of sockets carries signals alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-PIECE = 1 << 20  # bytes of a piece at most
+# Bytes of a piece at most. gRPC, and proxies, refuse messages of more than 4 MiB unless they are configured otherwise.
+PIECE = (4 << 20) - (64 << 10)
 _MOST = 4 * PIECE  # bytes that wait in each direction before who brings more has to wait
 _FILLING = bytes(256)
 
@@ -24,6 +25,10 @@ class StreamEnd:
 
     Its descriptor can be waited for: it can be read when something has come or the stream is over, and written when
     there is room. One thread sends, one receives, one takes `pieces`, and one calls `put`.
+
+    Calls that may wait, as those of a client do, copy what they send: the caller may write to its arrays afterwards.
+    The others hold the buffers until they have left, as a connection of a loop holds those that wait. Nothing writes to
+    an array that is held.
 
     Attributes:
         family: that of no network.
@@ -35,7 +40,7 @@ class StreamEnd:
         self._lock = threading.Lock()
         self._in, self._out = threading.Condition(self._lock), threading.Condition(self._lock)
         self._incoming: collections.deque[memoryview] = collections.deque()
-        self._outgoing: collections.deque[bytes] = collections.deque()
+        self._outgoing: collections.deque[bytes | memoryview] = collections.deque()
         self._waiting_in = 0  # bytes of each
         self._waiting_out = 0
         self._timeout: float | None = None
@@ -77,20 +82,24 @@ class StreamEnd:
             self._wait_for(self._out, lambda: self._is_over or not self._is_full)
             if self._is_over:
                 raise BrokenPipeError(errno.EPIPE, "the stream is over")
-            room = _MOST - self._waiting_out
-        count = 0
-        for piece in _cut(buffers, room):
-            count += len(piece)
-            with self._lock:
-                self._outgoing.append(piece)
-                self._waiting_out += len(piece)
-                if self._waiting_out >= _MOST and not self._is_closed:
-                    self._is_full = True
-                    with contextlib.suppress(BlockingIOError):
-                        while True:
-                            self._own.send(_FILLING)
-                self._out.notify_all()
-        return count
+            before = self._waiting_out
+            for buffer in buffers:
+                part = memoryview(buffer)[: _MOST - self._waiting_out]
+                if len(part):
+                    self._outgoing.extend([part] if self._timeout == 0.0 else _copied(part))
+                    self._waiting_out += len(part)
+            if self._waiting_out == _MOST:
+                self._fill()
+            self._out.notify_all()
+            return self._waiting_out - before
+
+    def _fill(self) -> None:
+        """Have the descriptor not be written until half of what waits has gone."""
+        if not self._is_closed:
+            self._is_full = True
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    self._own.send(_FILLING)
 
     def recv_into(self, buffer: Any) -> int:
         """Read what has come, as far as a buffer holds it; return the number of bytes, 0 if the stream is over.
@@ -142,25 +151,31 @@ class StreamEnd:
     # --- for the threads behind it ----------------------------------------------------------------------------------
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield what is sent, until the stream is over and nothing is left."""
-        while True:
-            with self._lock:
-                self._out.wait_for(lambda: self._outgoing or self._is_over)
-                if not self._outgoing:
-                    return
-                some = [self._outgoing.popleft()]
-                size = len(some[0])
-                while self._outgoing and size + len(self._outgoing[0]) <= PIECE:  # small ones leave together
-                    some.append(self._outgoing.popleft())
-                    size += len(some[-1])
-                self._waiting_out -= size
-                if self._is_full and self._waiting_out <= _MOST // 2 and not self._is_closed:
-                    self._is_full = False
-                    with contextlib.suppress(BlockingIOError):
-                        while self._other.recv(1 << 16):
-                            pass
-                    self._out.notify_all()
-            yield b"".join(some)
+        """Return an iterator over what is sent, until the stream is over and nothing is left."""
+        return iter(self._next_piece, b"")
+
+    def _next_piece(self) -> bytes:
+        """Take what is sent next; nothing if the stream is over."""
+        with self._lock:
+            outgoing = self._outgoing
+            self._out.wait_for(lambda: outgoing or self._is_over)
+            some: list[bytes | memoryview] = []
+            size = 0
+            while outgoing and size + len(outgoing[0]) <= PIECE:  # small ones leave together
+                some.append(outgoing.popleft())
+                size += len(some[-1])
+            if outgoing and not some:
+                some.append(outgoing[0][:PIECE])
+                outgoing[0] = outgoing[0][PIECE:]
+                size = PIECE
+            self._waiting_out -= size
+            if self._is_full and self._waiting_out <= _MOST // 2 and not self._is_closed:
+                self._is_full = False
+                with contextlib.suppress(BlockingIOError):
+                    while self._other.recv(1 << 16):
+                        pass
+                self._out.notify_all()
+        return b"".join(some)
 
     def put(self, piece: bytes) -> bool:
         """Have bytes received, once there is room for them; return False if the stream is over."""
@@ -187,25 +202,8 @@ class StreamEnd:
                 self._out.notify_all()
 
 
-def _cut(buffers: Iterable[Any], room: int) -> Iterator[bytes]:
-    """Copy the first bytes of buffers into pieces."""
-    some: list[memoryview] = []
-    size = 0
-    for buffer in buffers:
-        rest = memoryview(buffer)[:room]
-        room -= len(rest)
-        while len(rest):
-            part = rest[: PIECE - size]
-            some.append(part)
-            size += len(part)
-            rest = rest[len(part) :]
-            if size == PIECE:
-                yield b"".join(some)
-                some, size = [], 0
-        if not room:
-            break
-    if some:
-        yield b"".join(some)
+def _copied(buffer: memoryview) -> list[bytes]:
+    return [bytes(buffer[begin : begin + PIECE]) for begin in range(0, len(buffer), PIECE)]
 
 
 __all__ = ["PIECE", "StreamEnd"]

@@ -1,7 +1,7 @@
 """The gRPC plane: what a socket would carry, as a stream of raw bytes, where TLS or a proxy is between.
 
 Both ends are used as sockets: the loop of a task, and the thread of a client, see no difference. Threads of gRPC move
-the bytes, in pieces of at most 1 MiB, and stop when the other end does not take them.
+the bytes, in pieces of nearly 4 MiB at most, and stop when the other end does not take them.
 """
 
 from __future__ import annotations

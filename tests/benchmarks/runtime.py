@@ -7,7 +7,7 @@
 Both sides are processes on loopback, a worker with the client in it and two ps tasks, and measure in turn, so that
 what else the machine does falls on both. The peers live in the environments that `peers/make_env.sh` builds, or that
 PEERS_PY and PEERS_PY_TORCH name; without them ours is measured alone. Scripts: `peers/runtime_tensorflow.py`,
-`peers/runtime_torch.py`.
+`peers/runtime_torch.py`; `peers/runtime_grpc.py` is the limit of the gRPC plane.
 """
 
 from __future__ import annotations
@@ -234,10 +234,13 @@ def steps(settings: Settings, python: Path | None) -> tuple[Times, Times]:
     theirs: Times = {}
     sizes = {"table": settings.table, "dense": settings.dense, "loop": settings.peer_loop}
     with contextlib.ExitStack() as stack:
+        alone = stack.enter_context(Peer(Path(sys.executable), "runtime_grpc.py", {"dense": settings.dense}))
         peer = stack.enter_context(Peer(python, "runtime_tensorflow.py", sizes)) if python else None
         side = stack.enter_context(Ours(settings))
         peer_cases = [case for case in side.calls if "," not in case]
         for turn in range(settings.turns + 1):  # the first one prepares
+            found = alone.measured("dense", 1)
+            ours.setdefault("dense, grpcio alone", []).extend(found if turn else [])
             for case in side.calls:
                 name = case.partition(",")[0]
                 times, iterations = STEPS.get(name, 1), LOOP if name in ("loop", "flight") else 1
@@ -397,6 +400,7 @@ def lines(settings: Settings, found: tuple[Times, Times], saved: tuple[Times, Ti
         ("gRPC", "dense, grpc", 1.2),
     ):
         yield Line(f"{dense}, {plane}", ours[name], theirs("dense"), goal)
+    yield Line(f"{dense}, grpcio without anabranch", ours["dense, grpcio alone"], theirs("dense"), 0.0)
     size = settings.table * 128 / 1e6
     yield Line(f"{ROWS} rows on each task, table of {size:,.0f} MB", ours["rows"], theirs("rows"), 0.6)
     yield Line(f"{ROWS} rows on each task, table of {size / 8:,.0f} MB", ours["fewer rows"], theirs("fewer rows"), 0.6)

@@ -6,6 +6,7 @@ import os
 import random
 import selectors
 import socket
+import sys
 import threading
 from collections.abc import Generator
 from typing import Any
@@ -86,6 +87,22 @@ def test_what_was_sent_does_not_change_with_its_buffer(end: StreamEnd):
     end.send(memoryview(buffer))
     buffer[:] = b"behind"
     assert next(end.pieces()) == b"before"
+
+
+def test_without_waiting_a_buffer_is_held_until_it_has_left(end: StreamEnd):
+    """No copy of it waits, and nothing holds it behind the piece that it has left in."""
+    end.setblocking(False)
+    array = np.arange(PIECE + 5, dtype="uint8")
+    before = sys.getrefcount(array)
+    assert end.sendmsg([b"", array.data[:0], b"head", array.data]) == PIECE + 9
+    pieces = end.pieces()
+    assert next(pieces) == b"head"
+    assert next(pieces) == array[:PIECE].tobytes()
+    assert sys.getrefcount(array) > before
+    assert next(pieces) == array[PIECE:].tobytes()
+    assert sys.getrefcount(array) == before
+    end.end()
+    assert list(pieces) == []
 
 
 def test_the_descriptor_can_be_waited_for(end: StreamEnd):
