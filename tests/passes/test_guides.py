@@ -62,7 +62,7 @@ def follow(package: Path, blocks: Iterable[tuple[str, str, str]]) -> None:
 
 
 def run(package: Path, *command: str) -> None:
-    """Run Python in the copy, with a cache of its own: the digest of sources sees no folders that are links."""
+    """Run Python in the copy, with a cache of its own for kernels that nothing else uses."""
     own = {"PYTHONPATH": f"{package.parent}:{package / 'tests'}", "ANABRANCH_CACHE_DIR": str(package.parent / "cache")}
     environment = {**os.environ, **own, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, *command], cwd=package, env=environment, capture_output=True, text=True)
