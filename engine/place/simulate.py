@@ -58,7 +58,7 @@ class Transfers:
 
 
 class Durations:
-    """How long runs of a layout take, without what devices hold: for many placements, of which most are no better.
+    """The times of runs of a layout, without what devices hold: for many placements, of which most are no better.
 
     Args:
         layout: the tasks.
