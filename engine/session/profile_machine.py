@@ -109,7 +109,8 @@ def measured_profile() -> MachineProfile:
 def _seconds(work: Callable[[], Any]) -> float:
     """Return the seconds that a call of `work` takes: the median of some rounds of many calls."""
     work()
-    start, calls = time.perf_counter(), 0
+    start, calls = time.perf_counter(), 1
+    work()
     while time.perf_counter() - start < _SECONDS / _ROUNDS:
         work()
         calls += 1

@@ -6,7 +6,9 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -191,3 +193,9 @@ def test_the_command_measures_and_writes(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_profile_that_can_not_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["profile-machine", "--output", str(tmp_path)]) == 1
     assert "can't be written" in capsys.readouterr().err
+
+
+def test_a_process_that_was_stopped_while_it_measures_counts_one_call(monkeypatch: pytest.MonkeyPatch):
+    clock = count()  # on which a second is over at each look
+    monkeypatch.setattr(profile_machine, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    assert profile_machine._seconds(lambda: None) == 1.0
