@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..expression.llvm import KernelSpec
+from ..factorisation.blocks import print_exchange
 from ..host.scratch import NamedNumbers
 from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Functions, Operand
 from ..llvm.tasks import Fields, print_parallel, print_release, print_share
+from .transforms import TAPS
 from .winograd_functions import TileFunctions, convolution_functions, print_cells
 
 # What the code reads of the tiles: sizes of the input and the result, how they are cut up, what is before the input.
@@ -188,6 +190,7 @@ class PanelFunctions:
     def print_functions(self) -> str:
         printed = [
             self.functions.print_declarations(),
+            _print_turn(self),
             _print_weights(self),
             print_product(self.name("product"), self.element, self.lanes, self.rows, self.vectors),
             _print_task(self),
@@ -212,22 +215,56 @@ def _print_weights(kernel: PanelFunctions) -> str:
     steps = [fields[f"weight_{step}"] for step in ("down", "across", "filter")]
     place, channels, filters = fields["weights_place"], fields["channels"], fields["filters"]
     by_channel, by_filter = fields["weight_channel"], steps[-1]
-    with code.loop(begin, end) as unit, code.loop(0, lanes) as lane:
+    is_turned, square = code.compare("ne", by_filter, 1), lanes * lanes
+    held = code.slot(f"[{kernel.vectors * TAPS * TAPS * square} x {kind}]", alignment=64)
+    turned = TAPS * square, square, 1
+    of_taps = [code.choose(is_turned, there, step) for there, step in zip(turned, steps, strict=True)]
+    with code.loop(begin, end) as unit:
         panel = code.div(unit, vectors)
         own = code.mul(code.sub(unit, code.mul(panel, vectors)), lanes)
         first = code.least(own, code.sub(channels, lanes))
-        channel = code.add(first, lane)
-        is_new = code.compare("sge", channel, own)
-        row = code.at(kind, target, code.mul(code.add(code.mul(unit, lanes), lane), width))
-        for v in range(kernel.vectors):
-            filter_ = code.add(code.mul(panel, width), v * lanes)
-            left = code.sub(filters, filter_)
-            left = code.let(f"select i1 {is_new}, i64 {left}, i64 0")
-            source = code.at(kind, weights, code.add(code.mul(channel, by_channel), code.mul(filter_, by_filter)))
-            # Of what is not there the first filter is read.
-            source = code.let(f"select i1 {code.compare('sgt', left, 0)}, ptr {source}, ptr {weights}")
-            pointers = (source, code.at(kind, row, v * lanes))
-            print_call(code, kernel.functions.name("taps"), pointers, (*steps, left, place))
+        with code.when(is_turned), code.loop(0, kernel.vectors) as v:
+            filter_ = code.add(code.mul(panel, width), code.mul(v, lanes))
+            chosen = code.mul(code.least(filter_, code.sub(filters, 1)), by_filter)
+            pointers = (
+                code.at(kind, weights, code.add(first, chosen)),
+                code.at(kind, held, code.mul(v, TAPS, TAPS, square)),
+            )
+            print_call(code, kernel.name("turn"), pointers, (*steps, code.greatest(code.sub(filters, filter_), 1)))
+        with code.loop(0, lanes) as lane:
+            channel = code.add(first, lane)
+            is_new = code.compare("sge", channel, own)
+            row = code.at(kind, target, code.mul(code.add(code.mul(unit, lanes), lane), width))
+            for v in range(kernel.vectors):
+                filter_ = code.add(code.mul(panel, width), v * lanes)
+                left = code.sub(filters, filter_)
+                left = code.let(f"select i1 {is_new}, i64 {left}, i64 0")
+                source = code.at(kind, weights, code.add(code.mul(channel, by_channel), code.mul(filter_, by_filter)))
+                # Of what is not there the first filter is read.
+                source = code.let(f"select i1 {code.compare('sgt', left, 0)}, ptr {source}, ptr {weights}")
+                there = code.at(kind, held, code.add(code.mul(lane, lanes), v * TAPS * TAPS * square))
+                source = code.choose(is_turned, there, source, "ptr")
+                pointers = (source, code.at(kind, row, v * lanes))
+                print_call(code, kernel.functions.name("taps"), pointers, (*of_taps, left, place))
+    return code.text()
+
+
+def _print_turn(kernel: PanelFunctions) -> str:
+    """Print the transposes of the taps of a vector of channels, each for some filters, the last of which is repeated.
+
+    One by one, weights whose filters are some power of two apart would displace each other from the first cache.
+    """
+    kind, lanes = kernel.element, kernel.lanes
+    vector, sizes = f"<{lanes} x {kind}>", ("down", "across", "filter", "left")
+    code = FunctionBuilder(kernel.name("turn"), ["ptr %weights", "ptr %held", *[f"i64 %{size}" for size in sizes]])
+    with code.loop(0, TAPS) as down, code.loop(0, TAPS) as across:
+        source = code.at(kind, "%weights", code.add(code.mul(down, "%down"), code.mul(across, "%across")))
+        target = code.at(kind, "%held", code.mul(code.add(code.mul(down, TAPS), across), lanes * lanes))
+        last = code.sub("%left", 1)
+        rows = [code.at(kind, source, code.mul(code.least(last, k), "%filter")) for k in range(lanes)]
+        loaded = [code.load_vector(vector, kind, row) for row in rows]
+        for k, column in enumerate(print_exchange(code, vector, loaded)):
+            code.store_vector(vector, kind, column, target, k * lanes)
     return code.text()
 
 
