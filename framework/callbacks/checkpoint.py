@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.checkpoint.files import MANIFEST, is_checkpoint
+from ...engine.checkpoint.files import is_checkpoint
 from ...engine.checkpoint.folders import Folder, folder_of
 from ..saving.archive import SavedFileError
 from ..saving.checkpointing import RunCallback, TrainingRun
-from ..saving.run_files import is_backup, is_unfinished
+from ..saving.run_files import is_backup, is_unfinished, remove_backup
 from .base import Callback, Logs
 from .monitor import MonitorCallback
 
@@ -360,7 +360,7 @@ class BackupAndRestore(RunCallback):
         """Remove all backups but the latest ones."""
         steps = self._steps()
         for step in steps[: max(len(steps) - count, 0)]:
-            (self._folder / f"step-{step}").remove(MANIFEST)
+            remove_backup(self._folder / f"step-{step}")
         for file in self._old_files() if len(steps) >= count else ():
             file.unlink(missing_ok=True)
         self._remove_unfinished(steps[-1] if count else None)
@@ -371,7 +371,7 @@ class BackupAndRestore(RunCallback):
             number = name.removeprefix("step-")
             is_old = number.isdigit() and (before is None or int(number) < before)
             if is_old and is_unfinished(self._folder / name):
-                (self._folder / name).remove(MANIFEST)
+                remove_backup(self._folder / name)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         self.run = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 from ...engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
 from ...engine.checkpoint.folders import Folder
-from ...engine.common.atomic import atomic_write
+from ...engine.common.atomic import atomic_write, is_temporary
 from ...engine.common.dtypes import as_dtype
 from ...engine.queues.errors import DataLossError
 from ..structures import Array
@@ -49,22 +50,32 @@ def write_backup(folder: Folder, state: State, step: int) -> None:
     """
     arrays: dict[str, Array] = {}
     run = _encoded(state, arrays, "")
-    folder.remove(MANIFEST)
+    if folder.exists():
+        remove_backup(folder)
     folder.make()
     with folder.writing(_MARK):  # says whose folder it is while it has no manifest
         pass
     write_manifest(folder, [write_shard(folder, 0, 1, arrays)], {"step": step, "time": time.time(), "run": run})
 
 
+def remove_backup(folder: Folder) -> None:
+    """Remove a backup, or a part of one: the manifest first and the mark last, so that what is left is known by it."""
+    with contextlib.suppress(FileNotFoundError):
+        folder.remove_file(MANIFEST)
+    folder.sync()  # else the manifest may come back, after a power failure, and other files not
+    for name in folder.names():
+        if name != _MARK:
+            with contextlib.suppress(OSError):  # what can't be removed as a file goes with the folder
+                folder.remove_file(name)
+    folder.remove(_MARK)
+
+
 def is_unfinished(folder: Folder) -> bool:
-    """Test whether a folder has a part of a checkpoint of a run, whose process ended while it wrote."""
+    """Test whether a folder has a part of a checkpoint of a run, whose process ended while it wrote or removed it."""
     if is_checkpoint(folder):
         return False
-    try:
-        folder.read(_MARK)
-    except FileNotFoundError:
-        return False
-    return True
+    names = folder.names()
+    return _MARK in names or all(name.startswith(f".{_MARK}.") and is_temporary(name) for name in names)
 
 
 def is_backup(folder: Folder) -> bool:

@@ -16,7 +16,9 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
+from anabranch.engine.checkpoint.files import is_checkpoint
 from anabranch.engine.checkpoint.folders import Folder, folder_of
+from anabranch.engine.common.atomic import Disk, Temporary
 from anabranch.engine.ops.random.keys import global_generator
 from anabranch.framework.callbacks.api import (
     BackupAndRestore,
@@ -31,7 +33,14 @@ from anabranch.framework.callbacks.api import (
 from anabranch.framework.saving import run_files
 from anabranch.framework.saving.api import SavedFileError
 from anabranch.framework.saving.checkpointing import random_state, set_random_state, stateful_parts
-from anabranch.framework.saving.run_files import read_backup, read_state, write_backup, write_state
+from anabranch.framework.saving.run_files import (
+    is_unfinished,
+    read_backup,
+    read_state,
+    remove_backup,
+    write_backup,
+    write_state,
+)
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(22, 4)).astype("float32")
@@ -514,6 +523,62 @@ def test_what_a_save_left_that_was_interrupted_is_removed(
     functional().fit(X, Y, batch_size=4, epochs=EPOCHS, verbose=0, callbacks=[BackupAndRestore(folder), note])
     assert ends_at == 3 or seen[-1] == 2, "the backup, and that of somebody else"
     assert [path.name for path in folder.iterdir()] == ["step-1"]
+
+
+class KilledDisk(Disk):
+    """A disk of a process that is killed behind so many changes."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def change(self) -> None:
+        if not self.left:
+            raise InterruptionError
+        self.left -= 1
+
+    def make_folder(self, path: Path) -> None:
+        self.change()
+        super().make_folder(path)
+
+    def create(self, target: Path) -> Temporary:
+        self.change()
+        return super().create(target)
+
+    def replace(self, temporary: Path, target: Path) -> None:
+        self.change()
+        super().replace(temporary, target)
+
+    def remove(self, path: Path) -> None:
+        if path.exists() and not path.name.endswith(".tmp"):  # a process that is killed removes no temporary files
+            self.change()
+            super().remove(path)
+
+    def remove_folder(self, path: Path) -> None:
+        self.change()
+        super().remove_folder(path)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_whenever_a_process_is_killed_what_it_leaves_is_removed_at_the_end(is_written: bool, tmp_path: Path) -> None:
+    """While it writes a backup, and while it removes one, between any two changes of the disk."""
+    state = {"weights": [np.arange(3.0)]}
+    for left in range(100):
+        place = tmp_path / f"{left}" / "step-3"
+        place.parent.mkdir()
+        folder = Folder(place, KilledDisk(left))
+        try:
+            if is_written:
+                write_backup(Folder(place), state, 3)
+                remove_backup(folder)
+            else:
+                write_backup(folder, state, 3)
+        except InterruptionError:
+            assert not place.exists() or is_checkpoint(Folder(place)) or is_unfinished(Folder(place))
+            BackupAndRestore(place.parent).on_train_end()
+            assert not place.parent.exists()
+        else:
+            assert left > 3, "it was killed in between"
+            return
 
 
 def test_callbacks_of_ones_own_keep_what_they_name(tmp_path: Path) -> None:
