@@ -155,8 +155,9 @@ class Launch:
         first = None
         try:
             while True:
-                if not self._restart_failed():
-                    first = first or next(self._failed(), None)
+                failed = next(self._failed(), None)
+                if failed is None or not self._restart(*failed):
+                    first = first or failed
                     self._note_ended()
                 running = [worker for worker in self._awaited() if worker not in self._ends.times]
                 if running:
@@ -244,10 +245,9 @@ class Launch:
         """Test whether what fails may be started again; workers that have no ps tasks while the chief has not ended."""
         return self.restarts.are_left and (bool(self.ps) or self._chief.poll() != 0)
 
-    def _restart_failed(self) -> bool:
-        """Start again what has failed; return whether anything was."""
-        name, status = next(self._failed(), ("", 0))
-        if not name or not self._may_restart or not self.restarts.take():
+    def _restart(self, name: str, status: int) -> bool:
+        """Start again what has failed; return whether it was."""
+        if not self._may_restart or not self.restarts.take():
             return False
         job, _, index = name.partition(" ")
         number = int(index)

@@ -12,6 +12,7 @@ from collections.abc import Generator
 import pytest
 
 from anabranch.distribute.commands.ends import Ends, Process
+from anabranch.distribute.commands.processes import Launch
 
 
 class Slow(Ends):
@@ -100,3 +101,19 @@ def test_processes_are_watched_when_others_have_ended(processes: list[Process]):
     assert ends.next() is processes[1]
     assert list(ends.times) == [processes[1]]
     ends.clear()
+
+
+def test_a_process_that_is_started_again_is_no_failure_of_the_run(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """It ends just when the launcher has found that nothing has failed, and looks who has ended."""
+    launch = Launch(1, 1, ["script.py"], max_restarts=1)
+    end(processes[0])
+    processes[0].wait()
+    launch.workers, launch.ps = processes[:1], processes[1:2]
+    launch._ends.note(processes[0])
+    failures = iter([[], [("worker 0", -9)]])
+    monkeypatch.setattr(launch, "_failed", lambda: iter(next(failures, [])))
+    assert launch.wait() == 0
+    assert capsys.readouterr().err == ""
+    launch._folder.cleanup()
