@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from shared.onnx_runs import assert_same, run_file
 
 import anabranch as ab
@@ -115,10 +116,20 @@ LENGTHS = [
     ((4, 2, FEATURES), [2] * 4),
 ]
 EMPTY = [((0, 3, FEATURES), []), ((2, 0, FEATURES), [0, 0]), ((0, 0, FEATURES), [])]
+ALL = [*LENGTHS, *EMPTY]
+SOME = [LENGTHS[0], LENGTHS[2], EMPTY[0]]  # each other size is a program to be prepared, twice
+EVERY_SIZE = ["lstm, all", "gru, first or zero", "simple, backwards"]  # with these `make test` takes all of them
+
+
+def _sized(names: Iterable[str]) -> list[ParameterSet]:
+    """Return each name with some sizes, and with all of them: of few names in `make test`."""
+    each = [pytest.param(name, SOME, id=name) for name in names if name not in EVERY_SIZE]
+    marks = {name: [] if name in EVERY_SIZE else [pytest.mark.slow] for name in names}
+    return [*each, *[pytest.param(name, ALL, marks=marks[name], id=f"{name}, all sizes") for name in names]]
 
 
 def _compare(
-    call: Callable[..., Any], mask: Callable[[Any, Any], Any] | None, op_types: str, path: Path, opset: int
+    call: Callable[..., Any], mask: Callable[[Any, Any], Any] | None, op_types: str, path: Path, opset: int, sizes: Any
 ) -> None:
     """Export, and compare the file in onnxruntime and the imported file with the graph, for batches of any lengths."""
     ab.utils.set_random_seed(5)
@@ -131,7 +142,7 @@ def _compare(
     assert used(path) == set(op_types.split())
     assert all(node.input[4] for node in onnx.load(path).graph.node if node.op_type in op_types.split())
     session, imported = ab.Session(), ab.onnx.load(path)
-    for shape, lengths in [*LENGTHS, *EMPTY]:
+    for shape, lengths in sizes:
         feeds = {
             x: np.random.default_rng(sum(shape)).normal(size=shape).astype("float32"),
             n: np.array(lengths, "int64"),
@@ -145,30 +156,30 @@ def _compare(
             assert_same(other, third)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_masks_of_lengths(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "sizes"), _sized(CALLS))
+def test_masks_of_lengths(name: str, sizes: Any, tmp_path: Path) -> None:
     """No steps of a row, of all rows, and no rows, too, for which onnxruntime gives zeros or ends the process."""
     call, op_types = CALLS[name]
-    _compare(call, MASKS["sequence_mask"], op_types, tmp_path / "m.onnx", 21)
+    _compare(call, MASKS["sequence_mask"], op_types, tmp_path / "m.onnx", 21, sizes)
 
 
-@pytest.mark.parametrize("name", [*CALLS, "dynamic_rnn"])
-def test_given_lengths(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "sizes"), _sized([*CALLS, "dynamic_rnn"]))
+def test_given_lengths(name: str, sizes: Any, tmp_path: Path) -> None:
     call, op_types = CALLS.get(name, (_dynamic, "GRU"))
-    _compare(call, None, op_types, tmp_path / "m.onnx", 21)
+    _compare(call, None, op_types, tmp_path / "m.onnx", 21, sizes)
 
 
 @pytest.mark.parametrize("opset", [18, 23])
 @pytest.mark.parametrize("mask", [None, "arange"])
 def test_lengths_by_opset(mask: str | None, opset: int, tmp_path: Path) -> None:
     call, op_types = CALLS["both ways"]
-    _compare(call, None if mask is None else MASKS[mask], op_types, tmp_path / "m.onnx", opset)
+    _compare(call, None if mask is None else MASKS[mask], op_types, tmp_path / "m.onnx", opset, SOME)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_spellings_of_a_mask(mask: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mask", "sizes"), _sized(MASKS))
+def test_spellings_of_a_mask(mask: str, sizes: Any, tmp_path: Path) -> None:
     call, op_types = CALLS["lstm, all"]
-    _compare(call, MASKS[mask], op_types, tmp_path / "m.onnx", 21)
+    _compare(call, MASKS[mask], op_types, tmp_path / "m.onnx", 21, sizes)
 
 
 OTHER_MASKS: dict[str, Callable[[Any, Any], Any]] = {
@@ -203,7 +214,7 @@ def test_lengths_and_a_mask_of_lengths(tmp_path: Path) -> None:
             x, sequence_length=sequence_length, mask=ops.sequence_mask([3], ops.shape(x)[1])
         )
 
-    _compare(both, None, "GRU", tmp_path / "m.onnx", 21)
+    _compare(both, None, "GRU", tmp_path / "m.onnx", 21, ALL)
 
 
 def test_lengths_of_known_sizes(tmp_path: Path) -> None:

@@ -153,11 +153,14 @@ def test_methods_of_common_classes_have_an_example(pages: ModuleType) -> None:
     assert not {"Model.fit", "Layer.call", "Optimizer.apply", "Session.run", "GradientTape.gradient"} & set(missing)
 
 
-def test_examples_run(pages: ModuleType) -> None:
-    for name, code in pages.EXAMPLES.examples().items():
-        assert callable(pages.EXAMPLES.value_of(name))
+@pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_examples_run(pages: ModuleType, share: int) -> None:
+    """One of eight in `make test`, which builds the site: it runs all of them and fails where one does."""
+    examples = pages.EXAMPLES.examples()
+    assert all(callable(pages.EXAMPLES.value_of(name)) for name in examples)
+    for code in [*examples.values()][::share]:
         assert pages.EXAMPLES.run(code).startswith(">>> import anabranch as ab\n>>> ")
-    session = pages.EXAMPLES.run(pages.EXAMPLES.examples()["ops.square"])
+    session = pages.EXAMPLES.run(examples["ops.square"])
     assert session.splitlines()[1:] == [">>> ab.ops.square([-1.5, 0.75])", "Tensor([2.25  , 0.5625], dtype=float32)"]
 
 
