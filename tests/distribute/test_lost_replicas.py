@@ -310,10 +310,10 @@ def restoring(ps: int, folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The number of ps tasks, and what a run that is never interrupted finds."""
+    """The number of ps tasks, and what a run of one worker that is never interrupted finds."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     (folder / "was here").touch()
-    with Launch(2, request.param, restoring(request.param, folder)) as run:
+    with Launch(1, request.param, restoring(request.param, folder)) as run:
         assert in_time(run.wait) == 0
     return request.param, found(folder, 0)
 

@@ -23,6 +23,7 @@ import pytest
 from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
 
 import anabranch as ab
+from anabranch.__main__ import main
 from anabranch.distribute.commands import worker as worker_command
 from anabranch.distribute.tasks.channels import Channels
 from anabranch.distribute.tasks.client import connect
@@ -344,10 +345,9 @@ def test_modules_that_fail_as_they_are_imported_are_named(tmp_path: Path, monkey
             worker_command.import_module(absent)
 
 
-@pytest.mark.xdist_group("tasks")
-def test_the_command_says_what_is_wrong():
-    command = [sys.executable, "-m", "anabranch"]
-    cases = [
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["worker", "--cluster", "{"], "is not JSON"),
         (["worker", "--cluster", '{"ps": ["localhost:0"]}', "--job-name", "x", "--task-index", "0"], "no task /job:x"),
         (
@@ -358,12 +358,19 @@ def test_the_command_says_what_is_wrong():
         (["wrker"], "invalid choice: 'wrker'"),
         (["serve", "--port", "1"], "unrecognized arguments: --port 1. Did you mean --rest-port or --grpc-port?"),
         (["status", "--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n"),
-        ([], "required: COMMAND"),
-    ]
-    for arguments, message in cases:
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=PATIENCE)
-        assert done.returncode == 2
-        assert message in done.stderr
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main(arguments))
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_process_without_a_command_ends_with_status_2():
+    done = subprocess.run([sys.executable, "-m", "anabranch"], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert "required: COMMAND" in done.stderr
 
 
 @pytest.mark.parametrize("first", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGINT, signal.SIGTERM]])

@@ -37,10 +37,11 @@ def launch(workers: int, ps: int, kind: str, folder: Path, *more: str, status: i
 @pytest.mark.parametrize(
     ("kind", "workers", "ps", "lost"),
     [
-        ("ParameterServer", 3, 2, [0]),
+        ("ParameterServer", 3, 1, [0]),
         *[
-            pytest.param(*each, marks=pytest.mark.slow, id=f"{each[0]} {each[3]}")
+            pytest.param(*each, marks=pytest.mark.slow, id=f"{each[0]} {each[2]} {each[3]}")
             for each in (
+                ("ParameterServer", 3, 2, [0]),
                 ("ParameterServer", 3, 1, []),
                 ("ParameterServer", 3, 1, [1]),
                 ("ParameterServer", 4, 1, [0, 1]),

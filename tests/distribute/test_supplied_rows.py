@@ -26,8 +26,8 @@ def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANABRANCH_KERNELS", "0")
 
 
-def launch(workers: int, *arguments: str) -> int:
-    with Launch(workers, 2, [SCRIPT, *arguments]) as run:
+def launch(workers: int, ps: int, *arguments: str) -> int:
+    with Launch(workers, ps, [SCRIPT, *arguments]) as run:
         return in_time(run.wait)
 
 
@@ -54,7 +54,7 @@ def assert_same(mine: Any, expected: Any) -> None:
 
 
 def test_results_are_those_of_one_process(tmp_path: Path) -> None:
-    assert launch(3, "ParameterServer", str(tmp_path)) == 0
+    assert launch(3, 2, "ParameterServer", str(tmp_path)) == 0
     workers = [found(tmp_path, worker) for worker in range(3)]
     expected = alone(tmp_path)
     for mine in workers:
@@ -65,7 +65,7 @@ def test_results_are_those_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["backups", "asynchronous"])
 def test_rows_are_handed_out_with_backup_workers_and_asynchronously(kind: str, tmp_path: Path) -> None:
-    assert launch(3, kind, str(tmp_path)) == 0
+    assert launch(3, 2, kind, str(tmp_path)) == 0
     mine, expected = found(tmp_path), alone(tmp_path)
     assert mine["updates"] == expected["updates"]
     for name in ("whole", "steps", "arrays", "rows", "shuffled"):
@@ -97,7 +97,7 @@ def test_rows_of_a_worker_that_is_lost_count_once(lost: int, tmp_path: Path) -> 
 
 
 def test_an_error_in_the_chiefs_data_ends_all(tmp_path: Path, capfd: Any) -> None:
-    assert launch(2, "ParameterServer", str(tmp_path), "read") == 1
+    assert launch(2, 1, "ParameterServer", str(tmp_path), "read") == 1
     printed = capfd.readouterr()
     assert "OSError: the data can't be read" in printed.err
     assert "/job:worker/task:0, which leads the training, has ended it: the data can't be read" in printed.out

@@ -36,9 +36,13 @@ def test_replicas_on_devices_train_as_one_device(name: str, count: int) -> None:
     expected = trained(name, "float64")
     found = trained(name, "float64", on_devices(count))
     assert_same(found, expected, PRECISIONS["float64"])
-    again = trained(name, "float64", on_devices(count))
+
+
+@pytest.mark.parametrize("name", first_of(SYNCHRONIZED))
+def test_the_same_run_has_the_same_bits(name: str) -> None:
+    found, again = (trained(name, "float64", on_devices(3)) for _ in range(2))
     for key, value in found.items():
-        assert again[key].tobytes() == value.tobytes(), f"{key}: the same run has other bits"
+        assert again[key].tobytes() == value.tobytes(), key
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
