@@ -18,7 +18,7 @@ from shared.processor_time import OneReport, ProcessorTime
 from shared.sample import left_out
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=5)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=10)
 # New random programs each time, and many: what `make test-all` asks for. A failure prints how to repeat it.
 settings.register_profile(
     "all",

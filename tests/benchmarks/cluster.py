@@ -72,16 +72,17 @@ update of its own. Here an update takes a ps task 2 ms (RMSProp for its part of 
 other), and the chief a message to each ps task, so that 50 asynchronous workers hardly wait. No cost of the ps tasks
 gives 1.10 for 50 workers: with three times those of bytes, or five times those of updates, it is 1.24 to 1.31. For 200
 workers the ratio depends on them: with twice the costs of bytes it is 1.20, and an asynchronous step takes 2.8 s, as in
-the paper (2,300 images/s, if a batch has 32). The last column has the ratio without slow shares: it is what all workers' reading
-and sending at once costs, and the reduction of their gradients.
+the paper (2,300 images/s, if a batch has 32). The last column has the ratio without slow shares: it is what reading and
+sending at once costs, by all workers, and the reduction of their gradients.
 """
 RISE = """
 One more backup has a step wait for fewer late shares, and has one more gradient come in by the ps tasks' links and
 processors. If gradients are sent while the backward pass runs, as here, only their last parts cost time, so that the
 curve is flat from the third backup on. If each is sent as a whole when the backward pass has ended, all come at once.
 So what the fifth costs is a matter of the parts: means of three seeds change by +7 ms with a whole gradient, and by -1,
--3 and -5 ms with 2, 3 and 6 parts. That late workers give their shares up here, and do not in the paper, is not why: if
-none does, the fifth changes the median of 6 parts by -10 ms, and of whole gradients by +5.
+-3 and -5 ms with 2, 3 and 6 parts. In the paper what late workers have computed comes, too, and is discarded. Here they
+give their shares up, but that is not why: if none does, the fifth changes the median of 6 parts by -10 ms, and of whole
+gradients by +5.
 """
 SCALE = """
 With 17 ps tasks the links bound large clusters: each worker's 95 MB go both ways. With more of them the slowest of all

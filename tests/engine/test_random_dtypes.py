@@ -18,7 +18,7 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops
-PROGRAMS = examples(25, 500)
+PROGRAMS = examples(50, 500)
 CHUNKS = [pytest.param(chunk, marks=[pytest.mark.slow] if chunk else []) for chunk in range(10)]
 
 

@@ -45,7 +45,7 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program as CompiledProgram
 
 CHUNKS = 10
-PROGRAMS_A_CHUNK = examples(10, 30)
+PROGRAMS_A_CHUNK = examples(15, 30)
 QUICK_CHUNKS = 2  # in `make test`
 WHOLE_CHUNKS = 1  # of these; the programs of the others run on NumPy there, each in one of three ways
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

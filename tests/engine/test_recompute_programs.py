@@ -70,7 +70,7 @@ def check_program(program: Program, budget: int, found: Counter[str]) -> None:
 
 @pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_random_programs_within_budgets(chunk: int):
-    assert check_programs(chunk, examples(5, 25))["recomputed"] >= examples(1, 5)
+    assert check_programs(chunk, examples(8, 25))["recomputed"] >= examples(1, 5)
 
 
 @pytest.mark.slow

@@ -171,9 +171,10 @@ def test_given_lengths(name: str, sizes: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("opset", [18, 23])
 @pytest.mark.parametrize("mask", [None, "arange"])
-def test_lengths_by_opset(mask: str | None, opset: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some sizes", "all sizes"])
+def test_lengths_by_opset(mask: str | None, opset: int, sizes: Any, tmp_path: Path) -> None:
     call, op_types = CALLS["both ways"]
-    _compare(call, None if mask is None else MASKS[mask], op_types, tmp_path / "m.onnx", opset, SOME)
+    _compare(call, None if mask is None else MASKS[mask], op_types, tmp_path / "m.onnx", opset, sizes)
 
 
 @pytest.mark.parametrize(("mask", "sizes"), _sized(MASKS))

@@ -103,8 +103,8 @@ CASES: dict[str, Case] = {
     "short axes": Case(_distances, ((539, 6), (301, 6))),
     "Cholesky factor": Case(_factorised, ((901, 30),)),
     "stacks of small factors": Case(
-        lambda x, b: ops.solve_triangular(ops.cholesky(x @ ops.swapaxes(x, 1, 2) + 9 * ops.eye(4)), b, lower=True),
-        ((20_001, 4, 4), (20_001, 4, 2)),
+        lambda x, b: ops.solve_triangular(ops.cholesky(x @ ops.swapaxes(x, 1, 2) + 9 * ops.eye(7)), b, lower=True),
+        ((9001, 7, 7), (9001, 7, 2)),
     ),
     "cumulative sums of columns": Case(lambda x: ops.cumsum(x, axis=0), ((3000, 65),)),
     "cumulative sums of rows": Case(lambda x: ops.cumsum(x, axis=1), ((700, 301),)),
