@@ -49,3 +49,28 @@ def test_small_arrays_stay_where_they_were() -> None:
         total = ops.sum(ops.exp(ops.transpose(x, (1, 0, 2))))
         last = ab.while_loop(lambda t, _: t < 4, lambda t, h: (t + 1, ops.tanh(h + x[t])), (0, ops.zeros((8, 2))))[1]
         assert "not before it" not in _described([total, last])
+
+
+def test_arrays_of_unknown_rank() -> None:
+    value = np.random.default_rng(0).standard_normal((40, 80, 320)).astype("float32")
+    with ab.Graph().as_default():
+        x, sizes = ab.placeholder(value.shape, "float32"), ab.placeholder((None,), "int32")
+        y = ops.reshape(x, ops.boolean_mask(sizes, sizes > 0))
+        turned = ops.reshape(ops.transpose(y, (1, 0, 2)), (-1, 320))
+        last = ab.while_loop(lambda t, _: t < 40, lambda t, h: (t + 1, ops.tanh(h + x[t])), (0, ops.zeros((80, 320))))[
+            1
+        ]
+        fetches = [ops.exp(turned) * 2 + 1, last, ops.exp(ops.transpose(y)) + 1]
+        found = ab.Session().run(fetches, {x: value, sizes: np.array([40, 0, 80, 320], "int32")})
+    np.testing.assert_allclose(found[0], np.exp(value.transpose(1, 0, 2).reshape(-1, 320)) * 2 + 1, rtol=1e-6)
+    np.testing.assert_allclose(found[2], np.exp(value.transpose()) + 1, rtol=1e-6)
+
+
+def test_what_waits_for_a_copy_comes_behind_it() -> None:
+    """The loop waits for the sum, though it does not take it."""
+    with ab.Graph().as_default():
+        x = ab.placeholder(SHAPE, "float32")
+        total = ops.sum(ops.exp(ops.transpose(x, (1, 0, 2))))
+        with ab.control_dependencies([total]):
+            last = _looped(x)
+        assert "not before it" not in _described([total, last])

@@ -59,21 +59,23 @@ class _Lives:
 
     def __init__(self, operations: Sequence[Operation], kept: Collection[Symbol]) -> None:
         self._kept = {_source(tensor) for tensor in kept}
-        self._first: dict[Operation, int] = {}
-        self._users: dict[Symbol, list[Operation]] = {}
+        self._users: dict[Symbol, list[Operation]] = {}  # not those that only view an array
+        self._waiting: dict[Operation, list[Operation]] = {}
         self._writes: dict[object, list[int]] = {}
         for operation in operations:
             for tensor in operation.inputs:
-                self._first.setdefault(tensor.operation, operation.index)
                 if not _is_view(operation):
                     self._users.setdefault(_source(tensor), []).append(operation)
+            for control in operation.control_inputs:
+                self._waiting.setdefault(control, []).append(operation)
             for resource, writes in operation.effects:
                 if writes:
                     self._writes.setdefault(resource, []).append(operation.index)
 
     def first_use(self, operation: Operation) -> float:
-        """Return the place of the first operation that takes a result; infinity if none does."""
-        return self._first.get(operation, math.inf)
+        """Return the place of the first operation that takes a result, or waits for it; infinity if none does."""
+        users = [user for tensor in operation.outputs for user in self._users.get(tensor, ())]
+        return min([user.index for user in (*users, *self._waiting.get(operation, ()))], default=math.inf)
 
     def needed_until(self, tensor: Symbol, user: Operation) -> float:
         """Return the last place where an array is there, whether or not `user` takes it: infinity for the end."""
@@ -97,13 +99,15 @@ def _is_transposed(tensor: Symbol) -> bool:
     shape = tensor.shape
     if shape is None or math.prod(_LEAST if dim is None else dim for dim in shape) < _LEAST:
         return False
-    return any(_moves_axes(operation.op, operation.inputs[0].shape or ()) for operation in _views(tensor))
+    return any(_moves_axes(operation.op, operation.inputs[0].shape) for operation in _views(tensor))
 
 
-def _moves_axes(op: Op, shape: tuple[int | None, ...]) -> bool:
-    """Test whether an op puts axes of more than one element into another order."""
+def _moves_axes(op: Op, shape: tuple[int | None, ...] | None) -> bool:
+    """Test whether an op puts axes of more than one element into another order, or may do so."""
     if not isinstance(op, Transpose):
         return False
+    if shape is None:
+        return op.axes is None or list(op.axes) != sorted(op.axes)
     axes = op.axes or tuple(range(len(shape)))[::-1]
     moved = [axis for axis in axes if shape[axis] != 1]
     return moved != sorted(moved)
