@@ -261,7 +261,7 @@ def test_a_program_runs_without_a_cache_and_says_so_once(tmp_path: Path) -> None
 
 
 # What is compiled when it is called first: rows that are gathered, added up and written, columns, random numbers,
-# matrices and stacks of them.
+# matrices and stacks of them. One key stands for one text.
 CALLED = """
 import numpy as np
 import anabranch as ab
@@ -271,6 +271,14 @@ if {is_cached}:
     def refuse(*_):
         raise AssertionError("code is printed that is cached")
     builder.FunctionBuilder.text = refuse
+else:
+    from anabranch.engine.codegen.llvm.library import Library
+    later, texts = Library.later, {{}}
+
+    def noted(self, key, text, name):
+        assert texts.setdefault(key, text()) == text(), key
+        return later(self, key, text, name)
+    Library.later = noted
 ops, rng = ab.ops, np.random.default_rng(0)
 table, columns = rng.random((3000, 64), "float32"), rng.random((512, 600), "float32")
 matrix = rng.random((128, 128), "float32") + 128 * np.eye(128, dtype="float32")
@@ -287,10 +295,19 @@ with ab.Graph().as_default():
         ab.random.normal((64, 1024), seed=1),
         ops.cholesky(product),
         ops.solve(s, s),
-        ops.solve_triangular(m, m, lower=True),
+        *ab.gradients(ops.sum(ops.cholesky(product)), [m]),
+        ops.inv(m),
+        ops.slogdet(s)[1],
+        ops.inv(s),
+        *ab.gradients(ops.sum(ops.cholesky(ops.matmul(s, ops.swapaxes(s, 1, 2)))), [s]),
+        *[ops.solve_triangular(a, a, lower=lower) for a in (m, s, ops.cast(m, "float64")) for lower in (True, False)],
     ]
-    found = ab.Session().run(made, {{t: table, c: columns, m: matrix, s: stack, ids: np.arange(3000) % 2500}})
-    print(sum(float(np.sum(x[:2])) for x in found))
+    rows = ab.Variable(table)
+    looked_up = ops.take(rows, ids[:900] // 4, axis=0)
+    written = ab.optimizers.Adagrad(0.1).apply(ab.gradients(ops.sum(looked_up * looked_up), [rows]), [rows])
+    made.append(ops.sum(looked_up))
+    found = ab.Session().run([*made, written], {{t: table, c: columns, m: matrix, s: stack, ids: np.arange(3000) % 2500}})
+    print(sum(float(np.sum(x)) for x in found[:-1]), float(np.sum(rows.numpy())))
 """
 
 

@@ -271,7 +271,8 @@ def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> l
     panels = -(-images.filters // kernel.width)
     channels, filters = numbers["channel_vectors"] * kernel.lanes, panels * kernel.width
     threads = max(thread_count(), _LEAST_PARTS)
-    wanted = _tiles_of_block(numbers["tiles"], places * channels * filters * size, threads)
+    tile_size = places * (channels + filters) * size
+    wanted = _tiles_of_block(numbers["tiles"], places * channels * filters * size, threads, tile_size)
     block = -(-wanted // kernel.rows) * kernel.rows
     blocks = -(-numbers["tiles"] // block)
     weights_place, input_place, product_place = map(_apart, (channels * filters, block * channels, block * filters))
@@ -297,14 +298,21 @@ def _numbers(kernel: WinogradKernel, images: Images, steps: dict[str, int]) -> l
     return [numbers[name] for name in WINOGRAD_FIELDS]
 
 
-def _tiles_of_block(tiles: int, weights: int, threads: int) -> int:
+def _tiles_of_block(tiles: int, weights: int, threads: int, tile: int) -> int:
     """Return the tiles of a block, for some bytes of transformed weights, of which each block reads all.
 
-    Results do not depend on it: sums are over channels.
+    Results do not depend on it: sums are over channels. The blocks of all threads take at most twice the memory of the
+    weights, or that of small blocks.
+
+    Args:
+        tiles: how many there are.
+        weights, tile: the bytes of the weights, and of a tile's transforms and products.
+        threads: how many compute blocks at a time.
     """
     if weights <= _NEAR_WEIGHTS:
         return min(_BLOCK_TILES, -(-tiles // _WANTED_BLOCKS))
-    rounds = -(-tiles // (threads * _FAR_BLOCK_TILES))
+    most = min(_FAR_BLOCK_TILES, max(_BLOCK_TILES, 2 * weights // (threads * tile)))
+    rounds = -(-tiles // (threads * most))
     return -(-tiles // (threads * rounds))
 
 

@@ -414,12 +414,26 @@ define internal void @count(i64 %bytes) {{
   ret void
 }}
 
-; Much that went to C's free goes on to the system, where there is much with what C's allocator still holds of it.
+; What C's allocator holds of what went to it is asked of it again.
+define internal void @ask_again(i64 %bytes) {{
+entry:
+  %before = atomicrmw sub ptr @freed, i64 %bytes seq_cst
+  %less = icmp slt i64 %before, %bytes
+  br i1 %less, label %none, label %done
+none:
+  store atomic i64 0, ptr @freed seq_cst, align 8
+  br label %done
+done:
+  ret void
+}}
+
+; Much that went to C's free goes on to the system, where there is much with what C's allocator may hold of it. (It has
+; none of the blocks that it mapped for themselves, but does not say which these are.)
 define internal void @hand_back(i64 %bytes) {{
 entry:
   %before = atomicrmw add ptr @freed, i64 %bytes seq_cst
   %after = add i64 %before, %bytes
-  %many = icmp ugt i64 %after, {_TRIMMED}
+  %many = icmp sgt i64 %after, {_TRIMMED}
   br i1 %many, label %look, label %done
 look:
   %used = load atomic i64, ptr @used seq_cst, align 8
@@ -454,6 +468,7 @@ give:
   ret ptr %kept
 ask:
   call void @tidy(i64 %bytes)
+  call void @ask_again(i64 %bytes)
   %failed = call i32 @posix_memalign(ptr %out, i64 64, i64 %bytes)
   %bad = icmp ne i32 %failed, 0
   br i1 %bad, label %fail, label %made
@@ -495,6 +510,7 @@ clear:
   ret ptr %kept
 ask:
   call void @tidy(i64 %bytes)
+  call void @ask_again(i64 %bytes)
   %new = call ptr @calloc(i64 %bytes, i64 1)
   ret ptr %new
 }}
