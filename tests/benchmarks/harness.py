@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import plan
 from line import Line
 
 HERE = Path(__file__).resolve().parent
@@ -179,7 +178,7 @@ def measure(
     Returns:
         One `Measured` a line. A row that failed once is not run again.
     """
-    done = read_finished(finished)
+    done = read_finished(finished, lines, settings)
     results = [done.get(_name(line)) or Measured(line) for line in lines]
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as cache:
         for index, result in enumerate(results):
@@ -191,25 +190,55 @@ def measure(
             for number in range(rounds if result.line.trains else 0):
                 _run_first_steps(result, settings, f"{cache}/first-{index}-{number}")
             if finished:
-                append_finished(finished, result)
+                append_finished(finished, result, settings)
     return results
 
 
-def append_finished(file: Path, result: Measured) -> None:
+def append_finished(file: Path, result: Measured, settings: Settings) -> None:
     """Append what was measured of one line to `file`, as one line of JSON."""
     first_steps = {row: asdict(steps) for row, steps in result.first_steps.items()}
     kept = {"records": result.records, "failures": result.failures, "first_steps": first_steps}
     with file.open("a", encoding="utf-8") as text:
-        text.write(json.dumps({"line": _name(result.line), **kept}) + "\n")
+        text.write(json.dumps({"line": _name(result.line), "as": _conditions(result.line, settings), **kept}) + "\n")
 
 
-def read_finished(file: Path | None) -> dict[str, Measured]:
-    """Return what `append_finished` wrote of the lines that the plan still has, by their names."""
+def read_finished(file: Path | None, lines: tuple[Line, ...], settings: Settings) -> dict[str, Measured]:
+    """Return what `append_finished` wrote of `lines`, by their names; a last entry that was cut off is removed.
+
+    Raises:
+        SystemExit: a line was measured in another way, such as with fewer rows or rounds.
+    """
     if file is None or not file.exists():
         return {}
-    lines = {_name(line): line for line in plan.LINES}
-    entries = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
-    return {entry["line"]: _measured(lines[entry["line"]], entry) for entry in entries if entry["line"] in lines}
+    whole, _, rest = file.read_text(encoding="utf-8").rpartition("\n")
+    if rest:
+        file.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+    entries = {entry["line"]: entry for entry in map(json.loads, whole.splitlines())}
+    found: dict[str, Measured] = {}
+    for line in lines:
+        entry = entries.get(_name(line))
+        if entry is None:
+            continue
+        if entry["as"] != _conditions(line, settings):
+            raise SystemExit(
+                f"{file} has {_name(line)!r} as measured with {entry['as']}, and this run measures it with "
+                f"{_conditions(line, settings)}. Give the options of that run, or another file."
+            )
+        found[_name(line)] = _measured(line, entry)
+    return found
+
+
+def _conditions(line: Line, settings: Settings) -> dict[str, Any]:
+    """Return what figures depend on beside the code that is measured."""
+    rows = [*line.goals, *line.peers, *line.floors]
+    return {
+        "rows": rows,
+        "rounds": settings.rounds,
+        "budget": settings.budget,
+        "threads": settings.threads,
+        "quick": settings.quick,
+        "realtime": settings.realtime,
+    }
 
 
 def _name(line: Line) -> str:

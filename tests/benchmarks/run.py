@@ -41,7 +41,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a process may take")
     parser.add_argument("--json", type=Path, help="also append every process's record to this file, a line each")
     parser.add_argument(
-        "--resume", type=Path, help="keep each line in this file, and leave out those that an earlier run kept there"
+        "--resume",
+        type=Path,
+        help="keep each line in this file, and leave out those that an earlier run of the same code kept there",
     )
     parser.add_argument(
         "--write", type=Path, nargs="?", const=DOCUMENT, help=f"write the report (default {DOCUMENT.name})"

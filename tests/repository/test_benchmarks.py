@@ -92,7 +92,6 @@ def test_a_run_goes_on_after_the_lines_that_it_kept(
 ) -> None:
     harness, kept = load("harness"), tmp_path / "lines.json"
     other = dataclasses.replace(line, what="other work")
-    monkeypatch.setattr(load("plan"), "LINES", (line, other))
     ran: list[str] = []
 
     def measure_row(line: Any, row: str, *_arguments: Any, first_only: bool = False) -> Any:
@@ -101,14 +100,16 @@ def test_a_run_goes_on_after_the_lines_that_it_kept(
         ran.append(f"{line.what} {row}{' first' if first_only else ''}")
         return (None, "no memory") if row == "small" else (record(len(ran)), "")
 
-    def run() -> Any:
+    def run(rounds: int = 1) -> Any:
         interpreters = harness.Interpreters(Path("python"), Path("python"))
-        return harness.measure((line, other), interpreters, harness.Settings(rounds=1), lambda *_: None, kept)
+        return harness.measure((line, other), interpreters, harness.Settings(rounds=rounds), lambda *_: None, kept)
 
     monkeypatch.setattr(harness, "measure_row", measure_row)
     can_run_other = False
     with pytest.raises(KeyboardInterrupt):
         run()
+    with kept.open("a", encoding="utf-8") as file:
+        file.write('{"line": "W0 B=1: other')  # cut off while it was written
     can_run_other = True
     first, second = run()
     assert ran == [
@@ -119,6 +120,8 @@ def test_a_run_goes_on_after_the_lines_that_it_kept(
     assert first.records == {"anabranch": [record(1)], "quick": [record(2)]}
     assert first.failures == {"small": "no memory"}
     assert run() == [first, second]
+    with pytest.raises(SystemExit, match=r"'W0 B=1: work' as measured with .*'rounds': 1.*'rounds': 2"):
+        run(rounds=2)
     assert first.first_steps["anabranch"] == harness.FirstSteps(cold=[1.0], warm=[1.0])
 
 
