@@ -306,7 +306,8 @@ with ab.Graph().as_default():
     looked_up = ops.take(rows, ids[:900] // 4, axis=0)
     written = ab.optimizers.Adagrad(0.1).apply(ab.gradients(ops.sum(looked_up * looked_up), [rows]), [rows])
     made.append(ops.sum(looked_up))
-    found = ab.Session().run([*made, written], {{t: table, c: columns, m: matrix, s: stack, ids: np.arange(3000) % 2500}})
+    feeds = {{t: table, c: columns, m: matrix, s: stack, ids: np.arange(3000) % 2500}}
+    found = ab.Session().run([*made, written], feeds)
     print(sum(float(np.sum(x)) for x in found[:-1]), float(np.sum(rows.numpy())))
 """
 
