@@ -11,6 +11,7 @@ import contextlib
 import json
 import queue
 import secrets
+import selectors
 import socket
 import sys
 import threading
@@ -32,6 +33,7 @@ from .rounds import Counts, Message, Rounds
 _POLL_SECONDS = 0.1
 _HANDSHAKE_SECONDS = 10.0
 _LEAVE_SECONDS = 5.0  # how long the launchers have to read what was said last
+_SAY_SECONDS = 1.0  # how long who ends waits for room for what it still says: a host that is stopped reads nothing
 _NAME = "a launcher"
 
 
@@ -58,9 +60,12 @@ class Rendezvous:
         self._accepting.start()
 
     def end(self) -> None:
-        """Decide and say nothing more: the launchers find that the first one is gone."""
+        """Decide and say nothing more: the launchers find that the first one is gone.
+
+        What is being said has a while to go out. Then the connections end, which wakes the thread that says it.
+        """
         self._is_closed = True
-        self._deciding.join()
+        self._deciding.join(_SAY_SECONDS)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
         self._listener.close()
@@ -72,6 +77,7 @@ class Rendezvous:
         # A connection that is closed while something comes is reset, and what was said last may be lost. So this side
         # ends what it says, and the launchers, which have read to the end, close the connections.
         self.end()
+        self._deciding.join()
         until = time.monotonic() + _LEAVE_SECONDS
         for thread in self._readers:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -151,6 +157,14 @@ def _take(rounds: Rounds, host: int, message: Message | None) -> None:
 
 def _say(sock: socket.socket, message: Message) -> None:
     sock.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _say_soon(sock: socket.socket, message: Message) -> None:
+    """Say something if there is room for it within a while; who reads the same socket goes on to wait."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_WRITE)
+        if selector.select(_SAY_SECONDS):
+            sock.send(json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT)
 
 
 class HostLaunch(Launch):
@@ -372,16 +386,32 @@ class HostLaunch(Launch):
             _say(self._socket, message)
 
     def __exit__(self, *exception: object) -> None:
-        """Say that this host leaves, end its processes, and then the connection."""
+        """Say that this host leaves, end its processes, and then the connection.
+
+        A second signal may interrupt each of these; the others are done all the same.
+        """
+        try:
+            self._say_that_it_leaves()
+        finally:
+            try:
+                super().__exit__(*exception)
+            finally:
+                self._close_connections()
+
+    def _say_that_it_leaves(self) -> None:
         if self._rendezvous is not None:
             self._rendezvous.end()
         elif self._socket is not None:
-            self._say({"leaves": True})
-        super().__exit__(*exception)
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-        if self._socket is not None:
-            self._socket.close()
+            with contextlib.suppress(OSError):  # the first host is gone
+                _say_soon(self._socket, {"leaves": True})
+
+    def _close_connections(self) -> None:
+        try:
+            if self._rendezvous is not None:
+                self._rendezvous.close()
+        finally:
+            if self._socket is not None:
+                self._socket.close()
 
 
 def _read(sock: socket.socket, messages: queue.SimpleQueue[Message | None]) -> None:

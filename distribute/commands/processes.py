@@ -288,9 +288,11 @@ class Launch:
 
     def __exit__(self, *exception: object) -> None:
         """End all processes that are still there, and wait for them."""
-        self._end_all()
-        self._folder.cleanup()
-        signal.signal(signal.SIGTERM, self._handler)
+        try:
+            self._end_all()
+        finally:  # also if another signal interrupts it
+            signal.signal(signal.SIGTERM, self._handler)
+            self._folder.cleanup()
 
     def _end_all(self) -> None:
         processes = [*self.workers, *self.ps]

@@ -186,6 +186,77 @@ def test_a_launcher_says_that_it_leaves_before_its_processes_end(monkeypatch: py
         assert lines.readline() == "", "and then the connection ends"
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_second_signal_while_a_launcher_says_that_it_leaves_leaves_nothing_behind(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = HostLaunch(1, 0, ["script.py"], "127.0.0.1:1", Counts(2, 2))
+    launch._handler = signal.getsignal(signal.SIGTERM)
+    launch._socket, first = socket.socketpair()
+    if is_first:
+        launch._rendezvous = rendezvous_at(socket.create_server(("127.0.0.1", 0)))
+    ended: list[str] = []
+    monkeypatch.setattr(launch, "_end_all", lambda: ended.append("all"))
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with first, monkeypatch.context() as interrupted:
+            interrupted.setattr(hosts.threading.Thread, "join", interrupt)
+            interrupted.setattr(hosts.json, "dumps", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                launch.__exit__()
+        assert ended == ["all"]
+        assert signal.getsignal(signal.SIGTERM) is launch._handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if launch._rendezvous is not None:
+            launch._rendezvous.close()
+    assert not Path(launch._folder.name).exists()
+    assert launch._socket.fileno() == -1
+
+
+def interrupt(*arguments: object, **named: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_host_that_is_stopped_does_not_keep_the_first_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads nothing, and so the thread that says something to it waits."""
+    monkeypatch.setattr(hosts, "_SAY_SECONDS", 0.01)
+    listener = socket.create_server(("127.0.0.1", 0))
+    rendezvous = rendezvous_at(listener)
+    with client_of(listener) as sock:
+        while sock.recv(1) != b"\n":  # the start
+            pass
+        rendezvous._rounds.sent.append((0, {"say": "x" * (32 << 20)}))
+        assert sock.recv(1) == b"{"
+        ending = threading.Thread(target=rendezvous.end)
+        ending.start()
+        ending.join(PATIENCE)
+        has_ended = not ending.is_alive()
+    ending.join()
+    rendezvous.close()
+    assert has_ended
+
+
+def test_a_first_host_that_is_stopped_does_not_keep_a_launcher_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_SAY_SECONDS", 0.01)
+    ended = threading.Event()
+    monkeypatch.setattr(Launch, "__exit__", lambda self, *exception: ended.set())
+    launch = HostLaunch(1, 0, ["script.py"], "127.0.0.1:1", Counts(2, 2))
+    launch._socket, first = socket.socketpair()
+    with first:
+        launch._socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                launch._socket.send(bytes(1 << 16))
+        launch._socket.setblocking(True)
+        leaving = threading.Thread(target=launch.__exit__)
+        leaving.start()
+        has_ended = ended.wait(PATIENCE)
+    leaving.join()
+    launch._folder.cleanup()
+    assert has_ended
+
+
 def answering(listener: socket.socket, answer: bytes) -> threading.Thread:
     """Take one connection, in a thread: nobody listens any more, and the connection gets an answer and ends."""
 
