@@ -9,6 +9,7 @@ import threading
 import time
 
 Process = subprocess.Popen[str]
+END_SECONDS = 10.0  # how long a process has to end when it is asked to
 
 
 class Ends:
@@ -88,4 +89,4 @@ class _CommonThread:
         self._selector.close()
 
 
-__all__ = ["Ends"]
+__all__ = ["END_SECONDS", "Ends", "Process"]

@@ -22,13 +22,12 @@ from ..environment import JOINS, MEMBERSHIP, chief_of_launcher, note_ended_worke
 from ..ports import free_ports
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
-from .ends import Ends
+from .ends import END_SECONDS, Ends
 
 if TYPE_CHECKING:
     from ..collectives.membership_service import MembershipServer
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
-_END_SECONDS = 10.0  # how long a process has to end when it is asked to
 _MESSAGE_SECONDS = 2.0  # in which other workers print why they end, after the chief has failed
 _TRACEBACK = "Traceback (most recent call last):"
 _OUTPUT = threading.Lock()  # held while a line is written
@@ -231,7 +230,7 @@ class Launch:
             if process in self._ends.times or time_of_end(process.pid, str(self._chief_file)) is None:
                 continue
             try:
-                process.wait(_END_SECONDS)
+                process.wait(END_SECONDS)
                 self._ends.note(process)
             except subprocess.TimeoutExpired:  # it goes on
                 Path(f"{self._chief_file}.{process.pid}").unlink()
@@ -301,7 +300,7 @@ class Launch:
                 process.terminate()
         for process in processes:
             try:
-                process.wait(_END_SECONDS)
+                process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -11,7 +11,8 @@ The loss of a process has the same effects as on one host:
 
 Processes of a host that is shut down end before it is gone, and those of other hosts may fail because of it. So what
 is to be started again waits a while: if a host is gone by then, no restarts are used up for that. A launcher that ends
-in order says so before its processes end: then it is waited for.
+in order says so before its processes end: then it is waited for, as long as these have to end. Failures of ps tasks
+do not wait for it: no worker causes them.
 
 So that worker processes find what they find on one host, all launchers are notified of who is the chief, and which
 workers have ended.
@@ -25,8 +26,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..restarts import Restarts
+from .ends import END_SECONDS
 
 GRACE_SECONDS = 1.0  # in which a host that is lost is found to be why a process has failed
+LEAVE_SECONDS = END_SECONDS + GRACE_SECONDS  # in which a host that has said that it leaves is gone
 Message = dict[str, Any]
 
 
@@ -130,7 +133,7 @@ class Rounds:
         self._running: list[int] = []
         self._ended: dict[int, set[int]] = {}  # hosts all of whose workers have ended, with those that have failed
         self._failures: list[Failure] = []  # in their order
-        self._leaving: set[int] = set()  # hosts that end their processes, and are gone then
+        self._leaving: dict[int, float] = {}  # hosts that end their processes, and are gone then; since when
         self._waits_since = self._enough_since = clock()
 
     # --- what hosts say ---------------------------------------------------------------------------------------------
@@ -153,21 +156,24 @@ class Rounds:
 
     def left(self, host: int) -> None:
         """Take note that a host is gone."""
+        self._go_on_without(host)
+        self.look()
+
+    def _go_on_without(self, host: int) -> None:
         self._addresses.pop(host, None)
-        self._leaving.discard(host)
+        self._leaving.pop(host, None)
         if host in self._running and self.status is None:
             if self._goes_on_without_host(host):
                 self._failures = [failure for failure in self._failures if failure.host != host]
             else:
                 self._end_round(f"host {host} is gone", host)
-        self.look()
 
     def leaves(self, host: int) -> None:
         """Take note that a host ends its processes. It is gone at once, unless its workers may leave in order."""
         if host not in self._running or (host in self._with_ps and self._chief not in self._well):
             self.left(host)
         else:
-            self._leaving.add(host)
+            self._leaving[host] = self._clock()
 
     def failed(self, host: int, number: int, name: str, status: int) -> None:
         """Take note that a process has failed, in a round."""
@@ -307,8 +313,10 @@ class Rounds:
         if self.status is not None:
             return
         now = self._clock()
-        while self._failures and not self._leaving and now >= self._failures[0].time + GRACE_SECONDS:
-            failure = self._failures.pop(0)
+        for host in [host for host, since in self._leaving.items() if now >= since + LEAVE_SECONDS]:
+            self._go_on_without(host)
+        while (failure := self._due_failure(now)) is not None:
+            self._failures.remove(failure)
             if self._goes_on(failure):
                 continue
             if not self._restarts.take():
@@ -320,6 +328,13 @@ class Rounds:
                 self._end(*self._status_of_ended())
             return
         self._begin_if_due(now)
+
+    def _due_failure(self, now: float) -> Failure | None:
+        """Return the first failure that is to be decided now; workers may have failed because of a host that leaves."""
+        for failure in self._failures:
+            if now >= failure.time + GRACE_SECONDS and not (self._leaving and failure.job == "worker"):
+                return failure
+        return None
 
     def _status_of_ended(self) -> tuple[int, str]:
         """Return the exit status, and why it is not 0: 0 if the worker that led at the end has ended well."""
@@ -362,7 +377,9 @@ class Rounds:
 
     def _end_round(self, why: str, gone: int | None = None) -> None:
         self.sent += [(host, {"stop": why}) for host in self._running if host != gone]
-        self._running, self._ended, self._failures, self._leaving = [], {}, [], set()
+        for host in self._leaving:  # the next round does not wait for them
+            self._addresses.pop(host, None)
+        self._running, self._ended, self._failures, self._leaving = [], {}, [], {}
         self._waits_since = self._enough_since = self._clock()
 
     def _end(self, status: int, why: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from anabranch.distribute.commands.rounds import GRACE_SECONDS, Counts, Rounds
+from anabranch.distribute.commands.rounds import GRACE_SECONDS, LEAVE_SECONDS, Counts, Rounds
 from anabranch.distribute.restarts import Restarts
 
 
@@ -148,9 +148,46 @@ def test_a_host_that_says_that_it_leaves_is_waited_for() -> None:
     assert told.sent == [(0, "start"), (1, "start")]
     told.rounds.leaves(1)
     told.rounds.failed(0, 1, "worker 1", 1)
-    assert told.later(10 * GRACE_SECONDS).sent == []
+    assert told.later(0.9 * LEAVE_SECONDS).sent == []
     told.rounds.left(1)
     assert (0, "again") in told.sent, "nobody else is waited for"
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_host_that_says_that_it_leaves_is_not_waited_for_without_end(restarts: int) -> None:
+    """Its connection may never end: the network is gone before it."""
+    told = Told(1, 2, restarts=restarts, service=Goes(0, 1, 2, 3)).come(0, 1).later(5.0)
+    told.rounds.leaves(1)
+    told.rounds.failed(0, 1, "worker 0", 1)
+    told.sent.clear()
+    told.later(0.9 * LEAVE_SECONDS)
+    assert told.rounds.status is None
+    told.later(0.1 * LEAVE_SECONDS)
+    if restarts:
+        assert (0, "again") in told.sent
+    else:
+        assert told.sent[-1:] == [(0, "exit")]
+        assert told.rounds.status == 1
+
+
+def test_a_round_does_not_wait_for_hosts_that_left_before_it() -> None:
+    told = Told(1, 3, restarts=1, service=Goes()).come(0, 1).later(5.0)
+    told.rounds.leaves(1)
+    told.come(2)
+    assert (0, "stop") in told.sent
+    assert told.come(0).later(5.0).sent == [(0, "start"), (2, "start")]
+
+
+def test_failures_of_ps_tasks_wait_for_no_host_that_leaves() -> None:
+    """Host 1 has no ps task."""
+    told = Told(1, 2, restarts=2).come(0)
+    told.rounds.ready(1, ["w1a"], [])
+    told.later(5.0).sent.clear()
+    told.rounds.leaves(1)
+    told.rounds.failed(0, 1, "worker 1", 1)
+    told.rounds.failed(0, 1, "ps 0", -9)
+    told.later(GRACE_SECONDS)
+    assert [message["again"] for _, message in told.rounds.sent if "again" in message] == ["ps 0"]
 
 
 def test_a_host_that_leaves_with_ps_tasks_is_gone_at_once() -> None:
