@@ -9,53 +9,61 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 
 PIECE = 1 << 16
 _LOOK_SECONDS, _LONGEST_LOOK = 0.5, 2.0
+_LEAST_PART = 0.1  # of the time, that counts whatever waits
 
 
-def seconds_in_queue(pid: int) -> float:
-    """Return for how many seconds threads of a process have waited for a processor; 0 if it has ended."""
-    found = 0.0
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # the thread has ended
-            found += int(path.read_text().split()[1]) / 1e9
+def seconds_in_queue(pid: int) -> dict[str, float]:
+    """Return for how many seconds each thread of a process has waited for a processor; none if it has ended."""
+    found: dict[str, float] = {}
+    with contextlib.suppress(OSError):  # the process has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):  # the thread has
+                found[thread] = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1]) / 1e9
     return found
 
 
 class OwnTime:
-    """The seconds in which processes could have gone on: while one of them waits for a processor, they do not count.
+    """The seconds in which processes could have gone on: while a thread of them waits for a processor, few count.
 
-    So a limit in these seconds is one for what stands still, and not for what is slow because the machine is busy.
+    So a limit in these seconds is one for what stands still, and not for what is slow because the machine is busy. As
+    a tenth of the time counts in any case, what stands still beside threads that always wait gets to the limit, too.
 
     Args:
         pids: gives the numbers of the processes.
         clock: gives the time in seconds.
-        queued: gives for how many seconds a process has waited for a processor.
+        queued: gives for how many seconds each thread of a process has waited for a processor.
     """
 
     def __init__(
         self,
         pids: Callable[[], Iterable[int]],
         clock: Callable[[], float] = time.monotonic,
-        queued: Callable[[int], float] = seconds_in_queue,
+        queued: Callable[[int], Mapping[str, float]] = seconds_in_queue,
     ) -> None:
         self._pids, self._clock, self._queued = pids, clock, queued
         self._passed = 0.0
         self._time = clock()
-        self._before = {pid: queued(pid) for pid in pids()}
+        self._before = self._waits()
+
+    def _waits(self) -> dict[tuple[int, str], float]:
+        return {(pid, thread): wait for pid in self._pids() for thread, wait in self._queued(pid).items()}
 
     def now(self) -> float:
         """Return the seconds that count since the beginning. To be asked often: long pauses between count little."""
         time = self._clock()
         if time < self._time + _LOOK_SECONDS:
             return self._passed
-        queued = {pid: self._queued(pid) for pid in self._pids()}
-        waited = max([queued[pid] - self._before.get(pid, 0.0) for pid in queued], default=0.0)
-        self._passed += max(min(time - self._time, _LONGEST_LOOK) - waited, 0.0)
-        self._time, self._before = time, queued
+        waits = self._waits()
+        # Threads wait at the same time: together they would have waited for longer than the time that has passed.
+        waited = max([wait - self._before.get(thread, 0.0) for thread, wait in waits.items()], default=0.0)
+        passed = min(time - self._time, _LONGEST_LOOK)
+        self._passed += max(passed - waited, passed * _LEAST_PART)
+        self._time, self._before = time, waits
         return self._passed
 
 
