@@ -82,16 +82,30 @@ class StreamEnd:
             self._wait_for(self._out, lambda: self._is_over or not self._is_full)
             if self._is_over:
                 raise BrokenPipeError(errno.EPIPE, "the stream is over")
-            before = self._waiting_out
-            for buffer in buffers:
-                part = memoryview(buffer)[: _MOST - self._waiting_out]
-                if len(part):
-                    self._outgoing.extend([part] if self._timeout == 0.0 else _copied(part))
-                    self._waiting_out += len(part)
+            room, copies = _MOST - self._waiting_out, self._timeout != 0.0  # no other thread sends: it stays room
+        # Copies are made without the lock: gRPC's thread takes pieces meanwhile.
+        sent, size = 0, 0
+        pieces: list[bytes | memoryview] = []
+        for buffer in buffers:
+            for piece in _parted(memoryview(buffer)[: room - sent], copies):
+                pieces.append(piece)
+                size, sent = size + len(piece), sent + len(piece)
+                if size >= PIECE:  # small ones leave together
+                    self._append(pieces, size)
+                    pieces, size = [], 0
+        self._append(pieces, size)
+        return sent
+
+    def _append(self, pieces: list[bytes | memoryview], size: int) -> None:
+        """Let pieces leave, which have so many bytes together."""
+        with self._lock:
+            if self._is_over:
+                raise BrokenPipeError(errno.EPIPE, "the stream is over")
+            self._outgoing.extend(pieces)
+            self._waiting_out += size
             if self._waiting_out == _MOST:
                 self._fill()
             self._out.notify_all()
-            return self._waiting_out - before
 
     def _fill(self) -> None:
         """Have the descriptor not be written until half of what waits has gone."""
@@ -202,8 +216,17 @@ class StreamEnd:
                 self._out.notify_all()
 
 
-def _copied(buffer: memoryview) -> list[bytes]:
-    return [bytes(buffer[begin : begin + PIECE]) for begin in range(0, len(buffer), PIECE)]
+def _parted(buffer: memoryview, copies: bool) -> Iterator[bytes | memoryview]:
+    """Yield copies of the pieces of a buffer, or the buffer itself if it may be held."""
+    if copies:
+        for begin in range(0, len(buffer), PIECE):
+            yield _copied(buffer[begin : begin + PIECE])
+    elif len(buffer):
+        yield buffer
+
+
+def _copied(piece: memoryview) -> bytes:
+    return bytes(piece)
 
 
 __all__ = ["PIECE", "StreamEnd"]

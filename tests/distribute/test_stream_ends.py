@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anabranch.distribute.transport import stream_ends
 from anabranch.distribute.transport.stream_ends import PIECE, StreamEnd
 
 MOST = 4 * PIECE
@@ -87,6 +88,36 @@ def test_what_was_sent_does_not_change_with_its_buffer(end: StreamEnd):
     end.send(memoryview(buffer))
     buffer[:] = b"behind"
     assert next(end.pieces()) == b"before"
+
+
+def test_what_was_copied_leaves_while_more_is_copied(end: StreamEnd, monkeypatch: pytest.MonkeyPatch):
+    taken: list[int] = []
+
+    def copied(part: memoryview) -> Any:
+        assert end._lock.acquire(blocking=False), "the thread of gRPC would wait"
+        end._lock.release()
+        if len(part) < PIECE:  # the last one
+            taken.append(len(next(pieces)))
+        return original(part)
+
+    original = stream_ends._copied
+    monkeypatch.setattr(stream_ends, "_copied", copied)
+    pieces = end.pieces()
+    assert end.sendmsg([np.zeros(2 * PIECE + 1, "uint8").data]) == 2 * PIECE + 1
+    assert taken == [PIECE]
+    end.end()
+    assert [len(piece) for piece in pieces] == [PIECE, 1]
+
+
+def test_a_stream_that_ends_while_something_is_copied(end: StreamEnd, monkeypatch: pytest.MonkeyPatch):
+    def copied(part: memoryview) -> bytes:
+        end.end()
+        return bytes(part)
+
+    monkeypatch.setattr(stream_ends, "_copied", copied)
+    with pytest.raises(BrokenPipeError, match="the stream is over"):
+        end.send(b"x")
+    assert list(end.pieces()) == []
 
 
 def test_without_waiting_a_buffer_is_held_until_it_has_left(end: StreamEnd):
