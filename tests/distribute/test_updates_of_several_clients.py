@@ -11,6 +11,7 @@ from shared.tasks import PS, WORKER
 from shared.waiting import Waiting, until
 
 import anabranch as ab
+from anabranch.engine.graph import VariableRows
 
 SIZES = [3, 300_000]  # of these the operations of the second are so long that they would run on threads
 
@@ -40,15 +41,22 @@ def client(build: Callable[[Any], Any], size: int, queue_name: str) -> tuple[ab.
     return graph, step, goes_on
 
 
-def between(build: Callable[[Any], Any], size: int, pair: Any) -> None:
-    """Run the steps of two clients, one of which begins and ends while the other one waits for its gradient."""
-    ps, worker = pair
+def between(build: Callable[[Any], Any], size: int, pair: Any, holder: int = 0) -> None:
+    """Run the steps of two clients, one of which begins and ends while the other one waits for its gradient.
+
+    Args:
+        build: makes a step of its gradient.
+        size: that of the gradient.
+        pair: the two tasks.
+        holder: the number of the one that has the variable.
+    """
+    _, worker = pair
     graph, step, goes_on = client(build, size, "first")
     with ab.Session(graph, target=worker.target) as session:
         session.program(step)
         session.program(goes_on)
         waiting = Waiting(lambda: session.run(step))
-        until(lambda: ps.status().held["running"] == 1)
+        until(lambda: pair[holder].status().held["running"] == 1)
         graph, step, other_goes_on = client(build, size, "second")
         with ab.Session(graph, target=worker.target) as other:
             other.run(other_goes_on)
@@ -90,6 +98,45 @@ def test_additions_in_the_scope_of_another_task_count(name: str, size: int, pair
 
     between(build, size, pair)
     np.testing.assert_array_equal(abs(value_of("changed from elsewhere", size, pair)), 2.0)
+
+
+@pytest.mark.parametrize("name", ["assign_add", "assign_sub"])
+@pytest.mark.parametrize("size", SIZES)
+def test_additions_to_a_variable_that_the_session_places_count(size: int, name: str, pair: Any):
+    """It is on the worker, which is the sessions' target, and the scope around its update asks for the ps task."""
+
+    def build(gradient: Any) -> Any:
+        v = ab.Variable(np.zeros(size, "float32"), name="without a device")
+        with ab.device(PS):
+            seen = ab.ops.sum(v)
+            return getattr(v, name)(gradient), seen
+
+    between(build, size, pair, holder=1)
+    with ab.Graph().as_default() as graph:
+        v = ab.Variable(np.zeros(size, "float32"), name="without a device")
+        with ab.Session(graph, target=pair[1].target) as session:
+            np.testing.assert_array_equal(abs(session.run(v)), 2.0)
+
+
+@pytest.mark.parametrize("name", ["assign_add", "assign_sub", "scatter_add", "scatter_sub"])
+@pytest.mark.parametrize("has_device", [False, True])
+def test_additions_to_rows_in_the_scope_of_another_task_count(has_device: bool, name: str, pair: Any):
+    here, there = (PS, WORKER) if has_device else (None, PS)
+
+    def build(gradient: Any) -> Any:
+        with ab.device(here):
+            v = ab.Variable(np.zeros(5, "float32"), name="rows")
+        with ab.device(there):
+            if name.startswith("scatter"):
+                return getattr(v, name)(ab.IndexedSlices(gradient, [4, 0, 2], (5,)))
+            return getattr(VariableRows(v, ab.constant([4, 0, 2])), name)(gradient)
+
+    between(build, 3, pair, holder=0 if has_device else 1)
+    with ab.Graph().as_default() as graph:
+        with ab.device(here):
+            v = ab.Variable(np.zeros(5, "float32"), name="rows")
+        with ab.Session(graph, target=pair[1].target) as session:
+            np.testing.assert_array_equal(abs(session.run(v)), [2, 0, 2, 0, 2])
 
 
 @pytest.mark.parametrize("size", SIZES)

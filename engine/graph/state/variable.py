@@ -6,7 +6,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -402,7 +402,7 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
 
     def _changed(self, name: str, delta: Tensor) -> Tensor:
         """Build the sum or difference where the variable is: what a step elsewhere would add to may be old by then."""
-        with get_default_graph().near_state((self,), self.device) if self.device else nullcontext():
+        with near(self):
             return operator_functions[name](self, delta)
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
@@ -562,15 +562,30 @@ class VariableRows(Readable):
 
     def assign_add(self, delta: Any) -> Any:
         """Add `delta` to the rows."""
-        return self.assign(self + delta)
+        return self.assign(self._changed("add", delta))
 
     def assign_sub(self, delta: Any) -> Any:
         """Subtract `delta` from the rows."""
-        return self.assign(self - delta)
+        return self.assign(self._changed("sub", delta))
+
+    def _changed(self, name: str, delta: Any) -> Tensor:
+        symbols = [each for each in (self.indices, delta) if isinstance(each, Symbol)]
+        if not (in_explicit_graph() or symbols):
+            return operator_functions[name](self, delta)
+        with graph_for(symbols).entered(), near(self.variable):
+            return operator_functions[name](self, delta)
 
     def rows_of(self, other: Variable) -> VariableRows:
         """Return the rows of another variable at the same positions."""
         return VariableRows(other, self.indices)
+
+
+def near(variable: Variable) -> AbstractContextManager[None]:
+    """Ask for the place of a variable, whatever the scopes around ask for; where nobody asks, placement decides."""
+    graph = get_default_graph()
+    scope = graph.device_scope
+    is_asked = variable.device or scope.parts or scope.colocations
+    return graph.near_state((variable,), variable.device) if is_asked else nullcontext()
 
 
 def _own(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,11 +11,10 @@ from ...common.quick_dataclass import dataclass
 from ...graph.context import in_explicit_graph
 from ...graph.graph import Operation, graph_for
 from ...graph.op import Effect, Op
-from ...graph.scopes import colocate_with
 from ...graph.slices import IndexedSlices
 from ...graph.spec import TensorSpec, shape_text, shapes_compatible
 from ...graph.state.stateless import in_stateless_scope
-from ...graph.state.variable import Variable
+from ...graph.state.variable import Variable, near
 from ...graph.state.writing_rows import memory_of
 from ...graph.tensor import Symbol, Tensor
 from ..arrays.creation import arange
@@ -273,7 +271,7 @@ def _scattered(variable: Variable, slices: IndexedSlices, how: str, name: str | 
     if how != "update":
         once = deduplicated(IndexedSlices(rows, positions, runtime_shape(variable.value)))
         positions = once.indices
-        with colocate_with(variable) if variable.device else nullcontext():  # of two steps that add both count
+        with near(variable):  # of two steps that add both count
             before = take_rows(variable, once.indices)
             rows = before + once.values if how == "add" else before - once.values
     else:
