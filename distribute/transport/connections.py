@@ -193,7 +193,7 @@ class Connection:
         released: takes this connection and the number of a slab, when an array in it is gone, in whatever thread.
         plane: how values travel.
         limits: the bytes that may wait here to be sent, and those of slabs.
-        on_small: takes values that are all in the head (see `Decoder.small_values`).
+        on_small: takes values that have come whole (see `Decoder.small_values`).
 
     Attributes:
         queued: bytes that wait for the socket to take them.

@@ -201,7 +201,9 @@ class Decoder:
         return self._target[self._filled :] if self._is_direct else self._scratch
 
     def small_values(self, count: int, take: Small) -> tuple[int, int]:
-        """Hand over values that are all in the head, as long as such come first: most loops wait for these.
+        """Hand over values that have come whole, as long as such come first: most loops wait for these.
+
+        Their arrays are in the head, or behind it in the same buffer.
 
         Args:
             count: the bytes that are in what `buffer` gave.

@@ -66,14 +66,15 @@ Inception-v3 on 17 ps tasks, with links of 10 Gbit/s. Parameters, and where they
   share of 1,000 takes 2 to 4 times as long: assumed, for figure 7's tail."""
 SPREAD = """
 The paper: the synchronous median is some 10% above, and its p90 far above. Its figure 8 has t(0) / t(3) = 1.16 for 50
-workers, and 1.93 s for t(4): so t(0) is 2.24 s, and 10% less are 2.04 s. That is more than a step with 4 backups takes,
-and an asynchronous step waits for no worker: in the paper it waits for the ps tasks, where each of 50 gradients is an
-update of its own. Here an update takes a ps task 2 ms (RMSProp for its part of the parameters, one update after the
-other), and the chief a message to each ps task, so that 50 asynchronous workers hardly wait. No cost of the ps tasks
-gives 1.10 for 50 workers: with three times those of bytes, or five times those of updates, it is 1.24 to 1.31. For 200
-workers the ratio depends on them: with twice the costs of bytes it is 1.20, and an asynchronous step takes 2.8 s, as in
-the paper (2,300 images/s, if a batch has 32). The last column has the ratio without slow shares: it is what reading and
-sending at once costs, by all workers, and the reduction of their gradients.
+workers, and 1.93 s for t(4), the shortest. So t(0) is at least 1.16 * 1.93 = 2.24 s, and with a ratio of 1.10 an
+asynchronous step takes at least 2.24 / 1.10 = 2.04 s. That is more than a step with 4 backups takes, and an
+asynchronous step waits for no worker: in the paper it waits for the ps tasks, where each of 50 gradients is an update
+of its own. Here an update takes a ps task 2 ms (RMSProp for its part of the parameters, one update after the other),
+and the chief a message to each ps task, so that 50 asynchronous workers hardly wait. No cost of the ps tasks gives
+1.10 for 50 workers: with three times those of bytes, or five times those of updates, it is 1.24 to 1.31. For 200
+workers the ratio depends on them: with twice the costs of bytes it is 1.20, and an asynchronous step takes 2.8 s, as
+in the paper (2,300 images/s, if a batch has 32). The last column has the ratio without slow shares: it is what reading
+and sending at once costs, by all workers, and the reduction of their gradients.
 """
 RISE = """
 One more backup has a step wait for fewer late shares, and has one more gradient come in by the ps tasks' links and
