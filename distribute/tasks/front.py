@@ -16,7 +16,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for ea
 import grpc
 
 from ..cluster import joined_address, resolved, split_address
-from ..encryption import TLS, fault_of_handshake, open_channel
+from ..encryption import TLS, fault_of_handshake, open_channel, tls_from_environment
 from ..grpc_options import CALLS_WAIT
 from ..ports import can_listen
 from ..transport.messages import (
@@ -235,6 +235,14 @@ def ask_task(
             f"{expected} was expected at {address}, and {reply.task} answers. Start all tasks with the same cluster."
         )
     return _read(reply, address, resolved(host))
+
+
+def start_of(address: str, task: str, timeout: float = 1.0) -> int | None:
+    """Return the incarnation of the task that runs at an address now; None if it does not answer in so many seconds."""
+    try:
+        return ask_task(address, task, timeout, tls_from_environment()).incarnation
+    except (TaskUnavailableError, OSError, ValueError):
+        return None
 
 
 def _greeting(channel: grpc.Channel) -> Any:

@@ -42,7 +42,7 @@ METHODS = {
     "retire": Method("ii"),
     "hand_over": Method("ii", (_NUMBER,)),
     "lead": Method("iiii", (_NUMBER,)),
-    "enrol": Method("iiii", (_NUMBER,)),
+    "enrol": Method("iiiii", (_NUMBER,)),
     "current": Method("", (_NUMBER,)),
     "accept": Method("ii", (_NUMBER, _NUMBER)),
     "note": Method("s", is_leaders=True),

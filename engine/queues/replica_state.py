@@ -72,7 +72,8 @@ class ReplicaStepsState(ReplicaLeader):
         self._notes = ""
         self._handed: Chosen | None = None  # a set that was given to the leader, and is not applied
         self._abandoned: str | None = None  # why what the generation knew is lost
-        self._enrolments: list[tuple[Attempt, int, str, int, int]] = []  # worker, task, incarnation, generation before
+        # With worker, task, incarnation, generation before, and whether the state of that is known to be there.
+        self._enrolments: list[tuple[Attempt, int, str, int, int, bool]] = []
         self._total = 0  # how many shares the epoch has
         self._is_open = False  # whether its leader supplies further ones
         self._rows: dict[int, Any] = {}  # the bytes of those that were supplied and are not done
@@ -195,7 +196,9 @@ class ReplicaStepsState(ReplicaLeader):
         self.join(worker, task, incarnation)
         return self.token
 
-    def enrol(self, worker: int, task: str, incarnation: int, after: int, is_late: bool = False) -> Attempt:
+    def enrol(
+        self, worker: int, task: str, incarnation: int, after: int, is_late: bool = False, is_whole: bool = False
+    ) -> Attempt:
         """Ask to take part; it waits for a generation that is led, and is another one than `after`.
 
         If the worker takes part, it does not any more until then. The outcome is the number of the generation; LEAD if
@@ -205,6 +208,8 @@ class ReplicaStepsState(ReplicaLeader):
             worker, task, incarnation: who asks.
             after: the number of the generation that the worker does not want.
             is_late: whether it has waited so long that a leader that nobody has seen here is taken for lost.
+            is_whole: whether the state of `after` is known to be there: then the worker takes part in that generation
+                again as soon as somebody leads it. Where nobody does, its leader may begin again, and is waited for.
         """
         attempt = Attempt(1)
         if self._closed is not None:
@@ -217,7 +222,7 @@ class ReplicaStepsState(ReplicaLeader):
             for each in [each for each in self._enrolments if each[1] == worker]:  # it has given up, or is gone
                 self._enrolments.remove(each)
                 each[0].fail(StateLostError(f"worker {worker} has asked again to take part"))
-            self._enrolments.append((attempt, worker, task, incarnation, after))
+            self._enrolments.append((attempt, worker, task, incarnation, after, bool(is_whole)))
             self._is_awaited = self._is_awaited and not (is_late and self._is_free)
             self._settle()
         return attempt
@@ -517,6 +522,8 @@ class ReplicaStepsState(ReplicaLeader):
             return
         self._let_in()
         self._appoint()
+        if self._enrolments:  # some wait for whoever leads by now
+            self._let_in()
         self._serve_assemblies()
         again = True
         while again:
@@ -535,8 +542,9 @@ class ReplicaStepsState(ReplicaLeader):
         if self.generation and self._abandoned is None:
             waiting, self._enrolments = self._enrolments, []
             for each in waiting:
-                attempt, worker, task, incarnation, after = each
-                if after == self.generation and not self._has_ended:
+                attempt, worker, task, incarnation, after, is_whole = each
+                is_unwanted = after == self.generation and not (is_whole and self.leader is not None)
+                if is_unwanted and not self._has_ended:
                     self._enrolments.append(each)
                 else:
                     self._take_in(worker, task, incarnation)

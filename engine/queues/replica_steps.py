@@ -244,9 +244,9 @@ class ReplicaSteps(NamedResource):
         """Begin training, or start it again, as the worker of this number; return the leader's token."""
         return self._add("lead", [worker, incarnation, least, known], task).outputs[0]
 
-    def enrol(self, worker: Any, incarnation: Any, after: Any, is_late: Any, task: str) -> Tensor:
-        """Take part in a generation that is another one than `after`; return its number. Waits for it."""
-        return self._add("enrol", [worker, incarnation, after, is_late], task).outputs[0]
+    def enrol(self, worker: Any, incarnation: Any, after: Any, is_late: Any, task: str, is_whole: Any = 0) -> Tensor:
+        """Take part in a generation but `after`, or with `is_whole` in that; return its number. Waits for it."""
+        return self._add("enrol", [worker, incarnation, after, is_late, is_whole], task).outputs[0]
 
     def current(self) -> Tensor:
         """Return the number of the generation; 0 before training has begun."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ...distribute.cluster import listens
+from ...distribute.enrolment import Wish
 from ...distribute.environment import chief_of_launcher, ended_workers
 from ...engine import ops
 from ...engine.common import dtypes
@@ -47,6 +48,7 @@ _NUMBER, _NUMBERS, _PART, _TEXT, _BYTES = (
     TensorSpec((None,), dtypes.as_dtype("uint8")),
 )
 _GIVEN = ((_NUMBER, "ticket"), (_PART, "part"), (_NUMBER, "first"), (_NUMBER, "count"), (_NUMBER, "total"))
+_ANY = Wish(0, False)  # any training
 _NOTHING = np.zeros(0, "int64")
 Run: TypeAlias = "Callable[..., tuple[Array, ...]]"
 
@@ -134,11 +136,11 @@ class ReplicaPrograms:
         """Note that the set of a step is applied."""
         self._lead_on("applied", self.plan.steps.applied, (_NUMBER, step))
 
-    def enrol(self, after: int, patience: float | None = None) -> int:
-        """Take part in training that has another number than `after`, and wait for it; return its number.
+    def enrol(self, wish: Callable[[], Wish] = lambda: _ANY, patience: float | None = None) -> int:
+        """Take part in training, and wait for it; return its number.
 
         Args:
-            after: that number.
+            wish: gives which training that may be. It is asked again and again: ps tasks may be back meanwhile.
             patience: after so many seconds this worker takes a leader that has not come for lost. None where none has
                 led before: then it logs for whom it waits, and waits on as long as that one is there.
 
@@ -151,13 +153,14 @@ class ReplicaPrograms:
         is_late = False
         while True:
             try:
-                with deadline(min(BEGIN_SECONDS, LOOK_SECONDS) if patience is None else patience):
-                    return self._enrolled(after, is_late)
+                wished = wish()
+                with deadline(min(BEGIN_SECONDS, LOOK_SECONDS)):
+                    return self._enrolled(wished, is_late)
             except DeadlineExceededError:
-                is_late = patience is not None
-            if not is_late:
+                is_late = patience is not None and time.monotonic() >= begun + patience
+            if patience is None:
                 self._check_that_one_may_begin()
-            if not is_late and time.monotonic() >= says_at:
+            if patience is None and time.monotonic() >= says_at:
                 says_at += BEGIN_SECONDS
                 seen = self._say_who_is_to_begin(begun, seen)
 
@@ -196,13 +199,16 @@ class ReplicaPrograms:
         _logger.warning("%s", text)
         return seen
 
-    def _enrolled(self, after: int, is_late: bool) -> int:
+    def _enrolled(self, wish: Wish, is_late: bool) -> int:
         task = self.plan.strategy.workers[self._worker]
         (found,) = self._run(
             "enrol",
-            lambda after, is_late: [self.plan.steps.enrol(self._worker, self._incarnation, after, is_late, task)],
-            (_NUMBER, after),
+            lambda after, is_late, is_whole: [
+                self.plan.steps.enrol(self._worker, self._incarnation, after, is_late, task, is_whole)
+            ],
+            (_NUMBER, wish.after),
             (_NUMBER, is_late),
+            (_NUMBER, wish.is_whole),
         )
         return int(found)
 

@@ -148,7 +148,7 @@ class ReplicaSingleSteps(ReplicaMember):
         self._leads = strategy.is_chief  # another model's steps may have made this worker the chief meanwhile
         if self._leads:
             self.programs.lead()
-        elif self.programs.enrol(0) == LEAVE:
+        elif self.programs.enrol() == LEAVE:
             raise SystemExit(0)
         strategy.count = self.programs.statistics
         strategy.ends.append(self.close)

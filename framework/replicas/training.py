@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...distribute.enrolment import Enrolment
 from ...distribute.environment import chief_of_launcher, note_end
 from ...distribute.restarts import Restarts
 from ...engine.ops.random.keys import global_generator
@@ -75,7 +76,7 @@ class ReplicaFit(ReplicaMember):
         self.plan = ReplicaPlan(self.model, self.strategy, first)
         self._restarts = Restarts(self.strategy.max_restarts)
         self._run: TrainingRun | None = None
-        self._generation = self._after = 0  # in which this worker takes part, and which one it does not want
+        self._enrolment = Enrolment(self.strategy.ps, self._start_of)
         self._passes_made = self._seen = 0  # and how many steps of an epoch the chief's callbacks have seen
         self._own: list[Callback] = []  # those that this worker called while it followed
         self._is_computing = self._is_leaving = False
@@ -150,8 +151,11 @@ class ReplicaFit(ReplicaMember):
         may_restore = is_backed_up and is_by_number and self.strategy.max_restarts > 0
         if not self.strategy.is_chief:
             # A ps task that is gone takes all state with it. Otherwise this worker alone was left behind.
-            self._after = self._generation if is_ps else 0
-            return may_restore or not is_ps
+            is_lost = self._enrolment.note_error(is_ps, may_restore)
+            if is_ps and not is_lost:
+                own = self.strategy.workers[self.strategy.task_index]
+                _logger.warning("%s takes part again, as all ps tasks are there: %s", own, reason_of(error))
+            return (may_restore or not is_lost) and not self._enrolment.is_hopeless
         self._check_leads()
         if not may_restore or self._run is None:
             return False
@@ -160,6 +164,12 @@ class ReplicaFit(ReplicaMember):
             return False
         _logger.warning("Training goes on from its last backup: %s", reason_of(error))
         return True
+
+    def _start_of(self, task: str) -> int | None:
+        from ...distribute.tasks.front import start_of  # without a cluster gRPC is not needed
+
+        assert self.strategy.cluster is not None
+        return start_of(self.strategy.cluster.address(task), task)
 
     def _check_leads(self) -> None:
         """Check that no other worker has taken over, for whom this one was lost.
@@ -440,8 +450,8 @@ class ReplicaFit(ReplicaMember):
 
     def _follow(self, epochs: range) -> None:
         model, hooks = self.model, self.hooks
-        is_again, after = self._generation > 0, self._after
-        generation = self._enter(lambda each: each.enrol(after, RESTART_SECONDS if is_again else None), is_again)
+        is_again, wish = self._enrolment.generation > 0, self._enrolment.wish
+        generation = self._enter(lambda each: each.enrol(wish, RESTART_SECONDS if is_again else None), is_again)
         if generation == LEAVE:
             raise LeavingError
         self.strategy.count = self.programs.statistics
@@ -451,7 +461,7 @@ class ReplicaFit(ReplicaMember):
             self._lead_callbacks()
             self._lead(epochs)
             return
-        self._generation = generation
+        self._enrolment.enter(generation)
         self._applied, self._is_announced = 0, False
         logs: Logs = {}
         begun = self.programs.hear()
@@ -506,6 +516,7 @@ class ReplicaFit(ReplicaMember):
         while (ticket := self.programs.take(current.number)).number >= 0:
             self._show_steps(current, current.first + ticket.step - current.applied)
             self._compute(current.epoch, ticket, current.shares)
+            self._enrolment.note_share()
         if ticket.number == LEAVE:
             raise LeavingError
         heard = None if ticket.number == LEAD else self._hear_logs(current.epoch)

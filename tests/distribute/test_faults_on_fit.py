@@ -154,6 +154,36 @@ def alone(folder: Path, kind: str, epochs: int, seed: int) -> Any:
     return json.loads((folder / f"found-alone-{seed}.json").read_text())
 
 
+def test_a_worker_that_was_dropped_takes_part_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """The ps tasks have gone on without a worker that was silent: no other generation begins."""
+    monkeypatch.setenv("ANABRANCH_KERNELS", "0")
+    with Launch(3, 2, [SCRIPT, str(tmp_path), "plain"], max_restarts=3) as run, ThreadPoolExecutor(1) as pool:
+        status = pool.submit(run.wait)
+        faults = Faults(run, tmp_path, status, 0)
+        try:
+            faults.wait_for_steps(3, "the start", START_SECONDS)
+            run.workers[2].send_signal(signal.SIGSTOP)
+            begin, printed = faults.clock.now(), ""
+            while "Training goes on without /job:worker/task:2" not in printed:
+                assert faults.clock.now() < begin + STEP_SECONDS, printed
+                time.sleep(0.05)
+                printed += "".join(capfd.readouterr())
+            run.workers[2].send_signal(signal.SIGCONT)
+            faults.wait_until_all_take_part()
+            (tmp_path / "enough").touch()
+            assert faults.wait_for_end() == 0
+        except BaseException:
+            run.restarts.limit = 0
+            run.__exit__()
+            raise
+    results = [json.loads((tmp_path / f"found-{worker}.json").read_text()) for worker in range(3)]
+    assert run.restarts.count == 0, "each process is the one that it was"
+    assert results[2]["history"] == results[0]["history"]
+    assert results[2]["weights"] == results[0]["weights"]
+
+
 @pytest.mark.parametrize("kind", ["plain", "synchronized", "backups", "parallel"])
 def test_fit_under_random_faults(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     folder, temporary = tmp_path / "run", tmp_path / "temporary"

@@ -416,6 +416,32 @@ def test_a_worker_that_enrols_again_counts_once():
     assert late.outcome() == (LEAD,), "not the attempt that it has given up"
 
 
+def test_a_worker_that_was_cut_off_takes_part_in_the_same_generation():
+    state = ReplicaStepsState(1, workers=2)
+    token = state.lead(0, "task 0", 100)
+    state.enrol(1, "task 1", 101, 0)
+    state.lost("task 1", 101)
+    lost = state.enrol(1, "task 1", 101, token)
+    assert not lost.is_done, "a ps task has lost its state: the leader is to begin again"
+    assert state.enrol(1, "task 1", 101, token, is_whole=True).outcome() == (token,)
+    assert state.enrol(1, "task 1", 101, token, is_whole=True).outcome() == (token,), "ps task 0 has not noticed"
+    assert sorted(state.members) == [0, 1]
+
+
+def test_who_was_cut_off_waits_until_somebody_leads():
+    """As where ps task 0 was stopped: it has dropped the leader, too, which begins again from its backup."""
+    state = ReplicaStepsState(1, workers=3)
+    token = state.lead(0, "task 0", 100)
+    state.enrol(1, "task 1", 101, 0)
+    state.lost("task 1", 101)
+    state.lost("task 0", 100)
+    waits = state.enrol(1, "task 1", 101, token, is_whole=True)
+    assert not waits.is_done
+    state.enrol(2, "task 2", 102, 0)
+    assert state.leader == 2
+    assert waits.outcome() == (token,), "a worker that was started meanwhile leads"
+
+
 def test_a_worker_that_is_back_alone_goes_on_where_state_is_whole():
     state = ReplicaStepsState(1, workers=1)
     token = state.lead(0, "task 0", 100)
@@ -614,9 +640,17 @@ def test_whatever_happens_a_step_has_rows(seed: int):
         simulation.epoch(simulation.rng.randint(1, 6))
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_workers_whose_connections_are_cut_take_part_again(seed: int):
+    simulation = Simulation(seed, has_cuts=True)
+    for _ in range(2):
+        simulation.epoch(simulation.rng.randint(1, 6))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(SIMULATIONS // 1000))
 def test_whatever_happens_each_share_counts_once_at_length(chunk: int):
     for seed in range(1000 * (chunk + 1), 1000 * (chunk + 2)):
         test_whatever_happens_each_share_counts_once(seed)
         test_whatever_happens_a_step_has_rows(seed)
+        test_workers_whose_connections_are_cut_take_part_again(seed)

@@ -5,11 +5,13 @@ It lets workers take, commit, stop, end and come back, and applies sets as `Repl
 
 from __future__ import annotations
 
+import collections
 import random
 
 import numpy as np
 import pytest
 
+from anabranch.distribute.enrolment import Enrolment, Wish
 from anabranch.engine.queues.attempts import Attempt
 from anabranch.engine.queues.errors import CancelledError, StateLostError
 from anabranch.engine.queues.replica_shares import MEASURED_EACH
@@ -22,19 +24,32 @@ class Simulation:
 
     Now and then all state is lost. Then training begins again from a backup, which is taken at any time. Leaders are
     lost, too, also while they apply a set: nothing of it is written then, all or a part. Workers that were taken for
-    dead commit what they are at nevertheless.
+    dead commit what they are at nevertheless. With cuts, workers lose their connections to ps tasks that go on, and
+    enrol again.
 
     Args:
         seed: of all that happens.
         is_supplied: whether the leader supplies the batches. Then state can't be lost: there would be no rows.
         is_together: whether workers exchange sums while they compute. Some shares have no rows then.
         has_few_rows: whether batches have one row, of the last share.
+        has_cuts: whether connections of workers are cut.
     """
 
     def __init__(
-        self, seed: int, is_supplied: bool = False, is_together: bool = False, has_few_rows: bool = False
+        self,
+        seed: int,
+        is_supplied: bool = False,
+        is_together: bool = False,
+        has_few_rows: bool = False,
+        has_cuts: bool = False,
     ) -> None:
         self.is_supplied, self.is_together, self.has_few_rows = is_supplied, is_together, has_few_rows
+        self.has_cuts = has_cuts
+        self.ps: dict[str, int | None] = {"ps 0": 0, "ps 1": 0}  # their starts; None for one that does not answer
+        self.enrolments: dict[int, Enrolment] = {}  # of workers
+        self.waiting: dict[int, Attempt] = {}  # by worker that has no connection: to take part again
+        self.cuts = self.returns = 0
+        self.beginnings: collections.Counter[int] = collections.Counter()  # by worker: how often it came to take part
         self.rng = random.Random(seed)
         self.workers = self.rng.randint(1, 5)
         self.synchronous = self.rng.random() < 0.7 or is_together
@@ -74,13 +89,59 @@ class Simulation:
         self.skipped.clear()
         self.takes.clear()
         self.sums.clear()
+        self.ps[self.rng.choice(list(self.ps)) if self.has_cuts else "ps 1"] = len(self.tokens)
         self.leader = self.rng.choice(list(self.incarnations))
         self.tokens.append(self.state.lead(self.leader, f"task {self.leader}", self.incarnations[self.leader]))
         self.written = self.half_written = -1
         self.choosing = self.state.choose()
+        self.waiting.pop(self.leader, None)
         for worker in self.incarnations:
-            if worker != self.leader:
+            if worker != self.leader and worker in self.waiting:
+                self.come_back(worker)
+                assert worker not in self.waiting, "state that was lost is not waited for, when it is there again"
+            elif worker != self.leader:
                 self.join(worker)
+
+    def cut(self, worker: int) -> None:
+        """Cut the connections of a worker, which enrols again; ps task 0 may notice before."""
+        self.cuts += 1
+        self.beginnings[worker] += 1  # where it is dropped, it counts as another one
+        if self.rng.random() < 0.5:
+            self.lose(worker)
+        self.haunt(worker)
+        self.takes.pop(worker, None)
+        self.enrolments[worker].note_error(True, may_restore=self.rng.random() < 0.9)
+        self.enrol(worker)
+
+    def enrol(self, worker: int) -> None:
+        """Have a worker ask to take part, while a ps task may not answer; it may have asked before."""
+        absent = self.rng.choice([None, None, *self.ps])
+        self.is_silent = absent is not None
+        wish = self.enrolments[worker].wish() if absent is None else self.wish_without(worker, absent)
+        self.waiting[worker] = self.state.enrol(
+            worker, f"task {worker}", self.incarnations[worker], wish.after, is_whole=wish.is_whole
+        )
+
+    def wish_without(self, worker: int, absent: str) -> Wish:
+        start, self.ps[absent] = self.ps[absent], None
+        wish = self.enrolments[worker].wish()
+        self.ps[absent] = start
+        return wish
+
+    def come_back(self, worker: int) -> None:
+        """Have a worker take part that was let in; if it has to wait, it asks once more some time."""
+        attempt = self.waiting[worker]
+        if attempt.is_done and attempt.outcome() != (self.state.generation,):  # state was lost when it had just come
+            self.enrolments[worker].note_error(False, may_restore=True)
+        if not attempt.is_done or attempt.outcome() != (self.state.generation,):
+            self.enrol(worker)
+        if self.waiting[worker].is_done:
+            assert self.waiting.pop(worker).outcome() == (self.state.generation,)
+            self.enrolments[worker].enter(self.state.generation)
+            self.returns += 1
+            return
+        is_led = self.state.leader is not None and self.state._abandoned is None
+        assert self.is_silent or not is_led, "who was cut off takes part again, as long as anybody leads"
 
     def take_over(self, worker: int) -> None:
         token, mark = self.state.accept(worker, self.incarnations[worker])
@@ -105,6 +166,7 @@ class Simulation:
 
     def lose(self, worker: int) -> None:
         """Take a worker for dead."""
+        self.waiting.pop(worker, None)
         self.state.lost(f"task {worker}", self.incarnations[worker])
         self.haunt(worker)
 
@@ -116,8 +178,11 @@ class Simulation:
     def join(self, worker: int) -> None:
         self.haunt(worker)
         self.incarnations[worker] += 1
+        self.beginnings[worker] += 1
         self.takes.pop(worker, None)
         self.state.join(worker, f"task {worker}", self.incarnations[worker])
+        self.enrolments[worker] = Enrolment(list(self.ps), self.ps.__getitem__)
+        self.enrolments[worker].enter(self.state.generation)
 
     def event(self, may_fail: bool) -> None:
         assert self.tokens == sorted(set(self.tokens))
@@ -132,7 +197,11 @@ class Simulation:
         worker = self.rng.choice(list(self.incarnations))
         alive = worker in self.state.members
         draw = self.rng.random()
-        if may_fail and draw < 0.01 and not self.is_supplied:
+        if self.has_cuts and worker in self.waiting:
+            self.come_back(worker)
+        elif self.has_cuts and may_fail and alive and worker != self.leader and self.rng.random() < 0.04:
+            self.cut(worker)
+        elif may_fail and draw < 0.01 and not self.is_supplied:
             self.lose_state()
         elif may_fail and draw < 0.02 and self.state.token == self.tokens[-1]:
             self.backup = set(self.state.account())
@@ -205,8 +274,8 @@ class Simulation:
         givers = {each for each, _ in those}
         if self.has_few_rows:  # shares without rows may count for a later step than that of their tickets
             return
-        if (worker, self.incarnations[worker]) in givers:
-            others = len([each for each in present if (each, self.incarnations[each]) not in givers])
+        if (worker, self.beginnings[worker]) in givers:
+            others = len([each for each in present if (each, self.beginnings[each]) not in givers])
             assert len(those) + others < self.state._wanted, "a set is of different workers, if there are enough"
 
     def check_shares(self) -> None:
@@ -296,7 +365,7 @@ class Simulation:
         receipt = self.state.commit(worker, self.incarnations[worker], number, self.rows_of(ticket))
         assert receipt is Receipt.REFUSED or not any(each.error for each, _ in sums), "its step has begun again"
         if receipt is Receipt.TAKEN:
-            self.taken[number] = (worker, self.incarnations[worker]), ticket
+            self.taken[number] = (worker, self.beginnings[worker]), ticket
         if receipt is Receipt.LATE and not self.requeue and share not in self.state._undone:
             self.skipped.add(share)
         if receipt is Receipt.LATE and not self.requeue:
