@@ -72,8 +72,7 @@ class ReplicaStepsState(ReplicaLeader):
         self._notes = ""
         self._handed: Chosen | None = None  # a set that was given to the leader, and is not applied
         self._abandoned: str | None = None  # why what the generation knew is lost
-        # With worker, task, incarnation, generation before, and whether the state of that is known to be there.
-        self._enrolments: list[tuple[Attempt, int, str, int, int, bool]] = []
+        self._enrolments: list[tuple[Attempt, int, str, int, int, bool]] = []  # and what was given to `enrol`
         self._total = 0  # how many shares the epoch has
         self._is_open = False  # whether its leader supplies further ones
         self._rows: dict[int, Any] = {}  # the bytes of those that were supplied and are not done
