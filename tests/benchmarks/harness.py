@@ -230,9 +230,8 @@ def read_finished(file: Path | None, lines: tuple[Line, ...], settings: Settings
 
 def _conditions(line: Line, settings: Settings) -> dict[str, Any]:
     """Return what figures depend on beside the code that is measured."""
-    rows = [*line.goals, *line.peers, *line.floors]
     return {
-        "rows": rows,
+        "rows": [*line.goals, *line.peers, *line.floors],
         "rounds": settings.rounds,
         "budget": settings.budget,
         "threads": settings.threads,

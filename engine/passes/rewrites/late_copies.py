@@ -35,13 +35,13 @@ def copy_late(graph: Graph, operations: Sequence[Operation], kept: Collection[Sy
         operations: those of `graph` that are needed, in order.
         kept: tensors whose values are wanted from outside.
     """
+    copies = [(operation, copied) for operation in operations if (copied := _copied(operation)) is not None]
+    if not copies:
+        return False
     lives = _Lives(operations, kept)
     loops = [operation for operation in operations if isinstance(operation.op, While)]
     is_changed = False
-    for operation in reversed(operations):
-        copied = _copied(operation)
-        if copied is None:
-            continue
+    for operation, copied in reversed(copies):
         first = lives.first_use(operation)
         until = min(lives.needed_until(tensor, operation) for tensor in operation.inputs)
         passed = [loop for loop in loops if operation.index < loop.index < first and loop.index <= until]
@@ -122,8 +122,8 @@ def _views(tensor: Symbol) -> Iterator[Operation]:
 
 def _source(tensor: Symbol) -> Symbol:
     """Return the array of which a tensor is a view."""
-    while _is_view(tensor.operation):
-        tensor = tensor.operation.inputs[0]
+    for operation in _views(tensor):
+        tensor = operation.inputs[0]
     return tensor
 
 
