@@ -62,7 +62,7 @@ class Rendezvous:
     def end(self) -> None:
         """Decide and say nothing more: the launchers find that the first one is gone.
 
-        What is being said has a while to go out. Then the connections end, which wakes the thread that says it.
+        A message on its way has a second to go out. Then the connections end, which wakes the thread that sends it.
         """
         self._is_closed = True
         self._deciding.join(_SAY_SECONDS)

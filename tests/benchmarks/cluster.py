@@ -81,7 +81,7 @@ One more backup has a step wait for fewer late shares, and has one more gradient
 processors. If gradients are sent while the backward pass runs, as here, only their last parts cost time, so that the
 curve is flat from the third backup on. If each is sent as a whole when the backward pass has ended, all come at once.
 So what the fifth costs is a matter of the parts: means of three seeds change by +7 ms with a whole gradient, and by -1,
--3 and -5 ms with 2, 3 and 6 parts. In the paper what late workers have computed comes, too, and is discarded. Here they
+-3 and -5 ms with 2, 3 and 6 parts. In the paper the gradients of late workers come, too, and are discarded. Here they
 give their shares up, but that is not why: if none does, the fifth changes the median of 6 parts by -10 ms, and of whole
 gradients by +5.
 """

@@ -414,7 +414,7 @@ define internal void @count(i64 %bytes) {{
   ret void
 }}
 
-; What C's allocator holds of what went to it is asked of it again.
+; A block that C's allocator is asked for may be of the memory that went back to it: so much less is counted there.
 define internal void @ask_again(i64 %bytes) {{
 entry:
   %before = atomicrmw sub ptr @freed, i64 %bytes seq_cst
