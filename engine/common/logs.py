@@ -7,11 +7,19 @@ have asked for notes.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 DEBUG, INFO = 10, 20  # as in `logging`
+DUMP = "ANABRANCH_DUMP"  # the variable that has steps and kernels printed while they are compiled
+
+
+def names_dumped() -> frozenset[str]:
+    """Return the names in ANABRANCH_DUMP: of passes, "all" for every pass, "llvm" for the modules of kernels."""
+    text = os.environ.get(DUMP, "")
+    return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
 
 
 def is_logged(topic: str, level: int = DEBUG) -> bool:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from ..graph.state.resource import NamedResource
-from ..ops.checks import InvalidArgumentError
+from typing import TYPE_CHECKING
+
+from ..objects.on_demand import on_demand
+
+# What compiles kernels beside the imports of everything else needs these errors: so nothing of the ops is imported.
+if TYPE_CHECKING:
+    from ..graph.state.resource import NamedResource
+    from ..ops.checks import InvalidArgumentError
+else:
+    __getattr__, __dir__ = on_demand(
+        globals(), {"InvalidArgumentError": f"{__package__.rpartition('.')[0]}.ops.checks"}
+    )
 
 
 class OutOfRangeError(EOFError):

@@ -50,3 +50,15 @@ def test_nothing_is_compiled_in_vain(tmp_path: Path, program: str, environment: 
 def test_a_folder_that_cannot_be_used_is_no_warning_yet(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert files_after(_LAYERS, tmp_path / "file") == 0
+
+
+def test_compilation_begins_before_ops_and_passes_are_imported(tmp_path: Path) -> None:
+    # The compiler's threads work while the other processor imports those, which takes 70 ms.
+    program = (
+        "import sys; from anabranch.engine.codegen import ahead\n"
+        "from anabranch.engine.codegen.host import memory\nfrom anabranch.engine.codegen.matmul import gemm\n"
+        "early = [f'anabranch.engine.{name}' for name in ('graph', 'ops', 'passes', 'control_flow')]\n"
+        "assert not [name for name in early if name in sys.modules]\nahead.begin()\n"
+        "assert not [name for name in early if name in sys.modules]"
+    )
+    assert files_after(program, tmp_path) == 3

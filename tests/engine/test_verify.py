@@ -425,14 +425,14 @@ def test_one_of_some_steps_is_verified_always_the_same(monkeypatch: pytest.Monke
 
 
 def test_a_dump_of_no_pass_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(observe.DUMP, "all,unrol")
+    monkeypatch.setenv("ANABRANCH_DUMP", "all,unrol")
     y = symbol_of(ops.sin(ab.placeholder((3,), "float32", "x")))
     with pytest.raises(ValueError, match=r"ANABRANCH_DUMP: there is no pass 'unrol'; .*'llvm'.*Did you mean 'unroll'"):
         prepare(ab.get_default_graph(), [y], [])
 
 
 def test_what_a_pass_changed_is_printed_as_a_diff(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setenv(observe.DUMP, "sink")
+    monkeypatch.setenv("ANABRANCH_DUMP", "sink")
     x = ab.placeholder((3,), "float32", "x")
     late = ops.exp(x)
     prepare(ab.get_default_graph(), [symbol_of(ab.cond(x[0] > 0, lambda: late, lambda: x))], [x])

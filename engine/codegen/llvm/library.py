@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...common.logs import DEBUG, INFO, log
-from ...passes.framework.observe import names_dumped
+from ...common.logs import DEBUG, INFO, log, names_dumped
 from ..expression.llvm import declarations
 from ..host import threads
 from . import entry

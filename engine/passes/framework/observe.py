@@ -15,13 +15,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...common.keywords import nearest_name
+from ...common.logs import DUMP, names_dumped
 from ...graph.dump import dump_operations
 from ...graph.op import Op
 from . import verify
 from .rewriter import Rewriter
 
 VERIFY = "ANABRANCH_VERIFY"
-DUMP = "ANABRANCH_DUMP"
 _CONTEXT = 2  # lines around a change that are printed
 
 
@@ -165,12 +165,6 @@ def stages() -> Generator[list[tuple[str, str]]]:
         _asked.stages = before
 
 
-def names_dumped() -> frozenset[str]:
-    """Return the names in ANABRANCH_DUMP."""
-    text = os.environ.get(DUMP, "")
-    return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
-
-
 def is_verified(step: Rewriter, text: str) -> bool:
     """Test whether a step is one of those that are verified.
 
@@ -201,4 +195,4 @@ def diff(name: str, before: str, after: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["DUMP", "VERIFY", "Watch", "diff", "names_dumped", "stages", "watch"]
+__all__ = ["VERIFY", "Watch", "diff", "stages", "watch"]
