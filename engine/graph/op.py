@@ -13,6 +13,7 @@ import numpy as np
 
 from ..common.dtypes import string
 from ..common.nest import is_tuple
+from ..common.operator_table import operator_functions
 from ..common.quick_dataclass import dataclass
 from .axis_maps import AxisMap, broadcast_map, leading_map
 from .row_states import State, state_by_axes
@@ -361,9 +362,15 @@ class Op:
         return ()
 
 
+def imported_ops() -> dict[str, type[Op]]:
+    """Return the op classes of the modules that have been imported, by their `type_name`."""
+    return dict(_registry)
+
+
 def registered_ops() -> dict[str, type[Op]]:
     """Return every op class by its `type_name`."""
-    return dict(_registry)
+    operator_functions["import_ops"]()  # the modules that few programs need
+    return imported_ops()
 
 
 def _is_default(value: Any, default: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from ..graph.op import Op, registered_ops
+from ..graph.op import Op, imported_ops, registered_ops
 from ..graph.state.resource import NamedResource
 
 _MODULES = (
@@ -26,9 +26,12 @@ _MODULES = (
 
 def late_op(name: str) -> type[Op] | None:
     """Return the class of an op of this package that was not imported so far; None if there is none."""
+    found = registered_ops().get(name)
+    if found is not None:
+        return found
     for module in _MODULES:
         importlib.import_module(module, __package__)
-    return registered_ops().get(name)
+    return imported_ops().get(name)
 
 
 def late_resource(kind: str) -> type[NamedResource] | None:

@@ -9,7 +9,7 @@ from ..common.nest import is_mapping, is_sequence
 from ..control_flow.call import Body
 from ..graph.device import Colocation
 from ..graph.graph import Graph
-from ..graph.op import Effect, Op, registered_ops
+from ..graph.op import Effect, Op, imported_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
 from ..graph.spec import Spec
@@ -61,7 +61,7 @@ class _GraphReader:
         self._document = document
         self._source = source
         self._load_array = array
-        self._known = registered_ops()
+        self._known = imported_ops()
         self._graphs: dict[int, Graph] = {}
         self._parents: list[Graph] = []
         self._values = ValueReader(self._tensor, self._region, self._resource, self._array)

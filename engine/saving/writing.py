@@ -10,7 +10,7 @@ from ..common.dtypes import name_of
 from ..control_flow.call import Body
 from ..graph.device import Colocation
 from ..graph.graph import Graph, Operation
-from ..graph.op import Op, registered_ops
+from ..graph.op import Op, imported_ops
 from ..graph.region import Region
 from ..graph.state.resource import NamedResource
 from ..graph.state.variable import Variable
@@ -62,7 +62,7 @@ class _GraphWriter:
         self._colocations: dict[Colocation, int] = {}
         self._block_numbers: dict[Graph, int] = {}
         self._places: dict[Operation, int] = {}
-        self._known = registered_ops()
+        self._known = imported_ops()
         self._values = ValueWriter(self._tensor, self._region, self._resource, self._array)
         self._blocks: list[Any] = []
         self._block(graph, operations)

@@ -486,3 +486,28 @@ def test_imports_of_names_that_other_frameworks_have_name_a_remedy() -> None:
 
 def test_what_suggests_names_is_imported_by_errors_only() -> None:
     assert run("import sys, anabranch; print('difflib' in sys.modules)") == "False"
+
+
+def test_ops_that_few_programs_use_are_imported_at_the_first_look_up() -> None:
+    code = """
+import sys
+import anabranch as ab
+from anabranch.engine import ops
+model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2)])
+model.compile("adam", "mse")
+model.fit([[1.0, 2.0, 3.0]], [[1.0, 2.0]], verbose=0)
+early = [name for name in (*ops._LATER, *ops._MODULES.values()) if f"anabranch.engine.ops.{name}" in sys.modules]
+print(early, ab.ops.median([1.0, 3.0, 8.0]).numpy(), len(set(ab.ops.registered_ops())) > 240)
+"""
+    assert run(code) == "[] 3.0 True"
+
+
+def test_the_names_of_ops_that_are_imported_late_are_those_of_their_modules() -> None:
+    from anabranch.engine import ops
+
+    for module, names in ops._LATER.items():
+        public = importlib.import_module(f"anabranch.engine.ops.{module}").__all__
+        own = {"containers.sparse": {"SparseTensor", "embedding_lookup_sparse"}, "signal.filtering": {"psnr"}}
+        assert set(names.split()) == own.get(module, set(public)), module
+        for name in names.split():
+            assert getattr(ops, name) is getattr(ops, name)  # the one that enters graphs
