@@ -25,6 +25,7 @@ from ...engine.graph import (
     flatten,
 )
 from ...engine.graph.graph import get_default_graph
+from ...engine.graph.state.aligned import aligned_copy
 from ...engine.graph.state.initial_values import Later
 from ...engine.graph.state.sharded import (
     Rows,
@@ -590,11 +591,9 @@ def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequen
     for variable, array in zip(variables, arrays, strict=True):
         expected = TensorSpec(variable.shape, variable.dtype)
         if not expected.accepts(TensorSpec(array.shape, variable.dtype)):
-            raise ValueError(
-                f"Layer {layer_name!r}: weight {variable.name!r} has shape {variable.shape}, got a value of shape "
-                f"{array.shape}."
-            )
-    stored = [a.astype(variable.dtype, order="C", copy=True) for variable, a in zip(variables, arrays, strict=True)]
+            weight = f"weight {variable.name!r} has shape {variable.shape}"
+            raise ValueError(f"Layer {layer_name!r}: {weight}, got a value of shape {array.shape}.")
+    stored = [aligned_copy(array, variable.dtype) for variable, array in zip(variables, arrays, strict=True)]
     with writing_together(expanded(variables)):
         for variable, value in zip(variables, stored, strict=True):
             variable.write_value(value[()] if value.ndim == 0 else value)

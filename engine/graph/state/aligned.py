@@ -11,15 +11,22 @@ _LEAST = 1 << 15  # bytes: what is smaller stays in the nearest cache
 _NUMBERS = "biufcV"  # kinds of dtypes: those of ml_dtypes are "V"
 
 
-def aligned_copy(value: Any) -> Any:
-    """Copy a value into an array in C's order, which begins at a cache line if it is large."""
+def aligned_copy(value: Any, dtype: Any = None) -> Any:
+    """Copy a value into an array in C's order, which begins at a cache line if it is large.
+
+    Args:
+        value: what is copied.
+        dtype: to which it is cast; its own by default.
+    """
     array = np.asarray(value)
-    if array.nbytes < _LEAST or array.dtype.kind not in _NUMBERS or array.dtype.hasobject:
-        return np.array(value, copy=True, order="C")
-    memory = np.empty(array.nbytes + _LINE, "uint8")
+    wanted = array.dtype if dtype is None else np.dtype(dtype)
+    size = array.size * wanted.itemsize
+    if size < _LEAST or wanted.kind not in _NUMBERS or wanted.hasobject:
+        return np.array(value, wanted, copy=True, order="C")
+    memory = np.empty(size + _LINE, "uint8")
     start = -memory.ctypes.data % _LINE
-    made = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    made[...] = array
+    made = memory[start : start + size].view(wanted).reshape(array.shape)
+    np.copyto(made, array, casting="unsafe")
     return made
 
 
