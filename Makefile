@@ -26,7 +26,7 @@ PACKAGES_kserve := kserve
 PACKAGES_openai := openai
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all test-portable test-cuda sweep bench bench-threads gpu peers clients lint types types-package imports docs format wheel dist-check lowest clean
+.PHONY: help demo demo-cluster test test-all test-portable test-cuda sweep bench bench-threads gpu peers clients lint types types-package imports docs docs-check format wheel dist-check lowest clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,7 +39,7 @@ demo-cluster: $(RUNTIME) ## train on several processes: by graphs that span two 
 	$(BIN)/python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py
 	$(BIN)/python -m anabranch launch -n 2 --ps 0 examples/cluster_training.py --all-reduce
 
-test: lint types-package imports docs ## lint, types of the package, import rules, the site of the documentation, and tests
+test: lint types-package imports docs-check ## lint, types of the package, import rules, links of the documentation, and tests
 	$(PYTEST) $(ARGS)
 
 test-all: lint types imports docs ## the same with the slow tests, many more random programs, and clients of the server
@@ -93,6 +93,9 @@ docs: $(DEV) ## build the site of the documentation into build/site/VERSION, war
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/mkdocs.yml
 
 format: $(DEV) ## mend what ruff can mend
+docs-check: $(DEV) ## the same without what readers alone need, such as the search, colours of code and broken lines of signatures
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/check.yml
+
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

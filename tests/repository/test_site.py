@@ -155,7 +155,7 @@ def test_methods_of_common_classes_have_an_example(pages: ModuleType) -> None:
 
 @pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_examples_run(pages: ModuleType, share: int) -> None:
-    """One of eight in `make test`, which builds the site: it runs all of them and fails where one does."""
+    """One of eight in `make test`, which makes all pages: it runs all of them and fails where one does."""
     examples = pages.EXAMPLES.examples()
     assert all(callable(pages.EXAMPLES.value_of(name)) for name in examples)
     for code in [*examples.values()][::share]:
@@ -238,15 +238,32 @@ def test_names_that_are_made_by_calls_are_linked_on_their_page(pages: ModuleType
 
 def test_warnings_fail_the_build_of_the_site(tmp_path: Path) -> None:
     """With --quiet MkDocs counts no warnings, so that --strict finds none."""
-    recipe = re.search(r"mkdocs build (.*?) --config-file", (SITE.parents[1] / "Makefile").read_text("utf-8"))
-    assert recipe is not None
+    recipes = re.findall(r"mkdocs build (.*?) --config-file", (SITE.parents[1] / "Makefile").read_text("utf-8"))
+    assert recipes == ["--strict"] * 2, "of the site, and of what make test builds in its place"
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("[a page](no-page.md)\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: a site\ntheme: mkdocs\n")
-    command = [sys.executable, "-m", "mkdocs", "build", *recipe[1].split(), "--config-file", "mkdocs.yml"]
+    command = [sys.executable, "-m", "mkdocs", "build", recipes[0], "--config-file", "mkdocs.yml"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "no-page.md" in result.stderr
+
+
+def test_what_make_test_builds_warns_of_all_that_the_site_warns_of() -> None:
+    """It has the same pages, with the same text and the same links; a line of Markdown is read by the same rules."""
+    config = pytest.importorskip("mkdocs.config")
+    site, checked = (config.load_config(str(SITE / f"{name}.yml")) for name in ("mkdocs", "check"))
+    for name in ("docs_dir", "nav", "validation", "markdown_extensions", "use_directory_urls", "exclude_docs"):
+        assert site[name] == checked[name], name
+    assert [Path(hook.__file__).name for hook in checked["hooks"].values()] == ["pages.py"]
+    assert site["mdx_configs"] == {**checked["mdx_configs"], "pymdownx.highlight": {"anchor_linenums": True}}
+    whole, plain = (each["plugins"]["mkdocstrings"].config["handlers"]["python"] for each in (site, checked))
+    assert {**plain, "options": {**plain["options"], "line_length": None}} == {
+        **whole,
+        "options": {**whole["options"], "line_length": None},
+    }
+    assert {*site["plugins"]} - {*checked["plugins"]} == {"material/search"}
+    assert site["site_dir"] != checked["site_dir"]
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -281,7 +298,7 @@ def test_the_home_page_leaves_room_for_lines_of_code(pages: ModuleType) -> None:
     ],
 )
 def test_search_finds_the_parts_of_names(text: str, words: list[str]) -> None:
-    (separator,) = re.findall(r"^      separator: '(.*)'$", (SITE / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    (separator,) = re.findall(r"^    separator: '(.*)'$", (SITE / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     assert re.split(separator, text) == words
 
 
