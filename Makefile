@@ -16,8 +16,9 @@ INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-
 
 # Tests compare results, not speed: one BLAS thread a process leaves the cores to pytest's two processes. A file's tests
 # run in one of them: what a test compiled is at hand for the next, and handing out files costs less than single tests.
+# Files are all that is counted before they run, so no share of the tests is printed.
 # Tests start many processes, so modules are kept as bytecode, also where the environment says otherwise.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -o console_output_style=classic
 
 # Clients of the model server, and what to install for each: they want other versions of protobuf than the server.
 CLIENTS := triton kserve openai
@@ -92,10 +93,10 @@ imports: $(DEV) ## import-linter: layers of the house, third-party packages conf
 docs: $(DEV) ## build the site of the documentation into build/site/VERSION, warnings as errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/mkdocs.yml
 
-format: $(DEV) ## mend what ruff can mend
 docs-check: $(DEV) ## the same without what readers alone need, such as the search, colours of code and broken lines of signatures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .ci/site/check.yml
 
+format: $(DEV) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
