@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from programs.trainings import assert_same, made
 
 import anabranch as ab
 from anabranch import callbacks
 from anabranch.distribute import DataParallel, Pipeline
 
-QUICK = 2  # in `make test`
-SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= QUICK else []) for seed in range(60)]
+
+def seeds(quick: int) -> list[ParameterSet]:
+    """Return sixty seeds, of which `make test` takes one."""
+    return [pytest.param(seed, marks=[] if seed == quick else [pytest.mark.slow]) for seed in range(60)]
+
+
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* was given an input with a mask:UserWarning")
 
 
@@ -26,7 +31,7 @@ def plain(without_kernels: None) -> Iterator[None]:
     ab.config.set_devices()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(0))
 def test_devices_train_as_one_does(seed: int, tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("alone", "replicas", "stages")]
     for folder in folders:
@@ -43,7 +48,7 @@ def test_devices_train_as_one_does(seed: int, tmp_path: Path) -> None:
     assert_same(found, expected, f"{parts} microbatches of {alone.text}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(1))
 def test_replicas_and_microbatches_of_the_same_rows_train_alike(seed: int, tmp_path: Path) -> None:
     """Each has the statistics of its own rows for `BatchNormalization`, whose averages are means over them."""
     ab.config.set_devices(cpu=2)
@@ -71,7 +76,7 @@ class Interrupts(callbacks.Callback):
             raise InterruptedError
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(0))
 def test_interrupted_trainings_end_as_others(seed: int, tmp_path: Path) -> None:
     """The run ends twice within an epoch, or goes through."""
     rng = np.random.default_rng(seed)
