@@ -140,25 +140,32 @@ def _weak(rows: Rows, start: int, a: Words, b: Words) -> tuple[Words, Words]:
     return a + z, b + _rotate(a, 44) + c
 
 
+_State = tuple[Words, Words, Words, tuple[Words, Words], tuple[Words, Words]]
+
+
 def _farm_long(rows: Rows) -> Words:
     count, length = rows.shape
     nothing, seed = np.zeros(count, np.uint64), np.full(count, 81, np.uint64)
-    v, w = (nothing, nothing), (nothing, nothing)
-    # Their types are declared because type checkers take seconds to find them: each depends on the others in the loop.
-    y: Words = seed * _K1 + np.uint64(113)
-    z: Words = _shift_mix(y * _K2 + np.uint64(113)) * _K2
-    x: Words = seed * _K2 + _word(rows, 0)
-    end = (length - 1) // 64 * 64
-    for start in range(0, end, 64):
-        x = _rotate(x + y + v[0] + _word(rows, start + 8), 37) * _K1
-        y = _rotate(y + v[1] + _word(rows, start + 48), 42) * _K1
-        x = x ^ w[1]
-        y = y + v[0] + _word(rows, start + 40)
-        z = _rotate(z + w[0], 33) * _K1
-        v = _weak(rows, start, v[1] * _K1, x + w[0])
-        w = _weak(rows, start + 32, z + w[1], y + _word(rows, start + 16))
-        z, x = x, z
-    return _farm_last(rows, x, y, z, v, w)
+    y = seed * _K1 + np.uint64(113)
+    z = _shift_mix(y * _K2 + np.uint64(113)) * _K2
+    state: _State = (seed * _K2 + _word(rows, 0), y, z, (nothing, nothing), (nothing, nothing))
+    for start in range(0, (length - 1) // 64 * 64, 64):
+        state = _after_64(rows, start, *state)
+    return _farm_last(rows, *state)
+
+
+def _after_64(
+    rows: Rows, start: int, x: Words, y: Words, z: Words, v: tuple[Words, Words], w: tuple[Words, Words]
+) -> _State:
+    """Return the state behind 64 bytes. This is no part of the loop, where type checkers take seconds for its lines."""
+    x = _rotate(x + y + v[0] + _word(rows, start + 8), 37) * _K1
+    y = _rotate(y + v[1] + _word(rows, start + 48), 42) * _K1
+    x = x ^ w[1]
+    y = y + v[0] + _word(rows, start + 40)
+    z = _rotate(z + w[0], 33) * _K1
+    v = _weak(rows, start, v[1] * _K1, x + w[0])
+    w = _weak(rows, start + 32, z + w[1], y + _word(rows, start + 16))
+    return z, y, x, v, w
 
 
 def _farm_last(rows: Rows, x: Words, y: Words, z: Words, v: tuple[Words, Words], w: tuple[Words, Words]) -> Words:

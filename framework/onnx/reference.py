@@ -72,13 +72,15 @@ def _mended_ops() -> list[type[OpRun]]:
         ) -> tuple[Array, ...]:
             op: Any = self  # attributes of the node are set by its name
             names = list(op.body.input_names)
-            states, go_on = list(carried), np.array(True) if cond is None else cond
+            states: list[Array] = list(carried)
+            go_on: Array = np.array(True) if cond is None else cond
             infos = list(op.body.proto_.output)[1 + len(states) :]
             rows: list[list[Array]] = [[] for _ in infos]
             passed = {"attributes": attributes} | ({} if bindings is None else {"bindings": bindings})  # from 1.23 on
             trip = 0
             while go_on and (M is None or trip < M):
-                own = dict(zip(names, [np.array(trip, "int64"), np.asarray(go_on), *states], strict=True))
+                values: list[Array] = [np.array(trip, "int64"), np.asarray(go_on), *states]
+                own = dict(zip(names, values, strict=True))
                 given = {**(context or {}), **own}
                 go_on, *results = op._run_body(given, **passed)
                 states = results[: len(states)]
