@@ -116,7 +116,7 @@ lowest: $(VENV) ## run the tests with the lowest versions of all dependencies th
 	$(BIN)/python .ci/lowest.py > build/lowest/constraints.txt
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c build/lowest/constraints.txt \
 		--editable '.[serve,images,sklearn,onnx,rl,remote]' pytest pytest-xdist hypothesis mpmath
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 build/lowest/bin/python -m pytest -q -n 2 --dist loadfile \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 build/lowest/bin/python -m pytest -q -n 2 --dist loadfile -o console_output_style=classic \
 		--ignore tests/repository $(ARGS)
 
 clean: ## remove everything that is made here, the virtual environment included
