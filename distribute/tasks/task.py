@@ -262,7 +262,7 @@ class Task:
             self._release,
             plane,
             self._limits,
-            self._worker.take_small if expected is None else None,
+            self._worker.small.take if expected is None else None,
         )
         self.connections[made] = None
         made.process = process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,11 @@ from ..transport.values import (
     Kept,
     Sent,
     SmallFrames,
+    SmallValues,
     decode_token,
     decode_value,
     encode_other,
     encode_value,
-    small_values,
     step_of,
 )
 from ..transport.wire import DAMAGE, Frame, FrameError, Kind
@@ -66,6 +67,7 @@ class Worker:
         self.graphs = Graphs(self.resources)
         self._programs: dict[tuple[int, int], Program] = {}  # by master and number
         self._running: dict[StepKey, Running] = {}
+        self.small = SmallValues(self._takes_values)
         self._ended = EndedParts()
         self.turning = Turning()
         self._observer = Observer()
@@ -346,31 +348,14 @@ class Worker:
             if straight.due and not self.clients.is_open(straight.way):
                 self._fail(running, self._unfed(running))
 
-    def take_small(self, buffer: Any, count: int) -> tuple[int, int]:
-        """Take values that another task has sent out of a buffer, as long as all of each is a head and its step runs.
+    def _takes_values(self, key: StepKey) -> tuple[Callable[..., None], Callable[[int, Exception], None]] | None:
+        running = self._running.get(key)
+        return None if running is None else (running.step.receive, partial(self._not_received, running))
 
-        Args:
-            buffer: where frames are, the first one from the first byte.
-            count: how many bytes there are.
-
-        Returns:
-            The number of bytes that are done with, and of values.
-
-        Raises:
-            FrameError: one of them is not received here.
-        """
-        position = taken = 0
-        for key, edge, tag, value, is_dead, end in small_values(buffer, count):
-            running = self._running.get(key)
-            if running is None:
-                break
-            try:  # as `_receive`, which would be one more call
-                running.step.receive(edge, tag, value, is_dead)
-            except Exception as error:
-                self._not_received(running, edge, error)
-            position = end
-            taken += 1
-        return position, taken
+    def _remove(self, key: StepKey) -> Running | None:
+        """Remove a step from those that run here, if it is among them."""
+        self.small.forget()
+        return self._running.pop(key, None)
 
     def take_value(self, frame: Frame) -> None:
         """Take a value that another task has sent.
@@ -469,7 +454,7 @@ class Worker:
         return not full
 
     def _end(self, running: Running) -> None:
-        del self._running[running.key]
+        self._remove(running.key)
         self._ended.add(running)
         self.steps_run += 1
         arrays: list[Any] = []
@@ -491,7 +476,7 @@ class Worker:
 
     def _fail(self, running: Running, error: Exception) -> None:
         """Report that a step has failed here: its master ends it elsewhere."""
-        if self._running.pop(running.key, None) is None:
+        if self._remove(running.key) is None:
             return
         report = ending_report(running.step) if isinstance(error, TaskFailedError) else ""
         running.part.failed(running.step, error)
@@ -506,7 +491,7 @@ class Worker:
         self._newest[key[0]] = max(key[1], self._newest.get(key[0], 0))
         self._early.pop(key, None)
         self._reaching.discard(key)
-        running = self._running.pop(key, None)
+        running = self._remove(key)
         text, recorded, arrays = "", {}, []
         if running is not None:
             if document.get("report"):
@@ -540,7 +525,7 @@ class Worker:
         """Handle the loss of a master: its steps end, and what it has sent is forgotten."""
         self.resources.task_lost(master.name, master.incarnation)
         for running in [each for each in self._running.values() if each.key[0] == master.incarnation]:
-            del self._running[running.key]
+            self._remove(running.key)
             running.step.abort()
         for key in [key for key in self._early if key[0] == master.incarnation]:
             del self._early[key]

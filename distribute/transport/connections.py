@@ -11,12 +11,12 @@ import contextlib
 import itertools
 import os
 import secrets
-import selectors
 import socket
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 import numpy as np
@@ -244,7 +244,6 @@ class Connection:
         self._on_small: Small = on_small or (lambda buffer, count: (0, 0))
         self._outbox = outbox
         self._decoder = Decoder(_MOST_HANDSHAKE, 0)
-        self._takes_descriptors = IS_AVAILABLE and sock.family == socket.AF_UNIX
         self._buffers: collections.deque[Any] = collections.deque()  # bytes, or memory of which each item is one
         self._writes = False
         self._ahead: list[Frame] = []
@@ -253,7 +252,8 @@ class Connection:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        loop.watch(sock, self._ready)
+        self._read: Callable[[memoryview], int] = sock.recv_into
+        loop.watch(sock, self._receive)
         if handshake.accepts:  # who connects is patient: a task in a long operation accepts nobody
             loop.after(_HANDSHAKE_SECONDS, self._check_open)
         self._put(handshake.begin())
@@ -374,7 +374,7 @@ class Connection:
             return
         if (buffers or self._writes) and not self.is_closed and bool(buffers) != self._writes:
             self._writes = bool(buffers)
-            self.loop.watch(self._sock, self._ready, self._writes)
+            self.loop.watch(self._sock, self._ready if self._writes else self._receive, self._writes)
 
     def _write(self) -> int:
         """Write some buffers; a descriptor goes with the first byte of the frame that announces it."""
@@ -415,12 +415,12 @@ class Connection:
     # --- receiving --------------------------------------------------------------------------------------------------
 
     def _ready(self, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
+        if events & EVENT_WRITE:
             self.flush()
-        if events & selectors.EVENT_READ and not self.is_closed:
+        if events & EVENT_READ and not self.is_closed:
             self._receive()
 
-    def _receive(self) -> None:
+    def _receive(self, events: int = EVENT_READ) -> None:
         try:
             count = self._read(self._decoder.buffer())
         except (BlockingIOError, InterruptedError):
@@ -514,9 +514,7 @@ class Connection:
                 break
         self.close(reason)
 
-    def _read(self, buffer: memoryview) -> int:
-        if not (self._takes_descriptors and self.is_open):
-            return self._sock.recv_into(buffer)
+    def _read_with_descriptors(self, buffer: memoryview) -> int:
         count, others, _, _ = self._sock.recvmsg_into([buffer], _ROOM, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in others:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -535,7 +533,8 @@ class Connection:
         if self._handshake.other is not None:
             self.is_open = True
             self._decoder.most_head, self._decoder.most_arrays = MOST_HEAD, MOST_ARRAYS
-            if self._takes_descriptors:
+            if IS_AVAILABLE and self._sock.family == socket.AF_UNIX:
+                self._read = self._read_with_descriptors
                 self._decoder.shared = self.mapped.array
             self._on_open(self)
 

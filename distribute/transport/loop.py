@@ -6,6 +6,7 @@ import collections
 import contextlib
 import heapq
 import itertools
+import math
 import select
 import selectors
 import socket
@@ -102,8 +103,9 @@ class Loop:
         self.idle: Callable[[], bool] = lambda: False
         self._selector = _Epoll() if hasattr(select, "epoll") else _Selector()
         self._calls: collections.deque[Callable[[], Any]] = collections.deque()
-        self._timers: list[tuple[float, int, Callable[[], Any]]] = []
         self._numbers = itertools.count()
+        # A heap; the last one is never due, so that there always is a first one.
+        self._timers: list[tuple[float, int, Callable[[], Any]]] = [(math.inf, next(self._numbers), lambda: None)]
         self._is_over = False
         self._thread = 0
         self._is_awake = False  # whether a byte that wakes the loop is under way
@@ -173,24 +175,29 @@ class Loop:
     def turn(self) -> None:
         """Do what is there to do; wait for it, if there is nothing."""
         self.turns += 1
-        is_busy = self.idle() or bool(self._calls)
-        self.is_waiting = not is_busy
-        timers, seconds = self._timers, 0.0
-        if not is_busy:
-            seconds = timers[0][0] - self.now() if timers else _LONGEST_WAIT
-            seconds = 0.0 if seconds < 0.0 else seconds if seconds < _LONGEST_WAIT else _LONGEST_WAIT
-        found = self._selector.wait(seconds)
-        self.is_waiting = False
+        is_busy = self.idle() or self._calls
+        until = self._timers[0][0] - self.now()
+        if is_busy or until <= 0.0:
+            found = self._selector.wait(0.0)
+        else:
+            self.is_waiting = True
+            found = self._selector.wait(until if until < _LONGEST_WAIT else _LONGEST_WAIT)
+            self.is_waiting = False
         for ready, events in found:
             try:  # as `_do`, which would be one more call in each iteration of a loop over tasks
                 ready(events)
             except Exception:
                 traceback.print_exc()
-        while timers and timers[0][0] <= self.now():
-            self._do(heapq.heappop(timers)[-1])
+        if until <= 0.0:
+            self._call_due()
         if self._calls:
             for _ in range(len(self._calls)):
                 self._do(self._calls.popleft())
+
+    def _call_due(self) -> None:
+        """Call what was to be called by now."""
+        while self._timers[0][0] <= self.now():
+            self._do(heapq.heappop(self._timers)[-1])
 
     @staticmethod
     def _do(function: Callable[..., Any], *arguments: Any) -> None:

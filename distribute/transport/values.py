@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,24 +27,31 @@ _MOST_TAG = 255
 LARGE = 1 << 16  # bytes; more of a feed or fetch goes straight between a client and the task
 _MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
 _IS_LITTLE = sys.byteorder == "little"
-# NumPy's own numbers, little-endian, each with the letter by which `struct` writes it; of floats it writes the bytes.
-_CODES = {
-    "b1": "?",
-    **dict(zip(["i1", "i2", "i4", "i8"], "bhiq", strict=True)),
-    **dict(zip(["u1", "u2", "u4", "u8"], "BHIQ", strict=True)),
-    **{f"f{size}": f"{size}s" for size in (2, 4, 8)},
+
+
+def _no_bytes(value: Any) -> bytes:
+    """Write what has no value: a control, or what is dead."""
+    return b""
+
+
+# NumPy's own numbers, little-endian, each with what writes one. Of a float the bytes are taken as they are.
+_WRITERS: dict[str, Callable[[Any], bytes]] = {
+    **{
+        text: struct.Struct(f"<{code}").pack
+        for text, code in zip(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"], "?bhiqBHIQ", strict=True)
+    },
+    **dict.fromkeys(["f2", "f4", "f8"], bytes if _IS_LITTLE else lambda value: value.tobytes()[::-1]),
 }
-_DTYPES = [np.dtype(f"<{text}") for text in _CODES]
-_NUMBERS = {_FIRST_NUMBER + k: dtype for k, dtype in enumerate(_DTYPES)}  # by how they are written
-_HOW: dict[Any, tuple[int, str]] = {
-    dtype.type: (_FIRST_NUMBER + k, code) for k, (dtype, code) in enumerate(zip(_DTYPES, _CODES.values(), strict=True))
-} | {DEAD: (DEAD, ""), type(None): (CONTROL, "")}
-_SMALL: dict[tuple[Any, int], tuple[Callable[..., bytes], int, int, str]] = {}  # by what it is, and its tag's length
+_NUMBERS = {_FIRST_NUMBER + k: np.dtype(f"<{text}") for k, text in enumerate(_WRITERS)}  # by how they are written
+# By what is sent: how it is written, the bytes of it, and what writes it.
+_HOW: dict[Any, tuple[int, int, Callable[[Any], bytes]]] = {
+    **{dtype.type: (how, dtype.itemsize, _WRITERS[dtype.str[1:]]) for how, dtype in _NUMBERS.items()},
+    DEAD: (DEAD, 0, _no_bytes),
+    type(None): (CONTROL, 0, _no_bytes),
+}
 _TAGS = [struct.Struct(f"<{count}Q") for count in range(8)]
-_BEGINNING = struct.Struct(PREFIX.format + _TAG.format[1:])  # of the frame of a value
-_BEGINNING_SIZE = _BEGINNING.size
-_PREFIX_SIZE = PREFIX.size
-_AS_BYTES = "s"  # the last letter of a code for `struct`
+_OPENING = struct.Struct(PREFIX.format + _TAG.format[1:])  # the first bytes of the frame of a value, before its tag
+_OPENING_SIZE = _OPENING.size
 _VALUE = int(Kind.VALUE)
 _ARRAY = np.ndarray
 _BOOLS = (np.False_, np.True_)
@@ -344,7 +351,7 @@ def encode_other(
         how = WRITTEN
         described = encode_value(value, arrays) if sent is None else sent.described(edge, tag, value, arrays)
         text = json.dumps(described).encode()
-    return _TAG.pack(*step, edge, how, _checked_length(tag)) + struct.pack(f"<{len(tag)}Q", *tag) + text, arrays
+    return _TAG.pack(*step, edge, how, _checked_length(tag)) + _tag_of(len(tag)).pack(*tag) + text, arrays
 
 
 class SmallFrames:
@@ -358,7 +365,8 @@ class SmallFrames:
     def __init__(self, step: tuple[int, int], lossy: Collection[int] = ()) -> None:
         self._step = step
         self._lossy = lossy
-        self._writers: dict[tuple[int, Any], tuple[Callable[..., bytes], str]] = {}  # by edge and type
+        # By edge and type: what a frame begins with, and what writes the tag and the value.
+        self._openings: dict[tuple[int, Any], tuple[bytes, Callable[..., bytes], Callable[[Any], bytes]]] = {}
 
     def frame(self, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool, most: int = FEW) -> bytes | None:
         """Write a value as `encode_token` does; return None if it is another one.
@@ -367,18 +375,24 @@ class SmallFrames:
             edge, tag, value, is_dead: see `encode_token`. All tags of an edge have one length.
             most: the bytes of the largest array that is written.
         """
+        known = self._openings.get((edge, DEAD if is_dead else type(value)))
+        if known is None:
+            return self._first_frame(edge, tag, value, is_dead, most)
+        opening, write_tag, write = known
+        return opening + write_tag(*tag) + write(value)
+
+    def _first_frame(self, edge: int, tag: tuple[int, ...], value: Any, is_dead: bool, most: int) -> bytes | None:
+        """Write an array, or what is the first of its type on the edge."""
         what = DEAD if is_dead else type(value)
         if what is _ARRAY:
             return self._array(edge, tag, value) if value.nbytes <= most else None
-        known = self._writers.get((edge, what)) or self._writer(edge, len(tag), what)
-        if known is None:
+        if what not in _HOW:
             return None
-        write, code = known
-        if not code:
-            return write(*tag)
-        if code == _AS_BYTES:
-            value = bytes(value) if _IS_LITTLE else value.tobytes()[::-1]
-        return write(*tag, value)
+        how, size, write = _HOW[what]
+        write_tag = _tag_of(_checked_length(tag)).pack
+        opening = _OPENING.pack(_VALUE, _TAG.size + 8 * len(tag) + size, 0, 0, *self._step, edge, how, len(tag))
+        self._openings[edge, what] = (opening, write_tag, write)
+        return opening + write_tag(*tag) + write(value)
 
     def _array(self, edge: int, tag: tuple[int, ...], array: Any) -> bytes | None:
         layout = _layout_of_array(array.dtype, array.shape, len(tag))
@@ -387,26 +401,6 @@ class SmallFrames:
         pack, head, table = layout
         return pack(_VALUE, head, len(table), 1, *self._step, edge, PLAIN, len(tag), *tag, table) + array.tobytes()
 
-    def _writer(self, edge: int, count: int, what: Any) -> tuple[Callable[..., bytes], str] | None:
-        """Return what writes a tag and a value behind what all frames of an edge begin with."""
-        known = _SMALL.get((what, count)) or _layout(what, count)
-        if known is None:
-            return None
-        pack, head, how, code = known
-        write = partial(pack, _VALUE, head, 0, 0, *self._step, edge, how, count)
-        found = self._writers[edge, what] = (write, code[-1:])
-        return found
-
-
-def _layout(key: Any, count: int) -> tuple[Callable[..., bytes], int, int, str] | None:
-    """Lay out the frame of a value that is all in the head; None if others are not."""
-    how, code = _HOW.get(key, (0, None))
-    if code is None:
-        return None
-    layout = struct.Struct(f"{PREFIX.format}{_TAG.format[1:]}{_checked_length((0,) * count)}Q{code}")
-    found = _SMALL[key, count] = (layout.pack, layout.size - PREFIX.size, how, code)
-    return found
-
 
 @lru_cache(1024)
 def _layout_of_array(dtype: Any, shape: tuple[int, ...], count: int) -> tuple[Callable[..., bytes], int, bytes] | None:
@@ -414,8 +408,13 @@ def _layout_of_array(dtype: Any, shape: tuple[int, ...], count: int) -> tuple[Ca
     if dtype.kind not in "biufc" or dtype.byteorder == ">" or not _IS_LITTLE or count > _MOST_TAG:
         return None
     table = array_description(dtype, shape)
-    layout = struct.Struct(f"{PREFIX.format}{_TAG.format[1:]}{count}Q{len(table)}s")
+    layout = struct.Struct(f"{_OPENING.format}{count}Q{len(table)}s")
     return layout.pack, _TAG.size + 8 * count, table
+
+
+def _tag_of(count: int) -> struct.Struct:
+    """Return what writes and reads tags of a length."""
+    return _TAGS[count] if count < len(_TAGS) else struct.Struct(f"<{count}Q")
 
 
 def _checked_length(tag: tuple[int, ...]) -> int:
@@ -435,41 +434,90 @@ def step_of(head: bytes) -> tuple[int, int]:
     return _TAG.unpack_from(head)[:2]
 
 
-def small_values(buffer: Any, count: int) -> Iterator[tuple[tuple[int, int], int, tuple[int, ...], Any, bool, int]]:
-    """Read numbers that are in the head, and arrays that have come whole, in place, as long as such come first.
+Take = Callable[[int, tuple[int, ...], Any, bool], None]  # of an edge, a tag, a value, and whether it is dead
+Failed = Callable[[int, Exception], None]  # of an edge, and why a value of it could not be taken
+
+
+class SmallValues:
+    """Takes values where they have come, as long as all of each is there: numbers in heads, and small arrays.
+
+    All frames of an edge that bring a number have the same opening. So an opening is read once for each step.
 
     Args:
-        buffer: where frames are, the first one from the first byte.
-        count: how many bytes there are.
-
-    Yields:
-        A tuple for each value: step, edge, tag, the value, whether it is dead, and the first byte behind its frame.
-
-    Raises:
-        FrameError: the table of an array is damaged.
+        running: returns what takes the values of a step, given its master's incarnation and its number; None if the
+            step does not run.
     """
-    position = 0
-    while count - position >= _BEGINNING_SIZE:
-        kind, head, table, number, master, step, edge, how, depth = _BEGINNING.unpack_from(buffer, position)
-        end = position + _PREFIX_SIZE + head
-        place = position + _BEGINNING_SIZE
-        if kind != _VALUE or end + table > count or depth >= len(_TAGS) or place + 8 * depth > end:
-            return
-        tag = _TAGS[depth].unpack_from(buffer, place)
-        if table:
-            found = array_in_place(buffer, end, end + table, count) if how == PLAIN and number == 1 else None
-            if found is None:
-                return
-            value, end = found
-            yield (master, step), edge, tag, value, False, end
-        elif how <= CONTROL:
-            yield (master, step), edge, tag, None, how == DEAD, end
+
+    def __init__(self, running: Callable[[tuple[int, int]], tuple[Take, Failed] | None]) -> None:
+        self._running = running
+        self._known: dict[bytes, tuple[Take, Failed, int, bool, Callable[..., Any], Any, int]] = {}  # by opening
+
+    def forget(self) -> None:
+        """Forget what takes the values of steps, since one has ended."""
+        self._known.clear()
+
+    def take(self, buffer: Any, count: int) -> tuple[int, int]:
+        """Take the values that come first.
+
+        Args:
+            buffer: where frames are, the first one from the first byte.
+            count: how many bytes there are.
+
+        Returns:
+            The number of bytes that are done with, and of values.
+
+        Raises:
+            FrameError: the table of an array is damaged, or a value is not received here.
+        """
+        position = taken = 0
+        while position < count:
+            opening = bytes(buffer[position : position + _OPENING_SIZE])
+            known = self._known.get(opening) or self._opened(opening)
+            if known is None:
+                break
+            take, failed, edge, is_dead, read_tag, dtype, size = known
+            end = position + size
+            if end > count:
+                break
+            tag = read_tag(buffer, position + _OPENING_SIZE)
+            if dtype is None:
+                value = None
+            elif dtype is not _ARRAY:
+                value = _ARRAY((), dtype, buffer, end - dtype.itemsize)[()]
+            else:
+                found = array_in_place(buffer, position + _OPENING_SIZE + 8 * len(tag), end, count)
+                if found is None:
+                    break
+                value, end = found
+            try:
+                take(edge, tag, value, is_dead)
+            except Exception as error:
+                failed(edge, error)
+            position = end
+            taken += 1
+        return position, taken
+
+    def _opened(self, opening: bytes) -> Any:
+        """Read the first bytes of a frame; return None if it is not of a small value, or its step does not run."""
+        if len(opening) < _OPENING_SIZE:
+            return None
+        kind, head, table, arrays, master, step, edge, how, depth = _OPENING.unpack(opening)
+        dtype = _ARRAY if how == PLAIN else _NUMBERS.get(how)
+        if kind != _VALUE or depth >= len(_TAGS) or (dtype is None and how > CONTROL):
+            return None
+        behind_tag = head - _TAG.size - 8 * depth
+        if dtype is _ARRAY:
+            is_small = arrays == 1 and not behind_tag
         else:
-            value = _number(how, buffer, place + 8 * depth, end)
-            if value is None:
-                return
-            yield (master, step), edge, tag, value, False, end
-        position = end
+            is_small = not (arrays or table) and behind_tag == (0 if dtype is None else dtype.itemsize)
+        if not is_small:
+            return None
+        running = self._running((master, step))
+        if running is None:
+            return None
+        size = PREFIX.size + head + table
+        found = self._known[opening] = (*running, edge, how == DEAD, _TAGS[depth].unpack_from, dtype, size)
+        return found
 
 
 def _number(how: int, buffer: Any, place: int, end: int) -> Any:
@@ -496,7 +544,7 @@ def decode_token(
     """
     try:
         _, _, edge, how, count = _TAG.unpack_from(head)
-        tag = (_TAGS[count] if count < len(_TAGS) else struct.Struct(f"<{count}Q")).unpack_from(head, _TAG.size)
+        tag = _tag_of(count).unpack_from(head, _TAG.size)
         if how >= _FIRST_NUMBER:
             value = _number(how, head, _TAG.size + 8 * count, len(head))
             if value is None:

@@ -112,6 +112,7 @@ class FrameRun:
     """A run of a frame on one device: made by the first token that enters it."""
 
     __slots__ = (
+        "around",
         "arrived",
         "exited",
         "first",
@@ -135,6 +136,7 @@ class FrameRun:
     def __init__(self, plan: FramePlan, parent: Iteration | None) -> None:
         self.plan = plan
         self.parent = parent
+        self.around: Tag = () if parent is None else parent.tag
         self.values: list[Any] = [None] * plan.slots
         self.pending = plan.pending.copy()
         self.arrived: list[int] = [0] * len(plan.constants)  # 1: alive, 2: dead
@@ -203,7 +205,7 @@ class Frames:
         """Open the run of a frame inside `iteration`, at the first token that enters it."""
         run = FrameRun(iteration.run.plan.children[child], iteration)
         iteration.children[child] = run
-        self.open(run, (*iteration.tag, 0))
+        self.open(run, (*run.around, 0))
         return run
 
     def advance(self, iteration: Iteration) -> Iteration | None:
@@ -212,7 +214,7 @@ class Frames:
         number = iteration.number + 1
         if number - run.oldest.number >= run.plan.parallel:
             return None
-        return self.open(run, (*iteration.tag[:-1], number))
+        return self.open(run, (*run.around, number))
 
     def open(self, run: FrameRun, tag: Tag, hold: int = 0, is_oldest: bool = False) -> Iteration:
         """Begin the next iteration of a run; `is_oldest`: those before it are over."""
@@ -234,9 +236,10 @@ class Frames:
         run.newest = number
         if is_oldest:
             run.oldest = opened
-        alive = number - run.oldest.number + 1
-        if alive > plan.peak:
-            plan.peak = alive if run.oldest.left else alive - 1 or 1
+        else:
+            alive = number - run.oldest.number + 1
+            if alive > plan.peak:
+                plan.peak = alive if run.oldest.left else alive - 1 or 1
         if plan.is_special:
             self._prepare(opened, run, plan)
         if plan.receives:
@@ -312,24 +315,24 @@ class Frames:
                 if not run.waiting:
                     self._end(run)
                     return
-                self._admit(run, iteration.tag, is_oldest=True)
+                self._admit(run, is_oldest=True)
                 iteration.next = None
                 return
             run.oldest = following
             iteration.next = None  # the first one is kept: it must not keep the others
             if run.waiting:
-                self._admit(run, iteration.tag)
+                self._admit(run)
             if following.left or run.oldest is not following:
                 return
             iteration = following
 
-    def _admit(self, run: FrameRun, tag: Tag, is_oldest: bool = False) -> None:
+    def _admit(self, run: FrameRun, is_oldest: bool = False) -> None:
         """Begin the iteration for which tokens wait, and deliver these.
 
         They are taken first: mail that the iteration finds may wait for the one behind it.
         """
         waiting, run.waiting = run.waiting, []
-        opened = self.open(run, (*tag[:-1], run.newest + 1), is_oldest=is_oldest)
+        opened = self.open(run, (*run.around, run.newest + 1), is_oldest=is_oldest)
         for deliver, value in waiting:
             deliver(opened, value)
 

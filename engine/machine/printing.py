@@ -495,6 +495,9 @@ class FunctionWriter:
         if not is_alive:
             return
         deliver = self.owner.delivery("deliver", node)
+        if node.frame.parallel_iterations == 1:  # the next one begins when this one is over
+            self.line(f"it.run.waiting.append(({deliver}, {x}))")
+            return
         self.line("t = it.next or advance(it)")
         self.line(f"if t is None: it.run.waiting.append(({deliver}, {x}))")
         self.line(f"else: {deliver}(t, {x})")

@@ -15,11 +15,11 @@ from anabranch.distribute.transport.values import (
     Received,
     Sent,
     SmallFrames,
+    SmallValues,
     decode_token,
     decode_value,
     encode_token,
     encode_value,
-    small_values,
     step_of,
 )
 from anabranch.distribute.transport.wire import PREFIX, Decoder, Frame, FrameError, Kind, encode, encode_document
@@ -212,9 +212,20 @@ def test_any_head_is_a_value_or_refused(head: bytes):
     with contextlib.suppress(FrameError):
         decode_token(head, [])
     frame = joined(encode(Kind.VALUE, head))
-    for *_, end in small_values(frame, len(frame)):
-        assert end == len(frame)
+    if in_place(frame)[0]:
         decode_token(head, [])
+
+
+def in_place(data: bytes | bytearray, count: int | None = None) -> tuple[list[Any], int]:
+    """The values that are taken in place, each with its step, and the bytes that are done with."""
+    found: list[Any] = []
+
+    def of_step(step: tuple[int, int]) -> Any:
+        return lambda *value: found.append((step, *value)), None
+
+    done, taken = SmallValues(of_step).take(memoryview(data), len(data) if count is None else count)
+    assert taken == len(found)
+    return found, done
 
 
 NUMBERS = st.one_of(
@@ -239,32 +250,28 @@ def test_small_values_come_out_in_place_as_by_frames(tokens: list[Any], piece: i
         data += whole
         expected.append((edge, tag, None if is_dead or value is None else np.asarray(value).tobytes(), is_dead))
     found: list[Any] = []
-    in_place = [0]
 
-    def take(buffer: Any, count: int) -> tuple[int, int]:
-        first = taken = 0
-        for step, *value, end in small_values(buffer, count):
-            assert step == (5, 7)
-            found.append(tuple(value))
-            first, taken = end, taken + 1
-        in_place[0] += taken
-        return first, taken
+    def of_step(step: tuple[int, int]) -> Any:
+        assert step == (5, 7)
+        return lambda *value: found.append(value), None
 
-    decoder, position = Decoder(), 0
+    small = SmallValues(of_step)
+    decoder, position, in_heads = Decoder(), 0, 0
     while position < len(data):
         place = decoder.buffer()
         count = min(len(place), piece, len(data) - position)
         place[:count] = data[position : position + count]
         position += count
-        before = in_place[0]
-        first, small = decoder.small_values(count, take)
-        assert small == in_place[0] - before
+        before = len(found)
+        first, taken = decoder.small_values(count, small.take)
+        assert taken == len(found) - before
+        in_heads += taken
         found += [decode_token(frame.head, frame.arrays) for frame in decoder.advance(count, first)]
     assert [
         (*each[:2], None if each[2] is None else np.asarray(each[2]).tobytes(), each[3]) for each in found
     ] == expected
     if piece == 400 and tokens and np.size(tokens[0][2]) < 13 and len(tokens[0][1]) < 8:
-        assert in_place[0]
+        assert in_heads
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
@@ -272,8 +279,7 @@ def test_any_table_is_that_of_an_array_or_refused(table: bytes, rest: bytes):
     head, _ = encode_token((5, 7), 3, (1,), np.zeros(2), False)
     frame = PREFIX.pack(Kind.VALUE, len(head), len(table), 1) + head + table + rest
     with contextlib.suppress(FrameError):
-        for *_, end in small_values(frame, len(frame)):
-            assert end <= len(frame)
+        assert in_place(frame)[1] <= len(frame)
 
 
 def test_small_arrays_have_memory_of_their_own():
@@ -281,12 +287,48 @@ def test_small_arrays_have_memory_of_their_own():
     frame = SmallFrames((5, 7)).frame(3, (1,), given_array, False)
     assert frame is not None
     buffer = bytearray(frame)
-    ((_, edge, tag, found, is_dead, end),) = small_values(memoryview(buffer), len(buffer))
+    ((_, edge, tag, found, is_dead),), end = in_place(buffer)
     buffer[:] = bytes(len(buffer))
     assert_same(found, given_array)
     assert found.flags.owndata
     assert found.flags.writeable
     assert (edge, tag, is_dead, end) == (3, (1,), False, len(frame))
+
+
+def test_values_that_have_not_come_whole_are_left_where_they_are():
+    """Behind what has come there are bytes of earlier frames."""
+    frames = SmallFrames((5, 7))
+    written = [frames.frame(3, (number,), np.float32(number), False) or b"" for number in range(3)]
+    size = len(written[0])
+    for count in range(2 * size, 3 * size):
+        found, done = in_place(b"".join(written), count)
+        assert [value[2:4] for value in found] == [((0,), 0.0), ((1,), 1.0)]
+        assert done == 2 * size
+
+
+def test_values_are_taken_as_long_as_their_step_runs():
+    running = {(5, 7), (5, 8)}
+    found: list[Any] = []
+    failures: list[Any] = []
+
+    def take(edge: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
+        if edge == 9:
+            raise ValueError("not here")
+        found.append(int(value))
+
+    def failed(edge: int, error: Exception) -> None:
+        failures.append((edge, str(error)))
+        running.discard((5, 8))
+        small.forget()
+
+    small = SmallValues(lambda step: (take, failed) if step in running else None)
+    data = b"".join(
+        SmallFrames((5, step)).frame(edge, (), np.int64(number), False) or b""
+        for number, (step, edge) in enumerate([(7, 3), (8, 3), (8, 9), (7, 3), (8, 3), (7, 3)])
+    )
+    done, taken = small.take(memoryview(data), len(data))
+    assert (found, failures) == ([0, 1, 3], [(9, "not here")])
+    assert (done, taken) == (4 * len(data) // 6, 4)
 
 
 def test_large_arrays_and_those_of_lossy_edges_are_no_small_frames():
