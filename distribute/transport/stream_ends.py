@@ -14,9 +14,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 # Bytes of a piece at most. gRPC, and proxies, refuse messages of more than 4 MiB unless they are configured otherwise.
 PIECE = (4 << 20) - (64 << 10)
 _MOST = 4 * PIECE  # bytes that wait in each direction before who brings more has to wait
+_FEW = 1 << 16  # bytes that are sooner copied than other threads are let run
 _FILLING = bytes(256)
 
 
@@ -123,22 +126,26 @@ class StreamEnd:
             TimeoutError: nor within the timeout.
         """
         incoming, count, most = self._incoming, 0, len(buffer)
+        pieces: list[memoryview] = []
         with self._lock:
             self._wait_for(self._in, lambda: bool(incoming) or self._is_over)
             while incoming and count < most:
-                piece = incoming[0]
-                taken = min(len(piece), most - count)
-                buffer[count : count + taken] = piece[:taken]
-                count += taken
-                if taken == len(piece):
-                    incoming.popleft()
-                else:
-                    incoming[0] = piece[taken:]
+                piece = incoming.popleft()
+                if len(piece) > most - count:
+                    incoming.appendleft(piece[most - count :])
+                    piece = piece[: most - count]
+                pieces.append(piece)
+                count += len(piece)
+            if not (incoming or self._is_over):
+                self._own.recv(1)
+        position = 0
+        for piece in pieces:  # without the lock: gRPC's thread brings more meanwhile
+            _copy(buffer[position : position + len(piece)], piece)
+            position += len(piece)
+        with self._lock:
             if self._waiting_in > _MOST:
                 self._in.notify_all()
             self._waiting_in -= count
-            if not (incoming or self._is_over):
-                self._own.recv(1)
         return count
 
     def shutdown(self, how: int) -> None:
@@ -227,6 +234,14 @@ def _parted(buffer: memoryview, copies: bool) -> Iterator[bytes | memoryview]:
 
 def _copied(piece: memoryview) -> bytes:
     return bytes(piece)
+
+
+def _copy(target: memoryview, source: memoryview) -> None:
+    """Copy bytes. NumPy lets other threads run meanwhile, which takes longer where there are few bytes."""
+    if len(source) < _FEW:
+        target[:] = source
+    else:
+        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 __all__ = ["PIECE", "StreamEnd"]

@@ -136,6 +136,37 @@ def test_without_waiting_a_buffer_is_held_until_it_has_left(end: StreamEnd):
     assert list(pieces) == []
 
 
+def test_more_comes_while_what_has_come_is_copied(end: StreamEnd, monkeypatch: pytest.MonkeyPatch):
+    def copy(target: memoryview, source: memoryview) -> None:
+        assert end._lock.acquire(blocking=False), "the thread of gRPC would wait"
+        end._lock.release()
+        assert end.put(b"more")
+        original(target, source)
+
+    original = stream_ends._copy
+    end.put(b"before")
+    monkeypatch.setattr(stream_ends, "_copy", copy)
+    assert received(end, 9) == b"before"
+    monkeypatch.undo()
+    assert ready(end) == "rw"
+    assert received(end, 9) == b"more"
+    assert ready(end) == "w"
+
+
+@pytest.mark.parametrize("most", [1000, 1 << 17, PIECE])
+def test_bytes_are_received_into_the_middle_of_memory(end: StreamEnd, most: int):
+    data = np.random.default_rng(3).integers(0, 256, PIECE + 70_000, "uint8")
+    for begin in range(0, len(data), PIECE):
+        end.put(data[begin : begin + PIECE].tobytes())
+    target = np.zeros(len(data) + 20, "uint8")
+    left = target.data[10:-10]
+    while len(left):
+        left = left[end.recv_into(left[:most]) :]
+    np.testing.assert_array_equal(target[10:-10], data)
+    assert not target[:10].any()
+    assert not target[-10:].any()
+
+
 def test_the_descriptor_can_be_waited_for(end: StreamEnd):
     end.setblocking(False)
     assert ready(end) == "w"
