@@ -175,29 +175,24 @@ class Loop:
     def turn(self) -> None:
         """Do what is there to do; wait for it, if there is nothing."""
         self.turns += 1
-        is_busy = self.idle() or self._calls
-        until = self._timers[0][0] - self.now()
-        if is_busy or until <= 0.0:
-            found = self._selector.wait(0.0)
-        else:
+        timers = self._timers
+        seconds = 0.0 if self.idle() or self._calls else timers[0][0] - self.now()
+        if seconds > 0.0:
             self.is_waiting = True
-            found = self._selector.wait(until if until < _LONGEST_WAIT else _LONGEST_WAIT)
+            found = self._selector.wait(seconds if seconds < _LONGEST_WAIT else _LONGEST_WAIT)
             self.is_waiting = False
+        else:
+            found = self._selector.wait(0.0)
         for ready, events in found:
             try:  # as `_do`, which would be one more call in each iteration of a loop over tasks
                 ready(events)
             except Exception:
                 traceback.print_exc()
-        if until <= 0.0:
-            self._call_due()
+        while timers[0][0] <= self.now():  # before steps go on: who has set a deadline reports it
+            self._do(heapq.heappop(timers)[-1])
         if self._calls:
             for _ in range(len(self._calls)):
                 self._do(self._calls.popleft())
-
-    def _call_due(self) -> None:
-        """Call what was to be called by now."""
-        while self._timers[0][0] <= self.now():
-            self._do(heapq.heappop(self._timers)[-1])
 
     @staticmethod
     def _do(function: Callable[..., Any], *arguments: Any) -> None:
