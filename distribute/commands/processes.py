@@ -226,11 +226,12 @@ class Launch:
 
     def _wait_for_noted(self) -> None:
         """Wait for workers that have noted that they end: others may have ended before, because of them."""
+        until = time.monotonic() + END_SECONDS  # of all together
         for process in self.workers:
             if process in self._ends.times or time_of_end(process.pid, str(self._chief_file)) is None:
                 continue
             try:
-                process.wait(END_SECONDS)
+                process.wait(max(until - time.monotonic(), 0.0))
                 self._ends.note(process)
             except subprocess.TimeoutExpired:  # it goes on
                 Path(f"{self._chief_file}.{process.pid}").unlink()
@@ -298,9 +299,10 @@ class Launch:
         for process in processes:
             if process.poll() is None:
                 process.terminate()
+        until = time.monotonic() + END_SECONDS  # of all together
         for process in processes:
             try:
-                process.wait(END_SECONDS)
+                process.wait(max(until - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -8,10 +8,13 @@ import queue
 import subprocess
 import threading
 from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from anabranch.distribute.commands.ends import Ends, Process
+from anabranch.distribute.commands import processes as launched
+from anabranch.distribute.commands.ends import END_SECONDS, Ends, Process
 from anabranch.distribute.commands.processes import Launch
 
 
@@ -116,4 +119,44 @@ def test_a_process_that_is_started_again_is_no_failure_of_the_run(
     monkeypatch.setattr(launch, "_failed", lambda: iter(next(failures, [])))
     assert launch.wait() == 0
     assert capsys.readouterr().err == ""
+    launch._folder.cleanup()
+
+
+class Hanging:
+    """A process that does not end when it is asked to.
+
+    Args:
+        clock: moves on while it is waited for.
+    """
+
+    def __init__(self, clock: SimpleNamespace) -> None:
+        self.clock = clock
+        self.is_killed = False
+
+    def poll(self) -> None:
+        return None
+
+    def terminate(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.is_killed:
+            return -9
+        assert timeout is not None
+        self.clock.now += timeout
+        raise subprocess.TimeoutExpired("a process", timeout)
+
+
+def test_all_processes_that_hang_have_the_same_time_to_end(monkeypatch: pytest.MonkeyPatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(launched, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    hanging: Any = [Hanging(clock) for _ in range(5)]
+    launch = Launch(3, 2, ["script.py"])
+    launch.workers, launch.ps = hanging[:3], hanging[3:]
+    launch._end_all()
+    assert all(process.is_killed for process in hanging)
+    assert clock.now == pytest.approx(100.0 + END_SECONDS)
     launch._folder.cleanup()
