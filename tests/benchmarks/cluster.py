@@ -17,6 +17,7 @@ import random
 import re
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -39,8 +40,8 @@ PAPER = {"scalar": "1.8 to 8.8 ms", "100 MB": "147 to 613 ms", "1 GB": "1.01 to 
 NULL_STEPS = """
 The real steps are one graph for all workers, run by the first one's session. All processes have one thread and share 2
 cores, and each figure is the better of two runs; 1 GB with one worker only. A worker sends what the ps task is to
-subtract. Sparse is 32 rows of a table of 64 MB on
-each ps task, which are gathered and changed where they lie: a table of 512 MB takes as long (2.0 ms, of 8 MB 2.0 ms).
+subtract. Sparse is 32 rows of a table of 64 MB on each ps task, which are gathered and changed where they lie: a table
+of 512 MB takes as long (2.0 ms, of 8 MB 2.0 ms).
 
 The simulated steps have these processors and links of 10 Gbit/s; a ps task serves its workers one after the other.
 
@@ -51,10 +52,13 @@ The simulated steps have these processors and links of 10 Gbit/s; a ps task serv
   1.6 s by one worker's link, and the paper has 1.01 s; 100 workers' 100 MB are 1.0 s by those of 16 ps tasks, and it
   has 0.61 s. So its network was faster (16 Gbit/s at least), or its model had several tensors on each task. It says
   neither. With 20 Gbit/s we are below all four (last column). A model of one large table is cut by
-  `ParameterServer(variable_partitioner=ab.distribute.MaxSizePartitioner(4 << 20))`: each part is a tensor then.
-- **Scalar and sparse** steps of 100 workers are bound by the ps tasks' processors: Python handles each value, by one
-  core, in the time above. The links add next to nothing. The paper's ps tasks are C++ on several cores. What would
-  help is fewer messages: a ps task that holds several small variables still sends each by itself."""
+  `ParameterServer(variable_partitioner=ab.distribute.MaxSizePartitioner(4 << 20))`: each part is a tensor then."""
+SMALL_STEPS = (
+    "- **Scalar and sparse** steps of 100 workers take {scalar} and {sparse}. They are bound by the ps tasks' "
+    "processors: Python handles each value, by one core, in the time above, and the links add next to nothing. The "
+    "paper's ps tasks are C++ on several cores."
+)
+FEWER = " Fewer messages would help: a ps task that holds several small variables sends each by itself."
 PARAMETERS = """\
 Inception-v3 on 17 ps tasks, with links of 10 Gbit/s. Parameters, and where they come from:
 
@@ -212,7 +216,18 @@ def null_steps() -> Iterator[str]:
         yield f"  {begin} of a task for a step without values, and {run} of the first worker to run it on another task."
     ps, worker = (f"{1e12 * cost:.0f} us" for cost in (of.ps, of.worker))
     yield f"- a megabyte over TCP in both directions: {ps} of a ps task, {worker} of a worker."
-    yield NULL_STEPS
+    yield NULL_STEPS.rstrip() + "\n" + small_steps({name: there[0][name, 100] for name in ("scalar", "sparse")})
+
+
+def small_steps(found: dict[str, float]) -> str:
+    """Compare milliseconds of simulated steps of 100 workers with the paper's."""
+    most = {name: float(PAPER[name].split()[2]) for name in found}
+    words = {
+        name: f"{took:.0f} ms ({'above' if took > most[name] else 'below'} the paper's {most[name]:g})"
+        for name, took in found.items()
+    }
+    text = SMALL_STEPS.format(**words) + (FEWER if any(took > most[name] for name, took in found.items()) else "")
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def loops() -> Iterator[str]:

@@ -285,6 +285,15 @@ def test_sections_of_the_page_of_clusters(load: Any) -> None:
     )
 
 
+def test_what_is_written_of_small_steps_follows_the_figures(load: Any) -> None:
+    small_steps = load("cluster").small_steps
+    quick, slow = (" ".join(small_steps({"scalar": 7.1, "sparse": sparse}).split()) for sparse in (18.2, 38.0))
+    assert "take 7 ms (below the paper's 8.8) and 18 ms (below the paper's 20)" in quick
+    assert "Fewer messages" not in quick
+    assert "38 ms (above the paper's 20)" in slow
+    assert "Fewer messages would help" in slow
+
+
 def test_simulated_null_steps(load: Any) -> None:
     null = load("cluster_null")
     for pieces, seconds in ((1, 0.4), (4, 0.25)):  # of five parts of the time one reads, three do both, and one writes
