@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..common.dtypes import name_of
+from ..graph.device import DeviceName
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..lower.narrowing import STORE_KINDS
@@ -207,7 +208,9 @@ class MachinePrinter:
     def _print_apart(self, node: Node) -> None:
         """Print an operation that runs elsewhere: its kernel, what begins it, and what takes its results."""
         for operation in all_operations(node.operations):  # variables keep copies: buffers are let go
-            self.printer.stored.update([*operation.inputs, *operation.outputs])
+            self.printer.stored.update(
+                operation.inputs if _is_on_host(node) else [*operation.inputs, *operation.outputs]
+            )
         kernel = self._function(("kernel", node), f"kernel_{_short(node)}", [])
         self.printer.by_run = self.by_run(node)
         taken = kernel.print_kernel(node)
@@ -570,6 +573,10 @@ def _is_large(tensor: Symbol) -> bool:
     if shape is None or tensor.dtype.kind not in "biufc":
         return False
     return math.prod(shape) * tensor.dtype.itemsize >= _LARGE
+
+
+def _is_on_host(node: Node) -> bool:
+    return (DeviceName.parse(str(node.device)).kind or "cpu").lower() == "cpu"
 
 
 def _is_static(spec: Any) -> bool:

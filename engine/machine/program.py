@@ -57,7 +57,7 @@ from ..runtime.errors import annotate, evaluated
 from ..runtime.printer import Printer
 from ..runtime.program import copied_value, fusion_rule_of, listed_line, needs_whole_cores
 from ..runtime.timing import note_compiled, now
-from ..runtime.writes import touched_variables, written_variables
+from ..runtime.writes import assigned_values, touched_variables, written_variables
 from ..tracing import active
 from .engines import Engine, WorkerEngine
 from .printing import MachinePrinter
@@ -146,7 +146,8 @@ class MachineProgram:
         prepared = prepared or prepared_step(graph, targets, feeds, specs, exact, assign)
         self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy, self.is_shared)
         self.swaps = (_swaps(self.machine) or self._budget is not None) if swaps is None else swaps
-        self._is_fresh = [is_fresh(tensor) for tensor in prepared.fetches]
+        assigned = assigned_values(prepared.operations)
+        self._is_fresh = [is_fresh(tensor) and tensor not in assigned for tensor in prepared.fetches]
         self.seed = seed
         self._prepared = prepared
         self._traced: MachineProgram | None = None

@@ -23,6 +23,11 @@ def written_variables(operations: Iterable[Operation]) -> set[Variable]:
     return {effect.resource for effect in effects if effect.writes and isinstance(effect.resource, Variable)}
 
 
+def assigned_values(operations: Iterable[Operation]) -> set[Symbol]:
+    """Return the values that variables are assigned, those inside loops and branches not included."""
+    return {operation.inputs[0] for operation in operations if isinstance(operation.op, Assign)}
+
+
 def first_write(operations: Sequence[Operation], plan: Mapping[Symbol, Buffer]) -> Operation | None:
     """Return the first operation that writes a variable, if an interrupt behind it could leave some updates undone.
 

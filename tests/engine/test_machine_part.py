@@ -190,6 +190,23 @@ def test_a_result_that_its_own_task_takes_too_has_memory_of_its_own(graph: ab.Gr
     assert "empty(" not in worker.source.replace("np.empty(", "")
 
 
+def test_a_variable_gets_what_a_thread_has_computed_without_a_copy(graph: ab.Graph):
+    """Test two updates of one variable in a step: they are no single instruction, and are computed by threads."""
+    with graph.as_default():
+        with ab.device(PS):
+            w = ab.Variable(np.zeros(4_000_000, "float32"), name="w")
+        with ab.device(WORKER):
+            given = [w.value * 0.5, w.value + 1.0]
+        done = [w.assign_sub(each).operation for each in given]
+    parts = Parts(graph, done, [], devices_of(2))
+    program = next(program for program in parts.programs if program.task == PS)
+    assert "submit(" in program.source
+    assert "copied(" not in program.source
+    for number in range(3):
+        parts.run([], seed=number)
+    assert w.numpy()[:2].tolist() == [-0.75, -0.75]
+
+
 def test_tasks_that_differ_have_other_digests(graph: ab.Graph):
     with graph.as_default():
         x = ab.placeholder((3,), "float32", "x")

@@ -208,6 +208,24 @@ def test_what_is_fetched_shares_no_memory_with_state():
     np.testing.assert_array_equal(fed, np.zeros(3))
 
 
+@pytest.mark.parametrize("size", [3, 8_000_000])  # the second one is computed by a thread
+def test_what_is_fetched_and_assigned_shares_no_memory_with_the_variable(size: int):
+    with ab.device(A):
+        v = ab.Variable(np.ones(size, "float32"))
+    with ab.device(B):
+        more = ops.exp(ab.constant(np.zeros(size, "float32")))
+    with ab.device(A):
+        total = v.value + more
+        done = v.assign(total).operation
+    session = ab.Session()
+    found, _ = session.run([total, done])
+    assert isinstance(program_of(session), MachineProgram)
+    found += 7.0
+    assert v.numpy()[:3].tolist() == [2.0, 2.0, 2.0]
+    session.run(done)
+    assert found[:3].tolist() == [9.0, 9.0, 9.0]
+
+
 def test_variables_on_two_devices_are_trained():
     with ab.device(A):
         w = ab.Variable(np.float32(2.0))
