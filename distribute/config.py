@@ -37,8 +37,8 @@ class ServerConfig:
             ``{"/job:ps": "sockets"}``. None takes the one in ``ANABRANCH_PLANE``, or "auto".
         bytes_in_flight: for one other task: when more waits to be sent, steps are held until it has gone.
         shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket. None
-            for an eighth of the machine's memory by the number of other tasks, and 256 MB at least. No more of it is
-            used than values take.
+            for an eighth of the machine's memory by the number of other tasks, and 256 MB at least; then one task may
+            have what others leave. No more of it is used than values take.
         inline_bytes: values of at most this many bytes go by the socket where there is shared memory.
 
     Raises:
@@ -79,10 +79,11 @@ class ServerConfig:
 
     def limits(self, others: int) -> Limits:
         """Return how much a connection holds, with each of `others` other tasks."""
-        slabs = self.shared_memory_bytes
+        slabs, together = self.shared_memory_bytes, None
         if slabs is None:
             slabs = max(Limits.slabs, machine_bytes() // 8 // max(others, 1))
-        return Limits(self.bytes_in_flight, slabs, self.inline_bytes)
+            together = slabs * max(others, 1)
+        return Limits(self.bytes_in_flight, slabs, self.inline_bytes, together)
 
     @property
     def patience(self) -> Patience:

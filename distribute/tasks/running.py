@@ -49,6 +49,10 @@ class Program:
         """Return an array in which the value of an edge may be computed; for any thread."""
         return self.ways[edge].empty(shape, dtype)
 
+    def shared(self, edge: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return an array for the value of a variable, which is sent by an edge and others; for any thread."""
+        return self.ways[edge].empty(shape, dtype, is_for_all=True)
+
     def connect(self, peers: Peers, done: Callable[[Exception | None], None]) -> None:
         """Have all ways open; `done` is called when they are, or takes why one is not."""
         self.program.keep_memory()

@@ -18,6 +18,7 @@ from ..transport.connections import Connection, Handshake, Identity
 from ..transport.dialing import widen
 from ..transport.loop import Loop
 from ..transport.planes import Plane, asked, streams_where_sockets_fail, ways
+from ..transport.slabs import Budget
 from ..transport.wire import Frame, FrameError, Kind
 from .doing import Turning
 from .front import TaskInfo
@@ -94,6 +95,7 @@ class Task:
         self._token = token
         self._plane = asked(config.plane)
         self._limits = config.limits(len(cluster.tasks) - 1)
+        self._shared_memory = Budget(self._limits.slabs, self._limits.together)
         self._outbox: dict[Connection, None] = {}
         self._listeners: list[socket.socket] = []
         host = resolved(split_address(cluster.address(identity.name))[0])
@@ -263,6 +265,7 @@ class Task:
             plane,
             self._limits,
             self._worker.small.take if expected is None else None,
+            self._shared_memory,
         )
         self.connections[made] = None
         made.process = process
@@ -376,6 +379,7 @@ class Task:
                 connection.send(Kind.LEAVES, {})
                 connection.flush()
         self.disconnect("the task ends")
+        self._shared_memory.close()
         self._worker.close()
         self._system.close()
         for listener in self._listeners:

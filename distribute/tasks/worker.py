@@ -334,7 +334,9 @@ class Worker:
 
         try:
             program.use.check()
-            step = part.begin(values, send, self._loop.wake, straight.skipped, program.empty, keep_received)
+            step = part.begin(
+                values, send, self._loop.wake, straight.skipped, program.empty, keep_received, program.shared
+            )
         except Exception as error:
             link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
             return

@@ -25,7 +25,7 @@ from ..token import is_proof, proof
 from .loop import Loop
 from .planes import Limits, Plane
 from .processes import PeerProcess
-from .slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
+from .slabs import IS_AVAILABLE, Budget, Mapped, Pool, close_descriptors
 from .wire import (
     DAMAGE,
     FEW,
@@ -194,6 +194,7 @@ class Connection:
         plane: how values travel.
         limits: the bytes that may wait here to be sent, and those of slabs.
         on_small: takes values that have come whole (see `Decoder.small_values`).
+        budget: the shared memory of all connections of the task; None if there is no other one.
 
     Attributes:
         queued: bytes that wait for the socket to take them.
@@ -219,25 +220,24 @@ class Connection:
         plane: Plane,
         limits: Limits,
         on_small: Small | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.loop = loop
         self.plane = plane
         self.queued = 0
         self.stalls = 0
-        self.pool = Pool(limits.slabs) if plane == Plane.SHARED_MEMORY else None
+        self.pool = Pool(limits.slabs, budget) if plane == Plane.SHARED_MEMORY else None
+        if self.pool is not None:
+            self.pool.on_dropped = lambda: loop.call(self._notify_of_dropped)
         self.mapped = Mapped(lambda number: released(self, number), limits.slabs // 2)
         self.most_queued, self._inline = limits.in_flight, limits.inline
         self.most_joined = FEW if self.pool is None else min(FEW, limits.inline)
         self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes sent before each
         self._received: collections.deque[int] = collections.deque()  # descriptors that slabs are to come for
-        self.is_open = False
-        self.is_closed = False
-        self.is_over = False
+        self.is_open = self.is_closed = self.is_over = False
         self.process: PeerProcess | None = None
-        self.bytes_sent = 0
-        self.bytes_received = 0
-        self.frames_sent = 0
-        self.frames_received = 0
+        self.bytes_sent = self.bytes_received = 0
+        self.frames_sent = self.frames_received = 0
         self._sock = sock
         self._handshake = handshake
         self._on_frame, self._on_open, self._on_close = on_frame, on_open, on_close
@@ -344,10 +344,21 @@ class Connection:
             self._put(encode_document(Kind.SLAB, {"slab": found.slab.number}))
         return found.slab.number, found.offset
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return an array to be filled and then sent; in shared memory, where there is room for it. For any thread."""
+    def _notify_of_dropped(self) -> None:
+        """Notify the other side of slabs that were given up for another task."""
+        dropped = [] if self.pool is None else self.pool.take_dropped()
+        if dropped:
+            self.send(Kind.DROPPED, {"slabs": dropped})
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, is_for_all: bool = False) -> Any:
+        """Return an array to be filled and then sent; in shared memory, where there is room for it. For any thread.
+
+        Args:
+            shape, dtype: of the array.
+            is_for_all: whether other tasks may read it, too, and it may be kept for long.
+        """
         pool = self.pool
-        found = None if pool is None else pool.empty(shape, dtype)
+        found = None if pool is None else (pool.budget if is_for_all else pool).empty(shape, dtype)
         return np.empty(shape, dtype) if found is None else found
 
     def acknowledge(self, slabs: Sequence[int]) -> None:

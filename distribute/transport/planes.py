@@ -40,12 +40,15 @@ class Limits:
     Attributes:
         in_flight: bytes that wait to be sent before steps are held.
         slabs: bytes of shared memory.
+        together: bytes of shared memory of all connections of a task: one may have more than `slabs` as long as they
+            have no more. None if none may.
         inline: bytes of a value that still goes by the socket where there is shared memory.
     """
 
     in_flight: int = 256 * MEGABYTE
     slabs: int = 256 * MEGABYTE
     inline: int = 1 << 16
+    together: int | None = None
 
 
 def asked(given: str | Mapping[str, str] | None = None) -> str | Mapping[str, str]:

@@ -93,11 +93,14 @@ class PartStep(Step):
         return device in self.program.elsewhere
 
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
-        given = {"post": self._post, "post_dead": self._post_dead, "empty": self._new_array}
+        given = {"post": self._post, "post_dead": self._post_dead, "empty": self._new_array, "shared": self._new_shared}
         return {**super()._namespace(bindings), **given, "take_over": self._take_over}
 
     def _new_array(self, number: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return self._empty(number, shape, dtype)
+
+    def _new_shared(self, number: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self._shared(number, shape, dtype)
 
     def _take_over(self, variable: Variable, array: Any) -> Any:
         return take_over(variable, self._keep(array))
@@ -119,6 +122,7 @@ class PartStep(Step):
         unsent: Collection[int] = (),
         empty: Empty = new_array,
         keep: Keep = np.copy,
+        shared: Empty = new_array,
     ) -> None:
         """Begin a run.
 
@@ -129,10 +133,11 @@ class PartStep(Step):
             unsent: the numbers of values that get to the other task in another way.
             empty: gives, in any thread, the array that a large value is computed in before it is sent.
             keep: gives, in any thread, the array that becomes the value of a variable: the large one that was received
-                for that alone, or a copy.
+                or computed for that alone, or a copy.
+            shared: gives, in any thread, the array that a large value of a variable is computed in which tasks read.
         """
         self._send, self._wake, self.is_held, self.unsent = send, wake, False, unsent
-        self._empty, self._keep = empty, keep
+        self._empty, self._keep, self._shared = empty, keep, shared
         self._start_roots(values)
 
     def _start_roots(self, values: Sequence[Any]) -> None:

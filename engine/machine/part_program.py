@@ -134,6 +134,7 @@ class PartProgram(MachineProgram):
         unsent: Collection[int] = (),
         empty: Empty = new_array,
         keep: Keep = np.copy,
+        shared: Empty = new_array,
     ) -> PartStep:
         """Begin a run; for arguments see `PartStep.begin_run`. It is given back by `end`, or by nobody if it fails."""
         with self._lock:
@@ -144,7 +145,7 @@ class PartProgram(MachineProgram):
         step.scheduler.kept = self.kept_states
         self.statistics.start()
         self.statistics.latest = step
-        step.begin_run(values, send, wake, unsent, empty, keep)
+        step.begin_run(values, send, wake, unsent, empty, keep, shared)
         return step
 
     def end(self, step: PartStep) -> dict[int, Any]:

@@ -7,7 +7,6 @@ that wait for them and counts these down. Numbers of slots and nodes are literal
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -23,9 +22,11 @@ from ..lower.scheduling import SCHEDULE_KINDS
 from ..ops.base import Constant
 from ..passes.framework.prune import all_operations
 from ..runtime.printer import Block, Function, Printer
+from ..runtime.writes import assigned_values
 from .blueprint import Blueprint, is_loop_merge, is_scheduled
 from .frames import DEAD, MASK
 from .schedule_printing import SCHEDULE_NAMES, print_schedule_node
+from .shared_values import is_large, shared_values
 from .store_printing import STORE_NAMES, print_store_node
 
 _LOCAL = ("it", "x", "v", "p", "t", "r", "n", "s")
@@ -43,12 +44,12 @@ _OF_STEP = (
     "moment",
     "as_bfloat16",
     "empty",
+    "shared",
     "take_over",
 )
 _RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP, *STORE_NAMES, *SCHEDULE_NAMES)
 _OF_TRACE = ("began", "now", "ran", "sending", "sent", "received")
 _COPYING = frozenset({"to_host", "to_device"})
-_LARGE = 1 << 16  # bytes of a value that is computed where the other task can read it
 Pairs = Sequence[tuple[Value, str]]  # values, and the expressions for them
 
 
@@ -69,6 +70,7 @@ class MachinePrinter:
         names: the function for each purpose: ("run", node), ("dead", node), ("deliver", node), ("kill", node) for what
             arrives from another frame or device, and ("inline", node) for what a constant does in passing.
         nodes: by the name of a function, the node that it is for.
+        shared_values: what variables are assigned that other tasks read (see `shared_values`).
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class MachinePrinter:
         self.machine = machine
         self.printer = printer
         self.blueprint = Blueprint(machine, devices)
+        self.shared_values = shared_values(machine.nodes, self.blueprint)
         printer.reserve(_RESERVED if clocks is None else (*_RESERVED, *_OF_TRACE))
         printer.reserve(self.live_names())
         self.ways = ways
@@ -304,8 +307,9 @@ class FunctionWriter:
         if is_clocked:
             self.line("began = now()")
         block = Block(self.function, names, self.depth)
+        assigned = assigned_values(node.operations).intersection(self.owner.shared_values)
         block.slots = self._arrays_to_send(node)
-        self.printer.received = self._received(node)
+        self.printer.received = self._received(node).union(filter(self._fills_array, assigned))
         block.print_operations(node.operations, node.given)
         results = [block.names[tensor] for tensor in node.given]
         if is_clocked:
@@ -323,10 +327,18 @@ class FunctionWriter:
             receive = None if send is None else send.peer
             if receive is None or self.blueprint.is_here(receive) or not self._fills_array(tensor):
                 continue
-            found[tensor] = self.printer.fresh("sent")
-            dtype = self.printer.bind(name_of(tensor.dtype), np.dtype(name_of(tensor.dtype)))
-            self.line(f"{found[tensor]} = empty({self.blueprint.edges[receive]}, {tensor.shape}, {dtype})")
+            found[tensor] = self._array("empty", self.blueprint.edges[receive], tensor)
+        made = {tensor for operation in node.operations for tensor in operation.outputs}
+        for tensor, edge in self.owner.shared_values.items():
+            if tensor in made and self._fills_array(tensor):
+                found[tensor] = self._array("shared", edge, tensor)
         return found
+
+    def _array(self, function: str, edge: int, tensor: Symbol) -> str:
+        """Print the making of an array for a value that is sent by an edge; return its name."""
+        name, dtype = self.printer.fresh("sent"), name_of(tensor.dtype)
+        self.line(f"{name} = {function}({edge}, {tensor.shape}, {self.printer.bind(dtype, np.dtype(dtype))})")
+        return name
 
     def _received(self, node: Node) -> set[Symbol]:
         """Return the large values of other tasks that nothing takes but this node."""
@@ -334,13 +346,13 @@ class FunctionWriter:
         for tensor, value in zip(node.taken, node.inputs, strict=True):
             send = value.node.peer if value.node.kind == "recv" else None
             if send is not None and not self.blueprint.is_here(send) and self.blueprint.consumers[value] == [node]:
-                found |= {tensor} if _is_large(tensor) else set()
+                found |= {tensor} if is_large(tensor) else set()
         return found
 
     def _fills_array(self, tensor: Symbol) -> bool:
         """Test whether a result is large, and its operation can write it into an array that is there."""
         operation = tensor.operation
-        if not _is_large(tensor):
+        if not is_large(tensor):
             return False
         kernel = self.printer.kernels.get(operation)
         if kernel is not None:
@@ -564,15 +576,6 @@ class FunctionWriter:
             self.line(f"fetch({number}, {x})")
         else:
             self.line(f"fetch_dead({number})")
-
-
-def _is_large(tensor: Symbol) -> bool:
-    """Test whether a tensor is known to be a large array of NumPy's own numbers."""
-    spec = tensor.spec
-    shape = spec.static_shape if isinstance(spec, TensorSpec) else None
-    if shape is None or tensor.dtype.kind not in "biufc":
-        return False
-    return math.prod(shape) * tensor.dtype.itemsize >= _LARGE
 
 
 def _is_on_host(node: Node) -> bool:

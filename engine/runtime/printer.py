@@ -512,6 +512,7 @@ class Block:
             return
         if source in self.printer.received:
             self.printer.received.discard(source)
+            self.printer.stored.add(source)
             self._assign(operation, f"take_over({self.printer.bind(op.variable.name, op.variable)}, {value})", [value])
             return
         if (

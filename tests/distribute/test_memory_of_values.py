@@ -134,3 +134,100 @@ def test_the_memory_of_received_values_is_used_again(stack: contextlib.ExitStack
     for _ in range(3):
         cluster.add()
     assert kept_bytes() == kept
+
+
+# --- values of variables that other tasks read ----------------------------------------------------------------------
+
+
+class Readers:
+    """A ps task, of which this process holds a variable, and two workers that read it and have it changed.
+
+    Attributes:
+        held: the variable, as this process sees it.
+        step: each worker reads the variable, and has a quarter of it subtracted.
+    """
+
+    def __init__(self, stack: contextlib.ExitStack, **config: Any) -> None:
+        settings = ab.distribute.ServerConfig(**config)
+        self.ps = stack.enter_context(ab.distribute.Server({"ps": ["localhost:0"]}, "ps", 0, config=settings))
+        spec = {"ps": [self.ps.target[7:]], "worker": ["localhost:0", "localhost:0"]}
+        self.second = stack.enter_context(ab.distribute.Server(spec, "worker", 1, config=settings))
+        spec["worker"][1] = self.second.target[7:]
+        self.first = stack.enter_context(ab.distribute.Server(spec, "worker", 0, config=settings))
+        self.held = ab.Variable(np.full(LARGE, 256.0, "float32"), name="w")
+        self.ps.task.hold("", "w", self.held)
+        with ab.Graph().as_default() as graph:
+            with ab.device(PS):
+                w = ab.Variable(np.zeros(LARGE, "float32"), name="w")
+            parts: list[Any] = []
+            for number in range(2):
+                with ab.device(f"/job:worker/task:{number}"):
+                    parts.append(w.value * 0.25)
+            done = [w.assign_sub(part).operation for part in parts]
+        self.session = stack.enter_context(ab.Session(graph, target=self.first.target))
+        self.step = self.session.make_callable(done, [])
+
+    @property
+    def value(self) -> Any:
+        return self.held.stored_value()
+
+    def connections(self) -> list[Any]:
+        return [
+            each for each in self.ps.status().connections if each.task.startswith("/job:worker") and each.bytes_shared
+        ]
+
+
+def test_what_tasks_read_of_a_variable_is_not_copied_for_them(stack: contextlib.ExitStack):
+    readers = Readers(stack, plane="shared_memory")
+    seen: list[Any] = []
+    for count in range(1, 7):
+        readers.step()
+        assert not readers.value.flags.writeable  # the workers read this very memory
+        assert set(readers.value.tolist()) == {256.0 * 0.5**count}
+        seen.append(readers.value)
+    for count, value in enumerate(seen, 1):  # none was written over
+        assert (value[0], value[-1]) == (256.0 * 0.5**count,) * 2
+    seen.clear()
+    first = readers.connections()
+    assert len(first) == 2
+    assert all(each.slab_bytes <= 16 * MEGABYTE for each in first)  # what the first step has copied
+    for _ in range(10):
+        readers.step()
+    assert [each.slab_bytes for each in readers.connections()] == [each.slab_bytes for each in first]
+
+
+@pytest.mark.parametrize("config", [{"plane": "unix"}, {"plane": "shared_memory", "shared_memory_bytes": MEGABYTE}])
+def test_without_room_in_shared_memory_variables_have_memory_of_their_own(
+    stack: contextlib.ExitStack, config: dict[str, Any]
+):
+    readers = Readers(stack, **config)
+    for count in range(1, 4):
+        readers.step()
+        assert readers.value.flags.writeable
+        assert set(readers.value.tolist()) == {256.0 * 0.5**count}
+
+
+def test_a_step_of_the_same_process_writes_a_variable_that_other_tasks_read(stack: contextlib.ExitStack):
+    readers = Readers(stack, plane="shared_memory")
+    with ab.Graph().as_default() as graph:
+        more = readers.held.assign_add(np.ones(LARGE, "float32")).operation
+        rows = readers.held.scatter_sub(ab.IndexedSlices(np.ones(2, "float32"), np.array([0, 3]), (LARGE,)))
+    with ab.Session(graph) as session:
+        for _ in range(2):
+            readers.step()
+            session.run(more)
+            session.run(rows)
+            readers.step()
+            before = readers.value
+            session.run(rows)
+            assert before[:4].tolist() != readers.value[:4].tolist()
+    assert readers.value[1:3].tolist() == [((256 * 0.5 + 1) * 0.25 + 1) * 0.5] * 2
+
+
+def test_a_worker_that_is_gone_leaves_the_variable_as_it_was(stack: contextlib.ExitStack):
+    readers = Readers(stack, plane="shared_memory")
+    for _ in range(3):
+        readers.step()
+    readers.second.stop()
+    until(lambda: len(readers.connections()) == 1, PATIENCE)
+    assert set(readers.value.tolist()) == {32.0}

@@ -21,7 +21,7 @@ import anabranch as ab
 from anabranch.distribute.transport.connections import Connection, Handshake, Identity
 from anabranch.distribute.transport.loop import Loop
 from anabranch.distribute.transport.planes import Limits, Plane, asked, ways
-from anabranch.distribute.transport.slabs import IS_AVAILABLE, LEAST, Mapped, Pool, SlabError
+from anabranch.distribute.transport.slabs import IS_AVAILABLE, LEAST, Budget, Mapped, Pool, SlabError
 from anabranch.distribute.transport.wire import Frame, Kind
 from anabranch.engine.common.memory import machine_bytes
 
@@ -119,6 +119,141 @@ class Slabs(RuleBasedStateMachine):
 
 Slabs.TestCase.settings = settings(max_examples=30, deadline=None, stateful_step_count=30)
 TestSlabs = Slabs.TestCase
+
+
+class Side:
+    """One other task: the pool of what goes to it, and what it has of that."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.pool = Pool(budget.share, budget)
+        self.taken: list[int] = []
+        self.mapped = Mapped(self.taken.append)
+        self.alive: list[tuple[Any, Any]] = []
+        self.pool.on_dropped = self.drop
+
+    def drop(self) -> None:
+        for number in self.pool.take_dropped():
+            self.mapped.drop(number)
+
+    def take(self, array: Any) -> None:
+        found = self.pool.put(array)
+        if found is None:
+            return
+        for number in found.dropped:
+            self.mapped.drop(number)
+        if found.is_new:
+            self.mapped.add(found.slab.number, found.slab.descriptor)
+        there = self.mapped.array(found.slab.number, found.offset, array.dtype, array.shape)
+        self.alive.append((there, array.copy()))
+
+
+class SharedSlabs(RuleBasedStateMachine):
+    """The pools of several tasks with one budget: each has its share; arrays that all may read come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(512 * KILO, 2048 * KILO)
+        self.sides = [Side(self.budget) for _ in range(3)]
+        self.common: list[Any] = []
+        self.unheard: list[tuple[Any, Any]] = []  # what tasks have that are not heard of any more
+
+    @rule(place=st.integers(0, 2), size=st.sampled_from([64, 100, 256, 500, 900, 1500]), value=st.integers(0, 255))
+    def send(self, place: int, size: int, value: int) -> None:
+        self.sides[place].take(np.full(size * KILO, value, "uint8"))
+
+    @rule(size=st.sampled_from([100, 256, 500]), value=st.integers(0, 255))
+    def compute(self, size: int, value: int) -> None:
+        array = self.budget.common.empty((size * KILO,), np.dtype("uint8"))
+        if array is not None:
+            array[...] = value
+            self.common.append(array)
+
+    @precondition(lambda self: self.common)
+    @rule(place=st.integers(0, 2), data=st.data())
+    def send_what_all_may_read(self, place: int, data: st.DataObject) -> None:
+        side = self.sides[place]
+        array = self.common[data.draw(st.integers(0, len(self.common) - 1))]
+        made, count = side.pool.size, len(side.alive)
+        side.take(array)
+        assert (side.pool.size, len(side.alive)) == (made, count + 1), "it was copied, or went by the socket"
+
+    @precondition(lambda self: self.common)
+    @rule(data=st.data())
+    def drop_what_all_may_read(self, data: st.DataObject) -> None:
+        del self.common[data.draw(st.integers(0, len(self.common) - 1))]
+
+    @rule(place=st.integers(0, 2), data=st.data())
+    def forget(self, place: int, data: st.DataObject) -> None:
+        alive = self.sides[place].alive
+        if alive:
+            del alive[data.draw(st.integers(0, len(alive) - 1))]
+
+    @rule(place=st.integers(0, 2))
+    def acknowledge(self, place: int) -> None:
+        side = self.sides[place]
+        while side.taken:
+            side.pool.taken(side.taken.pop())
+
+    @rule(place=st.integers(0, 2))
+    def lose(self, place: int) -> None:
+        side = self.sides[place]
+        side.pool.close()
+        self.unheard += side.alive
+        self.sides[place] = Side(self.budget)
+
+    @invariant()
+    def what_lives_is_whole(self) -> None:
+        for array, expected in [*self.unheard, *[each for side in self.sides for each in side.alive]]:
+            np.testing.assert_array_equal(array, expected)
+
+    @invariant()
+    def no_more_is_used_than_may_be(self) -> None:
+        pools = [side.pool for side in self.sides]
+        assert self.budget.size == sum(pool.size for pool in [*pools, self.budget.common])
+        assert self.budget.common.size <= 1024 * KILO
+        above = [pool for pool in pools if pool.size > 512 * KILO]
+        # Who had more than its share had room for that; the others may have come to theirs since.
+        assert self.budget.size <= 2048 * KILO + 512 * KILO * (3 - len(above)) + self.budget.common.size
+        for side in self.sides:
+            lent = sum(each.uses for each in side.pool._lent.values())
+            own = sum(slab.uses for slab in side.pool._slabs.values())
+            assert lent + own == len(side.alive) + len(side.taken)
+
+    def teardown(self) -> None:
+        self.common.clear()
+        for place, side in enumerate(self.sides):
+            side.alive.clear()
+            self.acknowledge(place)
+            assert side.pool.in_use == 0
+            side.pool.close()
+            side.mapped.close()
+        assert self.budget.common.in_use == 0
+        self.budget.close()
+        assert (self.budget.size, self.budget.pools) == (0, [])
+
+
+SharedSlabs.TestCase.settings = settings(max_examples=30, deadline=None, stateful_step_count=40)
+TestSharedSlabs = SharedSlabs.TestCase
+
+
+def test_a_pool_has_what_others_leave_and_others_have_their_shares():
+    budget = Budget(512 * KILO, 2048 * KILO)
+    first, second = Side(budget), Side(budget)
+    for _ in range(3):
+        first.take(np.zeros(500 * KILO, "uint8"))
+    assert first.pool.size == 1536 * KILO
+    for _ in range(2):
+        second.take(np.zeros(500 * KILO, "uint8"))
+    assert (second.pool.size, second.pool.full) == (512 * KILO, 1)  # all together have 2 MB
+    del first.alive[:2]
+    first.pool.taken(first.taken.pop())
+    first.pool.taken(first.taken.pop())
+    second.take(np.zeros(1000 * KILO, "uint8"))  # what the first one does not use is given up for it
+    assert (first.pool.size, second.pool.size) == (512 * KILO, 1536 * KILO)
+    assert len(first.mapped) == 1
+    for side in (first, second):
+        side.pool.close()
+        side.mapped.close()
 
 
 def test_a_pool_leaves_nothing_open():
@@ -334,12 +469,12 @@ class Pair:
 
 
 def test_values_as_large_as_parameters_fit_into_slabs_by_default() -> None:
-    """All tasks together get an eighth of the machine's memory; what is larger takes longer, by the socket."""
+    """All tasks together get an eighth of the machine's memory, of which each has its share, and what others leave."""
     config = ab.distribute.ServerConfig()
     for others in (0, 1, 2, 1000):
         expected = max(256 << 20, machine_bytes() // 8 // max(others, 1))
-        assert config.limits(others) == Limits(slabs=expected)
-    assert ab.distribute.ServerConfig(shared_memory_bytes=5).limits(3).slabs == 5
+        assert config.limits(others) == Limits(slabs=expected, together=expected * max(others, 1))
+    assert ab.distribute.ServerConfig(shared_memory_bytes=5).limits(3) == Limits(slabs=5)
 
 
 @pytest.fixture
