@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import threading
 import time
 
 Process = subprocess.Popen[str]
 END_SECONDS = 10.0  # how long a process has to end when it is asked to
+
+
+def described_end(name: str, status: int) -> str:
+    """Describe the end of a process; a signal that has ended it is named.
+
+    >>> described_end("worker 1", -9), described_end("worker 1", 3)
+    ('worker 1 ended with exit status -9 (SIGKILL)', 'worker 1 ended with exit status 3')
+    """
+    by = ""
+    with contextlib.suppress(ValueError):  # no signal has this number
+        by = f" ({signal.Signals(-status).name})" if status < 0 else ""
+    return f"{name} ended with exit status {status}{by}"
 
 
 class Ends:
@@ -89,4 +103,4 @@ class _CommonThread:
         self._selector.close()
 
 
-__all__ = ["END_SECONDS", "Ends", "Process"]
+__all__ = ["END_SECONDS", "Ends", "Process", "described_end"]

@@ -22,13 +22,13 @@ from ..environment import JOINS, MEMBERSHIP, chief_of_launcher, note_ended_worke
 from ..ports import free_ports
 from ..restarts import Restarts
 from ..token import VARIABLE, job_token
-from .ends import END_SECONDS, Ends
+from .ends import END_SECONDS, Ends, described_end
 
 if TYPE_CHECKING:
     from ..collectives.membership_service import MembershipServer
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
-_MESSAGE_SECONDS = 2.0  # in which other workers print why they end, after the chief has failed
+_MESSAGE_SECONDS = 2.0  # in which other workers print why they end, after the chief has failed, or one of them
 _TRACEBACK = "Traceback (most recent call last):"
 _OUTPUT = threading.Lock()  # held while a line is written
 
@@ -69,6 +69,7 @@ class Launch:
         self.workers: list[subprocess.Popen[str]] = []
         self._ends = Ends()
         self._noted: set[int] = set()  # workers of which a note says that they have ended
+        self._reported: set[subprocess.Popen[str]] = set()  # workers without which the others go on
         self._threads: list[threading.Thread] = []  # that read lines
 
     def __enter__(self) -> Launch:
@@ -158,6 +159,7 @@ class Launch:
                 if failed is None or not self._restart(*failed):
                     first = first or failed
                     self._note_ended()
+                    self._report_lost()
                 running = [worker for worker in self._awaited() if worker not in self._ends.times]
                 if running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -168,10 +170,23 @@ class Launch:
             print("anabranch launch: interrupted.", file=sys.stderr)
             return 130
         first = first or next(self._failed(), None)
-        if first is not None:
+        status = 0 if first is None or not self._chief.returncode else _status(first[1])
+        if first is not None and (status or not self._reported):
             self._wait_for_messages()
-            print(f"anabranch launch: {_what_ended(*first)}.", file=sys.stderr)
-        return 0 if first is None or not self._chief.returncode else _status(first[1])
+            print(f"anabranch launch: {described_end(*first)}.", file=sys.stderr)
+        return status
+
+    def _report_lost(self) -> None:
+        """Report workers that have failed and are not started again, once it is seen that the others go on."""
+        ended = self._ends.times.copy()
+        if any(process in ended for process in (self._chief, *self.ps)):
+            return
+        for number, worker in enumerate(self.workers):
+            is_late = worker in ended and time.monotonic() >= ended[worker] + _MESSAGE_SECONDS
+            if is_late and worker.returncode and worker not in self._reported:
+                self._reported.add(worker)
+                what = described_end(f"worker {number}", worker.returncode)
+                print(f"anabranch launch: {what}; the others go on.", file=sys.stderr, flush=True)
 
     def _note_ended(self) -> None:
         """Have workers find out who has ended and is not started again, if they wait for it."""
@@ -254,7 +269,7 @@ class Launch:
         is_alone = self._joins(number, status) if not self.ps else self._chief_is_left(name, status)
         again = "it is started again" if is_alone else "all tasks are started again"
         count = f"restart {self.restarts.count} of {self.restarts.limit}"
-        print(f"anabranch launch: {_what_ended(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)
+        print(f"anabranch launch: {described_end(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)
         if is_alone and job == "ps":
             self.ps[number] = self._started_ps(number)
         elif is_alone:
@@ -311,12 +326,8 @@ class Launch:
         if self._membership is not None:
             self._membership.close()
             self._membership = None
-        for each in (self.workers, self.ps, self._threads, self._ends):
+        for each in (self.workers, self.ps, self._threads, self._ends, self._reported):
             each.clear()
-
-
-def _what_ended(name: str, status: int) -> str:
-    return f"{name} ended with exit status {status}"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..restarts import Restarts
-from .ends import END_SECONDS
+from .ends import END_SECONDS, described_end
 
 GRACE_SECONDS = 1.0  # in which a host that is lost is found to be why a process has failed
 LEAVE_SECONDS = END_SECONDS + GRACE_SECONDS  # in which a host that has said that it leaves is gone
@@ -78,7 +78,7 @@ class Failure:
 
     @property
     def what(self) -> str:
-        return f"{self.name} ended with exit status {self.status}"
+        return described_end(self.name, self.status)
 
 
 class Survivors(Protocol):
@@ -389,7 +389,7 @@ class Rounds:
 
 def _described(name: str, status: int) -> tuple[int, str]:
     """Return the exit status of a run that ends because of a failure, and its reason."""
-    return status if status > 0 else 128 - status, f"{name} ended with exit status {status}"
+    return status if status > 0 else 128 - status, described_end(name, status)
 
 
 __all__ = ["Counts", "Message", "Rounds", "Survivors"]

@@ -163,8 +163,8 @@ class ReplicaSteps(NamedResource):
                 self._say_shortage()
 
     def _say_shortage(self) -> None:
-        """Say once that steps wait because too few workers take part, and for whom."""
-        text, before = self._state.shortage(_worker), self._said
+        """Say once that steps wait because too few workers take part, and for whom; if all are gone, nobody waits."""
+        text, before = self._state.shortage(_worker) if self._state.members else "", self._said
         self._said = text
         if text and text != before:
             _logger.warning("%s: %s.", self.name, text)

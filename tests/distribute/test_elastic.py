@@ -83,7 +83,7 @@ def test_training_goes_on_from_the_last_backup_when_a_ps_task_is_lost(
     assert mine["batches"] == 21, "callbacks go back to the backup, too"
     assert not (folder / "backup").exists(), "the run has come to its end"
     printed = capfd.readouterr().err
-    assert f"ps {lost} ended with exit status -9; it is started again (restart 1 of 1)." in printed
+    assert f"ps {lost} ended with exit status -9 (SIGKILL); it is started again (restart 1 of 1)." in printed
     assert "Training goes on from its last backup" in printed
 
 

@@ -160,3 +160,30 @@ def test_all_processes_that_hang_have_the_same_time_to_end(monkeypatch: pytest.M
     assert all(process.is_killed for process in hanging)
     assert clock.now == pytest.approx(100.0 + END_SECONDS)
     launch._folder.cleanup()
+
+
+def test_a_lost_worker_is_reported_once_it_is_seen_that_the_others_go_on(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The launcher named it at the end of the training alone."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(launched, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    launch = Launch(3, 1, ["script.py"])
+    launch.workers, launch.ps = processes[:3], processes[3:]
+    processes[1].kill()
+    processes[1].wait()
+    launch._ends.times[processes[1]] = clock.now
+    launch._report_lost()
+    assert capsys.readouterr().err == "", "all may end for the same reason"
+    clock.now += 2.0
+    for _ in range(2):
+        launch._report_lost()
+    text = "anabranch launch: worker 1 ended with exit status -9 (SIGKILL); the others go on.\n"
+    assert capsys.readouterr().err == text
+    processes[2].kill()
+    processes[2].wait()
+    launch._ends.times[processes[2]] = launch._ends.times[processes[3]] = clock.now
+    clock.now += 2.0
+    launch._report_lost()
+    assert capsys.readouterr().err == "", "a ps task has ended"
+    launch._folder.cleanup()

@@ -84,7 +84,7 @@ def test_the_others_go_on(model: str, workers: int, lost: list[str], tmp_path: P
             of = f"[worker {worker}] " if worker else ""  # lines of worker 0 are shown as they are
             assert f"{of}/job:worker/task:{worker} leaves the training." in printed
     is_killed = not all(each.endswith("TERM") for each in lost)
-    assert (" ended with exit status -9" in printed) == is_killed, "who leaves has not failed"
+    assert (" ended with exit status -9 (SIGKILL)" in printed) == is_killed, "who leaves has not failed"
 
 
 @pytest.mark.slow
@@ -131,4 +131,4 @@ def test_without_a_membership_service_the_loss_of_the_chief_ends_training(
     printed, errors = capfd.readouterr()
     assert "[worker 1] anabranch.engine.queues.errors.TaskFailedError: /job:worker/task:0 has failed" in printed
     assert "Workers go on without the chief where one launcher has started all of them" in printed
-    assert "worker 0 ended with exit status -9" in errors
+    assert "worker 0 ended with exit status -9 (SIGKILL)" in errors

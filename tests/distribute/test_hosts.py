@@ -422,7 +422,7 @@ def test_workers_of_two_hosts_go_on_after_a_loss(lost: str, launchers: Any, tmp_
         assert results[each]["weights"] == results[rest[0]]["weights"]
         assert results[each]["history"] == results[rest[0]]["history"]
         assert results[each]["leads"] == (each == (1 if rank == 0 else 0))
-    assert any(f"worker {rank} ended with exit status -9; " in errors for _, errors in found)
+    assert any(f"worker {rank} ended with exit status -9 (SIGKILL); " in errors for _, errors in found)
     assert not any("all tasks are started again" in errors for _, errors in found)
 
 

@@ -49,7 +49,7 @@ def test_who_was_started_again_joins(model: str, lost: list[str], leads: int, tm
     printed = launch(3, tmp_path, model, *lost)
     gone = [int(each.split(":")[0]) for each in lost if not each.endswith("WAIT")]
     first = gone[0]
-    assert f"worker {first} ended with exit status -9; it is started again (restart 1 of 3)." in printed
+    assert f"worker {first} ended with exit status -9 (SIGKILL); it is started again (restart 1 of 3)." in printed
     assert "all tasks are started again" not in printed
     assert f"/job:worker/task:{first} joins; training goes on with 3 workers." in printed
     assert f"/job:worker/task:{first} takes part behind step " in printed

@@ -89,7 +89,7 @@ def test_a_worker_and_the_chief_are_lost(run: Launch, folder: Path, alone: Any, 
     assert mine["everywhere"] == own, "a callback of all workers sees each batch once, and keeps its own state"
     printed = capfd.readouterr()
     assert "[worker 1] /job:worker/task:1 leads the training from now on." in printed.out
-    assert "ended with exit status -9" in printed.err
+    assert "ended with exit status -9 (SIGKILL)" in printed.err
 
 
 def test_a_chief_that_ends_while_others_train_prints_no_error_of_its_thread(monkeypatch: pytest.MonkeyPatch):
@@ -171,7 +171,7 @@ def test_the_work_of_a_worker_that_is_killed_is_done_by_the_others(run: Launch, 
     assert mine["steps"] == alone["steps"] == 14
     assert mine["statistics"]["members"] == [0]
     assert_same(mine, alone)
-    assert "worker 1 ended with exit status -9" in capfd.readouterr().err
+    assert "worker 1 ended with exit status -9 (SIGKILL)" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("run", [(3, "1")], indirect=True)
@@ -223,7 +223,7 @@ def test_another_worker_takes_over_from_a_chief_that_is_killed(run: Launch, fold
     assert_same(mine, alone)
     printed = capfd.readouterr()
     assert "[worker 1] /job:worker/task:1 leads the training from now on." in printed.out
-    assert "worker 0 ended with exit status -9" in printed.err
+    assert "worker 0 ended with exit status -9 (SIGKILL)" in printed.err
 
 
 @pytest.mark.parametrize("run", [(2,)], indirect=True)
@@ -236,7 +236,7 @@ def test_the_loss_of_a_ps_task_is_named_by_all_workers(run: Launch, folder: Path
     run.__exit__()
     printed = capfd.readouterr()
     assert "TaskFailedError: /job:ps/task:0 has failed" in printed.out
-    assert "ps 0 ended with exit status -9" in printed.err
+    assert "ps 0 ended with exit status -9 (SIGKILL)" in printed.err
 
 
 @pytest.mark.parametrize("run", [(2, "0", "fail")], indirect=True)
@@ -264,7 +264,9 @@ def test_a_worker_that_is_started_again_takes_part(run: Launch, folder: Path, al
     assert mine["history"] == other["history"]
     assert mine["weights"] == other["weights"]
     assert other["statistics"]["receipts"]["1"]["taken"] > 0
-    assert "worker 1 ended with exit status -9; it is started again (restart 1 of 1)." in capfd.readouterr().err
+    assert (
+        "worker 1 ended with exit status -9 (SIGKILL); it is started again (restart 1 of 1)." in capfd.readouterr().err
+    )
 
 
 @pytest.mark.slow
@@ -351,7 +353,7 @@ def test_a_run_that_is_started_again_goes_on_from_its_backup(
     assert not (folder / "backup").exists(), "the run has come to its end"
     again = "it is" if is_alone else "all tasks are"
     printed = capfd.readouterr().err
-    assert f" ended with exit status -9; {again} started again (restart 1 of 2)." in printed
+    assert f" ended with exit status -9 (SIGKILL); {again} started again (restart 1 of 2)." in printed
     assert not is_alone or victim in printed
 
 

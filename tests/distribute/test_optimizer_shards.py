@@ -114,7 +114,7 @@ def test_a_run_that_loses_more_workers_than_it_may_ends(lost: int, folder: Path,
             go(folder)
         assert waiting.result(SCRIPT_SECONDS) == 128 + signal.SIGKILL
     said = capfd.readouterr()
-    name = f"anabranch launch: worker {lost} ended with exit status -9"
+    name = f"anabranch launch: worker {lost} ended with exit status -9 (SIGKILL)"
     assert f"{name}; all tasks are started again (restart 1 of 1)." in said.err
     assert said.err.endswith(f"{name}.\n")
     assert f"/job:worker/task:{lost} has failed" in said.out + said.err, "the other worker says so, too"

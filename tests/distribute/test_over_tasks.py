@@ -87,7 +87,7 @@ def test_processes_that_a_launcher_has_numbered(tmp_path: Path) -> None:
 def test_a_lost_task_is_started_again_with_all_others(tmp_path: Path) -> None:
     """Its stage was the only copy: all state comes from the last backup, and training ends as if nothing had been."""
     text = launched("lose_a_stage.py", str(tmp_path), restarts=1)
-    assert "worker 1 ended with exit status -9; all tasks are started again (restart 1 of 1)" in text
+    assert "worker 1 ended with exit status -9 (SIGKILL); all tasks are started again (restart 1 of 1)" in text
     assert_same(tmp_path / "found.npz")
 
 

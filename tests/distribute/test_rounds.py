@@ -316,12 +316,15 @@ def test_nobody_goes_on_after_the_last_worker() -> None:
     told.rounds.ended(0, 1, [0])
     told.later(GRACE_SECONDS)
     assert not any("say" in message for _, message in told.rounds.sent)
-    assert told.rounds.sent[-1] == (0, {"exit": 137, "why": "worker 0 ended with exit status -9"})
+    assert told.rounds.sent[-1] == (0, {"exit": 137, "why": "worker 0 ended with exit status -9 (SIGKILL)"})
     told = Told(1, 1, service=Goes()).come(0)
     told.rounds.failed(0, 1, "worker 1", -9)
     told.rounds.failed(0, 1, "worker 0", -15)
     said = [message["say"] for _, message in told.rounds.sent if "say" in message]
-    assert said == ["worker 1 ended with exit status -9; the others go on", "worker 0 ended with exit status -15"]
+    assert said == [
+        "worker 1 ended with exit status -9 (SIGKILL); the others go on",
+        "worker 0 ended with exit status -15 (SIGTERM)",
+    ]
 
 
 def test_once_the_chief_has_ended_well_no_worker_is_started_again() -> None:
@@ -360,7 +363,7 @@ def test_a_worker_that_others_go_on_without_is_started_alone() -> None:
     told.rounds.failed(1, 1, "worker 3", -9)
     told.rounds.ended(1, 1, [3])
     told.later(GRACE_SECONDS)
-    again = "worker 3 ended with exit status -9; it is started again (restart 1 of 1)"
+    again = "worker 3 ended with exit status -9 (SIGKILL); it is started again (restart 1 of 1)"
     assert told.rounds.sent == [(1, {"again": "worker 3", "why": again})]
     told.rounds.sent.clear()
     told.rounds.ended(0, 1)
@@ -375,7 +378,7 @@ def test_without_restarts_the_others_go_on_and_the_last_leader_gives_the_status(
     told = Told(2, 2, service=service).come(0, 1)
     assert len(told.sent) == 2
     told.rounds.failed(0, 1, "worker 0", -9)
-    assert told.rounds.sent[2:] == [(0, {"say": "worker 0 ended with exit status -9; the others go on"})]
+    assert told.rounds.sent[2:] == [(0, {"say": "worker 0 ended with exit status -9 (SIGKILL); the others go on"})]
     service.live = [1, 2, 3]
     told.rounds.sent.clear()
     told.rounds.ended(0, 1, [0])

@@ -513,7 +513,7 @@ def test_the_launcher_shows_tracebacks_of_workers_but_those_of_interrupts(tmp_pa
     shown = [line.removeprefix("[worker 1] ") for line in done.stdout.splitlines() if line.startswith("[worker 1] ")]
     assert shown[1] == "Traceback (most recent call last):"
     assert shown[-2:] == ["ZeroDivisionError: division by zero", "KeyboardInterrupt is a word of this line"]
-    assert "worker 1 ended with exit status -2" in done.stderr
+    assert "worker 1 ended with exit status -2 (SIGINT)" in done.stderr
 
 
 def test_the_launcher_gives_the_chiefs_status_and_names_who_failed_first(tmp_path: Path) -> None:
@@ -550,10 +550,13 @@ def test_the_launcher_gives_the_status_of_who_failed_first_if_the_chief_fails_be
         "    os.kill(os.getpid(), 9) if sys.argv[3] == '9' else sys.exit(int(sys.argv[3]))\n"
     )
     os.mkfifo(tmp_path / "pipe")
-    for chief, worker, expected, named in ((1, 5, 5, "5"), (1, 9, 137, "-9"), (0, 5, 0, "5")):
+    for chief, worker, expected, named in ((1, 5, 5, "5"), (1, 9, 137, "-9 (SIGKILL)"), (0, 5, 0, "5")):
         done = launched("-n", "2", "--ps", "0", str(script), str(tmp_path / "pipe"), str(chief), str(worker))
         assert done.returncode == expected
-        assert done.stderr == f"anabranch launch: worker 1 ended with exit status {named}.\n"
+        what = f"anabranch launch: worker 1 ended with exit status {named}"
+        early = f"{what}; the others go on."  # where the chief takes more than 2 s to end
+        allowed = [[f"{what}."], [early, f"{what}."] if chief else [early]]
+        assert done.stderr.splitlines() in allowed
 
 
 def test_the_launcher_names_who_has_noted_an_earlier_end(tmp_path: Path) -> None:

@@ -218,6 +218,19 @@ def test_a_worker_takes_over_from_a_task_that_is_lost():
         assert [int(mark) for mark in session.run(gradients.marks())] == [3, 3]
 
 
+def test_steps_are_not_reported_to_wait_when_all_workers_are_gone(caplog: pytest.LogCaptureFixture):
+    """Ctrl-C ends all workers: a ps task, which ended behind them, reported that steps waited for them."""
+    steps = ReplicaSteps(2, min_workers=2)
+    for worker in (0, 1):
+        steps.answer("join", f"/job:worker/task:{worker}", [np.int64(worker), np.int64(100 + worker)])
+    steps._state.begin_epoch(2)
+    steps.task_lost("/job:worker/task:1", 101)
+    assert "wait for worker 1; taking part: worker 0" in caplog.text
+    caplog.clear()
+    steps.task_lost("/job:worker/task:0", 100)
+    assert caplog.text == ""
+
+
 def test_lost_state_says_so():
     steps, gradients = ReplicaSteps(1), kept(Part("float32", ()))
     steps.lost = gradients.lost = "What it held is gone."
