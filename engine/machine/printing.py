@@ -341,12 +341,15 @@ class FunctionWriter:
         return name
 
     def _received(self, node: Node) -> set[Symbol]:
-        """Return the large values of other tasks that nothing takes but this node."""
+        """Return the large values of other tasks that nothing takes but this node; of others variables keep copies."""
         found: set[Symbol] = set()
         for tensor, value in zip(node.taken, node.inputs, strict=True):
             send = value.node.peer if value.node.kind == "recv" else None
-            if send is not None and not self.blueprint.is_here(send) and self.blueprint.consumers[value] == [node]:
-                found |= {tensor} if is_large(tensor) else set()
+            if send is not None and not self.blueprint.is_here(send):
+                if self.blueprint.consumers[value] != [node]:
+                    self.printer.stored.add(tensor)
+                elif is_large(tensor):
+                    found.add(tensor)
         return found
 
     def _fills_array(self, tensor: Symbol) -> bool:

@@ -25,7 +25,7 @@ def is_large(tensor: Symbol) -> bool:
 
 
 def shared_values(nodes: Sequence[Node], blueprint: Blueprint) -> dict[Symbol, int]:
-    """Return large values that are assigned here to variables which the step sends to other tasks as a whole.
+    """Return large values that are made and assigned here, to variables which the step sends to other tasks as a whole.
 
     The next step sends such a value: without a copy, if it was computed where the others can read it.
 
@@ -38,11 +38,15 @@ def shared_values(nodes: Sequence[Node], blueprint: Blueprint) -> dict[Symbol, i
     """
     here = [node for node in nodes if node.kind == "op" and blueprint.is_here(node)]
     sent = {variable: edge for node in here for variable, edge in _sent_variables(node, blueprint)}
+    operations = [operation for node in here for operation in node.operations]
+    made = {tensor for operation in operations for tensor in operation.outputs}
     found: dict[Symbol, int] = {}
-    for operation in (operation for node in here for operation in node.operations):
+    for operation in operations:
         op = operation.op
-        if isinstance(op, Assign) and op.variable in sent and is_large(operation.inputs[0]):
-            found[operation.inputs[0]] = sent[op.variable]
+        if isinstance(op, Assign) and op.variable in sent:
+            value = operation.inputs[0]
+            if value in made and is_large(value):
+                found[value] = sent[op.variable]
     return found
 
 

@@ -207,6 +207,23 @@ def test_a_variable_gets_what_a_thread_has_computed_without_a_copy(graph: ab.Gra
     assert w.numpy()[:2].tolist() == [-0.75, -0.75]
 
 
+def test_a_variable_gets_a_copy_of_a_received_value_that_others_take(graph: ab.Graph):
+    with graph.as_default():
+        with ab.device(PS):
+            w = ab.Variable(np.zeros(4_000_000, "float32"), name="w")
+        with ab.device(WORKER):
+            more = w.value + 1.0
+        done = w.assign(more).operation
+        with ab.device(PS):
+            double = more * 2.0
+    parts = Parts(graph, [double, done], [], devices_of(2))
+    program = next(program for program in parts.programs if program.task == PS)
+    assert "take_over(" not in program.source
+    assert "copied(" in program.source
+    assert parts.run([])[0][:2].tolist() == [2.0, 2.0]
+    assert w.numpy()[:2].tolist() == [1.0, 1.0]
+
+
 def test_tasks_that_differ_have_other_digests(graph: ab.Graph):
     with graph.as_default():
         x = ab.placeholder((3,), "float32", "x")
