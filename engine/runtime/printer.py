@@ -510,8 +510,7 @@ class Block:
             self.printer.stored.add(source)
             self._assign(operation, value)
             return
-        if source in self.printer.received:
-            self.printer.received.discard(source)
+        if source in self.printer.received and source not in self.printer.stored:  # of one variable alone
             self.printer.stored.add(source)
             self._assign(operation, f"take_over({self.printer.bind(op.variable.name, op.variable)}, {value})", [value])
             return

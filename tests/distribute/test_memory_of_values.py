@@ -231,3 +231,41 @@ def test_a_worker_that_is_gone_leaves_the_variable_as_it_was(stack: contextlib.E
     readers.second.stop()
     until(lambda: len(readers.connections()) == 1, PATIENCE)
     assert set(readers.value.tolist()) == {32.0}
+
+
+@pytest.mark.parametrize("are_apart", [False, True])
+@pytest.mark.parametrize(("size", "plane"), [(100_000, None), (LARGE, "unix"), (LARGE, "shared_memory")])
+def test_two_variables_of_one_value_share_no_memory(
+    stack: contextlib.ExitStack, size: int, plane: str | None, are_apart: bool
+):
+    settings = ab.distribute.ServerConfig(**({} if plane is None else {"plane": plane}))
+    ps = stack.enter_context(ab.distribute.Server({"ps": ["localhost:0"]}, "ps", 0, config=settings))
+    spec = {"ps": [ps.target[7:]], "worker": ["localhost:0"]}
+    worker = stack.enter_context(ab.distribute.Server(spec, "worker", 0, config=settings))
+    held = [ab.Variable(np.full(size, 256.0, "float32"), name=name) for name in "vw"]
+    for variable in held:
+        ps.task.hold("", variable.name, variable)
+    with ab.Graph().as_default() as graph:
+        with ab.device(PS):
+            v, w = [ab.Variable(np.zeros(size, "float32"), name=name) for name in "vw"]
+        with ab.device(WORKER):
+            parts = v.value * 0.25, w.value * 0.5
+        with ab.device(PS):
+            sum_of_both = parts[0] + parts[1]
+            first = v.assign(sum_of_both).operation
+        before = [first] if are_apart else []
+        with ab.device(WORKER), ab.control_dependencies(before):  # then the second is assigned by another node
+            back = parts[1][:1] * 2.0
+        with ab.device(PS), ab.control_dependencies([back.operation]):
+            second = w.assign(sum_of_both).operation
+    session = stack.enter_context(ab.Session(graph, target=worker.target))
+    for _ in range(2):
+        session.run([first, second])
+    expected = 256.0 * 0.75 * 0.75
+    assert not np.shares_memory(held[0].stored_value(), held[1].stored_value())
+    with ab.Graph().as_default() as own:
+        more = held[0].assign_add(np.ones(size, "float32")).operation
+    with ab.Session(own) as local:
+        for _ in range(2):
+            local.run(more)
+    assert [set(variable.stored_value().tolist()) for variable in held] == [{expected + 2.0}, {expected}]
