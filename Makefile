@@ -16,9 +16,8 @@ INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-
 
 # Tests compare results, not speed: one BLAS thread a process leaves the cores to pytest's two processes. A file's tests
 # run in one of them: what a test compiled is at hand for the next, and handing out files costs less than single tests.
-# Files are all that is counted before they run, so no share of the tests is printed.
 # Tests start many processes, so modules are kept as bytecode, also where the environment says otherwise.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -o console_output_style=classic
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Clients of the model server, and what to install for each: they want other versions of protobuf than the server.
 CLIENTS := triton kserve openai
@@ -116,7 +115,7 @@ lowest: $(VENV) ## run the tests with the lowest versions of all dependencies th
 	$(BIN)/python .ci/lowest.py > build/lowest/constraints.txt
 	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c build/lowest/constraints.txt \
 		--editable '.[serve,images,sklearn,onnx,rl,remote]' pytest pytest-xdist hypothesis mpmath
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 build/lowest/bin/python -m pytest -q -n 2 --dist loadfile -o console_output_style=classic \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 build/lowest/bin/python -m pytest -q -n 2 --dist loadfile \
 		--ignore tests/repository $(ARGS)
 
 clean: ## remove everything that is made here, the virtual environment included

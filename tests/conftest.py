@@ -14,7 +14,6 @@ from zlib import crc32
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from shared.files_in_turn import FilesInTurn, are_collected_in_turn
 from shared.processor_time import OneReport, ProcessorTime
 from shared.sample import left_out
 
@@ -95,16 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ProcessorTime())
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
         config.pluginmanager.register(OneReport())
-    if are_collected_in_turn(config):
-        config.pluginmanager.register(FilesInTurn())  # behind OneReport, so that its hook is called first
     if config.option.markexpr == "not slow":
         os.environ.setdefault("ANABRANCH_KERNELS", "quick")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Say to a process of pytest-xdist how tests are handed out."""
-    node.workerinput["dist"] = node.config.option.dist
 
 
 @pytest.hookimpl(wrapper=True)
