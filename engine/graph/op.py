@@ -199,7 +199,9 @@ class Op:
         if "type_name" not in cls.__dict__:
             cls.type_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         if not abstract and not cls.__name__.startswith("_"):
-            _registry[cls.type_name] = cls
+            known = _registry.get(cls.type_name)
+            if known is None or _is_of_package(known) or not _is_of_package(cls):  # ours may be imported after a user's
+                _registry[cls.type_name] = cls
 
     def infer(self, *inputs: Any) -> Spec | tuple[Spec, ...]:
         """Return the specs of the outputs, from those of the inputs.
@@ -360,6 +362,10 @@ class Op:
     def error_samples(cls) -> Iterable[ErrorSample]:
         """Return cases that must be refused, with the error expected."""
         return ()
+
+
+def _is_of_package(cls: type[Op]) -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def imported_ops() -> dict[str, type[Op]]:

@@ -257,8 +257,7 @@ def _look_up(name: str) -> Any:
     module = import_module(f"{__name__}.{_MODULE_OF.get(name) or _MODULES[name]}")
     found = {name: module if name in _MODULES else getattr(module, name)}
     _guard_entrances(found, __name__)
-    globals().update(found)
-    return found[name]
+    return globals().setdefault(name, found[name])  # another thread may have been first
 
 
 def _import_ops() -> None:

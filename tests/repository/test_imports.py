@@ -511,3 +511,21 @@ def test_the_names_of_ops_that_are_imported_late_are_those_of_their_modules() ->
         assert set(names.split()) == own.get(module, set(public)), module
         for name in names.split():
             assert getattr(ops, name) is getattr(ops, name)  # the one that enters graphs
+
+
+def test_own_ops_keep_their_name_when_one_of_the_package_is_imported_later(tmp_path: Path) -> None:
+    code = f"""
+import anabranch as ab
+class Gcd(ab.ops.Op):
+    def infer(self, x, y): return x
+    def run(self, xp, x, y): return x * 0 + 42
+with ab.Graph().as_default() as graph:
+    x = ab.placeholder((2,), "int32", "x")
+    y = ab.ops.apply(Gcd(), x, x)
+before = ab.ops.lcm([4], [6])
+graph.save({str(tmp_path / "graph.npz")!r})
+loaded = ab.load_graph({str(tmp_path / "graph.npz")!r})
+operation = [each for each in loaded.operations if each.type == "gcd"][0]
+print(type(operation.op) is Gcd, ab.ops.registered_ops()["gcd"] is Gcd, before.numpy())
+"""
+    assert run(code) == "True True [12]"
