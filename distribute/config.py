@@ -38,7 +38,7 @@ class ServerConfig:
         bytes_in_flight: for one other task: when more waits to be sent, steps are held until it has gone.
         shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket. None
             for an eighth of the machine's memory by the number of other tasks, and 256 MB at least; then one task may
-            have what others leave. No more of it is used than values take.
+            have what others leave of the eighth. Variables that others read may have half as much besides.
         inline_bytes: values of at most this many bytes go by the socket where there is shared memory.
 
     Raises:
@@ -82,7 +82,7 @@ class ServerConfig:
         slabs, together = self.shared_memory_bytes, None
         if slabs is None:
             slabs = max(Limits.slabs, machine_bytes() // 8 // max(others, 1))
-            together = slabs * max(others, 1)
+            together = max(slabs, machine_bytes() // 8)
         return Limits(self.bytes_in_flight, slabs, self.inline_bytes, together)
 
     @property

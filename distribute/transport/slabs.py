@@ -151,6 +151,13 @@ class Budget:
         is_small = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize <= GRAIN
         return None if is_small else self.common.empty(shape, dtype)
 
+    def tidy(self) -> None:
+        """Give up free slabs of the common pool that are more than values need which change from step to step."""
+        spare = self.common._spare()
+        if spare > 2 * (self.common.size - spare):
+            used = self.common.size - spare
+            self.common._give_up(lambda: self.common._spare() <= 2 * used)
+
     def close(self) -> None:
         """Give up the common pool; arrays in it stay as they are."""
         self.common.close()
@@ -219,7 +226,7 @@ class Pool:
         """
         with self._lock:
             size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            slab = None if self._is_closed else self._slab_for(size)
+            slab = self._slab_for(size)
             if slab is None:
                 return None
             slab.held += 1
@@ -234,6 +241,7 @@ class Pool:
         room = array.base
         is_there = type(room) is _Room and array.nbytes == room.size and array.flags.c_contiguous
         with self._lock:
+            self.budget.tidy()
             if is_there and room.pool is self.budget.common:
                 laid = self._lend(room)
                 if laid is not None:
@@ -267,7 +275,7 @@ class Pool:
 
     def _newly_lent(self, slab: Slab) -> Lent | None:
         self._end_idle_lending()
-        if self._is_full_of_slabs():
+        if self._is_closed or self._is_full_of_slabs():
             return None
         try:
             lent = Lent(self._made, slab)
@@ -302,6 +310,8 @@ class Pool:
 
     def _slab_for(self, size: int) -> Slab | None:
         """Return a slab with so many free bytes; None if there is none, nor room for a new one."""
+        if self._is_closed:
+            return None
         self._take_returned()
         current = self._current
         if current is not None and current.filled + size <= current.size:
@@ -545,7 +555,7 @@ def keep_received(array: Any) -> Any:
     """Return an array, or a copy, as the value of a variable, which holds it for long.
 
     Args:
-        array: what was received, or computed where other tasks may read it. Nothing else takes it.
+        array: what was received, or computed where other tasks may read it. No other variable takes it over.
     """
     base = array.base
     if base is None:

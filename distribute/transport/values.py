@@ -25,6 +25,7 @@ DEAD, CONTROL, PLAIN, WRITTEN, UPPER = range(5)
 _FIRST_NUMBER = 16  # a number in the head is written as this and the place of its dtype in the list
 _MOST_TAG = 255
 LARGE = 1 << 16  # bytes; more of a feed or fetch goes straight between a client and the task
+_MOST_KNOWN = 1 << 12  # openings of frames; arrays have one for each length of what describes them
 _MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
 _IS_LITTLE = sys.byteorder == "little"
 
@@ -516,6 +517,8 @@ class SmallValues:
         if running is None:
             return None
         size = PREFIX.size + head + table
+        if len(self._known) >= _MOST_KNOWN:
+            self.forget()
         found = self._known[opening] = (*running, edge, how == DEAD, _TAGS[depth].unpack_from, dtype, size)
         return found
 

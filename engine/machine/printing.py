@@ -210,7 +210,7 @@ class MachinePrinter:
 
     def _print_apart(self, node: Node) -> None:
         """Print an operation that runs elsewhere: its kernel, what begins it, and what takes its results."""
-        for operation in all_operations(node.operations):  # variables keep copies: buffers are let go
+        for operation in all_operations(node.operations):  # variables get copies of what others have
             self.printer.stored.update(
                 operation.inputs if _is_on_host(node) else [*operation.inputs, *operation.outputs]
             )
@@ -582,6 +582,7 @@ class FunctionWriter:
 
 
 def _is_on_host(node: Node) -> bool:
+    """Test whether an operation runs on a processor of this host."""
     return (DeviceName.parse(str(node.device)).kind or "cpu").lower() == "cpu"
 
 

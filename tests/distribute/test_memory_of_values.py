@@ -238,7 +238,7 @@ def test_a_worker_that_is_gone_leaves_the_variable_as_it_was(stack: contextlib.E
 def test_two_variables_of_one_value_share_no_memory(
     stack: contextlib.ExitStack, size: int, plane: str | None, are_apart: bool
 ):
-    settings = ab.distribute.ServerConfig(**({} if plane is None else {"plane": plane}))
+    settings = ab.distribute.ServerConfig(plane=plane)
     ps = stack.enter_context(ab.distribute.Server({"ps": ["localhost:0"]}, "ps", 0, config=settings))
     spec = {"ps": [ps.target[7:]], "worker": ["localhost:0"]}
     worker = stack.enter_context(ab.distribute.Server(spec, "worker", 0, config=settings))

@@ -256,6 +256,33 @@ def test_a_pool_has_what_others_leave_and_others_have_their_shares():
         side.mapped.close()
 
 
+def test_memory_of_values_that_are_gone_is_given_up():
+    budget = Budget(65536 * KILO, 65536 * KILO)
+    side = Side(budget)
+    arrays = [budget.empty((5000 * KILO,), np.dtype("uint8")) for _ in range(4)]
+    assert budget.common.size == 32768 * KILO
+    del arrays[1:]
+    side.take(np.zeros(100 * KILO, "uint8"))
+    assert budget.common.size == 24576 * KILO  # one is used, and two are for its next values
+    del arrays
+    side.take(np.zeros(100 * KILO, "uint8"))
+    assert budget.common.size == 0
+    side.pool.close()
+    budget.close()
+    side.mapped.close()
+
+
+def test_a_closed_pool_lends_nothing():
+    budget = Budget(65536 * KILO, 65536 * KILO)
+    side = Side(budget)
+    array = budget.empty((5000 * KILO,), np.dtype("uint8"))
+    side.pool.close()
+    assert side.pool.put(array) is None
+    assert (budget.common.in_use, side.pool.full) == (1, 1)
+    budget.close()
+    side.mapped.close()
+
+
 def test_a_pool_leaves_nothing_open():
     gc.collect()
     before = descriptors()
@@ -473,7 +500,7 @@ def test_values_as_large_as_parameters_fit_into_slabs_by_default() -> None:
     config = ab.distribute.ServerConfig()
     for others in (0, 1, 2, 1000):
         expected = max(256 << 20, machine_bytes() // 8 // max(others, 1))
-        assert config.limits(others) == Limits(slabs=expected, together=expected * max(others, 1))
+        assert config.limits(others) == Limits(slabs=expected, together=max(expected, machine_bytes() // 8))
     assert ab.distribute.ServerConfig(shared_memory_bytes=5).limits(3) == Limits(slabs=5)
 
 
