@@ -149,10 +149,11 @@ class Launch:
     def wait(self) -> int:
         """Wait for the chief's script, then for the other workers'; return the exit status.
 
-        It is 0 if that of the chief is: of worker 0, or of the one that took over from it. Else it is that of the first
-        task that failed and was not started again, which is named.
+        It is 0 if that of the chief is: of worker 0, or of the one that took over from it. Then each task that failed
+        is named, unless a report did so before. Else it is that of the first task that failed and was not started
+        again, which is named.
         """
-        first = None
+        first: tuple[str, int] | None = None
         try:
             while True:
                 failed = next(self._failed(), None)
@@ -170,11 +171,20 @@ class Launch:
             print("anabranch launch: interrupted.", file=sys.stderr)
             return 130
         first = first or next(self._failed(), None)
-        status = 0 if first is None or not self._chief.returncode else _status(first[1])
-        if first is not None and (status or not self._reported):
+        if first is None:
+            return 0
+        status = _status(first[1]) if self._chief.returncode else 0
+        named = [first] if status else self._not_reported(first)
+        if named:
             self._wait_for_messages()
-            print(f"anabranch launch: {described_end(*first)}.", file=sys.stderr)
+        for each in named:
+            print(f"anabranch launch: {described_end(*each)}.", file=sys.stderr)
         return status
+
+    def _not_reported(self, first: tuple[str, int]) -> list[tuple[str, int]]:
+        """Return names and exit statuses of tasks that have failed, and of which no report was printed."""
+        reported = {f"worker {number}" for number, worker in enumerate(self.workers) if worker in self._reported}
+        return [each for each in dict.fromkeys([first, *self._failed()]) if each[0] not in reported]
 
     def _report_lost(self) -> None:
         """Report workers that have failed and are not started again, once it is seen that the others go on."""

@@ -187,3 +187,26 @@ def test_a_lost_worker_is_reported_once_it_is_seen_that_the_others_go_on(
     launch._report_lost()
     assert capsys.readouterr().err == "", "a ps task has ended"
     launch._folder.cleanup()
+
+
+def test_a_worker_that_fails_just_before_the_end_is_named_though_another_was_reported(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(launched, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    launch = Launch(3, 1, ["script.py"])
+    launch.workers, launch.ps = processes[:3], processes[3:]
+    processes[1].kill()
+    processes[1].wait()
+    launch._ends.times[processes[1]] = clock.now
+    clock.now += 2.0
+    launch._report_lost()
+    assert "worker 1 ended" in capsys.readouterr().err
+    processes[2].kill()
+    end(processes[0])
+    for process in (processes[2], processes[0]):
+        process.wait()
+        launch._ends.times[process] = clock.now
+    assert launch.wait() == 0
+    assert capsys.readouterr().err == "anabranch launch: worker 2 ended with exit status -9 (SIGKILL).\n"
+    launch._folder.cleanup()
