@@ -321,16 +321,16 @@ class Launch:
 
     def _end_all(self) -> None:
         processes = [*self.workers, *self.ps]
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-        until = time.monotonic() + END_SECONDS  # of all together
-        for process in processes:
-            try:
-                process.wait(max(until - time.monotonic(), 0.0))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        try:
+            for process in processes:
+                if process.poll() is None:
+                    process.terminate()
+            until = time.monotonic() + END_SECONDS  # of all together
+            for process in processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(until - time.monotonic(), 0.0))
+        finally:  # also if another signal interrupts it
+            _kill(processes)
         for thread in self._threads:
             thread.join()
         if self._membership is not None:
@@ -342,6 +342,18 @@ class Launch:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _kill(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End those of the processes that are still there, whatever signals come, and wait for them."""
+    try:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+    except KeyboardInterrupt:  # another signal
+        _kill(processes)
+        raise
 
 
 def _status(code: int) -> int:

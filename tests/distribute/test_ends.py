@@ -210,3 +210,31 @@ def test_a_worker_that_fails_just_before_the_end_is_named_though_another_was_rep
     assert launch.wait() == 0
     assert capsys.readouterr().err == "anabranch launch: worker 2 ended with exit status -9 (SIGKILL).\n"
     launch._folder.cleanup()
+
+
+class Interrupting(Hanging):
+    """Signals come when it is first waited for, and when it is first killed."""
+
+    kills = 0
+
+    def kill(self) -> None:
+        self.kills += 1
+        if self.kills == 1:
+            raise KeyboardInterrupt
+        super().kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self.is_killed:
+            raise KeyboardInterrupt
+        return super().wait(timeout)
+
+
+def test_no_process_is_left_when_signals_interrupt_the_end():
+    clock = SimpleNamespace(now=100.0)
+    made: Any = [Hanging(clock), Interrupting(clock), Hanging(clock)]
+    launch = Launch(2, 1, ["script.py"])
+    launch.workers, launch.ps = made[:2], made[2:]
+    with pytest.raises(KeyboardInterrupt):
+        launch._end_all()
+    assert [process.is_killed for process in made] == [True] * 3
+    launch._folder.cleanup()
