@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
 _MESSAGE_SECONDS = 2.0  # in which other workers print why they end, after the chief has failed, or one of them
+_OUTPUT_SECONDS = 2.0  # in which what processes have printed last is read, once all have ended
 _TRACEBACK = "Traceback (most recent call last):"
 _OUTPUT = threading.Lock()  # held while a line is written
 
@@ -70,7 +71,7 @@ class Launch:
         self._ends = Ends()
         self._noted: set[int] = set()  # workers of which a note says that they have ended
         self._reported: set[subprocess.Popen[str]] = set()  # workers without which the others go on
-        self._threads: list[threading.Thread] = []  # that read lines
+        self._readers: list[_Reader] = []
 
     def __enter__(self) -> Launch:
         self._handler = signal.signal(signal.SIGTERM, _interrupt)
@@ -133,18 +134,13 @@ class Launch:
             errors="replace",
         )
         assert process.stdout is not None
-        self._start_thread(_show, process.stdout, name, is_quiet)
+        self._readers.append(_Reader(process.stdout, name, is_quiet))
         return self._watched(process)
 
     def _watched(self, process: subprocess.Popen[str]) -> subprocess.Popen[str]:
         """Have a thread note when the process ends: of several that end at about the same time the first is named."""
         self._ends.watch(process)
         return process
-
-    def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        thread.start()
-        self._threads.append(thread)
 
     def wait(self) -> int:
         """Wait for the chief's script, then for the other workers'; return the exit status.
@@ -312,7 +308,7 @@ class Launch:
         return True
 
     def __exit__(self, *exception: object) -> None:
-        """End all processes that are still there, and wait for them."""
+        """End all processes that are still there, and wait for them; not for others that these have started."""
         try:
             self._end_all()
         finally:  # also if another signal interrupts it
@@ -331,12 +327,13 @@ class Launch:
                     process.wait(max(until - time.monotonic(), 0.0))
         finally:  # also if another signal interrupts it
             _kill(processes)
-        for thread in self._threads:
-            thread.join()
+        until = time.monotonic() + _OUTPUT_SECONDS
+        for reader in self._readers:
+            reader.finish(until)
         if self._membership is not None:
             self._membership.close()
             self._membership = None
-        for each in (self.workers, self.ps, self._threads, self._ends, self._reported):
+        for each in (self.workers, self.ps, self._readers, self._ends, self._reported):
             each.clear()
 
 
@@ -361,12 +358,37 @@ def _status(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _show(lines: IO[str], name: str, is_quiet: bool) -> None:
-    """Show the lines of a process, each whole; of a ps task all but the one that says that it serves."""
-    with lines:
-        for line in _without_interrupts(lines) if name else lines:
-            if not (is_quiet and " serves at grpc://" in line):
-                show_line(name, line)
+class _Reader:
+    """Shows the lines of a process in a thread, each whole; of a ps task all but the one that says that it serves."""
+
+    def __init__(self, lines: IO[str], name: str, is_quiet: bool) -> None:
+        self._lines, self._name, self._is_quiet = lines, name, is_quiet
+        self._is_over = False  # whether lines are read and not shown
+        self._thread = threading.Thread(target=self._show, daemon=True)
+        self._thread.start()
+
+    def _show(self) -> None:
+        with self._lines as lines:
+            for line in _without_interrupts(lines) if self._name else lines:
+                if self._is_quiet and " serves at grpc://" in line:
+                    continue
+                with _OUTPUT:
+                    if not self._is_over:
+                        _write(self._name, line)
+
+    def finish(self, until: float) -> None:
+        """Wait for the last line, once the process has ended.
+
+        Another process that it has started may have the output open for ever: what this one prints from then on is not
+        shown. A line that is being written has all the time that its reader takes.
+        """
+        while self._thread.is_alive() and (time.monotonic() < until or _OUTPUT.locked()):
+            self._thread.join(_POLL_SECONDS)
+        with _OUTPUT:
+            self._is_over = self._thread.is_alive()
+        if self._is_over:
+            what = f"{self._name or 'worker 0'} has ended, but a process that it has started has its output open"
+            print(f"anabranch launch: {what}: what follows is not shown.", file=sys.stderr, flush=True)
 
 
 def _without_interrupts(lines: Iterable[str]) -> Iterator[str]:
@@ -387,5 +409,9 @@ def _without_interrupts(lines: Iterable[str]) -> Iterator[str]:
 def show_line(name: str, line: str) -> None:
     """Show a line, with the name of who has written it before it, if there is one."""
     with _OUTPUT:
-        sys.stdout.write(f"[{name}] {line.rstrip()}\n" if name else line)
-        sys.stdout.flush()
+        _write(name, line)
+
+
+def _write(name: str, line: str) -> None:
+    sys.stdout.write(f"[{name}] {line.rstrip()}\n" if name else line)
+    sys.stdout.flush()

@@ -8,6 +8,7 @@ import queue
 import subprocess
 import threading
 from collections.abc import Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -237,4 +238,30 @@ def test_no_process_is_left_when_signals_interrupt_the_end():
     with pytest.raises(KeyboardInterrupt):
         launch._end_all()
     assert [process.is_killed for process in made] == [True] * 3
+    launch._folder.cleanup()
+
+
+def test_the_end_does_not_wait_for_others_that_keep_the_output_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(launched, "_OUTPUT_SECONDS", 0.0)
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    launch = Launch(1, 0, ["script.py"])
+    command = ["sh", "-c", 'cat "$0" &', str(held)]  # cat waits for who writes
+    launch.workers = [launch._started(command, os.environ, "worker 1", is_quiet=False)]
+    [reader] = launch._readers
+    assert launch.workers[0].wait() == 0
+    ending = threading.Thread(target=launch._end_all, daemon=True)
+    ending.start()
+    ending.join(30)
+    has_ended = not ending.is_alive()
+    with held.open("w") as stream:
+        stream.write("late\n")
+    reader._thread.join()
+    shown = capsys.readouterr()
+    assert has_ended
+    assert "late" not in shown.out
+    what = "worker 1 has ended, but a process that it has started has its output open: what follows is not shown."
+    assert shown.err == f"anabranch launch: {what}\n"
     launch._folder.cleanup()
