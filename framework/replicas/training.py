@@ -158,6 +158,14 @@ class ReplicaFit(ReplicaMember):
             return (may_restore or not is_lost) and not self._enrolment.is_hopeless
         self._check_leads()
         if not may_restore or self._run is None:
+            wanted = {
+                "the callback BackupAndRestore": is_backed_up,
+                "data that can be read by number (arrays, a PyDataset)": is_by_number,
+                "max_restarts above 0 (`launch --max-restarts 3`)": self.strategy.max_restarts > 0,
+            }
+            absent = [what for what, is_there in wanted.items() if not is_there]
+            if absent:
+                error.add_note(f"fit would go on by itself from its last backup with {' and '.join(absent)}.")
             return False
         if not self._restarts.take():
             error.add_note(f"Training was restored {self.strategy.max_restarts} times within an hour: max_restarts.")

@@ -87,6 +87,17 @@ def test_training_goes_on_from_the_last_backup_when_a_ps_task_is_lost(
     assert "Training goes on from its last backup" in printed
 
 
+def test_an_error_says_with_what_training_would_have_gone_on(folder: Path, capfd: Any) -> None:
+    with Launch(2, 2, [SCRIPT, str(folder)]) as run:
+        assert reached(folder) == "the place"
+        run.ps[1].kill()
+        status = Waiting(run.wait)
+        go(folder)
+        assert status.result(2 * PATIENCE) != 0
+    note = "fit would go on by itself from its last backup with max_restarts above 0 (`launch --max-restarts 3`)."
+    assert note in capfd.readouterr().err
+
+
 def assert_same_bits(mine: Any, expected: Any) -> None:
     for name in ("history", "epochs", "weights", "optimizer", "batches"):
         assert mine[name] == expected[name], name
