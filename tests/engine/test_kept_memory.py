@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 
@@ -86,25 +89,38 @@ def test_resized_arrays_keep_what_they_hold():
         assert again.sum() == 60_002
 
 
+def run_alone(code: str) -> None:
+    """Run code in a process of its own: limits count what a process uses in all, other tests' arrays included."""
+    head = "import numpy as np\nfrom anabranch.engine.codegen.host.memory import KeptMemory, kept_bytes\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", head + textwrap.dedent(code)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_as_much_is_kept_as_was_used():
     """So a large step finds all of its memory again, and needs no more than it used."""
-    with KeptMemory():
-        for _ in range(2):
-            blocks = [np.empty(1 << 27, "uint8") for _ in range(6)]
-            del blocks
-            assert kept_bytes() == 6 << 27
+    run_alone("""
+        with KeptMemory():
+            for _ in range(2):
+                blocks = [np.empty(1 << 27, "uint8") for _ in range(6)]
+                del blocks
+                assert kept_bytes() == 6 << 27, kept_bytes()
+    """)
 
 
 def test_what_is_kept_is_limited():
-    with KeptMemory():
-        blocks = [np.empty(1 << 27, "uint8") for _ in range(20)]  # never touched: the system gives no page
-        del blocks
-        assert 1 << 30 < kept_bytes() <= 1 << 31
-        for size in range(12_000_000, 13_000_000, 10_000):  # nobody asks for the others any more
-            np.empty(size, "uint8")
-            assert kept_bytes() <= 1 << 31
-        addresses = {np.empty(12_990_000, "uint8").ctypes.data for _ in range(3)}
-        assert len(addresses) == 1
+    run_alone("""
+        with KeptMemory():
+            blocks = [np.empty(1 << 27, "uint8") for _ in range(20)]  # never touched: the system gives no page
+            del blocks
+            assert 1 << 30 < kept_bytes() <= 1 << 31, kept_bytes()
+            for size in range(12_000_000, 13_000_000, 10_000):  # nobody asks for the others any more
+                np.empty(size, "uint8")
+                assert kept_bytes() <= 1 << 31, kept_bytes()
+            addresses = {np.empty(12_990_000, "uint8").ctypes.data for _ in range(3)}
+            assert len(addresses) == 1, addresses
+    """)
 
 
 def test_many_sizes():
