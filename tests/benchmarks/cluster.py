@@ -43,7 +43,7 @@ cores, and each figure is the better of two runs; 1 GB with one worker only. A w
 subtract. In the paper each worker makes steps of its own; here each reads what a parameter is before the step, and a ps
 task subtracts what they send one after the other. Values go by shared memory. Each is read where it was computed: the
 new parameter by the workers, and what they send by the ps task. Sparse is 32 rows of a table of 64 MB on each ps task,
-which are gathered and changed where they lie: a table of 512 MB takes as long (2.0 ms, of 8 MB 2.0 ms).
+which are gathered and changed in place: a table of 512 MB takes as long (2.0 ms, of 8 MB 2.0 ms).
 
 The simulated steps have these processors and links of 10 Gbit/s; a ps task serves its workers one after the other.
 
