@@ -153,10 +153,8 @@ class Budget:
 
     def tidy(self) -> None:
         """Give up free slabs of the common pool that are more than values need which change from step to step."""
-        spare = self.common._spare()
-        if spare > 2 * (self.common.size - spare):
-            used = self.common.size - spare
-            self.common._give_up(lambda: self.common._spare() <= 2 * used)
+        most = 2 * (self.common.size - self.common._spare())
+        self.common._give_up(lambda: self.common._spare() <= most)
 
     def close(self) -> None:
         """Give up the common pool; arrays in it stay as they are."""

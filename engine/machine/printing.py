@@ -583,7 +583,7 @@ class FunctionWriter:
 
 def _is_on_host(node: Node) -> bool:
     """Test whether an operation runs on a processor of this host."""
-    return (DeviceName.parse(str(node.device)).kind or "cpu").lower() == "cpu"
+    return DeviceName.parse(str(node.device)).kind in (None, "CPU")
 
 
 def _is_static(spec: Any) -> bool:
