@@ -151,9 +151,25 @@ class Hanging:
         raise subprocess.TimeoutExpired("a process", timeout)
 
 
-def test_all_processes_that_hang_have_the_same_time_to_end(monkeypatch: pytest.MonkeyPatch):
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(launched, "time", SimpleNamespace(monotonic=lambda: clock.now))
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Make the clock of the launcher, which stands at 100 s until a test sets it."""
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(launched, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def without_worker_1(processes: list[Process], clock: SimpleNamespace) -> Launch:
+    """Return a launcher of three workers and a ps task, the second of which was lost just now."""
+    launch = Launch(3, 1, ["script.py"])
+    launch.workers, launch.ps = processes[:3], processes[3:]
+    processes[1].kill()
+    processes[1].wait()
+    launch._ends.times[processes[1]] = clock.now
+    return launch
+
+
+def test_all_processes_that_hang_have_the_same_time_to_end(clock: SimpleNamespace):
     hanging: Any = [Hanging(clock) for _ in range(5)]
     launch = Launch(3, 2, ["script.py"])
     launch.workers, launch.ps = hanging[:3], hanging[3:]
@@ -164,16 +180,10 @@ def test_all_processes_that_hang_have_the_same_time_to_end(monkeypatch: pytest.M
 
 
 def test_a_lost_worker_is_reported_once_it_is_seen_that_the_others_go_on(
-    processes: list[Process], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    processes: list[Process], clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ):
     """The launcher named it at the end of the training alone."""
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(launched, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    launch = Launch(3, 1, ["script.py"])
-    launch.workers, launch.ps = processes[:3], processes[3:]
-    processes[1].kill()
-    processes[1].wait()
-    launch._ends.times[processes[1]] = clock.now
+    launch = without_worker_1(processes, clock)
     launch._report_lost()
     assert capsys.readouterr().err == "", "all may end for the same reason"
     clock.now += 2.0
@@ -191,15 +201,9 @@ def test_a_lost_worker_is_reported_once_it_is_seen_that_the_others_go_on(
 
 
 def test_a_worker_that_fails_just_before_the_end_is_named_though_another_was_reported(
-    processes: list[Process], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    processes: list[Process], clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ):
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(launched, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    launch = Launch(3, 1, ["script.py"])
-    launch.workers, launch.ps = processes[:3], processes[3:]
-    processes[1].kill()
-    processes[1].wait()
-    launch._ends.times[processes[1]] = clock.now
+    launch = without_worker_1(processes, clock)
     clock.now += 2.0
     launch._report_lost()
     assert "worker 1 ended" in capsys.readouterr().err
