@@ -348,7 +348,7 @@ LINES = (
                 "preparing",
                 (500, 1000, 2000),
                 2.0,
-                "500 to 2,000 chains of five operations that meet in one, from the graph to the program",
+                "500 to 2,000 chains of five operations that end in one, from the graph to the program",
             ),
             (
                 "loops in a row",
