@@ -37,6 +37,7 @@ class Costs(NamedTuple):
         reduce: the same for one worker's gradients, when a set is reduced.
         update: the same for the new values of the parameters.
         apply: seconds of the messages by which the chief has a set applied.
+        in_order: whether parameters come in the order of their use. If not, the first layer waits for all of them.
     """
 
     link: float
@@ -50,6 +51,7 @@ class Costs(NamedTuple):
     reduce: float = 0.0
     update: float = 0.0
     apply: float = 0.0
+    in_order: bool = True
 
 
 class Link:
@@ -198,13 +200,14 @@ class Share:
         self._is_computing = False
         self._watch = training.state.watch(worker, 1, self._number)
         self._watch.on_done = lambda: self._clock.later(costs.latency, self._given_up)
-        self._parameters = Stream(self._clock, self._clock.down, costs.parameters / costs.pieces, self._read)
+        self._reads = reads = costs.pieces if costs.in_order else 1
+        self._parameters = Stream(self._clock, self._clock.down, costs.parameters / reads, self._read)
         self._gradients = Stream(self._clock, self._clock.up, costs.gradients / costs.pieces, self._received)
-        for _ in range(costs.pieces):
-            self._clock.at(training.ps.end_of(self._clock.now, costs.send / costs.pieces), self._parameters.add)
+        for _ in range(reads):
+            self._clock.at(training.ps.end_of(self._clock.now, costs.send / reads), self._parameters.add)
 
     def _read(self) -> None:
-        self._has_read += 1
+        self._has_read += self._pieces // self._reads
         self._compute()
 
     def _compute(self) -> None:
