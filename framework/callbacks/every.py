@@ -6,9 +6,8 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ...engine.graph import Variable
+from ...engine.graph.state.aligned import own_copy
 from ...engine.graph.state.sharded import ShardedVariable
 from ...engine.queues.writing import writing_together
 from ..data.adapters import Data
@@ -152,13 +151,13 @@ def _averages_kept(model: Model) -> Generator[None]:
     parts = stateful_parts(model).values()
     variables = [each for part in parts for each in (part.shards if isinstance(part, ShardedVariable) else [part])]
     others = [each for each in variables if isinstance(each, Variable) and id(each) not in trained]
-    kept = [(variable, np.array(variable.stored_value())) for variable in others]
+    kept = [(variable, own_copy(variable.stored_value())) for variable in others]
     try:
         yield
     finally:
         with writing_together(others):
             for variable, value in kept:
-                variable.write_value(value[()] if value.ndim == 0 else value)
+                variable.write_value(value)
 
 
 def _check_is_for_epochs(callback: Callback) -> None:

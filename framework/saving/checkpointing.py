@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...engine.graph.state.aligned import aligned_copy
+from ...engine.graph.state.aligned import own_copy
 from ...engine.graph.state.sharded import ShardedVariable, grouped
 from ...engine.graph.state.variable import Variable
 from ...engine.ops.random.keys import SeedGenerator, global_generator
@@ -330,7 +330,7 @@ class TrainingRun:
             if isinstance(part, SeedGenerator):
                 part.state = value
             else:
-                part.write_value(value[()] if value.ndim == 0 else aligned_copy(value))
+                part.write_value(own_copy(value))
 
 
 _VARIABLES = (Variable, ShardedVariable)

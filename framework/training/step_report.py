@@ -22,6 +22,7 @@ import numpy as np
 from ...engine.common.html import FLAME_STYLE, escape, page, table, view
 from ...engine.graph import in_explicit_graph
 from ...engine.graph.provenance import Part
+from ...engine.graph.state.aligned import own_copy
 from ...engine.ops.random.keys import SeedGenerator
 from ...engine.passes.framework.log import recording
 from ...engine.runtime.program import Program
@@ -408,7 +409,7 @@ def _state_kept(model: Model) -> Generator[None]:
     """Restore the model's variables and the random state after the block, whatever is run inside."""
     parts, random = stateful_parts(model), random_state()
     before = {
-        path: part.state if isinstance(part, SeedGenerator) else np.array(part.stored_value())
+        path: part.state if isinstance(part, SeedGenerator) else own_copy(part.stored_value())
         for path, part in parts.items()
     }
     try:
@@ -418,7 +419,7 @@ def _state_kept(model: Model) -> Generator[None]:
             if isinstance(part, SeedGenerator):
                 part.state = before[path]
             else:
-                part.write_value(before[path][()] if before[path].ndim == 0 else before[path])
+                part.write_value(before[path])
         set_random_state(random)
 
 

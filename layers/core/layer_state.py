@@ -25,7 +25,7 @@ from ...engine.graph import (
     flatten,
 )
 from ...engine.graph.graph import get_default_graph
-from ...engine.graph.state.aligned import aligned_copy
+from ...engine.graph.state.aligned import own_copy
 from ...engine.graph.state.initial_values import Later
 from ...engine.graph.state.sharded import (
     Rows,
@@ -593,7 +593,7 @@ def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequen
         if not expected.accepts(TensorSpec(array.shape, variable.dtype)):
             weight = f"weight {variable.name!r} has shape {variable.shape}"
             raise ValueError(f"Layer {layer_name!r}: {weight}, got a value of shape {array.shape}.")
-    stored = [aligned_copy(array, variable.dtype) for variable, array in zip(variables, arrays, strict=True)]
+    stored = [own_copy(array, variable.dtype) for variable, array in zip(variables, arrays, strict=True)]
     with writing_together(expanded(variables)):
         for variable, value in zip(variables, stored, strict=True):
-            variable.write_value(value[()] if value.ndim == 0 else value)
+            variable.write_value(value)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..op import as_scalar_or_array
+
 _LINE = 64  # bytes of a cache line
 _LEAST = 1 << 15  # bytes: what is smaller stays in the nearest cache
 _NUMBERS = "biufcV"  # kinds of dtypes: those of ml_dtypes are "V"
@@ -30,4 +32,9 @@ def aligned_copy(value: Any, dtype: Any = None) -> Any:
     return made
 
 
-__all__ = ["aligned_copy"]
+def own_copy(value: Any, dtype: Any = None) -> Any:
+    """Copy a value into what a variable holds: an array as `aligned_copy` makes it, or of rank 0 a NumPy scalar."""
+    return as_scalar_or_array(aligned_copy(value, dtype))
+
+
+__all__ = ["aligned_copy", "own_copy"]

@@ -25,7 +25,7 @@ from ..scopes import device
 from ..slices import IndexedSlices
 from ..spec import TensorSpec, shape_text
 from ..tensor import Tensor
-from .aligned import aligned_copy
+from .aligned import own_copy
 from .initial_values import Later
 from .readable import Readable
 from .variable import Variable
@@ -305,7 +305,7 @@ class ShardedVariable(Readable):
     def write_value(self, value: Any) -> None:
         """Give each shard its part of a value that was checked."""
         for shard, region in zip(self.shards, self.regions, strict=True):
-            shard.write_value(aligned_copy(value[region]))
+            shard.write_value(own_copy(value[region]))
 
     def assign(self, value: Any) -> ShardedVariable:
         """Set the value; see `Variable` for when that builds operations. Each shard takes its part."""

@@ -21,14 +21,14 @@ from ..device import VariableState, place_state
 from ..element_count import ElementCount
 from ..graph import current_device_scope, get_default_graph, graph_for
 from ..name_scopes import scoped_path
-from ..op import Effect, Op, as_scalar_or_array
+from ..op import Effect, Op
 from ..provenance import user_location
 from ..slices import IndexedSlices
 from ..spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from ..tensor import Symbol, Tensor
 from ..tracebacks import shorten
 from ..value import Value
-from .aligned import aligned_copy
+from .aligned import own_copy
 from .container import current_container
 from .forked import free_in_children
 from .home import Home
@@ -166,7 +166,7 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
         self.trainable = self.was_made_trainable = trainable
         set_options(self, aggregation, constraint)
         if later is None:
-            self._value: Any = _own(value)
+            self._value: Any = own_copy(value)
         else:
             self._first = later
         self._is_lent = False  # whether values may share the memory of `_value`
@@ -256,7 +256,7 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
         def __getattr__(self, name: str) -> Any:
             home = self.__dict__.get("home") if name == "_value" else None
             if home is not None:
-                return _own(home.run("read", lambda: self.value)[0])
+                return own_copy(home.run("read", lambda: self.value)[0])
             held = self._held if name == "_value" else None
             if held is not None:
                 if held.is_mine and held.array is not None:
@@ -375,7 +375,7 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
             self._is_lent = True
             lending.count += 1
         else:
-            self._value = _own(array)
+            self._value = own_copy(array)
 
     def assign_add(self, delta: Any) -> Any:
         """Add `delta` to the value; as `assign`."""
@@ -395,7 +395,7 @@ class Variable(KerasOptions, VariableState, metaclass=_CreatedOnce):
         # In one step of the task, so that no other client is between.
         if self.home is not None and not graph_context.tapes:
             build = {"add": self.assign_add, "sub": self.assign_sub}[name]
-            return Value(_own(self.home.run(name, build, [tensor.array], is_repeatable=False)[0]))
+            return Value(own_copy(self.home.run(name, build, [tensor.array], is_repeatable=False)[0]))
         with self.lock:  # between reading and writing nobody else writes
             before = self.value if graph_context.tapes else Value(self.stored_value())  # tapes record what is read
             return self._assign_value(operator_functions[name](before, tensor))
@@ -586,8 +586,3 @@ def near(variable: Variable) -> AbstractContextManager[None]:
     scope = graph.device_scope
     is_asked = variable.device or scope.parts or scope.colocations
     return graph.near_state((variable,), variable.device) if is_asked else nullcontext()
-
-
-def _own(value: Any) -> Any:
-    """Return `value` as an array that shares memory with nothing else, or as a NumPy scalar."""
-    return as_scalar_or_array(aligned_copy(value))
