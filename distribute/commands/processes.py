@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import secrets
@@ -133,7 +134,8 @@ class Launch:
             stderr=subprocess.STDOUT if name else None,
             errors="replace",
         )
-        assert process.stdout is not None
+        assert isinstance(process.stdout, io.TextIOWrapper)
+        process.stdout.reconfigure(newline="")  # a bar is redrawn behind a carriage return
         self._readers.append(_Reader(process.stdout, name, is_quiet))
         return self._watched(process)
 
@@ -368,7 +370,8 @@ class _Reader:
         self._thread.start()
 
     def _show(self) -> None:
-        with self._lines as lines:
+        # When nobody reads what is shown, as behind ``head``, the process finds out at its next line.
+        with self._lines as lines, contextlib.suppress(BrokenPipeError):
             for line in _without_interrupts(lines) if self._name else lines:
                 if self._is_quiet and " serves at grpc://" in line:
                     continue

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import queue
 import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -243,6 +245,39 @@ def test_no_process_is_left_when_signals_interrupt_the_end():
         launch._end_all()
     assert [process.is_killed for process in made] == [True] * 3
     launch._folder.cleanup()
+
+
+def shown_by(command: str, name: str) -> Process:
+    """Run a command of the shell whose output a launch shows; return its process, once all is read."""
+    launch = Launch(1, 0, ["script.py"])
+    process = launch._started(["sh", "-c", command], os.environ, name, is_quiet=False)
+    launch._readers[0]._thread.join(60)
+    process.wait(60)
+    launch._ends.clear()
+    launch._folder.cleanup()
+    return process
+
+
+def test_a_bar_of_the_chief_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]):
+    """Its carriage returns were line feeds, so that each redrawn bar was a line of its own in ``launch ... | tee``."""
+    shown_by(r"printf '1/2\r2/2\ndone\r\n'", "")
+    assert capsys.readouterr().out == "1/2\r2/2\ndone\r\n"
+    shown_by(r"printf '1/2\r2/2\ndone\r\n'", "worker 1")
+    assert capsys.readouterr().out == "[worker 1] 1/2\n[worker 1] 2/2\n[worker 1] done\n"
+
+
+def test_nothing_is_shown_once_nobody_reads(monkeypatch: pytest.MonkeyPatch):
+    """As in ``launch ... | head``: a process finds that out itself, and the launcher has no traceback of its own."""
+
+    class Unread(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    raised: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    monkeypatch.setattr(sys, "stdout", Unread())
+    assert shown_by("while echo line; do :; done", "worker 1").returncode
+    assert not raised
 
 
 def test_the_end_does_not_wait_for_others_that_keep_the_output_open(
