@@ -172,6 +172,7 @@ class ParallelSteps(ClusterFit):
         self._shared = [variable for variable in self.plan.variables if id(variable) not in slots]
         self.strategy.optimizer_bytes = sum(each.nbytes for each in self._shards_of_optimizers)
         self._programs = StepPrograms(self._build_step)
+        self._programs_lead = self.strategy.is_chief
         self._idle: Callable[..., object] | None = None
 
     def _compare(self, facts: Mapping[str, object]) -> None:
@@ -235,12 +236,20 @@ class ParallelSteps(ClusterFit):
             share = number * self.strategy.shares + self._group.rank
             weight = np.asarray(shares.part(share, batch), "float64")
             rows = [np.asarray(each, "int64") for each in shares.window(share)]
+            self._forget_those_of_others()
             self._programs.run(Batch(batch.layout, [*batch.leaves, weight, *rows], batch.size))
         else:
             self._refuse_idle(number)
             if self._idle is None:
                 self._idle = self._build_idle()
             self._idle()
+
+    def _forget_those_of_others(self) -> None:
+        """Forget programs of steps that were built before this worker led, if the chief gives more than the others."""
+        if self._programs_lead != self.strategy.is_chief:
+            self._programs_lead = self.strategy.is_chief
+            if any(entry.part.reduction == "first" for entry in self.plan.entries):
+                self._programs.clear()
 
     def _refuse_idle(self, number: int) -> None:
         """Refuse a batch that leaves a worker without rows, if the step exchanges more than sums of known shapes.

@@ -12,6 +12,11 @@ from shared.members import made
 
 import anabranch as ab
 from anabranch.engine.ops import collectives
+from anabranch.framework.callbacks.callback_list import CallbackList
+from anabranch.framework.data.adapters import batch_of
+from anabranch.framework.replicas.parallel import ParallelFit
+from anabranch.framework.replicas.single_steps import BatchData
+from anabranch.framework.training.epochs import Epochs
 
 
 @pytest.fixture
@@ -53,3 +58,32 @@ def test_a_run_is_taken_up_from_its_backup(strategy: ab.distribute.DataParallel,
     assert fitted(backup) == expected
     assert begun == [2], "the epochs before are those of the backup"
     again.close()
+
+
+class Counts(ab.layers.Layer):
+    """Counts the steps in a whole number, which all workers take from the chief."""
+
+    def build(self, input_shape: Any) -> None:
+        self.steps = self.add_weight(shape=(), initializer="zeros", dtype="int32", trainable=False, name="steps")
+
+    def call(self, x: Any) -> Any:
+        self.steps.assign_add(1)
+        return x
+
+
+def test_a_worker_that_takes_over_gives_what_the_chief_alone_gives(strategy: ab.distribute.DataParallel) -> None:
+    """Steps that it had compiled before gave zeros in place of whole numbers."""
+    counts = Counts()
+    with strategy.scope():
+        model = ab.Sequential([counts, ab.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    data = BatchData(batch_of(np.ones((4, 2)), np.ones((4, 1))))
+    made = ParallelFit(model, strategy, Epochs(data), None, CallbackList(()), 0)
+    made.begin_steps()
+    counts.steps.assign(5)
+    strategy.chief_index = 1
+    made.step_on(data)
+    counts.steps.assign(6)  # as the other worker has given it
+    made._go_on_without_chief()
+    made.step_on(data)
+    assert int(counts.steps) == 7
