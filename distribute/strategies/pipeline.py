@@ -7,6 +7,7 @@ from typing import Any
 
 from ...engine.graph.device import DeviceName
 from ...engine.objects.arguments import listed
+from ..environment import cluster_from_environment
 from .spread import tasks_of
 from .strategy import Strategy
 
@@ -89,6 +90,21 @@ class Pipeline(Strategy):
     def num_stages(self) -> int:
         """The number of stages."""
         return self.stages if isinstance(self.stages, int) else len(self.stages)
+
+    def check_alone(self) -> None:
+        """Check that no other worker of a cluster would train the same model by itself.
+
+        Raises:
+            ValueError: one would: several were started, and the stages are on devices of this process.
+        """
+        place = cluster_from_environment() if self.tasks is None else None
+        workers = [] if place is None else [task for task in place.cluster.tasks if not task.startswith("/job:ps/")]
+        if len(workers) > 1:
+            raise ValueError(
+                f"Pipeline: the stages are on devices of this process, which is one of {len(workers)} workers, so each "
+                "worker would train the whole model by itself. Give devices=ab.distribution.list_devices() for stages "
+                "on all of them, or use DataParallel(of=Pipeline(...)) for replicas in stages, or start one process."
+            )
 
     def statistics(self) -> dict[str, Any]:
         """Return how the model that was trained last was cut.

@@ -43,6 +43,11 @@ def current_strategy() -> Strategy | None:
     return _scopes.stack[-1] if _scopes.stack else _Default.strategy
 
 
+def strategy_around() -> Strategy | None:
+    """Return the strategy whose `scope` is around; None outside of scopes."""
+    return _scopes.stack[-1] if _scopes.stack else None
+
+
 def set_default_strategy(strategy: Strategy | None) -> None:
     """Set the strategy of this process, which holds where no `scope` is around."""
     _Default.strategy = strategy
@@ -96,7 +101,10 @@ class Strategy:
 
     @contextlib.contextmanager
     def scope(self) -> Generator[Self]:
-        """Make a block: models compiled inside are trained under this strategy."""
+        """Make a block: models that are made or compiled inside are trained under this strategy.
+
+        A model that is made in the scope of one strategy and compiled in that of another is trained under the latter.
+        """
         _scopes.stack.append(self)
         try:
             with partitioning(self.variable_partitioner):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import optim
-from ...distribute.strategies.strategy import Strategy, current_strategy
+from ...distribute.strategies.strategy import Strategy, current_strategy, strategy_around
 from ...engine.graph import in_explicit_graph
 from ...engine.graph.tracebacks import short_tracebacks
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
@@ -60,6 +60,7 @@ class Trainer(PassMethods):
         self.loss: Any = None
         self._given_loss: Losses = None  # the last argument of `compile`; `loss` may be a subclass's own
         self.distribute_strategy: Strategy | None = None
+        self._made_under = strategy_around()
         self.compiled = False
         self.stop_training = self.stop_evaluating = self.stop_predicting = False
         self.history: History | None = None
@@ -111,7 +112,7 @@ class Trainer(PassMethods):
         before the first step, before `compile`, or between two calls of `fit`.
         """
         self._check_step_signatures()
-        self.distribute_strategy = current_strategy()
+        self.distribute_strategy = strategy_around() or self._made_under or current_strategy()
         check_names(loss, metrics, weighted_metrics)
         self._compile_arguments = {
             "optimizer": optimizer,
@@ -156,6 +157,8 @@ class Trainer(PassMethods):
         if isinstance(strategy, DataParallel) and strategy.of is not None:
             strategy = strategy.of
         if isinstance(strategy, Pipeline):
+            if strategy is self.distribute_strategy:
+                strategy.check_alone()
             from ..pipeline.steps import PipelineSteps
 
             return PipelineSteps(self, strategy)

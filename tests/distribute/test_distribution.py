@@ -135,6 +135,22 @@ def test_models_are_compiled_under_the_strategy_of_the_process_or_of_a_scope() -
         distribution.set_distribution("data")  # pyright: ignore[reportArgumentType]
 
 
+def test_a_model_is_trained_under_the_strategy_in_whose_scope_it_was_made() -> None:
+    """A `compile` outside of the scope, such as for fine-tuning, doesn't have each worker train by itself."""
+    first, second = DataParallel(), DataParallel()
+    with first.scope():
+        model = ab.Sequential([layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.compile("adam", "mse")
+    assert model.distribute_strategy is first
+    with second.scope():
+        model.compile("sgd", "mse")
+    assert model.distribute_strategy is second
+    copy = ab.models.clone_model(model)
+    copy.compile("sgd", "mse")
+    assert copy.distribute_strategy is None
+
+
 def test_layouts_of_data_parallel_spread_rows_alone() -> None:
     ab.config.set_devices(cpu=2)
     strategy = DataParallel()

@@ -86,6 +86,23 @@ def test_a_tf_config_that_can_not_be_read_is_named(text: str, message: str):
     assert ".." not in str(caught.value)
 
 
+def test_stages_of_one_process_are_refused_among_several_workers(monkeypatch: pytest.MonkeyPatch):
+    """Each worker trained the whole model, and each was the chief, so that all wrote the same files."""
+    strategy = ab.distribute.Pipeline(2, microbatches=2)
+    with strategy.scope():
+        model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2), ab.layers.Dense(1)])
+
+    def start(count: int) -> None:
+        cluster = {"worker": ["localhost:0"] * count, "ps": ["localhost:0"]}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": TASK}))
+
+    start(1)
+    model.compile("sgd", "mse")
+    start(2)
+    with pytest.raises(ValueError, match=r"one of 2 workers, so each worker would train .* DataParallel\(of="):
+        model.compile("sgd", "mse")
+
+
 @pytest.mark.parametrize(
     ("device", "remedy"),
     [
