@@ -22,6 +22,7 @@ from ...engine.ops.random.keys import global_generator, key_words
 from ...engine.ops.text.numbers import as_strings
 from ..config import floatx
 from ..structures import Array
+from .class_weights import LabelForm, class_weights_to_sample_weights
 from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
 from .transformations import Transformations
@@ -29,8 +30,6 @@ from .transformations import Transformations
 if TYPE_CHECKING:
     from ...engine.common.nest import Nest
     from ..structures import Batches, Rows
-
-LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a class_weight look like
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
@@ -225,41 +224,6 @@ def train_validation_split(parts: tuple[Rows, Rows | None, Rows | None], validat
     return train, tuple(map_structure(lambda a: part_of(a, first, rows), part) for part in parts)
 
 
-# --- class weights --------------------------------------------------------------------------------------------------
-
-
-def class_weights_to_sample_weights(
-    y: Rows | None, class_weight: Mapping[int, float], labels: LabelForm = "guess"
-) -> Array:
-    """Return a weight for each label: ``class_weight[label]``, 1 for classes that are not named.
-
-    Args:
-        y: integer labels of any shape, ``[rows, ...]``, or one-hot rows ``[rows, ..., classes]``.
-        class_weight: class index to weight.
-        labels: "indices", "one_hot", or "guess" (one-hot if the last axis is over 1 and y has more than one axis).
-
-    >>> class_weights_to_sample_weights(np.array([0, 1, 1]), {1: 3.0})
-    array([1., 3., 3.], dtype=float32)
-    """
-    if isinstance(y, (dict, tuple, list)) or y is None:
-        raise ValueError(
-            "class_weight needs a model with one output and labels for it; for several outputs pass sample_weight, "
-            "one array an output."
-        )
-    y = np.asarray(y)
-    if labels == "one_hot" or (labels == "guess" and y.ndim > 1 and y.shape[-1] != 1):
-        classes = np.argmax(y, axis=-1)
-    else:
-        classes = y[..., 0] if y.ndim > 1 and y.shape[-1] == 1 else y
-        classes = np.round(classes).astype("int64")
-    least = int(min(classes.min(initial=0), min(class_weight, default=0)))  # labels of hinge losses are -1 and 1
-    largest = int(max(classes.max(initial=0), max(class_weight, default=0)))
-    table = np.ones(largest - least + 1, floatx())
-    for label, weight in class_weight.items():
-        table[int(label) - least] = weight
-    return table[classes - least]
-
-
 # --- sources --------------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +243,13 @@ class Data:
     def epoch(self) -> Iterator[Batch]:
         """Yield the batches of one pass over the data."""
         raise NotImplementedError
+
+    def look(self) -> Iterator[Batch]:
+        """Yield the batches of a pass, as `epoch` does, of which perhaps only the first is used.
+
+        The next pass is then the same one. So its source is not notified again that a pass begins.
+        """
+        return self.epoch()
 
     def begin_pass(self) -> None:
         """Begin a pass whose batches `part` reads; `epoch` does the same by itself."""
@@ -406,6 +377,9 @@ class PrefetchedData(Data):
     def epoch(self) -> Iterator[Batch]:
         return iterate_ahead(self._data.epoch(), self._max_queue_size)
 
+    def look(self) -> Iterator[Batch]:
+        return iterate_ahead(self._data.look(), self._max_queue_size)
+
     def begin_pass(self) -> None:
         self._data.begin_pass()
 
@@ -428,6 +402,7 @@ class PyDatasetData(Data):
         self.shuffle = shuffle
         self.draws_order = isinstance(source, Transformations) and source.draws_order
         self.weigh = weigh
+        self._has_begun = False  # a pass that was looked at, and has not ended
 
     @property
     def batches(self) -> int | None:  # type: ignore[override]
@@ -440,8 +415,15 @@ class PyDatasetData(Data):
         is_shuffled = self.shuffle and self.batches is not None
         return self._in_order(map(int, _permutation(count)) if is_shuffled else range(count))
 
+    def look(self) -> Iterator[Batch]:
+        batches = self.epoch()
+        self._has_begun = True
+        return batches
+
     def begin_pass(self) -> None:
-        _call_hook(self.source, "on_epoch_begin")
+        if not self._has_begun:
+            _call_hook(self.source, "on_epoch_begin")
+        self._has_begun = False
 
     def part(self, first: int, stop: int) -> Iterator[Batch] | None:
         return None if self.shuffle or self.draws_order or self.batches is None else self._in_order(range(first, stop))
@@ -456,12 +438,13 @@ class PyDatasetData(Data):
         return _weighed_batch(self.source[index], self.weigh)
 
     def on_epoch_end(self) -> None:
+        self._has_begun = False
         _call_hook(self.source, "on_epoch_end")
 
     def skip_passes(self, count: int) -> None:
         for _ in range(count):  # they may shuffle
-            _call_hook(self.source, "on_epoch_begin")
-            _call_hook(self.source, "on_epoch_end")
+            self.begin_pass()
+            self.on_epoch_end()
 
 
 def _call_hook(source: object, name: str) -> None:

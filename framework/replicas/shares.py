@@ -56,7 +56,7 @@ class Shares:
         generator = global_generator()
         generator.state = np.array(seed, "int64")
         self._order = data.order() if isinstance(data, ArrayData) else None
-        self._running: Iterator[Batch] = iter(()) if isinstance(data, ArrayData) else data.epoch()
+        self._running: Iterator[Batch] = iter(()) if isinstance(data, ArrayData) else data.look()
         self._position = -1
         self._latest: Batch | None = None
 

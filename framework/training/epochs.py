@@ -76,9 +76,10 @@ class Epochs:
         """
         generator = global_generator()
         state = generator.state
-        running = self.data.epoch() if self._peeked is None else self._peeked
-        batch = next(running, None)
         is_kept = self.data.draws_order or not self.data.restartable or self.data.batches is None
+        begin = self.data.epoch if is_kept else self.data.look
+        running = begin() if self._peeked is None else self._peeked
+        batch = next(running, None)
         if is_kept and batch is not None:
             self._peeked = itertools.chain([batch], running)
             return batch

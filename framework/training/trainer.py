@@ -27,11 +27,11 @@ from ..data.adapters import (
     Batch,
     as_data,
     batch_of,
-    class_weights_to_sample_weights,
     convert_structure,
     is_array_like,
     train_validation_split,
 )
+from ..data.class_weights import class_weights_to_sample_weights
 from ..metrics.reduction import Mean
 from ..saving.checkpointing import TrainingRun
 from .contract import check_class_weight

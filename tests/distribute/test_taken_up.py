@@ -13,8 +13,9 @@ from shared.members import made
 import anabranch as ab
 from anabranch.engine.ops import collectives
 from anabranch.framework.callbacks.callback_list import CallbackList
-from anabranch.framework.data.adapters import batch_of
+from anabranch.framework.data.adapters import as_data, batch_of
 from anabranch.framework.replicas.parallel import ParallelFit
+from anabranch.framework.replicas.shares import Shares
 from anabranch.framework.replicas.single_steps import BatchData
 from anabranch.framework.training.epochs import Epochs
 
@@ -58,6 +59,66 @@ def test_a_run_is_taken_up_from_its_backup(strategy: ab.distribute.DataParallel,
     assert fitted(backup) == expected
     assert begun == [2], "the epochs before are those of the backup"
     again.close()
+
+
+class Shuffled(ab.utils.PyDataset):
+    """Draws the order of its rows when a pass begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.x = 0, np.linspace(-1, 1, 24, dtype="float32").reshape(12, 2)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.x[np.random.default_rng(self.begun).permutation(12)[4 * index : 4 * index + 4]]
+        return rows, rows[:, :1] ** 2
+
+    def on_epoch_begin(self) -> None:
+        self.begun += 1
+
+
+def test_a_pass_is_begun_once_though_its_first_batch_is_looked_at(
+    strategy: ab.distribute.DataParallel, tmp_path: Path
+) -> None:
+    """Data that shuffle when a pass begins had another order in workers, and in runs that are taken up."""
+
+    def fitted(epochs: int, *given: Any) -> Any:
+        ab.utils.set_random_seed(3)
+        with strategy.scope():
+            model = ab.Sequential([ab.layers.Dense(1)])
+            model.compile("adam", "mse")
+        data = Shuffled()
+        history = model.fit(data, shuffle=False, epochs=epochs, verbose=0, callbacks=[*given])
+        assert data.begun == epochs
+        return history.history
+
+    def interrupt(epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            raise InterruptedError
+
+    expected = fitted(4)
+    backup = ab.callbacks.BackupAndRestore(tmp_path / "backup")
+    with pytest.raises(InterruptedError):
+        fitted(4, backup, ab.callbacks.LambdaCallback(on_epoch_begin=interrupt))
+    (again,) = made(1, False)  # the error has ended the group
+    strategy.group = again
+    collectives.set_group(again)
+    assert fitted(4, backup) == expected
+    again.close()
+
+
+def test_who_draws_the_shares_of_a_pass_again_does_not_begin_it_again() -> None:
+    """So do workers under `ParameterServer` when they have heard which order the chief has drawn."""
+    source = Shuffled()
+    data = as_data(source, None, None, shuffle=False)
+    first, again = (Shares(data, 1, [0, 0]).batch(0) for _ in range(2))
+    np.testing.assert_array_equal(first.leaves[0], again.leaves[0])
+    data.on_epoch_end()
+    epochs = Epochs(data)
+    assert epochs.peek() is not None
+    assert [source.begun, *[len([*epochs.epoch()]) for _ in range(2)], source.begun] == [2, 3, 3, 3]
 
 
 class Counts(ab.layers.Layer):

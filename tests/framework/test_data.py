@@ -14,11 +14,11 @@ from anabranch.framework.data.adapters import (
     ArrayData,
     Batch,
     as_data,
-    class_weights_to_sample_weights,
     convert_structure,
     train_validation_split,
     unpack_x_y_sample_weight,
 )
+from anabranch.framework.data.class_weights import class_weights_to_sample_weights
 from anabranch.framework.training.epochs import Epochs
 
 X = np.arange(20, dtype="float32").reshape(10, 2)
