@@ -251,8 +251,12 @@ class Data:
         """
         return self.epoch()
 
-    def begin_pass(self) -> None:
-        """Begin a pass whose batches `part` reads; `epoch` does the same by itself."""
+    def begin_pass(self, looks: bool = False) -> None:
+        """Begin a pass whose batches `part` reads; `epoch` does the same by itself.
+
+        Args:
+            looks: whether a batch is looked at before the same pass is begun again.
+        """
 
     def part(self, first: int, stop: int) -> Iterator[Batch] | None:
         """Return the batches of these numbers of a pass that is not shuffled; None if they can't be read by number."""
@@ -380,8 +384,8 @@ class PrefetchedData(Data):
     def look(self) -> Iterator[Batch]:
         return iterate_ahead(self._data.look(), self._max_queue_size)
 
-    def begin_pass(self) -> None:
-        self._data.begin_pass()
+    def begin_pass(self, looks: bool = False) -> None:
+        self._data.begin_pass(looks)
 
     def part(self, first: int, stop: int) -> Iterator[Batch] | None:
         found = self._data.part(first, stop)
@@ -420,10 +424,10 @@ class PyDatasetData(Data):
         self._has_begun = True
         return batches
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, looks: bool = False) -> None:
         if not self._has_begun:
             _call_hook(self.source, "on_epoch_begin")
-        self._has_begun = False
+        self._has_begun = looks
 
     def part(self, first: int, stop: int) -> Iterator[Batch] | None:
         return None if self.shuffle or self.draws_order or self.batches is None else self._in_order(range(first, stop))

@@ -76,7 +76,10 @@ def _first_batch(model: Model, strategy: Strategy, data: Epochs) -> Batch | None
     if not 2 <= steps <= whole:
         return None
     running = data.data.part(0, 1)
-    return None if running is None else next(running, None)
+    if running is None:
+        return None
+    data.data.begin_pass(looks=True)
+    return next(running, None)
 
 
 def _can_be_split(model: Model, mode: str, batch: Batch) -> bool:

@@ -15,6 +15,7 @@ from anabranch.engine.ops import collectives
 from anabranch.framework.callbacks.callback_list import CallbackList
 from anabranch.framework.data.adapters import as_data, batch_of
 from anabranch.framework.replicas.parallel import ParallelFit
+from anabranch.framework.replicas.passes import _first_batch
 from anabranch.framework.replicas.shares import Shares
 from anabranch.framework.replicas.single_steps import BatchData
 from anabranch.framework.training.epochs import Epochs
@@ -119,6 +120,17 @@ def test_who_draws_the_shares_of_a_pass_again_does_not_begin_it_again() -> None:
     epochs = Epochs(data)
     assert epochs.peek() is not None
     assert [source.begun, *[len([*epochs.epoch()]) for _ in range(2)], source.begun] == [2, 3, 3, 3]
+
+
+def test_a_pass_that_workers_may_share_is_begun_before_a_batch_is_read(strategy: ab.distribute.DataParallel) -> None:
+    """Data that are made ready when a pass begins failed in `evaluate`, and in validation."""
+    model = ab.Sequential([ab.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    source = Shuffled()
+    passes = Epochs(as_data(source, shuffle=False))
+    strategy.num_workers = 2
+    assert _first_batch(model, strategy, passes) is not None
+    assert [source.begun, len([*passes.epoch()]), source.begun] == [1, 3, 1]
 
 
 class Counts(ab.layers.Layer):
