@@ -145,6 +145,8 @@ class StepTracer:
         self._metric_updates: MetricUpdates | None = None
         with Graph().as_default() as graph:
             traced = self.trace(batch.layout, placeholders(batch))  # makes what the model makes at first
+            for maker in [maker for optimizer, _, _ in traced.applications for maker in optimizer.makers]:
+                ops.convert_to_tensor(maker._current_learning_rate())  # perhaps of variables that nothing else reads
             others = [variable for variable in graph.variables if isinstance(variable, Variable)]
         model.reset_metrics()
         metric_variables = [variable for metric in model.metrics for variable in metric.variables]

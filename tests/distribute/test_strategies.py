@@ -128,6 +128,24 @@ def test_strategies_of_one_process_share_its_task(ps: Server) -> None:
 
 
 @synchronous
+def test_callbacks_change_a_variable_of_which_the_learning_rate_is_computed(strategy: ParameterServer) -> None:
+    def trained(each: ParameterServer) -> Any:
+        ab.utils.set_random_seed(2)
+        rate = ab.Variable(0.1, trainable=False)
+
+        def current() -> Any:
+            return rate.value
+
+        fall = callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: rate.assign(0.1 / (epoch + 1)))
+        model = compiled(each)
+        model.optimizer = ab.optim.SGD(current)
+        model.fit(X, Y, batch_size=5, epochs=3, verbose=0, callbacks=[fall])
+        return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+    np.testing.assert_allclose(trained(strategy), trained(ParameterServer()), 1e-5, 1e-6)
+
+
+@synchronous
 def test_what_callbacks_change_holds_from_then_on(strategy: ParameterServer) -> None:
     seen: list[float] = []
 
