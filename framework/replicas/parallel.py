@@ -44,10 +44,16 @@ _ALONE = (
     "Workers go on without the chief where one launcher has started all of them: python -m anabranch launch. Give the "
     "callback BackupAndRestore to go on from the last epoch after a new start."
 )
+_NOT_BEGUN = (
+    "This fit had not begun: the script of that worker has ended before it came to fit, or has failed. Call fit as "
+    "often in all workers. `if strategy.is_chief:` is for what one of them does alone, such as to save the model."
+)
 
 
 class ParallelFit(ParallelJoins):
     """One call of `fit` in one worker under `DataParallel`."""
+
+    _has_begun = False
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -72,6 +78,8 @@ class ParallelFit(ParallelJoins):
                 self.strategy.chief_index = None  # it may have been this worker
             elif isinstance(error, TaskFailedError) and self._together.lacks_successor(error.task):
                 error.add_note(_ALONE)
+            elif isinstance(error, TaskFailedError) and not self._has_begun:
+                error.add_note(_NOT_BEGUN)
             self._group.abort(reason_of(error))
             raise
         finally:
@@ -128,6 +136,7 @@ class ParallelFit(ParallelJoins):
 
     def _make_all(self, stop: int) -> None:
         """Make the epochs that are left, and end the training."""
+        self._has_begun = True
         while True:
             try:
                 self._make_epochs(stop)

@@ -12,6 +12,7 @@ from shared.members import made
 
 import anabranch as ab
 from anabranch.engine.ops import collectives
+from anabranch.engine.queues.errors import TaskFailedError
 from anabranch.framework.callbacks.callback_list import CallbackList
 from anabranch.framework.data.adapters import as_data, batch_of
 from anabranch.framework.replicas.parallel import ParallelFit
@@ -160,3 +161,21 @@ def test_a_worker_that_takes_over_gives_what_the_chief_alone_gives(strategy: ab.
     made._go_on_without_chief()
     made.step_on(data)
     assert int(counts.steps) == 7
+
+
+def test_the_loss_of_a_worker_that_never_came_to_fit_is_explained() -> None:
+    """As in a script that calls fit in the chief alone: the error named a broken pipe."""
+    before = collectives.current_group()
+    first, second = made(2, False)
+    collectives.set_group(first)
+    try:
+        with ab.distribute.DataParallel().scope():
+            model = ab.Sequential([ab.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        second.close()
+        with pytest.raises(TaskFailedError) as caught:
+            model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    finally:
+        collectives.set_group(before)
+        first.close()
+    assert "Call fit as often in all workers" in "".join(caught.value.__notes__)
