@@ -98,7 +98,10 @@ class OptimizerShards:
 
     def _like(self, optimizer: Optimizer) -> Optimizer:
         """Return an optimizer like another one, for the own parts; it shares what is not state of variables."""
-        made = type(optimizer).from_config(optimizer.get_config())
+        config = optimizer.get_config()
+        if not isinstance(optimizer._learning_rate, Variable):  # it may be one that no file can have
+            config["learning_rate"] = optimizer._learning_rate
+        made = type(optimizer).from_config(config)
         made.name = optimizer.name
         made.clipping = Clipping(clipvalue=optimizer.clipping.clipvalue)
         made.loss_scale_factor = None

@@ -163,6 +163,29 @@ def test_a_worker_that_takes_over_gives_what_the_chief_alone_gives(strategy: ab.
     assert int(counts.steps) == 7
 
 
+class Warm(ab.optim.schedules.LearningRateSchedule):
+    """A schedule that is not registered."""
+
+    def __call__(self, step: Any) -> Any:
+        return 0.1 * ab.ops.minimum(ab.ops.cast(step, "float32") + 1.0, 3.0)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+def test_parts_of_an_optimizer_have_its_schedule(strategy: ab.distribute.DataParallel) -> None:
+    """A copy was made of its config: that failed for schedules and functions that no file can have."""
+
+    def fitted(each: ab.distribute.DataParallel) -> list[float]:
+        ab.utils.set_random_seed(3)
+        with each.scope():
+            model = ab.Sequential([ab.layers.Dense(1)])
+            model.compile(ab.optim.Adam(Warm()), "mse")
+        return model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=2, epochs=2, verbose=0).history["loss"]
+
+    np.testing.assert_allclose(fitted(ab.distribute.DataParallel(shard="optimizer")), fitted(strategy), 1e-5)
+
+
 def test_the_loss_of_a_worker_that_never_came_to_fit_is_explained() -> None:
     """As in a script that calls fit in the chief alone: the error named a broken pipe."""
     before = collectives.current_group()
