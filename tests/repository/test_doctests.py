@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import linecache
 import re
 from pathlib import Path
 from types import FunctionType
@@ -27,9 +28,14 @@ def module_names(examples: bool) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def new_session(monkeypatch: pytest.MonkeyPatch):
-    """Start with an empty graph, as a reader does; files that an example trusts are not trusted by the next."""
+    """Start with an empty graph, as a reader does; files that an example trusts are not trusted by the next.
+
+    The debugger that doctest makes for each example looks whether any source file has changed that was ever read. That
+    would take a sixth of the time, and none has.
+    """
     ab.utils.clear_session(free_memory=False)
     monkeypatch.setattr(trust, "_code_allowed", False)
+    monkeypatch.setattr(linecache, "checkcache", lambda filename=None: None)
 
 
 def page_names() -> list[str]:
