@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .op import Cost, Effect, Op
 from .provenance import Location
@@ -11,6 +11,8 @@ from .tensor import Symbol
 
 if TYPE_CHECKING:
     from .graph import Graph
+
+OpKind = TypeVar("OpKind", bound=Op)
 
 
 class Operation:
@@ -96,6 +98,13 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"<Operation {self.name} ({self.type}) defined at {self.location}>"
+
+
+def op_of(operation: Operation, kind: type[OpKind] | tuple[type[OpKind], ...]) -> OpKind:
+    """Return the op of an operation of which it is known to be of a class, or of one of several."""
+    op = operation.op
+    assert isinstance(op, kind)
+    return op
 
 
 class Parameter(Op):

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ...ops.neural.window_geometry import Window
@@ -47,9 +48,8 @@ _PIXELS = 8  # of a tile where each channel is by itself
 
 def bind_convolution(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `Conv`."""
-    op = operation.op
+    op = op_of(operation, Conv)
     x, kernel = _static_shapes(operation, (0, 1))
-    assert isinstance(op, Conv)
     if not x or not kernel or not _has_kernels(operation, x, kernel):
         return None
     (windows, images), groups = _three_axes(op.windows(x, kernel), x[0]), x[-1] // kernel[-2]

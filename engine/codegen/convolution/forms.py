@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ...ops.neural.pooling import (
     AveragePool,
@@ -36,8 +37,7 @@ _MOST_APART = 1 << 12  # where each channel is filtered by itself, or pooled: ke
 
 def _convolution(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print a convolution, or its transpose in input or kernel: they add the same products to one of three arrays."""
-    op, function = operation.op, context.function
-    assert isinstance(op, (Conv, ConvInputGrad, ConvFilterGrad))
+    op, function = op_of(operation, (Conv, ConvInputGrad, ConvFilterGrad)), context.function
     first, second = _floats(inputs[0]), _floats(inputs[1])
     target = function.allocate(first.kind, shape_of(operation.outputs[0]))
     if isinstance(op, Conv):

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGrad, MaxPoolPlaces
 from ...ops.neural.window_geometry import Window
@@ -74,8 +75,7 @@ class PoolingKernel:
 
 def bind_pooling(operation: Operation) -> BoundKernel | None:
     """Return the kernel of an operation that pools, or that takes a gradient through that."""
-    op = operation.op
-    assert isinstance(op, (MaxPool, MaxPoolPlaces, MaxPoolGrad, AveragePool, AveragePoolGrad))
+    op = op_of(operation, (MaxPool, MaxPoolPlaces, MaxPoolGrad, AveragePool, AveragePoolGrad))
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     is_gradient = isinstance(op, (MaxPoolGrad, AveragePoolGrad))

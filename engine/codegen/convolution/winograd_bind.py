@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...common.dtypes import name_of
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.product_then import WinogradThen
 from ...ops.internal.winograd import Winograd
@@ -87,8 +88,7 @@ def _work(images: Images, tile: int) -> float:
 
 def bind_winograd(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `Winograd`."""
-    op = operation.op
-    assert isinstance(op, Winograd)
+    op = op_of(operation, Winograd)
     images = images_of(operation, op.convolution)
     if images is None:
         return None
@@ -106,8 +106,7 @@ def bind_winograd(operation: Operation) -> BoundKernel | None:
 
 def bind_winograd_then(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `WinogradThen`; None for filters' gradients, and if kernels can't compute what follows."""
-    op = operation.op
-    assert isinstance(op, WinogradThen)
+    op = op_of(operation, WinogradThen)
     assert isinstance(op.product, Winograd)
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]

@@ -15,6 +15,7 @@ import numpy as np
 from ...common.dtypes import name_of
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ...passes.fusion.iteration_spaces import with_sizes
@@ -57,8 +58,7 @@ def fused_runner(operation: Operation) -> Callable[..., Any]:
     Raises:
         UnsupportedError: kernels can't compute it.
     """
-    op = operation.op
-    assert isinstance(op, Fused)
+    op = op_of(operation, Fused)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     results = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     kernels = OpenKernels(op, specs, results)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import HorizontallyFused
 from ..expression.expression import UnsupportedError
@@ -125,8 +126,7 @@ class BoundTogether(BoundKernel):
 
 def bind_horizontally_fused(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `HorizontallyFused`."""
-    op = operation.op
-    assert isinstance(op, HorizontallyFused)
+    op = op_of(operation, HorizontallyFused)
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
     made = len(op.op.results)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.fused import Fused
 from ...ops.math.reduction import LogSumExp
@@ -24,8 +25,7 @@ _ELEMENTS = ("float32", "float64")
 
 def bind_open_rows(operation: Operation) -> OpenRunner | None:
     """Return the kernels of a `Softmax`, `LogSoftmax` or `LogSumExp` along the last axis, if sizes are unknown."""
-    op, spec = operation.op, operation.inputs[0].spec
-    assert isinstance(op, (Softmax, LogSoftmax, LogSumExp))
+    op, spec = op_of(operation, (Softmax, LogSoftmax, LogSumExp)), operation.inputs[0].spec
     if not isinstance(spec, TensorSpec) or not spec.shape or spec.is_static or spec.dtype.name not in _ELEMENTS:
         return None
     if op.axes not in ((-1,), (len(spec.shape) - 1,)):

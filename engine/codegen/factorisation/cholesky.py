@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.linear_algebra.cholesky import Cholesky
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
@@ -36,8 +37,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
 
     A matrix that turns out not to be positive definite is left to NumPy, which raises, or finds that rounding differs.
     """
-    op, dtype = operation.op, dtype_of_kernels(operation)
-    assert isinstance(op, Cholesky)
+    op, dtype = op_of(operation, Cholesky), dtype_of_kernels(operation)
     if dtype is None:
         return None
     element = gemm.ELEMENTS[dtype.name]

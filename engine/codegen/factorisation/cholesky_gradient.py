@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.linear_algebra.triangular import CholeskyGradient
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
@@ -34,8 +35,7 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
 
     A factor with a zero on its diagonal is left to NumPy, which raises its error.
     """
-    op, dtype = operation.op, dtype_of_kernels(operation)
-    assert isinstance(op, CholeskyGradient)
+    op, dtype = op_of(operation, CholeskyGradient), dtype_of_kernels(operation)
     if dtype is None:
         return None
     element = gemm.ELEMENTS[dtype.name]

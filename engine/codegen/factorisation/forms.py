@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.linear_algebra.cholesky import Cholesky
 from ...ops.linear_algebra.factorisations import LuFactor, Qr, SlogDet
 from ...ops.linear_algebra.matrices import Determinant, Inverse, LowerHalf, Solve
@@ -304,8 +305,7 @@ def _cholesky_gradient(context: FormContext, operation: Operation, inputs: Seque
 
 
 def _solve_triangular(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, SolveTriangular)
+    op = op_of(operation, SolveTriangular)
 
     def each(a: _Matrix, x: _Matrix) -> None:
         a.is_transposed = op.transposed

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.linear_algebra.factorisations import LuFactor
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
@@ -60,8 +61,7 @@ def lu_runner(operation: Operation) -> Callable[[Any], Any] | None:
 
     Matrices with elements that are no numbers are left to NumPy, which has its own order of these.
     """
-    op, dtype = operation.op, dtype_of_kernels(operation)
-    assert isinstance(op, LuFactor)
+    op, dtype = op_of(operation, LuFactor), dtype_of_kernels(operation)
     if dtype is None:
         return None
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.linear_algebra.triangular import SolveTriangular
 from ..elementwise.bound import fitted
 from ..host.scratch import own_memory
@@ -40,8 +41,7 @@ def triangular_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
 
     A matrix with a zero on its diagonal is left to NumPy, which raises its error.
     """
-    op, dtype = operation.op, dtype_of_kernels(operation)
-    assert isinstance(op, SolveTriangular)
+    op, dtype = op_of(operation, SolveTriangular), dtype_of_kernels(operation)
     if dtype is None or operation.inputs[1].dtype is not operation.inputs[0].dtype:
         return None
     element = gemm.ELEMENTS[dtype.name]

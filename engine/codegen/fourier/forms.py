@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.base import Cast
 from ...ops.math.complex_numbers import Conjugate, FromParts, ImaginaryPart, RealPart, part_type
 from ...ops.math.elementwise import Add, Multiply, Negative, Subtract
@@ -58,8 +59,7 @@ def _allocated(context: FormContext, operation: Operation) -> Complex:
 
 
 def _fourier_transform(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, x = operation.op, context.function, _complex(inputs[0])
-    assert isinstance(op, FourierTransform)
+    op, function, x = op_of(operation, FourierTransform), context.function, _complex(inputs[0])
     target = _allocated(context, operation)
     source, shape = x, target.real.shape
     for axis in range(len(shape) - op.rank, len(shape)):
@@ -86,8 +86,7 @@ def _fourier_transform(context: FormContext, operation: Operation, inputs: Seque
 
 
 def _real_transform(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, x = operation.op, context.function, as_array(inputs[0])
-    assert isinstance(op, RealTransform)
+    op, function, x = op_of(operation, RealTransform), context.function, as_array(inputs[0])
     target = _allocated(context, operation)
     _by_rows(
         context,
@@ -101,8 +100,7 @@ def _real_transform(context: FormContext, operation: Operation, inputs: Sequence
 
 def _real_transform_back(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the real part of the transform of what is given, padded with zeros."""
-    op, function, dy = operation.op, context.function, _complex(inputs[0])
-    assert isinstance(op, RealTransformBack)
+    op, function, dy = op_of(operation, RealTransformBack), context.function, _complex(inputs[0])
     target = function.allocate(dy.kind, shape_of(operation.outputs[0]))
     function.zero(target)
     size, count = target.shape[-1], dy.real.shape[-1]

@@ -10,6 +10,7 @@ from functools import cache
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.arrays.joining import Concatenate
 from ..elementwise.bound import BoundKernel, KernelOrNumPy
@@ -28,8 +29,7 @@ _NUMBERS = ("rows", "parts", "total")  # before the elements that a row takes fr
 
 def bind_concatenate(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `Concatenate` along a later axis, where it is worth several threads."""
-    op = operation.op
-    assert isinstance(op, Concatenate)
+    op = op_of(operation, Concatenate)
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
     if len(known) < len(specs) or not 1 < len(operation.inputs) <= _MOST_INPUTS:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import TakeAlongAxis
 from ...ops.arrays.scattering import ScatterUpdate
@@ -30,8 +31,7 @@ INDICES = {"int32": "i32", "int64": "i64"}
 
 def along_runner(operation: Operation) -> Runner | None:
     """Return a runner of `TakeAlongAxis` along the last of at least two axes."""
-    op = operation.op
-    assert isinstance(op, TakeAlongAxis)
+    op = op_of(operation, TakeAlongAxis)
     x, indices = (tensor.spec for tensor in operation.inputs)
     if not isinstance(x, TensorSpec) or not isinstance(indices, TensorSpec) or x.rank is None or x.rank < 2:
         return None
@@ -52,8 +52,7 @@ def along_runner(operation: Operation) -> Runner | None:
 
 def scatter_runner(operation: Operation) -> Runner | None:
     """Return a runner of `ScatterUpdate` where each index is of one axis: rows are replaced."""
-    op = operation.op
-    assert isinstance(op, ScatterUpdate)
+    op = op_of(operation, ScatterUpdate)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     if len(specs) < len(operation.inputs):
         return None

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import own_memory
 from ...ops.internal.update_rows import UpdateRows
@@ -33,8 +34,7 @@ _HEAD = ("positions", "count", "size", "width", "parts", "failed")  # the addres
 
 def update_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner that changes rows in the memory of the variables of an `UpdateRows`."""
-    op = operation.op
-    assert isinstance(op, UpdateRows)
+    op = op_of(operation, UpdateRows)
     count = len(op.variables)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     given = [*specs[:count], *specs[count + 1 :]]

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import AddRows, checked_positions
 from ...ops.containers.indexed_slices import AddToRows, own_memory
@@ -39,8 +40,7 @@ _ELEMENTS = {"float32": "float", "float64": "double"}
 
 def add_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner that adds to rows in the memory of the variable of an `AddToRows`."""
-    op = operation.op
-    assert isinstance(op, AddToRows)
+    op = op_of(operation, AddToRows)
     whole, positions = (tensor.spec for tensor in operation.inputs[:2])
     if not isinstance(whole, TensorSpec) or not isinstance(positions, TensorSpec):
         return None
@@ -64,8 +64,7 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
 
 def rows_runner(operation: Operation) -> Updating | None:
     """Return a runner of an `AddRows` along the first axis."""
-    op = operation.op
-    assert isinstance(op, AddRows)
+    op = op_of(operation, AddRows)
     specs = [tensor.spec for tensor in operation.inputs]
     base, *others = (spec for spec in specs if isinstance(spec, TensorSpec))
     if len(others) < 2 or not base.rank or op.axis % base.rank or base.dtype.name not in _ELEMENTS:
@@ -96,8 +95,7 @@ def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int
 
 def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner of a `SumOfRepeated`."""
-    op = operation.op
-    assert isinstance(op, SumOfRepeated)
+    op = op_of(operation, SumOfRepeated)
     rows, ids = (tensor.spec for tensor in operation.inputs[:2])
     if not isinstance(rows, TensorSpec) or not isinstance(ids, TensorSpec) or rows.dtype.name not in _ELEMENTS:
         return None
@@ -120,8 +118,7 @@ def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
 
 def taken_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner of a `SumOfRows`."""
-    op = operation.op
-    assert isinstance(op, SumOfRows)
+    op = op_of(operation, SumOfRows)
     table, ids = (tensor.spec for tensor in operation.inputs)
     if not isinstance(table, TensorSpec) or not isinstance(ids, TensorSpec) or table.dtype.name not in _ELEMENTS:
         return None

@@ -19,6 +19,7 @@ from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import is_plain_array
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.gathering import PutRows, Take, checked_positions
@@ -45,8 +46,7 @@ _FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
 
 def take_runner(operation: Operation) -> Runner | None:
     """Return a runner of `Take`; along a later axis, rows are numbered through all places of the axes before it."""
-    op = operation.op
-    assert isinstance(op, Take)
+    op = op_of(operation, Take)
     table, ids = (tensor.spec for tensor in operation.inputs)
     if not isinstance(table, TensorSpec) or not table.rank or not op.wrap:
         return None
@@ -131,8 +131,7 @@ def _columns_runner(op: Take, table: TensorSpec, ids: Symbol, fewest: int) -> Ru
 
 def write_runner(operation: Operation) -> Runner | None:
     """Return a runner that writes rows in the memory of the variable of an `AssignRows`."""
-    op = operation.op
-    assert isinstance(op, AssignRows)
+    op = op_of(operation, AssignRows)
     _, positions, rows = (tensor.spec for tensor in operation.inputs)
     width = _row_words(rows)
     if not width or not isinstance(positions, TensorSpec) or positions.dtype.name not in ("int32", "int64"):
@@ -159,8 +158,7 @@ def write_runner(operation: Operation) -> Runner | None:
 
 def sum_runner(operation: Operation) -> Runner | None:
     """Return a runner of `SegmentSum`."""
-    op = operation.op
-    assert isinstance(op, SegmentSum)
+    op = op_of(operation, SegmentSum)
     data, ids, _ = (tensor.spec for tensor in operation.inputs)
     if not _row_words(data) or not isinstance(data, TensorSpec) or data.dtype.name not in ("float32", "float64"):
         return None
@@ -181,8 +179,7 @@ def sum_runner(operation: Operation) -> Runner | None:
 
 def put_runner(operation: Operation) -> Runner | None:
     """Return a runner of `PutRows`; along a later axis, rows are numbered through all places of the axes before it."""
-    op = operation.op
-    assert isinstance(op, PutRows)
+    op = op_of(operation, PutRows)
     values, ids, _ = (tensor.spec for tensor in operation.inputs)
     if not isinstance(values, TensorSpec) or values.dtype.name not in ("float32", "float64") or not values.rank:
         return None

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.arrays.segments import GatherSegments
 from ...ops.internal.sum_of_rows import SumOfParts
@@ -63,8 +64,7 @@ def expect_sums(index: Any, element: Any) -> None:
 
 def parts_runner(operation: Operation) -> Runner | None:
     """Return a runner of `SumOfParts`."""
-    op = operation.op
-    assert isinstance(op, SumOfParts)
+    op = op_of(operation, SumOfParts)
     ids, data = operation.inputs[0].spec, operation.inputs[2].spec
     width = _width(data)
     if width < machine_profile().segment_width or not isinstance(data, TensorSpec) or data.dtype.name not in _ELEMENTS:
@@ -85,8 +85,7 @@ def parts_runner(operation: Operation) -> Runner | None:
 
 def gather_runner(operation: Operation) -> Runner | None:
     """Return a runner of `GatherSegments`."""
-    op = operation.op
-    assert isinstance(op, GatherSegments)
+    op = op_of(operation, GatherSegments)
     table, ids = (tensor.spec for tensor in operation.inputs)
     width = _width(table)
     if width < machine_profile().segment_width:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.arrays.sorting import ArgSort, SearchSorted, Sort
 from ..expression.expression import UnsupportedError
 from ..llvm.builder import LOOP
@@ -21,8 +22,7 @@ _MOST_PLACES = 1024  # that are found in a vector
 
 def _sort(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the elements of each row, or their positions, in order: each goes to the place that its rank gives."""
-    op, function, x = operation.op, context.function, as_array(inputs[0])
-    assert isinstance(op, (ArgSort, Sort))
+    op, function, x = op_of(operation, (ArgSort, Sort)), context.function, as_array(inputs[0])
     outer, count, inner = split_at(x.shape, op.axis)
     if x.kind == "i1" or count > MOST_IN_ROW or x.size > _MOST_SORTED:
         raise UnsupportedError("many elements, or of another kind")
@@ -70,8 +70,7 @@ def _is_less(function: Function, kind: str, left: str, right: str, is_signed: bo
 
 def _search(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the halving of the part of a sorted vector in which the place of each value is."""
-    op, function, edges, values = operation.op, context.function, as_array(inputs[0]), inputs[1]
-    assert isinstance(op, SearchSorted)
+    op, function, edges, values = op_of(operation, SearchSorted), context.function, as_array(inputs[0]), inputs[1]
     if not isinstance(values, (Array, Scalar)) or edges.kind == "i1" or values.kind != edges.kind:
         raise UnsupportedError("values of another kind")
     shape = shape_of(operation.outputs[0])

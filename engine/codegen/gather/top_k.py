@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.arrays.sorting import TopK
 from ..elementwise.bound import BoundKernel
@@ -57,8 +58,7 @@ class TopKKernel:
 
 def bind_top_k(operation: Operation) -> BoundKernel | OpenRunner | None:
     """Return the kernel of a `TopK`."""
-    op, spec = operation.op, operation.inputs[0].spec
-    assert isinstance(op, TopK)
+    op, spec = op_of(operation, TopK), operation.inputs[0].spec
     if not isinstance(spec, TensorSpec) or spec.shape is None:
         return None
     if spec.dtype.name not in _ELEMENTS or not 1 <= op.k <= _MOST:

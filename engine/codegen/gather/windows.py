@@ -11,6 +11,7 @@ import numpy as np
 
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.signal.windows import SliceUpdate
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
@@ -22,8 +23,7 @@ from .rows import print_copy
 
 def window_runner(operation: Operation) -> Updating | None:
     """Return a runner of `SliceUpdate`."""
-    op = operation.op
-    assert isinstance(op, SliceUpdate)
+    op = op_of(operation, SliceUpdate)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     if len(specs) < len(operation.inputs):
         return None

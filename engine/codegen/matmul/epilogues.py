@@ -16,6 +16,7 @@ from ...common.dtypes import name_of
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.packed import PackedMatMul
 from ...ops.internal.product_then import ProductThen
@@ -168,8 +169,7 @@ def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
 
 def pays(operation: Operation) -> bool:
     """Test whether a `ProductThen` is computed by one kernel, as far as sizes are known, and that is not slower."""
-    op, specs = operation.op, _specs(operation)
-    assert isinstance(op, ProductThen)
+    op, specs = op_of(operation, ProductThen), _specs(operation)
     if isinstance(op.product, QuantizedMatMul):
         from .quantized import bind_quantized  # loaded where there is such a product
 
@@ -184,8 +184,7 @@ def pays(operation: Operation) -> bool:
 
 def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] | None:
     """Return the kernel of a `ProductThen`."""
-    op, specs = operation.op, _specs(operation)
-    assert isinstance(op, ProductThen)
+    op, specs = op_of(operation, ProductThen), _specs(operation)
     if isinstance(op.product, QuantizedMatMul):
         from .quantized import bind_quantized  # loaded where there is such a product
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...common.dtypes import name_of
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.packed import Layout, Pack, PackedMatMul
 from ...ops.linear_algebra.products import MatMul
@@ -89,9 +90,8 @@ def product_names(transpose_a: bool, transpose_b: bool) -> tuple[Names, Names]:
 
 def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
     """Return the kernel of a `MatMul`, where it is not slower than BLAS."""
-    op = operation.op
+    op = op_of(operation, MatMul)
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
-    assert isinstance(op, MatMul)
     a, b, c = (spec for spec in specs if isinstance(spec, TensorSpec))
     dtype = name_of(c.dtype)
     if dtype not in gemm.ELEMENTS or not gemm.is_available() or not may_be_large(a, b):

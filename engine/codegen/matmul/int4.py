@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.laid_out_int4 import Int4Panels, LaidOutInt4MatMul
@@ -147,9 +148,8 @@ class OpenInt4Product:
 
 def bind_int4(operation: Operation) -> OpenInt4Product | None:
     """Return the kernel of an `Int4MatMul`."""
-    op = operation.op
+    op = op_of(operation, Int4MatMul)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    assert isinstance(op, Int4MatMul)
     return OpenInt4Product(op, specs) if can_multiply(specs) and op.matrix.columns else None
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from ...common.dtypes import name_of
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.products import MatMul
 from ..elementwise.bound import BoundKernel
@@ -37,8 +38,7 @@ def bind_product(operation: Operation) -> BoundKernel | OpenProduct | None:
 
 def bind_narrow(operation: Operation) -> BoundKernel | None:
     """Return the kernel of ``a.T @ b`` where `a` is large and `b` has few columns; None for others."""
-    op = operation.op
-    assert isinstance(op, MatMul)
+    op = op_of(operation, MatMul)
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs) if isinstance(tensor.spec, TensorSpec)]
     if not op.transpose_a or op.transpose_b or len(specs) < 3 or not all(spec.is_static for spec in specs):
         return None

@@ -17,6 +17,7 @@ from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Op
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels
 from ...ops.internal.product_then import ProductThen
@@ -185,8 +186,7 @@ def panels_of(op: QuantizedMatMul, terms: int, columns: int) -> Panels:
 
 def panels_for(product: Operation) -> Panels | None:
     """Return the layout in which the kernel of a `QuantizedMatMul` reads its matrix; None if it has none."""
-    op = product.op
-    assert isinstance(op, QuantizedMatMul)
+    op = op_of(product, QuantizedMatMul)
     terms, columns = (product.inputs[1].shape or (None, None))[:: -1 if op.transpose else 1]
     if bind_quantized(product) is None or not terms or not columns:
         return None

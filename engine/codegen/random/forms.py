@@ -14,6 +14,7 @@ import numpy as np
 from ...common.dtypes import float64
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.base import Cast
 from ...ops.math.bits import half_threshold
 from ...ops.math.comparison import Maximum, Minimum
@@ -40,8 +41,7 @@ from .philox import HALVES, print_block
 
 
 def _uniform(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, target = operation.op, context.function, _target(context, operation)
-    assert isinstance(op, RandomUniform)
+    op, function, target = op_of(operation, RandomUniform), context.function, _target(context, operation)
     kind, low, high = _floating(target), op.low, op.high
     words = _words(function, inputs, target.size, kind)
     of_dtype = op.dtype.type
@@ -60,8 +60,7 @@ def _uniform(context: FormContext, operation: Operation, inputs: Sequence[Value]
 
 
 def _keep(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, target = operation.op, context.function, _target(context, operation)
-    assert isinstance(op, RandomKeep)
+    op, function, target = op_of(operation, RandomKeep), context.function, _target(context, operation)
     kind = _floating(target)
     words = _words(function, inputs, target.size, "float")
     least, scale = half_threshold(op.rate), literal(np.float32(1.0 / (1.0 - op.rate)), kind)
@@ -72,8 +71,7 @@ def _keep(context: FormContext, operation: Operation, inputs: Sequence[Value]) -
 
 
 def _integers(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, target = operation.op, context.function, _target(context, operation)
-    assert isinstance(op, RandomIntegers)
+    op, function, target = op_of(operation, RandomIntegers), context.function, _target(context, operation)
     if target.kind not in ("i32", "i64") or op.high - op.low >= 2**63:
         raise UnsupportedError("random integers of another kind")
     words = _words(function, inputs, target.size, "double")
@@ -87,8 +85,7 @@ def _integers(context: FormContext, operation: Operation, inputs: Sequence[Value
 
 def _normal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print cosines for the first half of the numbers and sines, of the same angles, for the second one."""
-    op, function, target = operation.op, context.function, _target(context, operation)
-    assert isinstance(op, RandomNormal)
+    op, function, target = op_of(operation, RandomNormal), context.function, _target(context, operation)
     kind, half = _floating(target), (target.size + 1) // 2
     words = _words(function, inputs, 2 * half, kind)
     units = [function.allocate(kind, (half,)) for _ in range(2)]
@@ -120,8 +117,7 @@ def _normal(context: FormContext, operation: Operation, inputs: Sequence[Value])
 
 def _truncated_normal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print quantiles of what is within 2 standard deviations, in float64."""
-    op, function, target = operation.op, context.function, _target(context, operation)
-    assert isinstance(op, RandomTruncatedNormal)
+    op, function, target = op_of(operation, RandomTruncatedNormal), context.function, _target(context, operation)
     kind, count = _floating(target), target.size
     words = _words(function, inputs, count, "double")
     units = function.allocate("double", (count,))
@@ -155,8 +151,7 @@ def _permutation(context: FormContext, operation: Operation, inputs: Sequence[Va
 
 def _categories(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print draws of class numbers; the region fails where the probabilities of a row have no sum."""
-    op, function, logits = operation.op, context.function, inputs[1]
-    assert isinstance(op, RandomCategories)
+    op, function, logits = op_of(operation, RandomCategories), context.function, inputs[1]
     if not isinstance(logits, Array) or logits.kind not in FLOATS or not logits.size or op.samples_per_row is None:
         raise UnsupportedError("classes of another kind")
     rows, classes = logits.shape

@@ -16,6 +16,7 @@ import numpy as np
 from ...common import dtypes
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.arrays.shape_arguments import fill_shape
 from ...ops.math.bits import element_count, half_threshold
 from ...ops.random.keys import key_words
@@ -37,8 +38,7 @@ _FLOATS = f"<{_LANES} x float>"
 
 def keep_runner(operation: Operation) -> Runner:
     """Return a runner of `RandomKeep`."""
-    op = operation.op
-    assert isinstance(op, RandomKeep)
+    op = op_of(operation, RandomKeep)
     run, least = _function("keep"), half_threshold(op.rate)
     scale = int(np.float32(1.0 / (1.0 - op.rate)).view("int32"))
 
@@ -52,8 +52,7 @@ def keep_runner(operation: Operation) -> Runner:
 
 def units_runner(operation: Operation) -> Runner | None:
     """Return a runner of `RandomUniform` and `RandomNormal`, of numbers that are computed in float32."""
-    op = operation.op
-    assert isinstance(op, (RandomUniform, RandomNormal))
+    op = op_of(operation, (RandomUniform, RandomNormal))
     if op.dtype == dtypes.float64:
         return None
     run = _function("unit")

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.arrays.gathering import AddRows, PutAlongAxis, PutRows, TakeAlongAxis
 from ...ops.arrays.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
 from ...ops.arrays.segments import GatherSegments, SegmentMax, SegmentMin, SegmentProd, SegmentSum
@@ -25,8 +26,7 @@ _MOST_PLACES = 64  # of the largest elements of a row, which are kept in order
 
 
 def _take_along_axis(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function = operation.op, context.function
-    assert isinstance(op, TakeAlongAxis)
+    op, function = op_of(operation, TakeAlongAxis), context.function
     x, indices = as_array(inputs[0]), as_integers(inputs[1])
     space = shape_of(operation.outputs[0])
     target = function.allocate(x.kind, space)
@@ -36,8 +36,7 @@ def _take_along_axis(context: FormContext, operation: Operation, inputs: Sequenc
 
 
 def _put_along_axis(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function = operation.op, context.function
-    assert isinstance(op, PutAlongAxis)
+    op, function = op_of(operation, PutAlongAxis), context.function
     values, indices = as_array(inputs[0]), as_integers(inputs[1])
     shape = shape_of(operation.outputs[0])
     if values.kind == "i1":
@@ -68,8 +67,7 @@ def _each(
 
 
 def _add_rows(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, base = operation.op, context.function, as_array(inputs[0])
-    assert isinstance(op, AddRows)
+    op, function, base = op_of(operation, AddRows), context.function, as_array(inputs[0])
     if base.size > _MOST_COPIED:
         raise UnsupportedError("a large array that is copied for a few rows")
     target = function.copy_of(base)
@@ -78,8 +76,7 @@ def _add_rows(context: FormContext, operation: Operation, inputs: Sequence[Value
 
 
 def _put_rows(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, values = operation.op, context.function, inputs[0]
-    assert isinstance(op, PutRows)
+    op, function, values = op_of(operation, PutRows), context.function, inputs[0]
     if not isinstance(values, (Scalar, Array)):
         raise UnsupportedError("rows of another kind")
     target = function.allocate(values.kind, shape_of(operation.outputs[0]))
@@ -152,8 +149,11 @@ def _scatter(context: FormContext, operation: Operation, inputs: Sequence[Value]
 
 def _reduce_segments(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the sum, product or extremum of the rows of each number; what is outside of them is left out."""
-    op, function, data = operation.op, context.function, as_array(inputs[0])
-    assert isinstance(op, (SegmentMax, SegmentMin, SegmentProd, SegmentSum))
+    op, function, data = (
+        op_of(operation, (SegmentMax, SegmentMin, SegmentProd, SegmentSum)),
+        context.function,
+        as_array(inputs[0]),
+    )
     kind = data.kind
     target = function.allocate(kind, shape_of(operation.outputs[0]))
     start = literal(op.start(operation.outputs[0].dtype), kind)
@@ -229,8 +229,7 @@ def _element(function: Function, values: Scalar | Array, part: str, k: str) -> s
 
 def _top_k(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Keep the best elements of each row so far in descending order; each that beats the last of them is inserted."""
-    op, function, x = operation.op, context.function, as_array(inputs[0])
-    assert isinstance(op, TopK)
+    op, function, x = op_of(operation, TopK), context.function, as_array(inputs[0])
     shape, size = shape_of(operation.outputs[0]), x.shape[-1]
     if x.kind == "i1" or not 0 < op.k <= _MOST_PLACES or x.size > _MOST_AT_ONCE:
         raise UnsupportedError("largest elements of another kind")

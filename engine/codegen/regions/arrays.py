@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.containers.array_windows import ArrayWindow
 from ...ops.containers.tensor_arrays import (
@@ -119,8 +120,7 @@ def _room(context: FormContext, state: State, index: str, dynamic: bool) -> None
 
 
 def _write(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, ArrayWrite)
+    op = op_of(operation, ArrayWrite)
     array, index, value = inputs
     state, position = _slots(array), as_index(context.function, index)
     _room(context, state, position, op.dynamic_size)
@@ -271,8 +271,6 @@ def _count(context: FormContext, operation: Operation, inputs: Sequence[Value]) 
 
 
 def _new(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, ArrayNew)
     function = context.function
     state = context.new_state(operation.outputs[0])
     size = as_index(function, inputs[0])
@@ -323,8 +321,7 @@ def _rows_of(context: FormContext, array: Value) -> Elements:
 
 
 def _window(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, ArrayWindow)
+    op = op_of(operation, ArrayWindow)
     array, function = inputs[0], context.function
     if not isinstance(array, Elements):
         raise UnsupportedError("a window of a TensorArray that is written")

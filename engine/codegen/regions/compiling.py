@@ -15,6 +15,7 @@ from ...common.identity import is_among, place_among
 from ...control_flow.frames import History
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...graph.spec import ArraySpec, FrameSpec, TensorSpec
 from ...graph.state.variable import Variable
 from ...graph.tensor import Symbol
@@ -126,8 +127,7 @@ def plan_loop(operation: Operation, users: Sequence[Operation], host: str) -> Pl
     Raises:
         UnsupportedError, TooLargeError: it can't be one, or should not.
     """
-    op = operation.op
-    assert isinstance(op, While)
+    op = op_of(operation, While)
     histories = list(dict.fromkeys(user.op.inner for user in users if isinstance(user.op, History)))
 
     def body(block: Block) -> list[Value]:

@@ -15,6 +15,7 @@ from ...common.nest import is_integer
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
 from ...graph.op import Op
+from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
@@ -227,8 +228,7 @@ def _broadcast(context: FormContext, operation: Operation, inputs: Sequence[Valu
 
 
 def _broadcast_reduced(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, BroadcastReduced)
+    op = op_of(operation, BroadcastReduced)
     (value,) = _plain(inputs[:1])
     shape = shape_of(operation.outputs[0])
     kept = reduced_shape(shape, op.axes, keepdims=True)
@@ -284,8 +284,7 @@ def _sum_to_shape(context: FormContext, operation: Operation, inputs: Sequence[V
 
 
 def _matmul(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, MatMul)
+    op = op_of(operation, MatMul)
     first, second = inputs
     if isinstance(first, Elements) and isinstance(second, Elements):
         if not op.transpose_a or op.transpose_b:
@@ -317,8 +316,7 @@ def _products(context: FormContext, operation: Operation, inputs: Sequence[Value
 
 
 def _transpose(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, Transpose)
+    op = op_of(operation, Transpose)
     if isinstance(inputs[0], Scalar):
         return [inputs[0]]
     value = as_array(inputs[0])
@@ -353,8 +351,7 @@ def _joined(context: FormContext, operation: Operation, inputs: Sequence[Value])
 
 
 def _split(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, Split)
+    op = op_of(operation, Split)
     if len(inputs) > 1:
         raise UnsupportedError("parts of computed sizes")
     source = as_array(inputs[0])
@@ -381,8 +378,7 @@ def _step(shape: Sequence[int], axis: int) -> int:
 
 def _get_item(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print integers, slices and new axes, where only integers may be computed."""
-    op = operation.op
-    assert isinstance(op, GetItem)
+    op = op_of(operation, GetItem)
     source, *picks = _plain(inputs)
     source = as_array(source)
     function = context.function
@@ -445,8 +441,7 @@ def _picked(context: FormContext, index: Scalar | Array, dim: int, step: int) ->
 
 
 def _constant(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, Constant)
+    op = op_of(operation, Constant)
     kind = type_of(op.value.dtype)
     if op.value.shape != ():
         return [context.constants[operation.outputs[0]]]

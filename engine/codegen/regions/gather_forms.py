@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.arrays.front_positions import FrontPositions
 from ...ops.arrays.gathering import Take
 from ...ops.arrays.joining import Unstack
@@ -35,8 +36,7 @@ def print_position(context: FormContext, position: str, size: int | str, wrap: b
 
 def _take(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Return rows of a table, or parts along another axis."""
-    op, function = operation.op, context.function
-    assert isinstance(op, Take)
+    op, function = op_of(operation, Take), context.function
     source, positions = inputs[0], as_integers(inputs[1])
     if not isinstance(source, Array) or not source.size:
         raise UnsupportedError("parts of nothing")

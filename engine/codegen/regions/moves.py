@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.arrays.axes import Flip, Roll
 from ...ops.arrays.creation import Diag, Diagonal, PutDiagonal, Triangle
 from ...ops.arrays.padding import Pad
@@ -23,8 +24,7 @@ _MOST_WINDOWS = 4  # of which a shifted array is made
 
 
 def _pad(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function = operation.op, context.function
-    assert isinstance(op, Pad)
+    op, function = op_of(operation, Pad), context.function
     if len(inputs) > 2:
         raise UnsupportedError("computed widths")
     x, value = inputs
@@ -41,8 +41,7 @@ def _pad(context: FormContext, operation: Operation, inputs: Sequence[Value]) ->
 
 
 def _roll(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function = operation.op, context.function
-    assert isinstance(op, Roll)
+    op, function = op_of(operation, Roll), context.function
     if op.shifts is None:
         raise UnsupportedError("a computed shift")
     x = as_array(inputs[0])
@@ -66,8 +65,7 @@ def _roll(context: FormContext, operation: Operation, inputs: Sequence[Value]) -
 
 
 def _flip(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function = operation.op, context.function
-    assert isinstance(op, Flip)
+    op, function = op_of(operation, Flip), context.function
     if isinstance(inputs[0], Scalar):
         return [inputs[0]]
     x = as_array(inputs[0])
@@ -144,8 +142,7 @@ def _offset(numbers: Sequence[int], strides: Sequence[int]) -> int:
 
 def _triangle(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the copy of a triangle of each matrix row by row."""
-    op, function, x = operation.op, context.function, as_array(inputs[0])
-    assert isinstance(op, Triangle)
+    op, function, x = op_of(operation, Triangle), context.function, as_array(inputs[0])
     target = function.allocate(x.kind, x.shape)
     rows, columns = x.shape[-2:]
     with function.count(math.prod(x.shape[:-1])) as number, function.count(columns) as column:
@@ -159,14 +156,12 @@ def _triangle(context: FormContext, operation: Operation, inputs: Sequence[Value
 
 
 def _diag(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, Diag)
+    op = op_of(operation, Diag)
     return _on_diagonal(context, operation, as_array(inputs[0]), (op.offset, 0, 1))
 
 
 def _put_diagonal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, PutDiagonal)
+    op = op_of(operation, PutDiagonal)
     return _on_diagonal(context, operation, as_array(inputs[0]), (op.offset, op.axis1, op.axis2))
 
 
@@ -186,8 +181,7 @@ def _on_diagonal(
 
 
 def _take_diagonal(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, x = operation.op, context.function, as_array(inputs[0])
-    assert isinstance(op, Diagonal)
+    op, function, x = op_of(operation, Diagonal), context.function, as_array(inputs[0])
     target = function.allocate(x.kind, shape_of(operation.outputs[0]))
     first, strides = _diagonal(x.shape, op.offset, op.axis1, op.axis2)
     if target.size:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...common.dtypes import name_of
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.internal.packed import PackedMatMul
 from ..expression.expression import UnsupportedError
 from ..matmul import gemm
@@ -23,8 +24,7 @@ def declarations() -> list[str]:
 
 
 def _packed(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op = operation.op
-    assert isinstance(op, PackedMatMul)
+    op = op_of(operation, PackedMatMul)
     arrays = [value for value in inputs if isinstance(value, Array)]
     result: Any = operation.outputs[0].spec
     dtype, shape = name_of(result.dtype), tuple(int(dim or 0) for dim in result.shape)

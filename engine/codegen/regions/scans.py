@@ -8,6 +8,7 @@ from typing import Any
 
 from ...common.dtypes import accumulator_of
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.math.reduction import ArgExtremum, ArgMax, ArgMin
 from ...ops.math.running import CumProd, CumSum, LinearScan, Shift
 from ..expression.expression import UnsupportedError
@@ -17,8 +18,7 @@ from .scalars import FLOATS, literal
 
 def _position(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the position of the first extremum, or of the first NaN."""
-    op, function, (x,) = operation.op, context.function, inputs
-    assert isinstance(op, ArgExtremum)
+    op, function, (x,) = op_of(operation, ArgExtremum), context.function, inputs
     shape = shape_of(operation.outputs[0])
     if isinstance(x, Scalar):
         return [Scalar("0", "i32")]
@@ -56,8 +56,7 @@ def print_is_better(function: Function, kind: str, value: str, best: str, is_lea
 
 
 def _running(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, (x,) = operation.op, context.function, inputs
-    assert isinstance(op, (CumProd, CumSum))
+    op, function, (x,) = op_of(operation, (CumProd, CumSum)), context.function, inputs
     if not isinstance(x, Array) or x.kind == "i1" or accumulator_of(operation.outputs[0].dtype) is not None:
         raise UnsupportedError("a running sum or product of another kind")
     is_sum, kind = isinstance(op, CumSum), x.kind
@@ -70,16 +69,14 @@ def _running(context: FormContext, operation: Operation, inputs: Sequence[Value]
 
 
 def _shift(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, (x,) = operation.op, context.function, inputs
-    assert isinstance(op, Shift)
+    op, function, (x,) = op_of(operation, Shift), context.function, inputs
     if not isinstance(x, Array):
         raise UnsupportedError("no array")
     return [_scanned(function, x, op, 0, lambda _, offset: function.load(x.kind, x.pointer, offset), gives_before=True)]
 
 
 def _linear_scan(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function, (factors, terms) = operation.op, context.function, inputs
-    assert isinstance(op, LinearScan)
+    op, function, (factors, terms) = op_of(operation, LinearScan), context.function, inputs
     if not isinstance(factors, Array) or not isinstance(terms, Array) or factors.shape != terms.shape:
         raise UnsupportedError("factors of another shape")
     kind = terms.kind

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ...common.nest import is_integer
 from ...graph.graph import Operation
+from ...graph.operation import op_of
 from ...ops.arrays.indexing import AddItem, PutItem, SliceItem
 from ...ops.math.elementwise import Add
 from ..expression.expression import UnsupportedError
@@ -85,8 +86,7 @@ def _operands(operation: Operation, inputs: Sequence[Value]) -> list[Scalar | Ar
 
 
 def _put_item(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function = operation.op, context.function
-    assert isinstance(op, PutItem)
+    op, function = op_of(operation, PutItem), context.function
     value, *_ = _operands(operation, inputs[:1])
     shape = shape_of(operation.outputs[0])
     if not shape or len(operation.inputs) > 2:
@@ -99,8 +99,7 @@ def _put_item(context: FormContext, operation: Operation, inputs: Sequence[Value
 
 
 def _add_item(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    op, function = operation.op, context.function
-    assert isinstance(op, AddItem)
+    op, function = op_of(operation, AddItem), context.function
     base, value, *picks = _operands(operation, inputs)
     if picks or not isinstance(base, Array):
         raise UnsupportedError("a computed key")
