@@ -19,6 +19,7 @@ from anabranch.engine.codegen.elementwise.bound import BoundKernel, KernelOrNumP
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.matmul import gemm, gemm_bind
 from anabranch.engine.codegen.matmul.gemm_driver import print_products
+from anabranch.engine.codegen.matmul.gemm_forms import k_block
 from anabranch.engine.codegen.matmul.gemm_tile import tiles_of
 from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
@@ -57,7 +58,7 @@ def product(
     columns = b.shape[0] if form == TRANSPOSED else b.shape[1]
     step = b.shape[1]
     if form == PACKED:
-        step = gemm.k_block(terms, rows)
+        step = k_block(terms, rows)
         b = packed(b, False, step)
     result = np.full((rows, columns), np.nan, dtype) if out is None else out
     call = ctypes.CFUNCTYPE if release else ctypes.PYFUNCTYPE

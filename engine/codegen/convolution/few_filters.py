@@ -324,13 +324,3 @@ def _print_checked_pixel(
         is_inside = code.let(f"and i1 {above}, {within}")
         value = code.load(kind, source, code.choose(is_inside, element, 0))
         code.store(kind, code.choose(is_inside, value, "0.0", kind), target, code.mul(number, pixels))
-
-
-__all__ = [
-    "ChannelVectors",
-    "PixelVectors",
-    "channel_pixels",
-    "elements_summed",
-    "pixel_vectors",
-    "print_copy_by_channel",
-]

@@ -288,6 +288,3 @@ def _print_sum(kernel: _FewFiltersGradient, name: str) -> str:
             total = print_total(code, kernel, kernel.lanes, source, fields)
             kernel.print_result(code, fields, (tap, number, filter_), total, out)
     return code.text()
-
-
-__all__ = ["ChannelVectorsGradient", "PixelVectorsGradient", "cells_of_tile"]

@@ -279,5 +279,3 @@ FORMS: dict[type[Any], Form] = {
     MaxPoolGrad: _max_pool_grad,
     MaxPoolPlaces: _max_pool_places,
 }
-
-__all__ = ["FORMS"]

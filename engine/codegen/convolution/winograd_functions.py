@@ -233,6 +233,3 @@ def print_cells(
     """
     numbers = [("i64", number) for number in (cells, *first, *sizes, *steps)]
     code.call(functions.name("table"), [("ptr", table), *numbers])
-
-
-__all__ = ["TileFunctions", "convolution_functions", "gradient_functions", "print_cells"]

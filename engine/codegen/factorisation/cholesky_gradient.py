@@ -185,6 +185,3 @@ class _Columns:
             code.store(element, value, square, place)
             with code.loop(code.add(i, 1), self.width) as j:
                 code.store(element, "0.0", square, cell(code, i, j))
-
-
-__all__ = ["cholesky_gradient_runner"]

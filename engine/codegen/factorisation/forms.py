@@ -477,5 +477,3 @@ FORMS: dict[type[Any], Form] = {
     Solve: _solve,
     SolveTriangular: _solve_triangular,
 }
-
-__all__ = ["FORMS"]

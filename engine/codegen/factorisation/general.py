@@ -158,6 +158,3 @@ def _large_pivots(x: Any) -> Any:
 def _sign_and_logarithm(pivots: Any) -> tuple[Any, Any]:
     with np.errstate(divide="ignore"):
         return np.prod(np.sign(pivots), -1), np.sum(np.log(np.abs(pivots)), -1)
-
-
-__all__ = ["determinant_runner", "inverse_runner", "slogdet_runner", "solve_runner"]

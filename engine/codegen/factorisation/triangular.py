@@ -262,6 +262,3 @@ def _sum(code: Builder, element: str, lanes: int, row: str, start: Size, stop: S
         left, right = (code.load(element, of, k) for of in (row, "%memory"))
         code.store(element, code.multiply_add(element, left, right, code.load(element, total)), total)
     return code.load(element, total)
-
-
-__all__ = ["substitute_in_place", "triangular_runner"]

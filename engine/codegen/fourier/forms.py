@@ -421,5 +421,3 @@ COMPLEX_FORMS: dict[type[Any], Form] = {
     Negative: _by_parts,
     Subtract: _by_parts,
 }
-
-__all__ = ["COMPLEX_FORMS", "FORMS"]

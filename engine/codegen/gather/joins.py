@@ -72,6 +72,3 @@ def _print_task(word: str, count: int, names: tuple[str, ...]) -> str:
             print_copy(code, word, code.at(word, source, code.mul(row, width)), place, width)
             place = code.at(word, place, width)
     return code.text()
-
-
-__all__ = ["bind_concatenate"]

@@ -99,5 +99,3 @@ def _search(context: FormContext, operation: Operation, inputs: Sequence[Value])
 
 
 FORMS: dict[type[Any], Form] = {ArgSort: _sort, SearchSorted: _search, Sort: _sort}
-
-__all__ = ["FORMS", "MOST_IN_ROW", "print_rank"]

@@ -94,6 +94,3 @@ class WindowKernel(KernelOfAnySizes):
         with code.when(code.let(f"xor i1 {is_row}, true")), code.loop(0, size) as number:
             value = code.load(self.word, code.at("i8", source, code.mul(number, step)))
             code.store(self.word, value, target, number)
-
-
-__all__ = ["window_runner"]

@@ -27,5 +27,3 @@ class Refits:
 
 
 refits = Refits()
-
-__all__ = ["refits"]

@@ -55,6 +55,3 @@ def print_functions(host: str) -> str:
 def flushing(lines: Sequence[str]) -> list[str]:
     """Return the lines of a function that flushes: the mode is set before, and put back behind them."""
     return [f"  %mode_before = call i32 @{FLUSH}()", *lines, f"  call void @{RESTORE}(i32 %mode_before)"]
-
-
-__all__ = ["DECLARATIONS", "FLUSH", "RESTORE", "flushing", "print_functions"]

@@ -69,6 +69,3 @@ def print_entry(name: str, fields: tuple[str, ...], task: str = "task", parts: s
     count = Fields(code, "%numbers", fields)[parts]
     print_parallel(code, f"{name}_{task}", "%numbers", count)
     return code.text()
-
-
-__all__ = ["Fields", "print_entry", "print_parallel", "print_release", "print_share", "stored_fields"]

@@ -336,20 +336,3 @@ def print_direct(dot: DotProduct, name: str) -> str:
         values = [code.let(f"load <{dot.lanes} x i32>, ptr {slot}") for slot in own]
         _add_to(code, columns, _in_order(code, values, dot.lanes), "%sums", start, is_first)
     return code.text()
-
-
-__all__ = [
-    "BLOCK",
-    "PANEL",
-    "SUB",
-    "TILE_GROUPS",
-    "TILE_SIZES",
-    "DotProduct",
-    "accumulate",
-    "dot_product_of",
-    "interleaved",
-    "print_direct",
-    "print_packing",
-    "print_tile",
-    "terms_of",
-]

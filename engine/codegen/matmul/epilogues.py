@@ -34,6 +34,7 @@ from ..llvm.entry import Operand
 from ..llvm.library import library
 from . import gemm
 from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
+from .gemm_forms import PACKED
 from .parallel_products import Begun
 
 
@@ -134,7 +135,7 @@ class EpilogueKernel:
     def _factors(self) -> list[str]:
         sizes = ["i64 %m", "i64 %n", "i64 %k"]
         if self.transposed is None:
-            return [*sizes, "ptr %d0", "i64 %r0", "i64 0", "ptr %d1", "i64 %block", f"i64 {gemm.PACKED}"]
+            return [*sizes, "ptr %d0", "i64 %r0", "i64 0", "ptr %d1", "i64 %block", f"i64 {PACKED}"]
         a, b = self.transposed
         first = ["ptr %d0", "i64 %r0", f"i64 {int(a)}"]
         return [*sizes, *first, "ptr %d1", "i64 %r1", f"i64 {int(b)}"]

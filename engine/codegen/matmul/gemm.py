@@ -28,11 +28,8 @@ from typing import Any
 
 from ..llvm.compiler import Effort
 from ..llvm.library import library
-from .gemm_forms import PACKED, k_block, packing_name, product_name, then_name
+from .gemm_forms import packing_name, product_name, then_name
 from .gemm_tile import Tiles, tiles_of
-
-__all__ = ["PACKED", "is_available", "k_block", "packed_size", "packing_address", "product_address", "start", "tiles"]
-__all__ += ["then_address"]
 
 ELEMENTS = {"float32": "float", "float64": "double"}
 

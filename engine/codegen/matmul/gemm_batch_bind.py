@@ -247,6 +247,3 @@ def _large_address(dtype: str, axes: int) -> int:
     element, name = gemm.ELEMENTS[dtype], "products"
     engine = library.load(f"batch of products {element} {axes}", lambda: print_large(element, axes, name))
     return engine.get_function_address(name)
-
-
-__all__ = ["bind_batch", "product_of"]

@@ -21,6 +21,7 @@ from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, read_si
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
 from . import gemm
+from .gemm_forms import PACKED, k_block
 from .parallel_products import Begun
 
 _LEAST_ROWS = 2
@@ -245,7 +246,7 @@ def layout_of(terms: int, columns: int, dtype: str, rows: int) -> Layout:
 
     Others of `rows` rows are multiplied by it.
     """
-    return Layout(terms, columns, gemm.k_block(terms, rows), gemm.tiles(dtype).columns)
+    return Layout(terms, columns, k_block(terms, rows), gemm.tiles(dtype).columns)
 
 
 def is_ours(layout: Layout, dtype: str) -> bool:
@@ -337,7 +338,7 @@ def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
     before = [f"  %step{k} = mul i64 {step}, %counts{k}" for k, step in enumerate(steps)]
     added = [f"ptr %d{2 + k}, i64 %step{k}" for k in range(len(addends))] + ["ptr null, i64 0"] * (2 - len(addends))
     call = (
-        f"i64 %m, i64 %n, i64 %k, ptr %d0, i64 %r0, i64 0, ptr %d1, i64 %block, i64 {gemm.PACKED}, "
+        f"i64 %m, i64 %n, i64 %k, ptr %d0, i64 %r0, i64 0, ptr %d1, i64 %block, i64 {PACKED}, "
         f"ptr %d{2 + len(addends)}, i64 %n, {', '.join(added)}"
     )
     return PrintedKernel(operands, 5 + len(counts), _text(operands, ("m", "n", "k", "block", *counts), call, before))

@@ -187,16 +187,3 @@ def _print_quarter(
             pairs = code.let(f"call {wide} @llvm.x86.avx2.pmadd.wd({narrow} {value}, {narrow} {ones})")
             total = code.let(f"load volatile {wide}, ptr {target}")
             code.line(f"store volatile {wide} {code.let(f'add {wide} {total}, {pairs}')}, ptr {target}")
-
-
-__all__ = [
-    "DIGITS",
-    "FOUR",
-    "keeps_nibbles",
-    "line_of",
-    "panel_bytes",
-    "panels_of",
-    "print_nibbles",
-    "print_pairing",
-    "rows_of",
-]

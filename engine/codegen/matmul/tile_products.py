@@ -127,6 +127,3 @@ class Blocks:
     def finish(self) -> None:
         """Print the results of the pending block."""
         self._code.call(f"{self._name}_pending", [("ptr", self._pending)])
-
-
-__all__ = ["BLOCK_COLUMNS", "TILE_ROWS", "TILE_SUBS", "Blocks", "print_pending", "print_tile_shapes", "print_tiles"]

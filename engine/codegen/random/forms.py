@@ -274,5 +274,3 @@ FORMS: dict[type[Any], Form] = {
     RandomTruncatedNormal: _truncated_normal,
     RandomUniform: _uniform,
 }
-
-__all__ = ["FORMS"]

@@ -153,6 +153,3 @@ def _print_task(name: str, kind: str) -> str:
         code.store_vector(_FLOATS, "float", numbers(str(whole)), slot)
         code.copy("float", slot, code.at("float", target, start), code.sub(count, start))
     return code.text()
-
-
-__all__ = ["HALVES", "keep_runner", "print_block", "units_runner"]

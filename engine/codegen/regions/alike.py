@@ -100,6 +100,3 @@ def _constant_fact(op: Constant) -> Hashable:
     """Return what the code depends on in a constant: scalars stand in it; arrays are operands."""
     value = op.value
     return (Constant, value.dtype.str, value.tobytes()) if value.shape == () else Constant
-
-
-__all__ = ["form_of"]

@@ -292,5 +292,3 @@ FORMS: dict[type[Any], Form] = {
     TakeAlongAxis: _take_along_axis,
     TopK: _top_k,
 }
-
-__all__ = ["FORMS"]

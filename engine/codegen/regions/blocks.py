@@ -499,6 +499,3 @@ def _from_slot(block: Block, slot: str, like: Value, places: set[object]) -> Val
     assert isinstance(like, Array)
     pointer = block.function.let(f"load ptr, ptr {slot}")
     return Array(pointer, like.kind, like.shape, frozenset(places))  # pyright: ignore[reportArgumentType]
-
-
-__all__ = ["Block", "print_loop", "taken_inputs"]

@@ -13,7 +13,7 @@ from ..expression.llvm import instruction
 from ..expression.llvm import literal as constant
 from ..llvm.builder import IN_LOOP
 from .function import Array, Elements, Function, Scalar, Value, collapsed, strides_of
-from .scalars import FLOATS, NativeBuilder, expression_of, literal, type_of
+from .scalars import FLOATS, NativeBuilder, expression_of, literal
 
 Steps = Sequence[tuple[Op, tuple[int, ...]]]
 
@@ -325,6 +325,3 @@ def _print_division(function: Function, result: Array, count: int) -> None:
         before = function.load(result.kind, place, metadata=IN_LOOP)
         value = function.let(f"fdiv {result.kind} {before}, {literal(count, result.kind)}")
         function.store(result.kind, value, place, metadata=IN_LOOP)
-
-
-__all__ = ["print_elementwise", "print_reduction", "print_strided_copy", "print_sum_of_rows", "type_of"]

@@ -208,5 +208,3 @@ FORMS: dict[type[Any], Form] = {
     SliceUpdate: _slice_update,
     Triangle: _triangle,
 }
-
-__all__ = ["FORMS"]

@@ -105,5 +105,3 @@ FORMS: dict[type[Any], Form] = {
     LogSumExp: _form(_log_sum_exp),
     Softmax: _form(_softmax),
 }
-
-__all__ = ["FORMS"]

@@ -12,6 +12,7 @@ from ...ops.internal.packed import PackedMatMul
 from ..expression.expression import UnsupportedError
 from ..matmul import gemm
 from ..matmul.gemm_bind import is_ours
+from ..matmul.gemm_forms import PACKED
 from .function import Array, Form, FormContext, Value
 
 _NAMES = {"float": "anabranch_sgemm", "double": "anabranch_dgemm"}
@@ -38,7 +39,7 @@ def _packed(context: FormContext, operation: Operation, inputs: Sequence[Value])
     (rows, columns), terms = shape, op.layout.rows
     added = [(each.pointer, columns if each.shape == shape and rows > 1 else 0) for each in addends]
     places = [
-        *(f"ptr {a.pointer}, i64 {terms}, i64 0", f"ptr {packed.pointer}, i64 {op.layout.block}, i64 {gemm.PACKED}"),
+        *(f"ptr {a.pointer}, i64 {terms}, i64 0", f"ptr {packed.pointer}, i64 {op.layout.block}, i64 {PACKED}"),
         f"ptr {product.pointer}, i64 {columns}",
         *[f"ptr {pointer}, i64 {step}" for pointer, step in [*added, ("null", 0), ("null", 0)][:2]],
     ]
@@ -48,5 +49,3 @@ def _packed(context: FormContext, operation: Operation, inputs: Sequence[Value])
 
 
 FORMS: dict[type[Any], Form] = {PackedMatMul: _packed}
-
-__all__ = ["FORMS", "declarations"]

@@ -165,6 +165,3 @@ class Pieces:
                 place = self._new_place()
                 self.function.store(value.kind, value.name, self._at(place))
                 self._made[value.name] = place
-
-
-__all__ = ["LONG", "PIECE", "Pieces", "runs_of"]

@@ -408,6 +408,3 @@ def print_transposed(function: Function, source: Array, shape: tuple[int, int]) 
     target = function.allocate(source.kind, shape)
     print_strided_copy(function, source, target, [1, shape[0]])
     return target
-
-
-__all__ = ["print_matmul", "print_products", "print_sum_of_products", "print_transposed"]

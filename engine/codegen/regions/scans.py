@@ -142,5 +142,3 @@ FORMS: dict[type[Any], Form] = {
     LinearScan: _linear_scan,
     Shift: _shift,
 }
-
-__all__ = ["FORMS", "print_is_better", "split_at"]

@@ -125,5 +125,3 @@ def _add_item(context: FormContext, operation: Operation, inputs: Sequence[Value
 
 
 FORMS: dict[type[Any], Form] = {AddItem: _add_item, PutItem: _put_item}
-
-__all__ = ["FORMS"]
