@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +85,21 @@ def memory_type(dtype: Any) -> str:
     return kind
 
 
+def _operator(method: str, kind: str, is_reflected: bool = False) -> Callable[..., Expression]:
+    """Return an operator of expressions: the instruction of that kind, by a method of their builder."""
+
+    def operate(x: Expression, y: Any) -> Expression:
+        print_instruction = getattr(x.builder, method)
+        return print_instruction(kind, y, x) if is_reflected else print_instruction(kind, x, y)
+
+    return operate
+
+
+def _operators(method: str, kind: str) -> tuple[Callable[..., Expression], Callable[..., Expression]]:
+    """Return an operator, and the one for a number on its left."""
+    return _operator(method, kind), _operator(method, kind, is_reflected=True)
+
+
 class Expression:
     """A value under construction; Python's operators add instructions."""
 
@@ -98,62 +113,20 @@ class Expression:
     def type(self) -> str:
         return self.builder.nodes[self.index].type
 
-    def __add__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("add", self, other)
-
-    def __radd__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("add", other, self)
-
-    def __sub__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("sub", other, self)
-
-    def __mul__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expression:
-        return self.builder.arithmetic("div", other, self)
+    __add__, __radd__ = _operators("arithmetic", "add")
+    __sub__, __rsub__ = _operators("arithmetic", "sub")
+    __mul__, __rmul__ = _operators("arithmetic", "mul")
+    __truediv__, __rtruediv__ = _operators("arithmetic", "div")
+    __lt__, __gt__ = _operator("compare", "lt"), _operator("compare", "gt")
+    __le__, __ge__ = _operator("compare", "le"), _operator("compare", "ge")
+    __and__, __or__, __xor__ = (_operator("logical", kind) for kind in ("and", "or", "xor"))
+    __lshift__, __rshift__ = _operator("shifted", "shl"), _operator("shifted", "ashr")
 
     def __neg__(self) -> Expression:
         return self.builder.negative(self)
 
-    def __lt__(self, other: Any) -> Expression:
-        return self.builder.compare("lt", self, other)
-
-    def __le__(self, other: Any) -> Expression:
-        return self.builder.compare("le", self, other)
-
-    def __gt__(self, other: Any) -> Expression:
-        return self.builder.compare("gt", self, other)
-
-    def __ge__(self, other: Any) -> Expression:
-        return self.builder.compare("ge", self, other)
-
-    def __and__(self, other: Any) -> Expression:
-        return self.builder.logical("and", self, other)
-
-    def __or__(self, other: Any) -> Expression:
-        return self.builder.logical("or", self, other)
-
-    def __xor__(self, other: Any) -> Expression:
-        return self.builder.logical("xor", self, other)
-
     def __invert__(self) -> Expression:
         return self.builder.logical("xor", self, -1)
-
-    def __lshift__(self, other: Any) -> Expression:
-        return self.builder.shifted("shl", self, other)
-
-    def __rshift__(self, other: Any) -> Expression:
-        return self.builder.shifted("ashr", self, other)
 
     def __floordiv__(self, other: Any) -> Expression:
         return self.builder.floor_divide(self, other)

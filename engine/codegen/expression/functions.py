@@ -6,9 +6,11 @@ errors in ulps against float64. NaN, infinities and zeros come out as they shoul
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from . import angles, functions64, inverses, powers
 from .expression import Expression, InstructionBuilder
-from .functions64 import polynomial
+from .functions64 import clamped, guarded, polynomial
 
 _LOG2_E = 1.44269504
 _LN2 = 0.693147181
@@ -43,13 +45,8 @@ def exp(e: InstructionBuilder, x: Expression) -> Expression:
 
 def _shifted_exp(e: InstructionBuilder, x: Expression, shift: int) -> Expression:
     """Compute ``e**x * 2**shift``, which does not overflow on the way."""
-    r, exponent = _reduced(e, _clamped(e, x, _LEAST_POWER * _LN2, 90.0), 2 * _BIAS + shift)
+    r, exponent = _reduced(e, clamped(e, x, _LEAST_POWER * _LN2, 90.0), 2 * _BIAS + shift)
     return _scaled_exp(e, r, exponent)
-
-
-def _clamped(e: InstructionBuilder, x: Expression, low: float, high: float) -> Expression:
-    """Return `x` within bounds; NaN stays."""
-    return e.where(x < low, e.constant(low, "float"), e.where(x > high, e.constant(high, "float"), x))
 
 
 def _reduced(e: InstructionBuilder, x: Expression, bias: int) -> tuple[Expression, Expression]:
@@ -78,14 +75,14 @@ def _scaled_exp(e: InstructionBuilder, r: Expression, exponent: Expression) -> E
 def exp2(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute 2**x: as `exp`, but that x - n is exact."""
     rounding = _ROUNDING + 2 * _BIAS
-    inside = _clamped(e, x, _LEAST_POWER, 129.0)
+    inside = clamped(e, x, _LEAST_POWER, 129.0)
     shifted = inside + rounding
     return _scaled_exp(e, (inside - (shifted - rounding)) * _LN2, e.bits(shifted))
 
 
 def expm1(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute e**x - 1 = 2**n p + (2**n - 1), halved on the way so that it does not overflow."""
-    r, exponent = _reduced(e, _clamped(e, x, -20.0, 88.8), _BIAS - 1)
+    r, exponent = _reduced(e, clamped(e, x, -20.0, 88.8), _BIAS - 1)
     p, half = _small_expm1(e, r), _power_of_two(e, exponent)
     far = (p * half + (half - 0.5)) * 2
     return e.copysign(e.where(e.absolute(x) < 0.3465, p, far), x)
@@ -93,7 +90,7 @@ def expm1(e: InstructionBuilder, x: Expression) -> Expression:
 
 def sigmoid(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute 1 / (1 + e**-x), with a quarter of the exponential: its scale is one factor, and may overflow."""
-    inside = _clamped(e, x, -90.1, 86.0)
+    inside = clamped(e, x, -90.1, 86.0)
     shifted = e.fma(inside, -_LOG2_E, _ROUNDING + _BIAS - 2)
     n = shifted - (_ROUNDING + _BIAS - 2)
     r = e.fma(n, _LN2_LOW, e.fma(n, _LN2_HIGH, inside))  # with the sign of x
@@ -142,25 +139,17 @@ def _log_parts(e: InstructionBuilder, x: Expression) -> tuple[Expression, Expres
     return count, f, e.fma(f * square, polynomial(e, f, _LOG), square * -0.5)
 
 
-def _guarded(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
-    """Return a logarithm `y` of `x`, with what is special."""
-    infinity = float("inf")
-    y = e.where(x < infinity, y, x)  # infinity and NaN
-    y = e.where(x < 0.0, e.constant(float("nan"), "float"), y)
-    return e.where(e.equal(x, 0.0), e.constant(-infinity, "float"), y)
-
-
 def log(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in f = m - 1."""
     k, f, rest = _log_parts(e, x)
-    return _guarded(e, x, e.fma(k, _LN2_HIGH, f + e.fma(k, _LN2_LOW, rest)))
+    return guarded(e, x, e.fma(k, _LN2_HIGH, f + e.fma(k, _LN2_LOW, rest)))
 
 
 def _scaled_log(e: InstructionBuilder, x: Expression, scale: float, one: float) -> Expression:
     """Return `scale` times log x, where log 2 becomes `one`; the parts are put together in float64."""
     k, f, rest = _log_parts(e, x)
     y = e.fma(e.widen(k), one, (e.widen(f) + e.widen(rest)) * scale)
-    return _guarded(e, x, e.narrow(y))
+    return guarded(e, x, e.narrow(y))
 
 
 def log2(e: InstructionBuilder, x: Expression) -> Expression:
@@ -196,64 +185,22 @@ def erf(e: InstructionBuilder, x: Expression) -> Expression:
 # --- functions that are computed in float64 -------------------------------------------------------------------------
 
 
-def erfc(e: InstructionBuilder, x: Expression) -> Expression:
-    """Compute 1 - erf(x), by way of float64."""
-    return e.narrow(functions64.erfc(e, e.widen(x)))
+def _by_float64(function: Callable[..., Expression], **options: bool) -> Callable[..., Expression]:
+    """Return a function of numbers of float32 that one of float64 computes."""
+
+    def compute(e: InstructionBuilder, *numbers: Expression) -> Expression:
+        return e.narrow(function(e, *[e.widen(number) for number in numbers], **options))
+
+    return compute
 
 
-def sin(e: InstructionBuilder, x: Expression) -> Expression:
-    """Compute sin x, by way of float64."""
-    return e.narrow(angles.sin(e, e.widen(x), is_single=True))
-
-
-def cos(e: InstructionBuilder, x: Expression) -> Expression:
-    """Compute cos x, by way of float64."""
-    return e.narrow(angles.cos(e, e.widen(x), is_single=True))
-
-
-def tan(e: InstructionBuilder, x: Expression) -> Expression:
-    """Compute tan x, by way of float64."""
-    return e.narrow(angles.tan(e, e.widen(x), is_single=True))
-
-
-def arcsin(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the inverse sine, by way of float64."""
-    return e.narrow(inverses.arcsin(e, e.widen(x), is_single=True))
-
-
-def arccos(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the inverse cosine, by way of float64."""
-    return e.narrow(inverses.arccos(e, e.widen(x), is_single=True))
-
-
-def arctan(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the inverse tangent, by way of float64."""
-    return e.narrow(inverses.arctan(e, e.widen(x), is_single=True))
-
-
-def arctan2(e: InstructionBuilder, y: Expression, x: Expression) -> Expression:
-    """Return the angle of the point (x, y), by way of float64."""
-    return e.narrow(inverses.arctan2(e, e.widen(y), e.widen(x), is_single=True))
-
-
-def arcsinh(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the inverse hyperbolic sine, by way of float64."""
-    return e.narrow(inverses.single_arcsinh(e, e.widen(x)))
-
-
-def arccosh(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the inverse hyperbolic cosine, by way of float64."""
-    return e.narrow(inverses.single_arccosh(e, e.widen(x)))
-
-
-def arctanh(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the inverse hyperbolic tangent, by way of float64."""
-    return e.narrow(inverses.single_arctanh(e, e.widen(x)))
-
-
-def cbrt(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the cube root, by way of float64."""
-    return e.narrow(powers.cbrt(e, e.widen(x), is_single=True))
+erfc, erfinv = _by_float64(functions64.erfc), _by_float64(powers.erfinv)
+sin, cos, tan = (_by_float64(function, is_single=True) for function in (angles.sin, angles.cos, angles.tan))
+arcsin, arccos = _by_float64(inverses.arcsin, is_single=True), _by_float64(inverses.arccos, is_single=True)
+arctan, arctan2 = _by_float64(inverses.arctan, is_single=True), _by_float64(inverses.arctan2, is_single=True)
+arcsinh, arccosh = _by_float64(inverses.single_arcsinh), _by_float64(inverses.single_arccosh)
+arctanh, cbrt = _by_float64(inverses.single_arctanh), _by_float64(powers.cbrt, is_single=True)
+logaddexp, logaddexp2 = _by_float64(powers.logaddexp), _by_float64(powers.logaddexp2)
 
 
 def hypot(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
@@ -261,21 +208,6 @@ def hypot(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     wide = [e.widen(x), e.widen(y)]
     length = e.sqrt(wide[0] * wide[0] + wide[1] * wide[1])
     return e.narrow(powers.length_of(e, wide[0], wide[1], length))
-
-
-def logaddexp(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
-    """Compute log(exp(x) + exp(y)), by way of float64."""
-    return e.narrow(powers.logaddexp(e, e.widen(x), e.widen(y)))
-
-
-def logaddexp2(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
-    """Compute log2(2**x + 2**y), by way of float64."""
-    return e.narrow(powers.logaddexp2(e, e.widen(x), e.widen(y)))
-
-
-def erfinv(e: InstructionBuilder, x: Expression) -> Expression:
-    """Return the inverse error function, by way of float64."""
-    return e.narrow(powers.erfinv(e, e.widen(x)))
 
 
 def ldexp(e: InstructionBuilder, x: Expression, exponent: Expression) -> Expression:

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from ...ops.math.special import (
-    ERF_FAR,
-    ERF_NEAR,
-    ERF_TAIL,
-)
+from ...ops.math.special import ERF_FAR, ERF_NEAR, ERF_TAIL
 from .expression import Expression, InstructionBuilder
 
 _Pair = tuple[float, float]  # leading bits, and the rest
@@ -75,7 +71,7 @@ def _power_of_two(e: InstructionBuilder, exponent: Expression) -> Expression:
 
 def clamped(e: InstructionBuilder, x: Expression, low: float, high: float) -> Expression:
     """Return `x` within bounds; NaN stays."""
-    return e.where(x < low, e.constant(low, "double"), e.where(x > high, e.constant(high, "double"), x))
+    return e.where(x < low, e.constant(low, x.type), e.where(x > high, e.constant(high, x.type), x))
 
 
 def _reduced(e: InstructionBuilder, x: Expression, rest: Expression | None = None) -> tuple[Expression, Expression]:
@@ -161,18 +157,18 @@ def _parts(e: InstructionBuilder, x: Expression) -> tuple[Expression, Expression
     return count, f, h, s * e.fma(z, polynomial(e, z, _LOG), h)
 
 
-def _guarded(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
+def guarded(e: InstructionBuilder, x: Expression, y: Expression) -> Expression:
     """Return a logarithm `y` of `x`, with what is special."""
     infinity = float("inf")
     y = e.where(x < infinity, y, x)  # infinity and NaN
-    y = e.where(x < 0.0, e.constant(float("nan"), "double"), y)
-    return e.where(e.equal(x, 0.0), e.constant(-infinity, "double"), y)
+    y = e.where(x < 0.0, e.constant(float("nan"), x.type), y)
+    return e.where(e.equal(x, 0.0), e.constant(-infinity, x.type), y)
 
 
 def log(e: InstructionBuilder, x: Expression) -> Expression:
     """Compute log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in s = (m - 1) / (m + 1)."""
     k, f, h, c = _parts(e, x)
-    return _guarded(e, x, k * _LN2_HIGH - ((h - (c + k * _LN2_LOW)) - f))
+    return guarded(e, x, k * _LN2_HIGH - ((h - (c + k * _LN2_LOW)) - f))
 
 
 def log1p(e: InstructionBuilder, x: Expression) -> Expression:
@@ -193,7 +189,7 @@ def _scaled_log(e: InstructionBuilder, x: Expression, scale: _Pair, one: _Pair) 
     product = leading * scale[0]  # exact: both have few bits
     total = large + product
     small = small + k * one[1] + ((large - total) + product)
-    return _guarded(e, x, total + small)
+    return guarded(e, x, total + small)
 
 
 def log2(e: InstructionBuilder, x: Expression) -> Expression:
