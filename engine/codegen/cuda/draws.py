@@ -6,6 +6,7 @@ numbers are those of a host to the rounding of its logarithm, sine and cosine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,27 +15,12 @@ from ...common import dtypes
 from ...common.quick_dataclass import dataclass
 from ...graph.op import Op
 from ...ops.random.samplers import RandomIntegers, RandomKeep, RandomNormal, RandomUniform
-from ..expression.expression import UnsupportedError
-from .elementwise import HEADERS, ROUNDED, WIDENED
+from ..expression.expression import HALVES, UnsupportedError
+from .elementwise import HEADERS, NUMBERS, ROUNDED, WIDENED
 from .rows import BLOCK
 
 _BLOCK_WORDS = 4  # of 64 bits that one counter gives
 _MOST_BLOCKS = 1 << 16
-_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "__half",
-    "bfloat16": "__nv_bfloat16",
-    "int8": "signed char",
-    "int16": "short",
-    "int32": "int",
-    "int64": "long long",
-    "uint8": "unsigned char",
-    "uint16": "unsigned short",
-    "uint32": "unsigned",
-    "uint64": "unsigned long long",
-}
-_SHORT = {"float16": "half", "bfloat16": "bfloat"}
 _PHILOX = """\
 struct Words { unsigned long long w[4]; };
 static __device__ __forceinline__ Words philox(unsigned long long counter, unsigned long long k0,
@@ -89,17 +75,12 @@ def draw_launch(op: Op) -> DrawLaunch:
         UnsupportedError: there is none.
     """
     name = dtypes.name_of(getattr(op, "dtype", None))
-    if name not in _TYPES:
+    if name not in NUMBERS:
         raise UnsupportedError(f"random numbers of {name}")
-    if isinstance(op, RandomUniform):
-        return _uniform(op, name)
-    if isinstance(op, RandomNormal):
-        return _normal(op, name)
-    if isinstance(op, RandomKeep):
-        return _keep(op, name)
-    if isinstance(op, RandomIntegers):
-        return _integers(op, name)
-    raise UnsupportedError(op.type_name)
+    make = _MAKERS.get(type(op))
+    if make is None:
+        raise UnsupportedError(op.type_name)
+    return make(op, name)
 
 
 def _blockwise(name: str, per_block: int, parameters: str, lines: list[str], helpers: str = "") -> str:
@@ -114,7 +95,7 @@ def _blockwise(name: str, per_block: int, parameters: str, lines: list[str], hel
     """
     body = "\n".join(f"      {line}" for line in lines)
     return f"""\
-{HEADERS.get(_SHORT.get(name, ""), "")}{_PHILOX}{helpers}extern "C" __global__ void draw({_head(name)}, {parameters}) {{
+{HEADERS.get(HALVES.get(name, ""), "")}{_PHILOX}{helpers}extern "C" __global__ void draw({_head(name)}, {parameters}) {{
   long long blocks = (n + {per_block - 1}) / {per_block};
   for (long long b = blockIdx.x * (long long)blockDim.x + threadIdx.x; b < blocks;
        b += (long long)gridDim.x * blockDim.x) {{
@@ -129,7 +110,7 @@ def _blockwise(name: str, per_block: int, parameters: str, lines: list[str], hel
 
 
 def _head(name: str) -> str:
-    return f"{_TYPES[name]}* __restrict__ out, long long n, unsigned long long k0, unsigned long long k1"
+    return f"{NUMBERS[name]}* __restrict__ out, long long n, unsigned long long k0, unsigned long long k1"
 
 
 def _computed(name: str) -> tuple[str, Any, int]:
@@ -143,7 +124,7 @@ def _bits(per_block: int) -> str:
 
 
 def _rounded(name: str, value: str) -> str:
-    kind = _SHORT.get(name)
+    kind = HALVES.get(name)
     return value if kind is None else f"{ROUNDED[kind]}({value})"
 
 
@@ -152,10 +133,10 @@ def _uniform(op: RandomUniform, name: str) -> DrawLaunch:
     lines = [f"{kind} x = unit_of({_bits(per_block)});"]
     if (op.low, op.high) != (0.0, 1.0):
         lines.append("x = x * width + low;")
-    lines.append(f"{_TYPES[name]} value = {_rounded(name, 'x')};")
+    lines.append(f"{NUMBERS[name]} value = {_rounded(name, 'x')};")
     limit, below = _bounds(op)
-    if op.high > op.low and (name in _SHORT or (op.low, op.high) != (0.0, 1.0)):
-        read = f"{WIDENED[_SHORT[name]]}(value)" if name in _SHORT else "value"
+    if op.high > op.low and (name in HALVES or (op.low, op.high) != (0.0, 1.0)):
+        read = f"{WIDENED[HALVES[name]]}(value)" if name in HALVES else "value"
         lines.append(f"if ({read} >= limit) value = {_rounded(name, 'below')};")
     source = _blockwise(name, per_block, f"{kind} width, {kind} low, {kind} limit, {kind} below", lines, _UNIT[kind])
     numbers = (scalar(op.high - op.low), scalar(op.low), scalar(limit), scalar(below))
@@ -171,16 +152,16 @@ def _bounds(op: RandomUniform) -> tuple[Any, Any]:
 def _keep(op: RandomKeep, name: str) -> DrawLaunch:
     per_block = 2 * _BLOCK_WORDS
     zero, kept = ("0.0", "scale") if name == "float64" else ("0.0f", "scale")
-    lines = [f"{_TYPES[name]} value = {_rounded(name, f'({_bits(per_block)} >= least ? {kept} : {zero})')};"]
+    lines = [f"{NUMBERS[name]} value = {_rounded(name, f'({_bits(per_block)} >= least ? {kept} : {zero})')};"]
     source = _blockwise(name, per_block, "unsigned least, float scale", lines)
     least = np.uint32(min(round(op.rate * 2**32), 2**32 - 1))
     return DrawLaunch(source, per_block, (least, np.float32(1.0 / (1.0 - op.rate))))
 
 
 def _integers(op: RandomIntegers, name: str) -> DrawLaunch:
-    if name not in _TYPES or np.dtype(name).kind not in "iu":
+    if name not in NUMBERS or np.dtype(name).kind not in "iu":
         raise UnsupportedError(f"random integers of {name}")
-    lines = [f"{_TYPES[name]} value = ({_TYPES[name]})((count ? words.w[k] % count : words.w[k]) + low);"]
+    lines = [f"{NUMBERS[name]} value = ({NUMBERS[name]})((count ? words.w[k] % count : words.w[k]) + low);"]
     source = _blockwise(name, _BLOCK_WORDS, "unsigned long long count, unsigned long long low", lines)
     count = op.high - op.low
     return DrawLaunch(source, _BLOCK_WORDS, (np.uint64(count if count < 2**64 else 0), np.uint64(op.low % 2**64)))
@@ -192,7 +173,7 @@ def _normal(op: RandomNormal, name: str) -> DrawLaunch:
     f = "" if kind == "double" else "f"
     word = f"unit_of({_bits(per_block)})"
     source = f"""\
-{HEADERS.get(_SHORT.get(name, ""), "")}{_PHILOX}{_UNIT[kind]}\
+{HEADERS.get(HALVES.get(name, ""), "")}{_PHILOX}{_UNIT[kind]}\
 static __device__ __forceinline__ {kind} unit_at(long long number, unsigned long long k0, unsigned long long k1) {{
   Words words = philox(number / {per_block}, k0, k1);
   int k = number % {per_block};
@@ -212,3 +193,11 @@ extern "C" __global__ void draw({_head(name)}, {kind} stddev, {kind} mean, {kind
 """
     numbers = (scalar(op.stddev), scalar(op.mean), scalar(2 * np.pi))
     return DrawLaunch(source, 2, numbers)
+
+
+_MAKERS: dict[type[Op], Callable[[Any, str], DrawLaunch]] = {
+    RandomUniform: _uniform,
+    RandomNormal: _normal,
+    RandomKeep: _keep,
+    RandomIntegers: _integers,
+}

@@ -20,6 +20,20 @@ OPTIONS = ("--fmad=false",)
 THREADS = 256  # of a block
 TYPES = {"float": "float", "double": "double", "i32": "int", "i64": "long long", "i1": "bool"}
 HALVES = {"half": "__half", "bfloat": "__nv_bfloat16"}
+NUMBERS = {  # types by dtypes
+    "float32": "float",
+    "float64": "double",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned",
+    "uint64": "unsigned long long",
+}
 WIDENED = {"half": "__half2float", "bfloat": "__bfloat162float"}
 ROUNDED = {"half": "__float2half_rn", "bfloat": "__float2bfloat16_rn"}
 _FROM_BITS = {"half": "__ushort_as_half", "bfloat": "__ushort_as_bfloat16"}

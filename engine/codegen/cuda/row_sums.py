@@ -8,26 +8,13 @@ results of every run have the same bits, which those of atomic additions have no
 from __future__ import annotations
 
 from ...common.quick_dataclass import dataclass
-from ..expression.expression import UnsupportedError
-from .elementwise import HEADERS, ROUNDED, WIDENED
+from ..expression.expression import HALVES, UnsupportedError
+from .elementwise import HEADERS, NUMBERS, ROUNDED, WIDENED
 
 TILE = 32  # rows of which a thread combines one column
-_TYPES = {  # by dtype: the type of elements, and the one in which they are combined
-    "float32": ("float", "float"),
-    "float64": ("double", "double"),
-    "float16": ("__half", "float"),
-    "bfloat16": ("__nv_bfloat16", "float"),
-    "int32": ("int", "int"),
-    "int64": ("long long", "long long"),
-    "uint32": ("unsigned", "unsigned"),
-    "uint64": ("unsigned long long", "unsigned long long"),
-    "int8": ("signed char", "int"),
-    "uint8": ("unsigned char", "int"),
-    "int16": ("short", "int"),
-    "uint16": ("unsigned short", "int"),
-    "bool": ("bool", "int"),
-}
-_HALVES = {"float16": "half", "bfloat16": "bfloat"}
+_TYPES = {**NUMBERS, "bool": "bool"}
+# The types in which elements of others are combined.
+_WIDE = dict.fromkeys(HALVES, "float") | dict.fromkeys(("int8", "uint8", "int16", "uint16", "bool"), "int")
 _UNSIGNED = {"int": "unsigned", "long long": "unsigned long long"}
 _COMBINES = {
     "add": "x + y",
@@ -65,8 +52,8 @@ def print_row_sums(ufunc: str, dtype: str) -> RowSums:
     """
     if ufunc not in _COMBINES or dtype not in _TYPES:
         raise UnsupportedError(f"{ufunc} of {dtype} rows")
-    kind, wide = _TYPES[dtype]
-    half = _HALVES.get(dtype)
+    kind, half = _TYPES[dtype], HALVES.get(dtype)
+    wide = _WIDE.get(dtype, kind)
     value = _COMBINES[ufunc]
     if ufunc in ("add", "multiply") and wide in _UNSIGNED:  # wraps around, which in C++ only those without a sign may
         own = _UNSIGNED[wide]
