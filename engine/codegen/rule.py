@@ -22,7 +22,7 @@ from ..passes.framework.prune import all_operations
 from ..passes.fusion.fuse import FusionRule
 from .elementwise.bound import BoundKernel
 from .elementwise.dynamic import fused_runner
-from .elementwise.kernel_specs import can_fuse, kernel_spec, loop_numbers
+from .elementwise.kernel_specs import can_fuse, kernel_spec, loop_numbers, specs_of
 from .expression.builder import ExpressionBuilder
 from .expression.expression import UnsupportedError, memory_type
 from .llvm.library import library
@@ -141,7 +141,7 @@ def begin_products(graph: Graph) -> None:
 
 def _is_large(operation: Operation) -> bool:
     """Test whether a product may be worth a kernel in float32."""
-    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of(operation.inputs)
     return name_of(operation.outputs[0].dtype) == "float32" and may_be_large(*specs)
 
 
@@ -192,8 +192,8 @@ def _bound(operation: Operation) -> BoundKernel | Runner | None:
     op = operation.op
     if not isinstance(op, Fused):
         return bind_native(operation)
-    inputs = tuple(tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec))
-    outputs = tuple(tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec))
+    inputs = tuple(specs_of(operation.inputs))
+    outputs = tuple(specs_of(operation.outputs))
     try:
         if not all(spec.is_static for spec in (*inputs, *outputs)):
             return fused_runner(operation)
@@ -206,6 +206,6 @@ def _bound_fused(op: Fused, inputs: tuple[TensorSpec, ...], outputs: tuple[Tenso
     if op.layouts:
         from .elementwise.row_builder import bind_rows
 
-        return bind_rows(op, inputs, outputs, unrolls=True)
+        return bind_rows(op, inputs, outputs)
     spec = kernel_spec(op, inputs, outputs)
     return BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))

@@ -38,7 +38,7 @@ def kernels(targets: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[RowKern
     for operation in prepared(targets, inputs).operations:
         if isinstance(operation.op, Fused) and operation.op.layouts:
             specs: list[list[Any]] = [[t.spec for t in ends] for ends in (operation.inputs, operation.outputs)]
-            kernel = bind_rows(operation.op, *specs, unrolls=True).spec
+            kernel = bind_rows(operation.op, *specs).spec
             assert isinstance(kernel, RowKernel)
             found.append(kernel)
     return found

@@ -436,7 +436,7 @@ def _print_task(kernel: PanelFunctions) -> str:
     vectors, panels, count = fields["channel_vectors"], fields["panels"], fields["tiles"]
     counter = print_counter(code)
     with code.claim(counter, fields["blocks"]) as unit:
-        print_release(code, "%context", counter)
+        print_release(code, counter)
         first = code.mul(unit, block)
         last = code.least(code.add(first, block), count)
         groups = code.div(code.add(code.sub(last, first), kernel.rows - 1), kernel.rows)

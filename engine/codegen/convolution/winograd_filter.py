@@ -125,7 +125,7 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
     channels, filters = code.mul(channel_block, lanes), code.mul(filter_block, lanes)
     counter = print_counter(code)
     with code.claim(counter, fields["units"]) as unit:
-        print_release(code, "%context", counter)
+        print_release(code, counter)
         rest = code.div(unit, fields["filter_blocks"])
         of_filters = code.mul(code.sub(unit, code.mul(rest, fields["filter_blocks"])), filter_block)
         share = code.div(rest, fields["channel_blocks"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
 from ..host.refits import refits
 from ..llvm.entry import Kernel, table_layout
+from ..llvm.library import library
 from .apart import copied_by_rows
 from .kernel_specs import KernelTable, Shape, fits, native_dtype
 
@@ -46,6 +47,11 @@ class BoundKernel(KernelTable):
         self.input_count = len(inputs)
         self._dtypes = [native_dtype(operand.dtype) for operand in (*inputs, *outputs)]
         self.endable: Any = None
+
+    def compiled(self) -> Self:
+        """Return this kernel, with its code compiled."""
+        (self.entry,) = library.get([self.spec])
+        return self
 
     def resized(self, shapes: Sequence[Shape], numbers: Sequence[int]) -> BoundKernel:
         """Return the same kernel for operands of other sizes, all of them contiguous.

@@ -25,7 +25,7 @@ from ..expression.llvm import KernelSpec
 from ..llvm.library import library
 from .apart import KernelsApart
 from .bound import BoundKernel
-from .kernel_specs import MANY, can_fuse, kernel_spec, loop_numbers
+from .kernel_specs import MANY, can_fuse, kernel_spec, loop_numbers, specs_of
 from .on_numpy import on_numpy
 from .open_sizes import BoundedCache, Shapes, pattern_of
 from .resized_rows import ResizedRows, laid_out_for
@@ -37,7 +37,7 @@ def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner of an elementwise operation on arrays of known rank."""
     op, result = operation.op, operation.outputs[0].spec
     assert isinstance(result, TensorSpec)
-    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of(operation.inputs)
     if not can_fuse(op, [spec.dtype for spec in specs], result.dtype):
         return None
     fused = Fused(len(specs), ((op, tuple(range(len(specs)))),), (len(specs),))
@@ -59,8 +59,7 @@ def fused_runner(operation: Operation) -> Callable[..., Any]:
         UnsupportedError: kernels can't compute it.
     """
     op = op_of(operation, Fused)
-    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    results = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    specs, results = specs_of(operation.inputs), specs_of(operation.outputs)
     kernels = OpenKernels(op, specs, results)
     kernels.expect()
     on_arrays = on_numpy(op)

@@ -35,7 +35,7 @@ from ..llvm.entry import (
     Operand,
 )
 from .bound import BoundKernel, fitted, misfit
-from .kernel_specs import fits, kernel_spec, native_dtype
+from .kernel_specs import fits, kernel_spec, native_dtype, specs_of
 
 _GRANULE = 1024  # elements
 _HEAD = ("array", "count", "parts", "rows", "slots")  # the numbers at the start of a table, see `_table`
@@ -59,9 +59,7 @@ class TogetherKernel(KernelWithEntry):
     def operands(self) -> tuple[Operand, ...]:
         return (_OBJECT,) * (1 + len(self.shared))
 
-    @property
-    def number_count(self) -> int:
-        return 0
+    number_count = 0
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -127,8 +125,7 @@ class BoundTogether(BoundKernel):
 def bind_horizontally_fused(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `HorizontallyFused`."""
     op = op_of(operation, HorizontallyFused)
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    inputs, outputs = specs_of(operation.inputs), specs_of(operation.outputs)
     made = len(op.op.results)
     first = op.members(inputs)[0]
     try:

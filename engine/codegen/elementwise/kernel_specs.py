@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ...graph.graph import Operation
 from ...graph.op import Op, is_plain_array
 from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol
 from ...ops.internal.fused import Fused
 from ..expression.builder import ExpressionBuilder
 from ..expression.expression import Expression, UnsupportedError, memory_type, register_type
@@ -61,6 +63,18 @@ class KernelTable:
 def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return NumPy's own object for a dtype: kernels contain its address."""
     return np.dtype(dtype.name)
+
+
+def specs_of(tensors: Iterable[Symbol]) -> list[TensorSpec]:
+    """Return the specs of tensors; TensorArrays and frames have none."""
+    return [tensor.spec for tensor in tensors if isinstance(tensor.spec, TensorSpec)]
+
+
+def static_specs(operation: Operation) -> list[TensorSpec] | None:
+    """Return the specs of the inputs and then the outputs of an operation; None where a size is not known."""
+    tensors = (*operation.inputs, *operation.outputs)
+    known = [spec for spec in specs_of(tensors) if spec.is_static]
+    return known if len(known) == len(tensors) else None
 
 
 def fits(value: Any, dtype: np.dtype[Any]) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ...graph.op import Op
-from ..llvm.library import library
 from .bound import BoundKernel
 from .open_sizes import BoundedCache, Shape
 
@@ -41,5 +40,5 @@ class OpenRunner:
     def _bind(self, shape: Shape) -> tuple[BoundKernel, Shape] | None:
         found = self._make(shape)
         if found is not None and found[0].entry is None:
-            (found[0].entry,) = library.get([found[0].spec])
+            found[0].compiled()
         return found

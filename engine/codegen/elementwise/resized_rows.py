@@ -12,7 +12,6 @@ from ...ops.internal.fused import Fused
 from ...passes.fusion.iteration_spaces import Layout
 from ...passes.fusion.stand_ins import laid_out_with, unknown_sizes
 from ..expression.expression import UnsupportedError
-from ..llvm.library import library
 from .bound import BoundKernel
 from .open_sizes import Names, Shape, Shapes, read_sizes, shape_of
 from .row_builder import row_kernel_of, row_numbers
@@ -60,9 +59,7 @@ class ResizedRows:
 
     def _compiled(self) -> BoundKernel:
         if self._kernel is None:
-            kernel = BoundKernel(self.spec, *self._specs, [0] * self.spec.number_count)
-            (kernel.entry,) = library.get([self.spec])
-            self._kernel = kernel
+            self._kernel = BoundKernel(self.spec, *self._specs, [0] * self.spec.number_count).compiled()
         return self._kernel
 
 

@@ -137,21 +137,18 @@ def _reduced_axes(op: Any, layout: Layout) -> list[Interval]:
     return [axis for axis in (layout[position] for position in axes) if axis is not None]
 
 
-def bind_rows(
-    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], unrolls: bool = False
-) -> BoundKernel:
-    """Return the kernel of a fused op that has layouts.
+def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel:
+    """Return the kernel of a fused op that has layouts; no other sizes may be bound to it.
 
     Args:
         op: what is computed.
         inputs: what it reads.
         outputs: what it writes.
-        unrolls: a short innermost axis may be written out; no other sizes may be bound to the kernel then.
 
     Raises:
         UnsupportedError: kernels can't compute it.
     """
-    spec, extents, strides = row_kernel_of(op, tuple(inputs), tuple(outputs), unrolls)
+    spec, extents, strides = row_kernel_of(op, tuple(inputs), tuple(outputs), unrolls=True)
     sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
     return BoundKernel(spec, inputs, outputs, row_numbers(spec, extents, strides, sizes))
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from ...common.quick_dataclass import dataclass
 from ..expression.llvm import conversion, instruction, literal, may_be_shared
 from ..llvm.builder import BYTES, IN_LOOP, LOOP, Carried, FunctionBuilder, Size
-from .row_kernel import BLOCK, Analysis, RowSpec
+from .row_kernel import BLOCK, RowSpec
 
 _IDENTITY = {
     ("add", "float"): "-0.0",
@@ -38,12 +38,8 @@ class RowKernel(RowSpec):
     """A kernel over rows (see `RowSpec`)."""
 
     def print_run(self, name: str) -> str:
-        return print_row_kernel(self, self.analysis, name)
-
-
-def print_row_kernel(spec: RowSpec, analysis: Analysis, name: str) -> str:
-    """Print the IR of a kernel's run function and of the function that computes one part."""
-    return _Body(spec, analysis, name).print() + _Run(spec, analysis, name).print()
+        """Print the run function, and the function that computes one part."""
+        return _Body(self, name).print() + _Run(self, name).print()
 
 
 class _Function(FunctionBuilder):
@@ -51,15 +47,14 @@ class _Function(FunctionBuilder):
 
     Args:
         spec: the kernel.
-        analysis: when its nodes are computed.
         name: of the function.
         parameters: see `FunctionBuilder`.
     """
 
-    def __init__(self, spec: RowSpec, analysis: Analysis, name: str, parameters: Sequence[str]) -> None:
+    def __init__(self, spec: RowSpec, name: str, parameters: Sequence[str]) -> None:
         super().__init__(name, parameters)
         self.spec = spec
-        self.analysis = analysis
+        self.analysis = spec.analysis
 
     def combined(self, operation: str, kind: str, x: str, y: str, reassociates: bool = False) -> str:
         """Return two partial results of a reduction put together."""
@@ -145,10 +140,10 @@ class _Function(FunctionBuilder):
 class _Run(_Function):
     """The function that divides the work and adds up what was gathered."""
 
-    def __init__(self, spec: RowSpec, analysis: Analysis, name: str) -> None:
+    def __init__(self, spec: RowSpec, name: str) -> None:
         self._pointers = [*[f"%d{k}" for k in range(len(spec.operands))], "%numbers"]
         self._name = name
-        super().__init__(spec, analysis, f"{name}_run", [f"ptr {pointer}" for pointer in self._pointers])
+        super().__init__(spec, f"{name}_run", [f"ptr {pointer}" for pointer in self._pointers])
 
     def print(self) -> str:
         spec = self.spec
@@ -226,9 +221,9 @@ class _Run(_Function):
 class _Body(_Function):
     """The function that computes one part."""
 
-    def __init__(self, spec: RowSpec, analysis: Analysis, name: str) -> None:
+    def __init__(self, spec: RowSpec, name: str) -> None:
         pointers = [f"ptr {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(spec.operands)]
-        super().__init__(spec, analysis, f"{name}_body", [*pointers, "ptr %numbers", "i64 %part"])
+        super().__init__(spec, f"{name}_body", [*pointers, "ptr %numbers", "i64 %part"])
 
     def print(self) -> str:
         self.print_numbers()

@@ -122,7 +122,7 @@ def print_parts(spec: KernelSpec, name: str) -> str:
     begin = part.mul("%part", rows)
     after, extent = part.add(begin, rows), part.load("i64", pointers[-1])
     end = part.choose(part.compare("sgt", after, extent), extent, after)
-    part.call(f"{name}_body", [*[("ptr", pointer) for pointer in pointers], ("i64", begin), ("i64", end)])
+    part.call_on(f"{name}_body", pointers, (begin, end))
     return run.text() + part.text()
 
 

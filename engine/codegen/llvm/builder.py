@@ -7,13 +7,14 @@ printed, and registers of type i64 otherwise; arithmetic of numbers is done at o
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import ClassVar, NamedTuple
 
 from .subnormals import flushing
 
 Size = str | int  # a value of type i64: a register, or a number
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}  # of an element in memory
+ELEMENTS = {"float32": "float", "float64": "double"}  # types by dtypes
 MEMORY = {"i1": "i8", "bfloat": "i16"}  # the types of elements in memory, where they are others than in registers
 
 # Metadata, which `declarations` of `expression.llvm` defines.
@@ -76,6 +77,10 @@ class Builder:
     def call(self, name: str, arguments: Sequence[tuple[str, Size]]) -> None:
         """Call a function that returns nothing; arguments are types and values."""
         self.line(f"call void @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
+
+    def call_on(self, name: str, pointers: Sequence[str], sizes: Sequence[Size]) -> None:
+        """Call a function that takes pointers, and sizes behind them (see `taking`)."""
+        self.call(name, [*[("ptr", pointer) for pointer in pointers], *[("i64", size) for size in sizes]])
 
     # --- sizes ----------------------------------------------------------------------------------------------
 
@@ -183,6 +188,11 @@ class Builder:
             value, kind = self.let(f"zext i1 {value} to i8"), "i8"
         self.line(f"store {kind} {value}, ptr {self.at(kind, pointer, index)}{metadata}")
 
+    def load_integer(self, kind: str, pointer: str, index: Size) -> str:
+        """Return an element that is an integer as an i64."""
+        found = self.load(kind, pointer, index)
+        return found if kind == "i64" else self.let(f"sext {kind} {found} to i64")
+
     def load_number(self, kind: str, pointer: str, metadata: str = "") -> str:
         """Return a number in the type in which it is computed: those of half types as float; "bfloat" is bits."""
         if kind == "half":
@@ -252,10 +262,25 @@ class Builder:
         first = self.let(f"insertelement {vector} undef, {kind} {value}, i32 0")
         return self.let(f"shufflevector {vector} {first}, {vector} undef, <{lanes} x i32> zeroinitializer")
 
+    def shuffle(self, size: int, kind: str, first: str, second: str, places: Sequence[int]) -> str:
+        """Return the elements of two vectors that are at `places`, those of the second counted from `size` on."""
+        vector, listed = f"<{size} x {kind}>", ", ".join(f"i32 {place}" for place in places)
+        return self.let(f"shufflevector {vector} {first}, {vector} {second}, <{len(places)} x i32> <{listed}>")
+
     def multiply_add(self, kind: str, left: str, right: str, term: str) -> str:
         """Return ``left * right + term``, rounded once where the machine can."""
         product = self.let(f"fmul contract {kind} {left}, {right}")
         return self.let(f"fadd contract {kind} {product}, {term}")
+
+    def add_product(self, kind: str, slot: str, left: str, right: str) -> None:
+        """Add a product to what a slot holds."""
+        total = self.load(kind, slot)
+        self.store(kind, self.multiply_add(kind, left, right, total), slot)
+
+    def add_to(self, kind: str, slot: str, value: Size, adding: str = "fadd") -> None:
+        """Add a value to what a slot holds, by an instruction."""
+        total = self.load(kind, slot)
+        self.store(kind, self.let(f"{adding} {kind} {total}, {value}"), slot)
 
     # --- control --------------------------------------------------------------------------------------------
 
@@ -299,6 +324,12 @@ class Builder:
         self.begin(done)
 
     @contextmanager
+    def nest(self, *counts: Size) -> Generator[list[str]]:
+        """Print a block for each choice of numbers from 0 to before some counts, the last innermost; yield these."""
+        with ExitStack() as loops:
+            yield [loops.enter_context(self.loop(0, count)) for count in counts]
+
+    @contextmanager
     def claim(self, counter: str, stop: Size) -> Generator[str]:
         """Print a block for each number before `stop` that a counter in memory gives, which threads share."""
         head, body, done = (self.fresh(hint) for hint in ("head", "body", "done"))
@@ -320,6 +351,41 @@ class Builder:
         yield
         self.jump(f"{name}_done")
         self.begin(f"{name}_done")
+
+    def unless(self, condition: str) -> AbstractContextManager[None]:
+        """Print a block that runs only where `condition` does not hold."""
+        return self.when(self.let(f"xor i1 {condition}, true"))
+
+
+def suffix_of(kind: str) -> str:
+    """Return a type as it stands in the names of LLVM's functions."""
+    return {"float": "f32", "double": "f64"}.get(kind, kind)
+
+
+def masked_load(lanes: int, kind: str, address: str, mask: str, otherwise: str) -> str:
+    """Return the instruction that loads the lanes of `mask` of a vector; the others are those of `otherwise`."""
+    vector, given = f"<{lanes} x {kind}>", f"ptr {address}, i32 {BYTES[kind]}, <{lanes} x i1> {mask}"
+    return f"call {vector} @llvm.masked.load.v{lanes}{suffix_of(kind)}.p0({given}, {vector} {otherwise})"
+
+
+def masked_store(lanes: int, kind: str, value: str, address: str, mask: str) -> str:
+    """Return the instruction that stores the lanes of `mask` of a vector."""
+    given = f"<{lanes} x {kind}> {value}, ptr {address}, i32 {BYTES[kind]}, <{lanes} x i1> {mask}"
+    return f"call void @llvm.masked.store.v{lanes}{suffix_of(kind)}.p0({given})"
+
+
+def declare_masked(lanes: int, kind: str) -> str:
+    """Return the declarations of what `masked_load` and `masked_store` call."""
+    name, vector, mask = f"v{lanes}{suffix_of(kind)}.p0", f"<{lanes} x {kind}>", f"<{lanes} x i1>"
+    return (
+        f"declare {vector} @llvm.masked.load.{name}(ptr, i32, {mask}, {vector})\n"
+        f"declare void @llvm.masked.store.{name}({vector}, ptr, i32, {mask})\n"
+    )
+
+
+def taking(pointers: Sequence[str], sizes: Sequence[str] = ()) -> list[str]:
+    """Return the parameters of a function that takes pointers, and sizes behind them (see `Builder.call_on`)."""
+    return [*[f"ptr %{pointer}" for pointer in pointers], *[f"i64 %{size}" for size in sizes]]
 
 
 class FunctionBuilder(Builder):

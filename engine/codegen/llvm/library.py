@@ -54,6 +54,12 @@ class LaterFunction:
         self._load = load
         self.call: Callable[[int], None] = self._first
 
+    def run(self, *numbers: int) -> Any:
+        """Call the function with the address of some numbers; return these, of which it may have changed some."""
+        given = (ctypes.c_int64 * len(numbers))(*numbers)
+        self.call(ctypes.addressof(given))
+        return given
+
     def _first(self, address: int) -> None:
         self.call = self._load()
         self.call(address)

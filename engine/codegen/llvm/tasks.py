@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..host.lock import IS_ENDED, RELEASE
-from .builder import Builder, FunctionBuilder, Size
+from .builder import Builder, FunctionBuilder, Size, taking
+from .entry import Kernel
 
 _NO_MORE = 1 << 62  # more than there is of anything
 
@@ -34,20 +35,37 @@ def stored_fields(code: Builder, pointers: Sequence[str], names: tuple[str, ...]
     return address, Fields(code, address, names)
 
 
+def begin_run_function(kernel: Kernel, name: str) -> FunctionBuilder:
+    """Return the run function of a kernel (see `Kernel`), without its body."""
+    return FunctionBuilder(f"{name}_run", taking([*[f"d{k}" for k in range(len(kernel.operands))], "numbers"]))
+
+
+def begin_task(name: str, names: tuple[str, ...], flushes: bool = False) -> tuple[FunctionBuilder, Fields]:
+    """Return the function ``NAME_task(context, part)``, without its body, and the numbers that its context is."""
+    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=flushes)
+    return code, Fields(code, "%context", names)
+
+
+def begin_entry(name: str, names: tuple[str, ...]) -> tuple[FunctionBuilder, Fields]:
+    """Return an exported function of the address of its numbers, without its body, and the numbers."""
+    code = FunctionBuilder(name, ["ptr %numbers"], linkage="")
+    return code, Fields(code, "%numbers", names)
+
+
 def print_parallel(code: Builder, task: str, context: str, parts: Size) -> None:
     """Call a task for each part, on the engine's threads."""
     code.line(f"call void @anabranch_parallel(ptr @{task}, ptr {context}, i64 {parts})")
 
 
-def print_release(code: Builder, context: str, counter: str) -> None:
+def print_release(code: Builder, counter: str) -> None:
     """Print a release of Python's lock, if the kernel takes long, inside of a part that is long itself.
 
     Args:
-        context: of the job.
-        counter: the address of the number from which its parts take work; an ended job finds none any more.
+        code: of the part.
+        counter: the address of the number from which parts take work; an ended job finds none any more.
     """
     code.line(f"call void @{RELEASE}()")
-    with code.when(code.let(f"call i1 @{IS_ENDED}(ptr {context})")):
+    with code.when(code.let(f"call i1 @{IS_ENDED}(ptr %context)")):
         code.line(f"store atomic i64 {_NO_MORE}, ptr {counter} monotonic, align 8")
 
 
@@ -65,7 +83,6 @@ def print_entry(name: str, fields: tuple[str, ...], task: str = "task", parts: s
         task: how the name of the function of a part ends.
         parts: the name of the number of parts.
     """
-    code = FunctionBuilder(name, ["ptr %numbers"], linkage="")
-    count = Fields(code, "%numbers", fields)[parts]
-    print_parallel(code, f"{name}_{task}", "%numbers", count)
+    code, numbers = begin_entry(name, fields)
+    print_parallel(code, f"{name}_{task}", "%numbers", numbers[parts])
     return code.text()
