@@ -101,8 +101,7 @@ def _real_transform(context: FormContext, operation: Operation, inputs: Sequence
 def _real_transform_back(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the real part of the transform of what is given, padded with zeros."""
     op, function, dy = op_of(operation, RealTransformBack), context.function, _complex(inputs[0])
-    target = function.allocate(dy.kind, shape_of(operation.outputs[0]))
-    function.zero(target)
+    target = function.allocate_zeros(dy.kind, shape_of(operation.outputs[0]))
     size, count = target.shape[-1], dy.real.shape[-1]
     length = size if op.length is None else op.length
     _by_rows(
@@ -369,8 +368,7 @@ def _cast(context: FormContext, operation: Operation, inputs: Sequence[Value]) -
     real, kind = as_array(inputs[0]), type_of(part_type(operation.outputs[0].dtype))
     if real.kind != kind:
         raise UnsupportedError("a cast to another precision")
-    imag = context.function.allocate(kind, real.shape)
-    context.function.zero(imag)
+    imag = context.function.allocate_zeros(kind, real.shape)
     return [Complex(real, imag)]
 
 

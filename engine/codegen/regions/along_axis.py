@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from ...graph.graph import Operation
@@ -41,8 +41,7 @@ def _put_along_axis(context: FormContext, operation: Operation, inputs: Sequence
     shape = shape_of(operation.outputs[0])
     if values.kind == "i1":
         raise UnsupportedError("a sum of bools")
-    target = function.allocate(values.kind, shape)
-    function.zero(target)
+    target = function.allocate_zeros(values.kind, shape)
     with _each(context, op.axis, shape, indices, values.shape) as (place, picked):
         value = function.load(values.kind, values.pointer, place)
         _add_to(function, values.kind, value, target.pointer, picked)
@@ -58,8 +57,7 @@ def _each(
     steps = strides_of(whole, whole)
     own = strides_of(indices.shape, space) if isinstance(indices, Array) else [0] * len(space)
     along = [0 if a == axis else step for a, step in enumerate(steps)]
-    with ExitStack() as loops:
-        numbers = [loops.enter_context(function.count(size)) for size in space]
+    with function.counters(space) as numbers:
         index = integer_at(function, indices, function.offset_of(numbers, own))
         position = print_position(context, index, whole[axis])
         picked = function.offset_of([*numbers, position], [*along, max(steps[axis], 1)])
@@ -79,8 +77,7 @@ def _put_rows(context: FormContext, operation: Operation, inputs: Sequence[Value
     op, function, values = op_of(operation, PutRows), context.function, inputs[0]
     if not isinstance(values, (Scalar, Array)):
         raise UnsupportedError("rows of another kind")
-    target = function.allocate(values.kind, shape_of(operation.outputs[0]))
-    function.zero(target)
+    target = function.allocate_zeros(values.kind, shape_of(operation.outputs[0]))
     _add_parts(context, op, inputs, target)
     return [target]
 
@@ -149,11 +146,8 @@ def _scatter(context: FormContext, operation: Operation, inputs: Sequence[Value]
 
 def _reduce_segments(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the sum, product or extremum of the rows of each number; what is outside of them is left out."""
-    op, function, data = (
-        op_of(operation, (SegmentMax, SegmentMin, SegmentProd, SegmentSum)),
-        context.function,
-        as_array(inputs[0]),
-    )
+    op = op_of(operation, (SegmentMax, SegmentMin, SegmentProd, SegmentSum))
+    function, data = context.function, as_array(inputs[0])
     kind = data.kind
     target = function.allocate(kind, shape_of(operation.outputs[0]))
     start = literal(op.start(operation.outputs[0].dtype), kind)
@@ -174,8 +168,7 @@ def _reduce_segments(context: FormContext, operation: Operation, inputs: Sequenc
 def _gather_segments(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print the rows that numbers name; zeros for a number of none."""
     function, data = context.function, as_array(inputs[0])
-    target = function.allocate(data.kind, shape_of(operation.outputs[0]))
-    function.zero(target)
+    target = function.allocate_zeros(data.kind, shape_of(operation.outputs[0]))
     with _each_inside(function, target, inputs[1], data) as (own, place):
         function.store(data.kind, function.load(data.kind, data.pointer, place), target.pointer, own)
     return [target]

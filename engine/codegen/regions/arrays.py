@@ -85,6 +85,13 @@ def integer_at(function: Function, integers: Scalar | Array, k: str) -> str:
     return as_index(function, Scalar(function.load(integers.kind, place), integers.kind))
 
 
+def from_front(function: Function, position: str, size: int | str) -> str:
+    """Print a position, which may count from the end, as one that counts from the front."""
+    negative = function.let(f"icmp slt i64 {position}, 0")
+    wrapped = function.let(f"add i64 {position}, {size}")
+    return function.let(f"select i1 {negative}, i64 {wrapped}, i64 {position}")
+
+
 def _size(function: Function, state: State) -> str:
     return function.let(f"load i64, ptr {state.size}")
 
@@ -345,8 +352,7 @@ def _stack_like(context: FormContext, operation: Operation, inputs: Sequence[Val
     state = _slots(array)
     if state.shape != shape[1:]:
         raise UnsupportedError("elements of another shape")
-    target = function.allocate(state.kind, shape)
-    function.zero(target)
+    target = function.allocate_zeros(state.kind, shape)
     size = _size(function, state)
     with function.count(shape[0]) as index:
         inside, there, done = (function.fresh(hint) for hint in ("inside", "there", "on"))

@@ -202,6 +202,7 @@ class _Planner:
         self.operands: list[Operand] = []
         self.rooms: list[Room] = []
         self.variables: list[HeldValue] = []
+        self.scalars: list[tuple[Held, int]] = []  # that are written, and the numbers of their operands
         self.checks = Checks()
         self.context.make_state = self._new_state
         self.context.make_record = self._new_record
@@ -209,13 +210,13 @@ class _Planner:
     def plan(self, body: Callable[[Block], list[Value]]) -> Plan:
         """Print the region, whose operations `body` prints, and return all that is needed to compile and call it."""
         written = _written(self.operations)
-        values = {tensor: self._input(self.checks, tensor) for tensor in self.inputs if tensor not in written}
+        values = {tensor: self._input(tensor) for tensor in self.inputs if tensor not in written}
         constants = _constants_inside(self.operations, self.inputs)
         for tensor in constants:
-            self.context.constants[tensor] = self._input(self.checks, tensor)
+            self.context.constants[tensor] = self._input(tensor)
         ragged = [tensor for tensor, value in values.items() if _is_ragged(tensor) and isinstance(value, Elements)]
         for tensor in ragged:
-            values[tensor] = self._with_ends(self.checks, values[tensor])
+            values[tensor] = self._with_ends(values[tensor])
         used = touched(self.operations)
         rank = {resource: self._is_made(resource, used[resource]) for resource in used}
         for resource in sorted(used, key=lambda resource: (rank[resource], isinstance(resource, SeedGenerator))):
@@ -228,7 +229,7 @@ class _Planner:
         results = body(Block(self.context, values))
         self.context.check_worth()
         self._give_results(results, first)
-        text = self._text(self.checks)
+        text = self._text()
         for record in self.context.records.values():
             self.rooms[record.number].leader = record.leader
         return Plan(
@@ -248,22 +249,22 @@ class _Planner:
 
     def _take_results(self) -> None:
         """Add operands for the outputs, the scalars of variables that are written, the counts, and the arena."""
-        first = len(self.operands)
         for tensor in self.outputs:
             if not isinstance(tensor.spec, ArraySpec):
-                self.operands.append(Operand(_dtype(tensor), shape_of(tensor), True))
+                self._add(_dtype(tensor), shape_of(tensor), True)
         scalars = [held for held in self.context.variables.held.values() if held.slot and held.number >= 0]
-        places = range(len(self.operands), len(self.operands) + len(scalars))
-        self.scalars = list(zip(scalars, places, strict=True))
         for held in scalars:
             assert isinstance(held.resource, Variable)
-            self.operands.append(Operand(np.dtype(name_of(held.resource.dtype)), (), True))
-        self.operands.append(Operand(np.dtype("int64"), (None,), True))
-        self.operands.append(Operand(np.dtype("uint8"), (None,), True))
-        self.counts = f"%d{len(self.operands) - 2}"
-        self.arena = f"%d{len(self.operands) - 1}"
-        for position in range(first, len(self.operands)):
-            self.checks.add(position, self.operands[position])
+            self.scalars.append((held, self._add(np.dtype(name_of(held.resource.dtype)), (), True)))
+        self.counts = f"%d{self._add(np.dtype('int64'), (None,), True)}"
+        self.arena = f"%d{self._add(np.dtype('uint8'), (None,), True)}"
+
+    def _add(self, dtype: np.dtype[np.generic], shape: tuple[int | None, ...] | None, is_written: bool = False) -> int:
+        """Add one more operand (see `Operand`), and return its number."""
+        position = len(self.operands)
+        self.operands.append(Operand(dtype, shape, is_written))
+        self.checks.add(position, self.operands[-1])
+        return position
 
     def _give_results(self, results: Sequence[Value], first: int) -> None:
         """Print what writes the results to their operands, from number `first` on, and the counts; then return."""
@@ -275,13 +276,15 @@ class _Planner:
                 self._give(f"%d{next(positions)}", tensor, value)
         loop = self.operations[0]
         if loop in self.context.loop_trips:
-            self._note(TRIPS, function.let(f"load i64, ptr {self.context.loop_trips[loop]}"))
+            self._note(TRIPS, self.context.loop_trips[loop])
         for record in self.context.records.values():
-            self._note(FIRST_SIZE + record.number, function.let(f"load i64, ptr {record.count}"))
+            self._note(FIRST_SIZE + record.number, record.count)
         self._give_scalars()
         function.line("ret i32 0")
 
-    def _note(self, place: int, register: str) -> None:
+    def _note(self, place: int, slot: str) -> None:
+        """Print the number in a slot to its place among the counts."""
+        register = self.function.load("i64", slot)
         self.function.line(f"store i64 {register}, ptr {self.function.element('i64', self.counts, str(place))}")
 
     def _is_made(self, resource: Variable | SeedGenerator, is_written: bool) -> bool:
@@ -292,7 +295,6 @@ class _Planner:
 
     def _hold(self, resource: Variable | SeedGenerator, is_written: bool) -> None:
         """Add one more operand: the value of a variable or generator."""
-        position = len(self.operands)
         if isinstance(resource, SeedGenerator):
             dtype, shape = np.dtype("int64"), (2,)
         else:
@@ -306,8 +308,7 @@ class _Planner:
             bit = 1 + max((known.bit for known in self.variables), default=-1)
         if bit > _LAST_BIT:
             raise UnsupportedError("many variables are written")
-        self.operands.append(Operand(dtype, shape or None, is_written and not is_scalar))
-        self.checks.add(position, self.operands[-1])
+        position = self._add(dtype, shape or None, is_written and not is_scalar)
         self.variables.append(HeldValue(resource, bit, is_scalar, is_made))
         copies = resource in self.copied
         held = Held(resource, bit, kind, shape, is_written=is_written, is_own=not is_made, copies=copies)
@@ -323,7 +324,7 @@ class _Planner:
     def _give_scalars(self) -> None:
         """Print the end of the function: note what was written, and store the scalars."""
         if self.context.variables.written:
-            self._note(WRITTEN, self.function.let(f"load i64, ptr {self.context.variables.written}"))
+            self._note(WRITTEN, self.context.variables.written)
         for held, position in self.scalars:
             value = self.function.let(f"load {held.kind}, ptr {held.slot}")
             self.function.store(held.kind, value, f"%d{position}")
@@ -332,12 +333,9 @@ class _Planner:
         """Print the other ways out."""
         function = self.function
         self.context.variables.drop_guards()
-        function.begin("interrupted")
-        function.jump("undo")
-        function.begin("failed")
-        function.jump("undo")
-        function.begin("no_room")
-        function.jump("undo")
+        for label in ("interrupted", "failed", "no_room"):
+            function.begin(label)
+            function.jump("undo")
         function.begin("undo")
         code = function.let("phi i32 [2, %failed], [3, %no_room], [4, %interrupted]")
         self.context.variables.print_undoing()
@@ -348,15 +346,13 @@ class _Planner:
         spec = tensor.spec
         assert isinstance(spec, ArraySpec)
         shape, kind = _element_shape(spec), type_of(tensor.dtype)
-        number, position = len(self.rooms), len(self.operands)
+        number = len(self.rooms)
         self.rooms.append(Room(_dtype(tensor), shape))
-        self.operands.append(Operand(_dtype(tensor), (None, *shape), True))
-        self.operands.append(Operand(np.dtype("uint8"), (None,), True))
-        for k in (position, position + 1):
-            self.checks.add(k, self.operands[k])
+        position = self._add(_dtype(tensor), (None, *shape), True)
+        flags = self._add(np.dtype("uint8"), (None,), True)
         size = self.function.slot("i64")
         self.function.prologue.append(f"  store i64 0, ptr {size}")
-        return State(number, kind, shape, f"%d{position}", f"%d{position + 1}", size, f"%rows{position}")
+        return State(number, kind, shape, f"%d{position}", f"%d{flags}", size, f"%rows{position}")
 
     def _new_record(self, tensor: Symbol) -> Record:
         """Add one operand: the values, or where those of each inner loop end."""
@@ -365,10 +361,9 @@ class _Planner:
         if of is not None and of.of is not None:
             raise UnsupportedError("a record of records of records")
         shape, dtype = (shape_of(tensor), _dtype(tensor)) if of is None else ((), np.dtype("int64"))
-        number, position = len(self.rooms), len(self.operands)
+        number = len(self.rooms)
         self.rooms.append(Room(dtype, shape, is_record=True, of=None if of is None else of.number))
-        self.operands.append(Operand(dtype, (None, *shape), True))
-        self.checks.add(position, self.operands[-1])
+        position = self._add(dtype, (None, *shape), True)
         count = self.function.slot("i64")
         self.function.prologue.append(f"  store i64 0, ptr {count}")
         return Record(number, type_of(dtype), shape, f"%d{position}", f"%rows{position}", count, of)
@@ -388,30 +383,25 @@ class _Planner:
         if plan.result is not None:
             raise UnsupportedError("a TensorArray that is given twice")
         plan.result = number
-        self._note(FIRST_SIZE + value.state.number, self.function.let(f"load i64, ptr {value.state.size}"))
+        self._note(FIRST_SIZE + value.state.number, value.state.size)
 
-    def _input(self, checks: Checks, tensor: Symbol) -> Value:
-        position, spec = len(self.operands), tensor.spec
-        kind = type_of(tensor.dtype)
+    def _input(self, tensor: Symbol) -> Value:
+        spec, kind = tensor.spec, type_of(tensor.dtype)
         if isinstance(spec, ArraySpec):
             shape = _element_shape(spec.element if isinstance(spec.element, ArraySpec) else spec)
-            self.operands.append(Operand(_dtype(tensor), (None, *shape)))
-            checks.add(position, self.operands[-1])
+            position = self._add(_dtype(tensor), (None, *shape))
             return Elements(f"%d{position}", kind, shape, f"%rows{position}")
         shape = shape_of(tensor)
-        self.operands.append(Operand(_dtype(tensor), shape or None))
-        checks.add(position, self.operands[-1])
+        position = self._add(_dtype(tensor), shape or None)
         if not shape:
             return Scalar(f"%x{position}", kind)
         self.function.outside.add(f"%d{position}")
         return Array(f"%d{position}", kind, shape)
 
-    def _with_ends(self, checks: Checks, rows: Value) -> Ragged:
+    def _with_ends(self, rows: Value) -> Ragged:
         """Return the rows of a TensorArray of TensorArrays as that: one more operand says where each ends."""
         assert isinstance(rows, Elements)
-        position = len(self.operands)
-        self.operands.append(Operand(np.dtype("int64"), (None,)))
-        checks.add(position, self.operands[-1])
+        position = self._add(np.dtype("int64"), (None,))
         count = self.function.let(f"sub i64 %rows{position}, 1")
         return Ragged(rows.pointer, rows.kind, rows.shape, f"%d{position}", count)
 
@@ -425,16 +415,16 @@ class _Planner:
         else:
             raise UnsupportedError("a result of another shape or type")
 
-    def _text(self, checks: Checks) -> str:
+    def _text(self) -> str:
         function = self.function
         self._print_ends()
         lines = [
-            *checks.globals_text(),
+            *self.checks.globals_text(),
             *function.helpers_text(),
             "define i32 @NAME(i64 %table, i64 %operands) {",
             *function.slots,
             *self.context.pieces.slots(),
-            *self._with_frame(checks.text()),
+            *self._with_frame(self.checks.text()),
             "  br label %begin",
             "begin:",
             f"  %arena = getelementptr i8, ptr {self.arena}, i64 0",

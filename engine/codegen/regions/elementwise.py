@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import lru_cache
 
 from ...graph.op import Op
@@ -126,8 +125,7 @@ def _print_nest(
     arrays = [value for value in (*inputs, *outputs) if isinstance(value, Array)]
     dims, strides = collapsed(space, [strides_of(value.shape, space) for value in arrays])
     stride_of = {id(value): own for value, own in zip(arrays, strides, strict=True)}
-    with ExitStack() as stack:
-        counters = [stack.enter_context(function.count(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
+    with function.counters(dims, True) as counters:
 
         def address(value: Array) -> str:
             return function.element(value.kind, value.pointer, function.offset_of(counters, stride_of[id(value)]))
@@ -169,8 +167,7 @@ def print_strided_copy(
     space = target.shape
     own = list(into) or strides_of(space, space)
     dims, patterns = collapsed(space, [list(strides), own])
-    with ExitStack() as stack:
-        counters = [stack.enter_context(function.count(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
+    with function.counters(dims, True) as counters:
         if isinstance(source, Array):
             offset = function.offset_of(counters, patterns[0])
             if start:
@@ -186,6 +183,7 @@ def print_strided_copy(
 
 # --- reductions -----------------------------------------------------------------------------------------------------
 
+_Space = tuple[Sequence[int], Sequence[int], Sequence[int]]  # sizes of axes, steps in the source and in the result
 _FIRST = {"sum": 0, "mean": 0, "prod": 1, "all": 1, "any": 0}
 
 
@@ -227,8 +225,7 @@ def print_sum_of_rows(function: Function, source: Elements, shape: tuple[int, ..
     kept = (1,) * (len(source.shape) - len(shape)) + shape
     if any(dim not in (1, own) for dim, own in zip(kept, source.shape, strict=True)):
         raise UnsupportedError("a sum to a shape that does not fit")
-    result = function.allocate(source.kind, kept)
-    function.zero(result)
+    result = function.allocate_zeros(source.kind, kept)
     with function.count(source.count) as index:
         offset = function.offset_of([index], [math.prod(source.shape)])
         pointer = function.element(source.kind, source.pointer, offset)
@@ -243,10 +240,8 @@ def _accumulate(function: Function, kind: str, source: Array, result: Array) -> 
     own = strides_of(source.shape, source.shape)
     into = strides_of(result.shape, source.shape)
     dims, (reads, writes) = collapsed(source.shape, [own, into])
-    if dims and writes[-1] == 0:
-        _print_inner_reduction(function, kind, source, result, dims, reads, writes)
-    else:
-        _print_outer_reduction(function, kind, source, result, dims, reads, writes)
+    print_reduced = _print_inner_reduction if dims and writes[-1] == 0 else _print_outer_reduction
+    print_reduced(function, kind, source, result, (dims, reads, writes))
 
 
 def _identity(function: Function, kind: str, source: Array) -> str:
@@ -274,18 +269,10 @@ def _combine(function: Function, kind: str, element: str, a: str, b: str, loose:
     return function.let(f"select i1 {better}, {element} {a}, {element} {b}")
 
 
-def _print_outer_reduction(
-    function: Function,
-    kind: str,
-    source: Array,
-    result: Array,
-    dims: Sequence[int],
-    reads: Sequence[int],
-    writes: Sequence[int],
-) -> None:
+def _print_outer_reduction(function: Function, kind: str, source: Array, result: Array, space: _Space) -> None:
     """Print a reduction that keeps the last axis: rows are added to rows."""
-    with ExitStack() as stack:
-        counters = [stack.enter_context(function.count(dim, axis == len(dims) - 1)) for axis, dim in enumerate(dims)]
+    dims, reads, writes = space
+    with function.counters(dims, True) as counters:
         place = function.element(result.kind, result.pointer, function.offset_of(counters, writes))
         before = function.load(result.kind, place, metadata=IN_LOOP)
         at = function.element(source.kind, source.pointer, function.offset_of(counters, reads))
@@ -293,20 +280,11 @@ def _print_outer_reduction(
         function.store(source.kind, value, place, metadata=IN_LOOP)
 
 
-def _print_inner_reduction(
-    function: Function,
-    kind: str,
-    source: Array,
-    result: Array,
-    dims: Sequence[int],
-    reads: Sequence[int],
-    writes: Sequence[int],
-) -> None:
+def _print_inner_reduction(function: Function, kind: str, source: Array, result: Array, space: _Space) -> None:
     """Print a reduction of the last axis: in a register, whose sums LLVM may take in lanes."""
-    element = source.kind
+    element, (dims, reads, writes) = source.kind, space
     total = function.slot(element)
-    with ExitStack() as stack:
-        counters = [stack.enter_context(function.count(dim)) for dim in dims[:-1]]
+    with function.counters(dims[:-1]) as counters:
         function.line(f"store {element} {_identity(function, kind, source)}, ptr {total}")
         with function.count(dims[-1]) as index:
             at = function.element(element, source.pointer, function.offset_of([*counters, index], reads))

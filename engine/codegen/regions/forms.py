@@ -59,6 +59,7 @@ from .function import (
 )
 from .fused import print_fused
 from .gather_forms import FORMS as GATHER_FORMS
+from .gather_forms import print_position
 from .moves import FORMS as MOVING_FORMS
 from .normalised import FORMS as NORMALISED_FORMS
 from .packed import FORMS as PACKED_FORMS
@@ -252,8 +253,7 @@ def _zeros(context: FormContext, operation: Operation, inputs: Sequence[Value]) 
     zero = Scalar(literal(0, kind), kind)
     if not shape:
         return [zero]
-    target = context.function.allocate(kind, shape)
-    context.function.zero(target)
+    target = context.function.allocate_zeros(kind, shape)
     return [target]
 
 
@@ -431,13 +431,8 @@ def _picked(context: FormContext, index: Scalar | Array, dim: int, step: int) ->
     """Return the offset of a computed index, which may count from the end."""
     if isinstance(index, Array) or index.kind == "i1":
         raise UnsupportedError("an index that is an array")
-    wide = as_index(context.function, index)
-    function = context.function
-    negative = function.let(f"icmp slt i64 {wide}, 0")
-    wrapped = function.let(f"add i64 {wide}, {dim}")
-    position = function.let(f"select i1 {negative}, i64 {wrapped}, i64 {wide}")
-    context.fail_unless(function.let(f"icmp ult i64 {position}, {dim}"))
-    return function.let(f"mul nsw i64 {position}, {step}")
+    position = print_position(context, as_index(context.function, index), dim)
+    return context.function.let(f"mul nsw i64 {position}, {step}")
 
 
 def _constant(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -212,6 +212,18 @@ class Function(Builder):
         with self.loop(0, extent, metadata=LOOP if is_parallel else "") as number:
             yield number
 
+    @contextmanager
+    def counters(self, dims: Sequence[int], is_parallel: bool = False) -> Generator[list[str]]:
+        """Print a block for each place in a space of so many elements along its axes; yield its numbers.
+
+        Args:
+            dims: the sizes of the axes, the innermost last.
+            is_parallel: whether the innermost loop has independent iterations.
+        """
+        last = len(dims) - 1
+        with ExitStack() as loops:
+            yield [loops.enter_context(self.count(dim, is_parallel and axis == last)) for axis, dim in enumerate(dims)]
+
     def offset_of(self, indices: Sequence[str], strides: Sequence[int]) -> str:
         """Return the sum of indices times strides."""
         total = "0"
@@ -299,6 +311,12 @@ class Function(Builder):
         buffer = Buffer(self._take(size), size)
         pointer = self.let(f"getelementptr inbounds i8, ptr %arena, i64 {buffer.offset}")
         return Array(pointer, kind, shape, frozenset([buffer]))
+
+    def allocate_zeros(self, kind: str, shape: tuple[int, ...]) -> Array:
+        """Return a new array of zeros."""
+        target = self.allocate(kind, shape)
+        self.zero(target)
+        return target
 
     def copy_of(self, array: Array) -> Array:
         """Return a new array with the elements of another one."""

@@ -16,9 +16,9 @@ from ...ops.arrays.positions import OneHot
 from ...ops.internal.checked_classes import CheckedClasses
 from ...ops.internal.fused import HorizontallyFused
 from ..expression.expression import UnsupportedError
-from .arrays import as_integers, integer_at
+from .arrays import as_integers, from_front, integer_at
 from .elementwise import print_strided_copy
-from .function import Array, Form, FormContext, Scalar, Value, shape_of, strides_of
+from .function import Array, Form, FormContext, Scalar, Value, reshaped, shape_of, strides_of
 from .fused import Step, print_fused
 from .scalars import literal, size_of, type_of
 
@@ -27,9 +27,7 @@ def print_position(context: FormContext, position: str, size: int | str, wrap: b
     """Print a position that may count from the end, if allowed; the region fails where it is out of bounds."""
     function = context.function
     if wrap:
-        negative = function.let(f"icmp slt i64 {position}, 0")
-        wrapped = function.let(f"add i64 {position}, {size}")
-        position = function.let(f"select i1 {negative}, i64 {wrapped}, i64 {position}")
+        position = from_front(function, position, size)
     context.fail_unless(function.let(f"icmp ult i64 {position}, {size}"))
     return position
 
@@ -45,9 +43,7 @@ def _take(context: FormContext, operation: Operation, inputs: Sequence[Value]) -
     with each_part(context, positions, source.shape, op.axis, op.wrap) as (part, place, width):
         into, taken = (function.element(source.kind, *at) for at in ((target.pointer, part), (source.pointer, place)))
         function.copy_bytes(into, taken, width * size_of(source.kind))
-    if not shape:
-        return [Scalar(function.load(target.kind, target.pointer), target.kind)]
-    return [target]
+    return [reshaped(function, target, shape)]
 
 
 @contextmanager
@@ -121,8 +117,7 @@ def _one_hot(context: FormContext, operation: Operation, inputs: Sequence[Value]
     if op.axis % len(shape) != len(shape) - 1:
         raise UnsupportedError("one-hot vectors along another axis")
     function = context.function
-    target = function.allocate(kind, shape)
-    function.zero(target)
+    target = function.allocate_zeros(kind, shape)
     with function.count(positions.size if isinstance(positions, Array) else 1) as k:
         position = integer_at(function, positions, k)
         hot, done = function.fresh("hot"), function.fresh("cold")

@@ -170,8 +170,7 @@ def _on_diagonal(
 ) -> list[Value]:
     """Print zeros with values on a diagonal."""
     function, shape = context.function, shape_of(operation.outputs[0])
-    target = function.allocate(values.kind, shape)
-    function.zero(target)
+    target = function.allocate_zeros(values.kind, shape)
     first, strides = _diagonal(shape, *diagonal)
     if values.size:
         window = Array(function.element(values.kind, target.pointer, str(first)), values.kind, values.shape)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 
 from ...common.machine_profile import machine_profile
 from ..expression.expression import UnsupportedError
@@ -130,8 +129,7 @@ def print_products(
     result = target if is_in_order and target is not None else function.allocate(kind, dims)
     name = function.helper(_product_text(kind, height, width, depth, (depth, 1), registers_of(host, kind)))
     counted = [sizes[label] for label in batch]
-    with ExitStack() as loops:
-        indices = [loops.enter_context(function.count(size)) for size in counted]
+    with function.counters(counted) as indices:
         places: list[str] = []
         for array, own, size in ((left, shared[0], height * depth), (right, shared[1], depth * width)):
             strides = strides_of(array.shape[: len(own)], array.shape[: len(own)])
@@ -397,9 +395,7 @@ def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
             x = function.load(kind, function.element(kind, row, k))
             y = function.load(kind, function.element(kind, "%b", k))
             product = function.let(f"fmul contract {kind} {x}, {y}")
-            before = function.load(kind, total)
-            after = function.let(f"fadd reassoc contract {kind} {before}, {product}")
-            function.line(f"store {kind} {after}, ptr {total}")
+            function.add_to(kind, total, product, "fadd reassoc contract")
         function.store(kind, function.load(kind, total), function.element(kind, "%c", i))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...common.dtypes import name_of
 from ...graph.op import Op
+from ..elementwise import kernel_specs
 from ..expression.builder import ExpressionBuilder
 from ..expression.expression import Expression, UnsupportedError
 
@@ -85,16 +86,12 @@ def expression_of(op: Op, builder: NativeBuilder, arguments: Sequence[Expression
     Raises:
         UnsupportedError: it can't be expressed.
     """
-    expression: Any = getattr(op, "expression", None)
-    if expression is None or not op.elementwise:
+    if not op.elementwise:
         raise UnsupportedError(op.type_name)
     try:
-        result = expression(builder, *arguments)
+        return kernel_specs.expression_of(op, builder, arguments)
     except TypeError as error:
         raise UnsupportedError(f"{op.type_name}: {error}") from None
-    if not isinstance(result, Expression):
-        raise UnsupportedError(op.type_name)
-    return result
 
 
 @lru_cache(maxsize=4096)

@@ -92,8 +92,7 @@ def _put_item(context: FormContext, operation: Operation, inputs: Sequence[Value
     if not shape or len(operation.inputs) > 2:
         raise UnsupportedError("a computed key")
     part = _part(op.items, shape)
-    target = function.allocate(type_of(operation.outputs[0].dtype), shape)
-    function.zero(target)
+    target = function.allocate_zeros(type_of(operation.outputs[0].dtype), shape)
     _put(function, value, target, part)
     return [target]
 

@@ -25,6 +25,7 @@ from ...ops.containers.indexed_slices import AssignRows
 from ...ops.random.keys import SeedGenerator, TakeKey
 from ...passes.framework.prune import all_operations
 from ..expression.expression import UnsupportedError
+from .arrays import from_front, integer_at
 from .function import Array, Buffer, FormContext, Function, Scalar, Value, buffers_of
 from .scalars import size_of
 
@@ -241,8 +242,7 @@ class Variables:
         function = self.function
         target = function.copy_of(Array(held.pointer, "i64", (2,)))
         place = function.element("i64", held.pointer, "1")
-        count = function.let(f"load i64, ptr {place}")
-        function.line(f"store i64 {function.let(f'add i64 {count}, 1')}, ptr {place}")
+        function.add_to("i64", place, 1, "add")
         self._note(held)
         return target
 
@@ -252,12 +252,9 @@ class Variables:
             _refuse(held)
 
     def _note(self, held: Held) -> None:
-        function = self.function
         held.version += 1
-        if held.number < 0:
-            return
-        bits = function.let(f"load i64, ptr {self.written}")
-        function.line(f"store i64 {function.let(f'or i64 {bits}, {1 << held.number}')}, ptr {self.written}")
+        if held.number >= 0:
+            self.function.add_to("i64", self.written, 1 << held.number, "or")
 
     # --- the way back ---------------------------------------------------------------------------------------
 
@@ -357,8 +354,4 @@ class Variables:
 
 def _row(function: Function, held: Held, positions: Array, k: str) -> str:
     """Print position k, counted from the front."""
-    place = function.let(f"load {positions.kind}, ptr {function.element(positions.kind, positions.pointer, k)}")
-    wide = place if positions.kind == "i64" else function.let(f"sext i32 {place} to i64")
-    negative = function.let(f"icmp slt i64 {wide}, 0")
-    wrapped = function.let(f"add i64 {wide}, {held.shape[0]}")
-    return function.let(f"select i1 {negative}, i64 {wrapped}, i64 {wide}")
+    return from_front(function, integer_at(function, positions, k), held.shape[0])
