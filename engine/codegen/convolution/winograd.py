@@ -263,7 +263,7 @@ def _print_turn(kernel: PanelFunctions) -> str:
         last = code.sub("%left", 1)
         rows = [code.at(kind, source, code.mul(code.least(last, k), "%filter")) for k in range(lanes)]
         loaded = [code.load_vector(vector, kind, row) for row in rows]
-        for k, column in enumerate(print_exchange(code, vector, loaded)):
+        for k, column in enumerate(print_exchange(code, kind, loaded)):
             code.store_vector(vector, kind, column, target, k * lanes)
     return code.text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -46,9 +45,7 @@ def compiled(name: str, element: str, printers: tuple[Callable[[str, int], str],
 
 def is_left(run: LaterFunction, fields: Sequence[int]) -> bool:
     """Call a compiled function with numbers, and a 0 behind them; return whether it has left the work to NumPy."""
-    numbers = (ctypes.c_int64 * (len(fields) + 1))(*fields, 0)
-    run.call(ctypes.addressof(numbers))
-    return numbers[-1] != 0
+    return run.run(*fields, 0)[-1] != 0
 
 
 def cell(code: Builder, row: Size, column: Size) -> Size:
@@ -118,7 +115,7 @@ def print_transposed(
         with code.loop(0, broad, lanes) as j:
             start, end = code.add(code.mul(i, x_step), j), code.add(code.mul(j, y_step), i)
             loaded = [code.load_vector(vector, element, x, code.add(start, code.mul(x_step, k))) for k in range(lanes)]
-            for k, value in enumerate(print_exchange(code, vector, loaded)):
+            for k, value in enumerate(print_exchange(code, element, loaded)):
                 place = code.add(end, code.mul(y_step, k))
                 code.store_vector(vector, element, changed(vector, value), y, place)
         with code.loop(broad, columns) as j, code.loop(0, lanes) as k:
@@ -127,7 +124,7 @@ def print_transposed(
         single(i, j)
 
 
-def print_exchange(code: Builder, vector: str, rows: Sequence[str]) -> list[str]:
+def print_exchange(code: Builder, kind: str, rows: Sequence[str]) -> list[str]:
     """Print the columns of a square whose rows are in registers: halves change places, then quarters, and so on."""
     found, lanes = list(rows), len(rows)
     apart = lanes // 2
@@ -139,7 +136,6 @@ def print_exchange(code: Builder, vector: str, rows: Sequence[str]) -> list[str]
             low = [k if not k & apart else lanes + k - apart for k in range(lanes)]
             high = [k + apart if not k & apart else lanes + k for k in range(lanes)]
             for place, picks in ((i, low), (i + apart, high)):
-                mask = ", ".join(f"i32 {pick}" for pick in picks)
-                found[place] = code.let(f"shufflevector {vector} {own}, {vector} {other}, <{lanes} x i32> <{mask}>")
+                found[place] = code.shuffle(lanes, kind, own, other, picks)
         apart //= 2
     return found

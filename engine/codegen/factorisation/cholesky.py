@@ -21,7 +21,7 @@ from ...ops.linear_algebra.cholesky import Cholesky
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
-from ..llvm.tasks import Fields
+from ..llvm.tasks import Fields, begin_entry
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_exchange, print_product, print_transposed
 from .stacks import MOST, print_factor, run_stack
@@ -65,8 +65,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
 
 def _print_all(element: str, lanes: int) -> str:
     """Print ``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if one has no factor."""
-    code = FunctionBuilder("cholesky", ["ptr %numbers"], linkage="")
-    fields = Fields(code, "%numbers", _FIELDS)
+    code, fields = begin_entry("cholesky", _FIELDS)
     size = fields["size"]
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
@@ -90,7 +89,7 @@ def _print_half(code: Builder, element: str, lanes: int, x: str, out: str, size:
     with code.loop(0, whole, lanes) as i, code.loop(0, code.add(i, 1), lanes) as j:
         places = [code.add(code.mul(code.add(i, k), size), j) for k in range(lanes)]
         others = [code.add(code.mul(code.add(j, k), size), i) for k in range(lanes)]
-        across = print_exchange(code, vector, [code.load_vector(vector, element, x, place) for place in others])
+        across = print_exchange(code, element, [code.load_vector(vector, element, x, place) for place in others])
         for place, other in zip(places, across, strict=True):
             value = half(vector, code.load_vector(vector, element, x, place), other)
             code.store_vector(vector, element, value, out, place)
@@ -129,7 +128,7 @@ class _Columns:
         width, high = code.least(BLOCK, code.sub(size, column)), code.sub(size, column)
         diagonal = self._place(column, column)
         is_first = code.compare("eq", column, 0)
-        with code.when(code.let(f"xor i1 {is_first}, true")):
+        with code.unless(is_first):
             self._subtract(column, width, high)
         source = code.choose(is_first, diagonal, self.block, "ptr"), code.choose(is_first, size, BLOCK)
         rows = self.rows, high

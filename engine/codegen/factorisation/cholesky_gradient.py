@@ -20,8 +20,8 @@ from ...graph.operation import op_of
 from ...ops.linear_algebra.triangular import CholeskyGradient
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
-from ..llvm.builder import Builder, FunctionBuilder, Size
-from ..llvm.tasks import Fields
+from ..llvm.builder import Builder, Size
+from ..llvm.tasks import begin_entry
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed, vector_parts
 from .stacks import MOST, print_gradient, run_stack
@@ -64,8 +64,7 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
 
 def _print_all(element: str, lanes: int) -> str:
     """Print ``(numbers)``: the gradient for each matrix of a stack; the last number becomes 1 for a singular factor."""
-    code = FunctionBuilder("cholesky_gradient", ["ptr %numbers"], linkage="")
-    fields = Fields(code, "%numbers", _FIELDS)
+    code, fields = begin_entry("cholesky_gradient", _FIELDS)
     size = fields["size"]
     squares = [code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(5)]
     memory, product = fields.address("memory", element), fields.address("product", "i8")

@@ -20,7 +20,7 @@ from ...ops.math.comparison import Equal, Less, Where
 from ...ops.math.elementwise import Absolute
 from ...ops.math.mathematics import Log
 from ..expression.expression import UnsupportedError
-from ..llvm.builder import Size
+from ..llvm.builder import Size, suffix_of
 from ..regions.arrays import as_array
 from ..regions.elementwise import print_elementwise, print_reduction
 from ..regions.function import Array, Form, FormContext, Function, Scalar, Value, shape_of
@@ -30,7 +30,6 @@ _MOST_ROWS = 32  # larger matrices are worth the kernels of their own
 _MOST_REFLECTED = 24  # rows and columns of a matrix whose columns are reflected
 _MOST_COLUMNS = 64  # of right sides
 _MOST_MATRICES = 16  # of a stack
-_SUFFIX = {"float": "f32", "double": "f64"}
 _LEAST_SQUARE = {"float": 1e-30, "double": 1e-280}  # of a column's length: below, squares of its elements underflow
 
 
@@ -75,12 +74,7 @@ def _compute(function: Function, what: str, kind: str, first: str, second: str) 
 
 
 def _call(function: Function, name: str, kind: str, value: str) -> str:
-    return function.let(f"call {kind} @llvm.{name}.{_SUFFIX[kind]}({kind} {value})")
-
-
-def _add(function: Function, kind: str, total: str, term: str) -> None:
-    """Print the addition of a term to what a slot holds."""
-    function.store(kind, _compute(function, "fadd", kind, function.load(kind, total), term), total)
+    return function.let(f"call {kind} @llvm.{name}.{suffix_of(kind)}({kind} {value})")
 
 
 def _down(function: Function, size: int, number: str) -> str:
@@ -106,8 +100,7 @@ def _solve(context: FormContext, operation: Operation, inputs: Sequence[Value]) 
 def _inverse(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
     function, a = context.function, _square(inputs[0])
-    target = function.allocate(a.kind, a.shape)
-    function.zero(target)
+    target = function.allocate_zeros(a.kind, a.shape)
     size = a.shape[-1]
 
     def each(a: _Matrix, x: _Matrix) -> None:
@@ -167,10 +160,7 @@ def _pivots(context: FormContext, value: Value) -> Array:
 
 def _lu_factor(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print Gaussian elimination with partial pivoting, row exchanges, and the order of the rows."""
-    function, x = context.function, as_array(inputs[0])
-    *stack, rows, columns = x.shape
-    if x.kind not in FLOATS or not x.size or max(rows, columns) > _MOST_ROWS or math.prod(stack) > _MOST_MATRICES:
-        raise UnsupportedError("a large matrix, or one of another kind")
+    function, (x, stack, rows, columns) = context.function, _matrices(inputs[0], _MOST_ROWS)
     kind, steps = x.kind, min(rows, columns)
     lu, pivots, order = (
         function.copy_of(x),
@@ -190,23 +180,13 @@ def _lu_factor(context: FormContext, operation: Operation, inputs: Sequence[Valu
             function.store("i32", function.let(f"trunc i64 {chosen} to i32"), own_pivots, k)
             for matrix in (a, of_rows):
                 matrix.exchange(k, chosen)
-            pivot = a.load(k, k)
-            is_zero = function.let(f"fcmp oeq {kind} {pivot}, {literal(0, kind)}")  # all below are zeros, too
-            pivot = function.choose(is_zero, literal(1, kind), pivot, kind)
-            with function.loop(_after(function, k), rows) as i:
-                a.divide(i, k, pivot)
-                factor = a.load(i, k)
-                with function.loop(_after(function, k), columns) as j:
-                    a.subtract(i, j, factor, a.load(k, j))
+            _subtract_below(a, k, goes_on=True)
     return [lu, pivots, order]
 
 
 def _qr(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     """Print Householder's reflections, with LAPACK's signs, and their product, of the last one first."""
-    function, x = context.function, as_array(inputs[0])
-    *stack, rows, columns = x.shape
-    if x.kind not in FLOATS or not x.size or max(rows, columns) > _MOST_REFLECTED or math.prod(stack) > _MOST_MATRICES:
-        raise UnsupportedError("a large matrix, or one of another kind")
+    function, (x, stack, rows, columns) = context.function, _matrices(inputs[0], _MOST_REFLECTED)
     q, r = [function.allocate(x.kind, shape_of(output)) for output in operation.outputs]
     inner, steps = q.shape[-1], min(rows, columns)
     work, scales = function.allocate(x.kind, (rows, columns)), function.allocate(x.kind, (steps,))
@@ -241,8 +221,7 @@ def _qr(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> 
 def _cholesky(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
     function, a = context.function, _square(inputs[0])
-    target = function.allocate(a.kind, a.shape)
-    function.zero(target)
+    target = function.allocate_zeros(a.kind, a.shape)
 
     def each(a: _Matrix, lower: _Matrix) -> None:
         with function.count(a.rows) as j:
@@ -264,8 +243,7 @@ def _cholesky(context: FormContext, operation: Operation, inputs: Sequence[Value
 def _lower_half(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     del operation
     function, a = context.function, _square(inputs[0])
-    target = function.allocate(a.kind, a.shape)
-    function.zero(target)
+    target = function.allocate_zeros(a.kind, a.shape)
 
     def each(a: _Matrix, lower: _Matrix) -> None:
         with function.count(a.rows) as i:
@@ -315,6 +293,15 @@ def _solve_triangular(context: FormContext, operation: Operation, inputs: Sequen
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def _matrices(value: Value, most: int) -> tuple[Array, list[int], int, int]:
+    """Return matrices of at most so many rows and columns, their stack, rows and columns."""
+    x = as_array(value)
+    *stack, rows, columns = x.shape
+    if x.kind not in FLOATS or not x.size or max(rows, columns) > most or math.prod(stack) > _MOST_MATRICES:
+        raise UnsupportedError("a large matrix, or one of another kind")
+    return x, stack, rows, columns
 
 
 def _square(value: Value) -> Array:
@@ -369,15 +356,28 @@ def _eliminate(context: FormContext, a: _Matrix, x: _Matrix, sign: str = "") -> 
             context.fail_unless(function.let(f"fcmp une {kind} {function.load(kind, best)}, {literal(0, kind)}"))
         for matrix in (a, x):
             matrix.exchange(k, chosen)
-        pivot = a.load(k, k)
-        if sign:  # all below are zeros, too
-            is_zero = function.let(f"fcmp oeq {kind} {pivot}, {literal(0, kind)}")
-            pivot = function.choose(is_zero, literal(1, kind), pivot, kind)
-        with function.loop(_after(function, k), size) as i:
-            a.divide(i, k, pivot)
-            factor = a.load(i, k)
-            with function.loop(_after(function, k), size) as j:
-                a.subtract(i, j, factor, a.load(k, j))
+        _subtract_below(a, k, sign != "", x)
+
+
+def _subtract_below(a: _Matrix, k: str, goes_on: bool, x: _Matrix | None = None) -> None:
+    """Print the subtraction of multiples of row `k` from those below, and the same of right sides.
+
+    Args:
+        a: the matrix, which gets the factors where zeros would be.
+        k: the row.
+        goes_on: a pivot of zero is passed by: all below are zeros, too.
+        x: the right sides, if there are any.
+    """
+    function, kind, pivot = a.function, a.kind, a.load(k, k)
+    if goes_on:
+        is_zero = function.let(f"fcmp oeq {kind} {pivot}, {literal(0, kind)}")
+        pivot = function.choose(is_zero, literal(1, kind), pivot, kind)
+    with function.loop(_after(function, k), a.rows) as i:
+        a.divide(i, k, pivot)
+        factor = a.load(i, k)
+        with function.loop(_after(function, k), a.columns) as j:
+            a.subtract(i, j, factor, a.load(k, j))
+        if x is not None:
             with function.count(x.columns) as j:
                 x.subtract(i, j, factor, x.load(k, j))
 
@@ -428,8 +428,8 @@ def _triangulate(context: FormContext, a: _Matrix, scales: Array) -> None:
         function.store(kind, zero, size)
         with function.loop(_after(function, j), a.rows) as i:
             value = a.load(i, j)
-            _add(function, kind, square, _compute(function, "fmul", kind, value, value))
-            _add(function, kind, size, _call(function, "fabs", kind, value))
+            function.add_to(kind, square, _compute(function, "fmul", kind, value, value))
+            function.add_to(kind, size, _call(function, "fabs", kind, value))
         first = a.load(j, j)
         own = _compute(function, "fmul", kind, first, first)
         whole = _compute(function, "fadd", kind, own, function.load(kind, square))
@@ -458,7 +458,7 @@ def _reflect(vectors: _Matrix, j: str, scale: str, x: _Matrix, column: Size) -> 
     function, kind, total = x.function, x.kind, x.function.slot(x.kind)
     function.store(kind, x.load(j, column), total)
     with function.loop(_after(function, j), x.rows) as i:
-        _add(function, kind, total, _compute(function, "fmul", kind, vectors.load(i, j), x.load(i, column)))
+        function.add_to(kind, total, _compute(function, "fmul", kind, vectors.load(i, j), x.load(i, column)))
     along = _compute(function, "fmul", kind, scale, function.load(kind, total))
     x.subtract(j, column, along, literal(1, kind))
     with function.loop(_after(function, j), x.rows) as i:

@@ -21,7 +21,7 @@ from ...ops.linear_algebra.factorisations import LuFactor
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
-from ..llvm.tasks import Fields
+from ..llvm.tasks import Fields, begin_entry
 from ..matmul import gemm
 from .blocks import (
     BLOCK,
@@ -97,8 +97,7 @@ def _small_factors(x: Any, dtype: Any) -> tuple[Any, Any, Any] | None:
 
 def _print_all(element: str, lanes: int) -> str:
     """Print ``(numbers)``: factorise each matrix of a stack; the last number becomes 1 if an element is no number."""
-    code = FunctionBuilder("lu", ["ptr %numbers"], linkage="")
-    fields = Fields(code, "%numbers", _FIELDS)
+    code, fields = begin_entry("lu", _FIELDS)
     rows, columns = fields["rows"], fields["columns"]
     steps, size = code.least(rows, columns), code.mul(rows, columns)
     with code.loop(0, fields["count"]) as number:

@@ -23,7 +23,7 @@ from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.library import library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields
+from ..llvm.tasks import Fields, begin_entry
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, vector_parts
 from .stacks import MOST, Solution, run_stack
@@ -91,8 +91,7 @@ def substitute_in_place(a: Any, x: Any, dtype: Any, flags: tuple[bool, bool, boo
 
 def _print_all(element: str, lanes: int) -> str:
     """Print ``(numbers)``: solve each system of a stack in place; the last number becomes 1 if a matrix is singular."""
-    code = FunctionBuilder("triangular", ["ptr %numbers"], linkage="")
-    fields = Fields(code, "%numbers", _FIELDS)
+    code, fields = begin_entry("triangular", _FIELDS)
     size, columns = fields["size"], fields["columns"]
     is_few = code.compare("sle", columns, _FEW)
     with code.loop(0, fields["count"]) as number:
@@ -103,7 +102,7 @@ def _print_all(element: str, lanes: int) -> str:
             flags = ", ".join(f"i64 {fields[name]}" for name in ("is_lower", "is_transposed", "is_unit"))
             own, memory = code.at(element, x, column), fields.address("memory", element)
             code.line(f"call void @one(ptr {a}, ptr {own}, i64 {size}, i64 {columns}, {flags}, ptr {memory})")
-        with code.when(code.let(f"xor i1 {is_few}, true")), code.loop(0, size, BLOCK) as done:
+        with code.unless(is_few), code.loop(0, size, BLOCK) as done:
             _print_block(code, element, fields, a, x, done)
     return code.text()
 
@@ -144,7 +143,7 @@ def _print_block(code: Builder, element: str, fields: Fields, a: str, x: str, do
 
         with code.when(is_transposed), code.loop(0, done) as k, code.loop(0, width) as i:
             negate(i, k)
-        with code.when(code.let(f"xor i1 {is_transposed}, true")), code.loop(0, width) as i, code.loop(0, done) as k:
+        with code.unless(is_transposed), code.loop(0, width) as i, code.loop(0, done) as k:
             negate(i, k)
         others, own = (code.at(element, x, code.mul(known, columns)), columns, 0), (first, columns)
         print_product(code, product, (width, columns, done), (negated, size, 0), others, own, own)
@@ -214,7 +213,7 @@ def _print_one(element: str, lanes: int) -> str:
         row = code.at(element, "%a", code.mul(i, "%size"))
         start, stop = code.choose(is_lower, 0, code.add(i, 1)), code.choose(is_lower, i, "%size")
         divisor = code.choose(is_unit, "1.0", code.load(element, row, i), element)
-        with code.when(code.let(f"xor i1 {is_transposed}, true")):
+        with code.unless(is_transposed):
             total = _sum(code, element, lanes, row, start, stop)
             rest = code.let(f"fsub {element} {code.load(element, '%memory', i)}, {total}")
             code.store(element, rest, "%memory", i)
