@@ -11,11 +11,12 @@ from typing import Any
 from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
+from ...graph.tensor import Symbol
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ...ops.neural.window_geometry import Window
 from ..elementwise.bound import BoundKernel
+from ..elementwise.kernel_specs import specs_of
 from ..expression.expression import llvm_type
-from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import Registers, registers_of, tile_cycles
 from ..matmul.gemm_bind import bind_pointwise
@@ -34,6 +35,8 @@ from .numbers import (
     depthwise_numbers,
     filter_numbers,
     inner_columns,
+    known_shape,
+    operands_of,
 )
 
 Shape = tuple[int, ...]
@@ -49,7 +52,7 @@ _PIXELS = 8  # of a tile where each channel is by itself
 def bind_convolution(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `Conv`."""
     op = op_of(operation, Conv)
-    x, kernel = _static_shapes(operation, (0, 1))
+    x, kernel = _shapes(operation.inputs[:2])
     if not x or not kernel or not _has_kernels(operation, x, kernel):
         return None
     (windows, images), groups = _three_axes(op.windows(x, kernel), x[0]), x[-1] // kernel[-2]
@@ -69,8 +72,8 @@ def bind_convolution(operation: Operation) -> BoundKernel | None:
 def bind_input_gradient(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `ConvInputGrad`."""
     op = operation.op
-    dy, kernel = _static_shapes(operation, (0, 1))
-    (x,) = _static_results(operation)
+    dy, kernel = _shapes(operation.inputs[:2])
+    (x,) = _shapes(operation.outputs)
     assert isinstance(op, ConvInputGrad)
     if not x or not dy or not kernel or not _has_kernels(operation, x, kernel):
         return None
@@ -102,8 +105,8 @@ def _transposed_phase(windows: Windows, kernel: Shape, depth: int, place: Sequen
 def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `ConvFilterGrad`."""
     op = operation.op
-    x, dy = _static_shapes(operation, (0, 1))
-    (kernel,) = _static_results(operation)
+    x, dy = _shapes(operation.inputs[:2])
+    (kernel,) = _shapes(operation.outputs)
     assert isinstance(op, ConvFilterGrad)
     if not x or not dy or not kernel or not _has_kernels(operation, x, kernel):
         return None
@@ -147,20 +150,9 @@ def _filter_kernel(
     return spec, inputs, outputs, filter_numbers(spec, windows, sizes)
 
 
-def _static_shapes(operation: Operation, positions: Sequence[int]) -> list[Shape]:
-    """Return the shapes of inputs; an empty one for what is not known."""
-    return [_static(operation.inputs[position].spec) for position in positions]
-
-
-def _static_results(operation: Operation) -> list[Shape]:
-    return [_static(tensor.spec) for tensor in operation.outputs]
-
-
-def _static(spec: Any) -> Shape:
-    if not isinstance(spec, TensorSpec) or spec.shape is None:
-        return ()
-    known = tuple(dim for dim in spec.shape if dim is not None)
-    return known if len(known) == len(spec.shape) else ()
+def _shapes(tensors: Sequence[Symbol]) -> list[Shape]:
+    """Return the shapes of tensors; an empty one for what is not known."""
+    return [known_shape(tensor.spec) for tensor in tensors]
 
 
 def _has_kernels(operation: Operation, x: Shape, kernel: Shape) -> bool:
@@ -207,8 +199,8 @@ def _pixel_steps(counts: Sequence[int], channels: int) -> tuple[int, int, int, i
 
 def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """Return the specs of the two arrays that are read, and of the result. The shape that gradients take is known."""
-    inputs = [tensor.spec for tensor in operation.inputs[:2] if isinstance(tensor.spec, TensorSpec)]
-    return inputs, [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    inputs = specs_of(operation.inputs[:2])
+    return inputs, specs_of(operation.outputs)
 
 
 def _element(operation: Operation) -> str:
@@ -254,15 +246,6 @@ def _bound(operation: Operation, phases: Sequence[Phase], sizes: Sizes) -> Bound
         tile = sizes.filters, vectors, sizes.channels, stride
         spec = PixelVectors(*passed, lanes, lanes * vectors, is_copied, *tile)
     return BoundKernel(spec, inputs, outputs, correlation_numbers(spec, phases, sizes))
-
-
-def operands_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[Operand, ...]:
-    """Return the operands of a kernel that takes whole arrays."""
-    specs = [*inputs, *outputs]
-    return tuple(
-        Operand(llvm_type(spec.dtype), len(spec.shape or ()) or None, (), position >= len(inputs))
-        for position, spec in enumerate(specs)
-    )
 
 
 def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..host.scratch import addresses_among
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
-from ..llvm.entry import Operand
-from ..llvm.tasks import Fields, print_parallel, print_share
+from ..llvm.entry import Kernel, Operand
+from ..llvm.tasks import Fields, begin_run_function, print_parallel, print_share
 
 # What the code of each of these kernels reads: sizes, of channels and filters those of a group; how the work is cut up,
 # and where the copies with padding are.
@@ -136,46 +136,32 @@ class CorrelationKernel(Correlation):
         return self.lanes * self.vectors
 
     def print_tile(self, name: str) -> str:
-        return _print_tile(self, name)
+        kind, lanes, vectors = self.element, self.lanes, self.vectors
+        vector, width = f"<{lanes} x {kind}>", lanes * vectors
+        code = begin_tile(self, name)
+        sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(self.pixels)]
+        weights = code.slot("ptr", "%panel")
+        for slot in (slot for row in sums for slot in row):
+            code.store(vector, "zeroinitializer", slot)
+        with code.nest(*[f"%taps_{axis}" for axis in AXES]) as (deep, down, across):
+            start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
+            cells = code.at(kind, "%x", start)
+            with code.loop(0, "%channels") as channel:
+                here = code.load("ptr", weights)
+                loaded = [code.load_vector(vector, kind, here, v * lanes) for v in range(vectors)]
+                code.store("ptr", code.at(kind, here, width), weights)
+                first = code.at(kind, cells, channel)
+                for pixel, row in enumerate(sums):
+                    value = code.broadcast(lanes, kind, code.load(kind, first, code.mul("%pixel_step", pixel)))
+                    for slot, factor in zip(row, loaded, strict=True):
+                        code.add_product(vector, slot, value, factor)
+        _print_tile_result(code, self, sums)
+        return code.text()
 
 
 def begin_tile(kernel: Correlation, name: str) -> FunctionBuilder:
     """Return the function of a tile, without its body."""
-    parameters = ["ptr %x", "ptr %panel", "ptr %out"]
-    return FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in kernel.tile_sizes]])
-
-
-def _print_tile(kernel: CorrelationKernel, name: str) -> str:
-    """Print one tile: some pixels of x, one step apart, and the filters of a panel."""
-    kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
-    vector, width = f"<{lanes} x {kind}>", lanes * vectors
-    taps = [f"taps_{axis}" for axis in AXES]
-    code = begin_tile(kernel, name)
-    sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(kernel.pixels)]
-    weights = code.slot("ptr")
-    code.line(f"store ptr %panel, ptr {weights}")
-    for slot in (slot for row in sums for slot in row):
-        code.line(f"store {vector} zeroinitializer, ptr {slot}")
-    loops = [code.loop(0, f"%{count}") for count in taps]
-    with loops[0] as deep, loops[1] as down, loops[2] as across:
-        start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
-        cells = code.at(kind, "%x", start)
-        with code.loop(0, "%channels") as channel:
-            here = code.let(f"load ptr, ptr {weights}")
-            loaded = [code.load_vector(vector, kind, here, v * lanes) for v in range(vectors)]
-            code.line(f"store ptr {code.at(kind, here, width)}, ptr {weights}")
-            first = code.at(kind, cells, channel)
-            for pixel, row in enumerate(sums):
-                value = code.broadcast(lanes, kind, code.load(kind, first, code.mul("%pixel_step", pixel)))
-                _add_products(code, vector, row, value, loaded)
-    _print_tile_result(code, kernel, sums)
-    return code.text()
-
-
-def _add_products(code: Builder, vector: str, sums: list[str], value: str, factors: list[str]) -> None:
-    for slot, factor in zip(sums, factors, strict=True):
-        total = code.let(f"load {vector}, ptr {slot}")
-        code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
+    return FunctionBuilder(f"{name}_tile", taking(("x", "panel", "out"), kernel.tile_sizes))
 
 
 def _print_tile_result(code: Builder, kernel: CorrelationKernel, sums: list[list[str]]) -> None:
@@ -203,9 +189,8 @@ def print_pack(kernel: Correlation, name: str) -> str:
     """Lay the filters of one panel side by side: [taps, channels, filters of a tile]."""
     kind, width = kernel.element, kernel.width
     code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
-    pointers = print_task_context(code, kind)
-    fields = Fields(code, pointers[3], FIELDS)
-    weights = code.at(kind, pointers[1], fields["weight_start"])
+    _, weights, _, fields = print_task_context(code, FIELDS)
+    weights = code.at(kind, weights, fields["weight_start"])
     target = code.at(kind, fields.address("panel_address", kind), code.mul("%panel", fields["panel_size"]))
     group, first = _place_of_panel(code, fields, "%panel", width)
     to_group, to_filter = code.mul(group, fields["weight_group"]), code.mul(first, fields["weight_filter"])
@@ -214,8 +199,7 @@ def print_pack(kernel: Correlation, name: str) -> str:
     channels, step = fields["channels"], fields["weight_filter"]
     is_dense = code.compare("eq", step, 1)
     counts = [fields[f"taps_{axis}"] for axis in AXES]
-    loops = [code.loop(0, count) for count in counts]
-    with loops[0] as deep, loops[1] as down, loops[2] as across:
+    with code.nest(*counts) as (deep, down, across):
         taps = zip(AXES, (deep, down, across), strict=True)
         from_tap = code.add(*[code.mul(tap, fields[f"weight_{axis}"]) for axis, tap in taps])
         number = code.add(code.mul(code.add(code.mul(deep, counts[1]), down), counts[2]), across)
@@ -225,7 +209,7 @@ def print_pack(kernel: Correlation, name: str) -> str:
             place = code.at(kind, target, code.mul(code.add(to_tap, channel), width))
             with code.when(is_dense):
                 code.copy(kind, source, place, left)
-            with code.when(code.let(f"xor i1 {is_dense}, true")), code.loop(0, left) as filter_:
+            with code.unless(is_dense), code.loop(0, left) as filter_:
                 code.store(kind, code.load(kind, source, code.mul(filter_, step)), place, filter_)
             code.clear(kind, code.at(kind, place, left), code.sub(width, left))
     return code.text()
@@ -238,19 +222,18 @@ def _place_of_panel(code: Builder, fields: Fields, panel: Size, width: int) -> t
     return group, code.mul(code.sub(panel, code.mul(group, panels)), width)
 
 
-def print_task_context(code: Builder, kind: str) -> tuple[str, str, str, str]:
-    """Return the pointers that a task finds in its context: three arrays, and the numbers."""
-    numbers = [code.load("i64", "%context", position) for position in range(4)]
-    x, weights, out = (code.let(f"inttoptr i64 {number} to ptr") for number in numbers[:3])
-    return x, weights, out, code.let(f"inttoptr i64 {numbers[3]} to ptr")
+def print_task_context(code: Builder, names: tuple[str, ...]) -> tuple[str, str, str, Fields]:
+    """Return what a task finds in its context: three arrays, and the numbers of these names."""
+    addresses = [code.load("i64", "%context", position) for position in range(4)]
+    x, weights, out, numbers = (code.let(f"inttoptr i64 {address} to ptr") for address in addresses)
+    return x, weights, out, Fields(code, numbers, names)
 
 
 def _print_task(kernel: Correlation, name: str) -> str:
     """Print the function of a part: some blocks of rows of the result."""
     kind, width = kernel.element, kernel.width
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
-    x, _, out, numbers = print_task_context(code, kind)
-    fields = Fields(code, numbers, FIELDS)
+    x, _, out, fields = print_task_context(code, FIELDS)
     begin, end = print_share(code, fields["units"], "%part", fields["parts"])
     stride, block_columns = fields["stride_down"], fields["block_columns"]
     tiles = code.div(code.add(block_columns, kernel.pixels - 1), kernel.pixels)
@@ -262,10 +245,9 @@ def _print_task(kernel: Correlation, name: str) -> str:
         last = code.least(code.add(first, fields["block"]), fields["rows"])
         # Blocks are of one width: the last one has columns of the one before it, and finds the same for them.
         start = code.least(code.mul(column_block, block_columns), code.sub(fields["columns"], block_columns))
-        source, lines = print_source(
+        source, (deep, row) = print_source(
             code, kernel.is_padded, name, fields, kind, x, (image, plane, first, start), code.sub(last, first)
         )
-        deep, row = lines
         down = code.mul(fields["step_down"], row)
         steps = kernel.print_steps(code, fields)
         place = [(image, "image"), (plane, "plane"), (start, "pixel")]
@@ -283,9 +265,7 @@ def _print_task(kernel: Correlation, name: str) -> str:
                 read = ("taps_deep", "taps_down", "taps_across", "channels", "out_pixel")
                 sizes = {"plane": deep, "row": down, "left": left, **{each: fields[each] for each in read}, **steps}
                 pointers = (code.at(kind, of_group, cells), weights, code.at(kind, to_group, to_line))
-                passed = [f"ptr {pointer}" for pointer in pointers]
-                passed += [f"i64 {sizes[each]}" for each in kernel.tile_sizes]
-                code.line(f"call void @{name}_tile({', '.join(passed)})")
+                code.call_on(f"{name}_tile", pointers, [sizes[each] for each in kernel.tile_sizes])
     return code.text()
 
 
@@ -354,8 +334,7 @@ def _print_padded_source(
         source = code.at(kind, x, code.mul(code.add(code.mul(image, depth), plane), height, width, pixel))
         target = code.at(kind, space, code.mul(tap, deep))
         sizes = (top, count, known, code.mul(width, pixel), row, before)
-        passed = [f"ptr {source}", f"ptr {target}", *[f"i64 {size}" for size in sizes]]
-        code.line(f"call void @{name}_copy({', '.join(passed)})")
+        code.call_on(f"{name}_copy", (source, target), sizes)
     return space, (deep, row)
 
 
@@ -366,8 +345,7 @@ def print_padded_copy(kind: str, name: str) -> str:
     the copy, and how many of these are before the image.
     """
     sizes = ("top", "count", "height", "row", "padded", "before")
-    parameters = ["ptr %source", "ptr noalias %target"]
-    code = FunctionBuilder(f"{name}_copy", [*parameters, *[f"i64 %{size}" for size in sizes]])
+    code = FunctionBuilder(f"{name}_copy", ["ptr %source", "ptr noalias %target", *taking((), sizes)])
     begin = code.least(code.greatest("%before", 0), "%padded")
     end = code.greatest(begin, code.least("%padded", code.add("%before", "%row")))
     with code.loop(0, "%count") as number:
@@ -386,25 +364,25 @@ def print_padded_copy(kind: str, name: str) -> str:
 
 
 def _print_run(kernel: Correlation, name: str) -> str:
-    operands = kernel.operands
-    parameters = [f"ptr %d{k}" for k in range(len(operands))]
-    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
-    arrays = [f"%d{k}" for k in (0, 1, len(operands) - 1)]
-    context = print_context(code, kernel.element, arrays)
+    code, context = begin_run(kernel, name)
     with code.loop(0, kernel.phases) as phase:
         numbers = code.at("i64", "%numbers", code.mul(phase, len(FIELDS)))
-        code.store("i64", code.let(f"ptrtoint ptr {numbers} to i64"), context, 3)
-        fields = Fields(code, numbers, FIELDS)
-        passed = context
-        print_parallel(code, f"{name}_pack", passed, fields["panels"])
-        print_parallel(code, f"{name}_task", passed, fields["parts"])
+        fields = put_numbers(code, context, numbers, FIELDS)
+        print_parallel(code, f"{name}_pack", context, fields["panels"])
+        print_parallel(code, f"{name}_task", context, fields["parts"])
     return code.text()
 
 
-def print_context(code: Builder, kind: str, arrays: list[str]) -> str:
-    """Print a context for tasks, with the addresses of three arrays; the numbers are still to be added."""
-    slot = code.slot("[4 x i64]")
-    context = slot
-    for position, array in enumerate(arrays):
-        code.store("i64", code.let(f"ptrtoint ptr {array} to i64"), context, position)
-    return context
+def begin_run(kernel: Kernel, name: str) -> tuple[FunctionBuilder, str]:
+    """Return the run function of a kernel, and a context of tasks: two arrays and the result (see `put_numbers`)."""
+    code, last = begin_run_function(kernel, name), len(kernel.operands) - 1
+    context = code.slot("[4 x i64]")
+    for position, array in enumerate((0, 1, last)):
+        code.store("i64", code.let(f"ptrtoint ptr %d{array} to i64"), context, position)
+    return code, context
+
+
+def put_numbers(code: Builder, context: str, numbers: str, names: tuple[str, ...]) -> Fields:
+    """Put the address of numbers into a context; return them by their names."""
+    code.store("i64", code.let(f"ptrtoint ptr {numbers} to i64"), context, 3)
+    return Fields(code, numbers, names)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ...ops.neural.window_geometry import Window
 from ..host.scratch import NamedNumbers
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.tasks import Fields, print_parallel, print_share
-from .correlation import AXES, GEOMETRY, print_context, print_padded_copy, print_source, print_unit
+from .correlation import AXES, GEOMETRY, begin_run, print_padded_copy, print_source, print_unit, put_numbers
 
 # What the code reads, in this order.
 FILTER_FIELDS = (
@@ -123,10 +123,56 @@ class FilterKernel(FilterGradient):
         return print_padded_copy(self.element, name) if self.is_padded or self.is_uneven else ""
 
     def print_offsets(self, name: str) -> str:
-        return _print_offsets(self, name)
+        """Print the offsets in x of the cells, with channels, from the first one; the last fills up tiles."""
+        code = FunctionBuilder(f"{name}_offsets", ["ptr %numbers"])
+        fields = Fields(code, "%numbers", FILTER_FIELDS)
+        channels, pixel = fields["channels"], fields["pixel"]
+        row = code.mul(fields["padded_width" if self.is_padded else "width"], pixel)
+        lines = fields["padded_lines"] if self.is_padded else code.mul(fields["step_deep"], fields["height"])
+        steps = (code.mul(lines, row), code.mul(fields["step_down"], row), code.mul(fields["step_across"], pixel))
+        last = code.sub(fields["cells"], 1)
+        table = fields.address("offsets_address", "i64")
+        with code.loop(0, code.mul(fields["tiles"], self.cells)) as number:
+            cell = code.least(number, last)
+            rest = code.div(cell, channels)
+            offset = code.sub(cell, code.mul(rest, channels))
+            for axis, step in reversed(list(zip(AXES, steps, strict=True))):
+                above = code.div(rest, fields[f"taps_{axis}"])
+                tap = code.sub(rest, code.mul(above, fields[f"taps_{axis}"]))
+                offset, rest = code.add(offset, code.mul(tap, step)), above
+            code.store("i64", offset, table, number)
+        return code.text()
 
     def print_tile(self, name: str) -> str:
-        return _print_tile(self, name)
+        kind, lanes = self.element, self.lanes
+        vector = f"<{lanes} x {kind}>"
+        code = begin_filter_tile(name)
+        places = [(cell, v) for cell in range(self.cells) for v in range(self.vectors)]
+        sums = {place: code.slot(vector) for place in places}
+        for (cell, v), slot in sums.items():
+            loaded = code.load_vector(vector, kind, "%sums", cell * self.width + v * lanes)
+            code.line(f"store {vector} {loaded}, ptr {slot}")
+        shared = code.load("i64", "%offsets")
+        if self.is_consecutive:
+            offsets: list[Size] = [shared] * self.cells
+        else:
+            offsets = [code.load("i64", "%offsets", cell) for cell in range(self.cells)]
+        with code.loop(0, "%lines") as line:
+            x = code.at(kind, "%x", code.mul(line, "%line"))
+            dy = code.at(kind, "%dy", code.mul(line, "%dy_line"))
+            with code.loop(0, "%columns") as column:
+                here = code.at(kind, x, code.mul(column, "%pixel"))
+                cotangents = code.at(kind, dy, code.mul(column, "%dy_pixel"))
+                factors = [code.load_vector(vector, kind, cotangents, v * lanes) for v in range(self.vectors)]
+                for cell in range(self.cells):
+                    place = code.at(kind, here, offsets[cell])
+                    value = code.broadcast(lanes, kind, code.load(kind, place, cell if self.is_consecutive else 0))
+                    for v, factor in enumerate(factors):
+                        code.add_product(vector, sums[cell, v], value, factor)
+        for (cell, v), slot in sums.items():
+            value = code.let(f"load {vector}, ptr {slot}")
+            code.store_vector(vector, kind, value, "%sums", cell * self.width + v * lanes)
+        return code.text()
 
     def print_cotangents(
         self, code: Builder, name: str, fields: Fields, cotangents: str, sizes: tuple[Size, Size]
@@ -139,70 +185,31 @@ class FilterKernel(FilterGradient):
         return cotangents, code.mul(count, pixel), pixel
 
     def print_sum(self, name: str) -> str:
-        return _print_sum(self, name)
-
-
-def _print_offsets(kernel: FilterKernel, name: str) -> str:
-    """Print the offsets in x of the cells of the kernel, with channels, from the first one; the last fills up tiles."""
-    code = FunctionBuilder(f"{name}_offsets", ["ptr %numbers"])
-    fields = Fields(code, "%numbers", FILTER_FIELDS)
-    channels, pixel = fields["channels"], fields["pixel"]
-    row = code.mul(fields["padded_width" if kernel.is_padded else "width"], pixel)
-    lines = fields["padded_lines"] if kernel.is_padded else code.mul(fields["step_deep"], fields["height"])
-    steps = (code.mul(lines, row), code.mul(fields["step_down"], row), code.mul(fields["step_across"], pixel))
-    last = code.sub(fields["cells"], 1)
-    table = fields.address("offsets_address", "i64")
-    with code.loop(0, code.mul(fields["tiles"], kernel.cells)) as number:
-        cell = code.least(number, last)
-        rest = code.div(cell, channels)
-        offset = code.sub(cell, code.mul(rest, channels))
-        for axis, step in reversed(list(zip(AXES, steps, strict=True))):
-            above = code.div(rest, fields[f"taps_{axis}"])
-            tap = code.sub(rest, code.mul(above, fields[f"taps_{axis}"]))
-            offset, rest = code.add(offset, code.mul(tap, step)), above
-        code.store("i64", offset, table, number)
-    return code.text()
+        """Print the function that adds up the sums of the parts, for some cells of the kernel."""
+        kind, width = self.element, self.width
+        code, out, fields = begin_filter_sum(name)
+        filters, tiles, sums = fields["filters"], fields["tiles"], fields.address("sums_address", kind)
+        all_filters, group_panels = code.mul(fields["groups"], filters), fields["group_panels"]
+        first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
+        with code.loop(first, last) as cell, code.loop(0, fields["panels"]) as panel:
+            place = code.mul(code.add(code.mul(panel, tiles, self.cells), cell), width)
+            group = code.div(panel, group_panels)
+            begin = code.mul(code.sub(panel, code.mul(group, group_panels)), width)
+            target = code.at(kind, out, code.add(code.mul(cell, all_filters), code.mul(group, filters), begin))
+            left = code.least(code.sub(filters, begin), width)
+            source = code.at(kind, sums, place)
+            whole = code.mul(code.div(left, self.lanes), self.lanes)
+            for start, stop, lanes in ((0, whole, self.lanes), (whole, left, 1)):
+                with code.loop(start, stop, lanes) as number:
+                    total = print_total(code, self, lanes, code.at(kind, source, number), fields)
+                    code.store_vector(f"<{lanes} x {kind}>", kind, total, target, number)
+        return code.text()
 
 
 def begin_filter_tile(name: str) -> FunctionBuilder:
     """Return the function of a tile, without its body."""
     sizes = ("lines", "line", "dy_line", "columns", "pixel", "dy_pixel")
-    parameters = ["ptr %x", "ptr %dy", "ptr %sums", "ptr %offsets"]
-    return FunctionBuilder(f"{name}_tile", [*parameters, *[f"i64 %{size}" for size in sizes]])
-
-
-def _print_tile(kernel: FilterKernel, name: str) -> str:
-    kind, lanes = kernel.element, kernel.lanes
-    vector = f"<{lanes} x {kind}>"
-    code = begin_filter_tile(name)
-    places = [(cell, v) for cell in range(kernel.cells) for v in range(kernel.vectors)]
-    sums = {place: code.slot(vector) for place in places}
-    for (cell, v), slot in sums.items():
-        loaded = code.load_vector(vector, kind, "%sums", cell * kernel.width + v * lanes)
-        code.line(f"store {vector} {loaded}, ptr {slot}")
-    shared = code.load("i64", "%offsets")
-    if kernel.is_consecutive:
-        offsets: list[Size] = [shared] * kernel.cells
-    else:
-        offsets = [code.load("i64", "%offsets", cell) for cell in range(kernel.cells)]
-    with code.loop(0, "%lines") as line:
-        x = code.at(kind, "%x", code.mul(line, "%line"))
-        dy = code.at(kind, "%dy", code.mul(line, "%dy_line"))
-        with code.loop(0, "%columns") as column:
-            here = code.at(kind, x, code.mul(column, "%pixel"))
-            cotangents = code.at(kind, dy, code.mul(column, "%dy_pixel"))
-            factors = [code.load_vector(vector, kind, cotangents, v * lanes) for v in range(kernel.vectors)]
-            for cell in range(kernel.cells):
-                place = code.at(kind, here, offsets[cell])
-                value = code.broadcast(lanes, kind, code.load(kind, place, cell if kernel.is_consecutive else 0))
-                for v, factor in enumerate(factors):
-                    total = code.let(f"load {vector}, ptr {sums[cell, v]}")
-                    total = code.multiply_add(vector, value, factor, total)
-                    code.line(f"store {vector} {total}, ptr {sums[cell, v]}")
-    for (cell, v), slot in sums.items():
-        value = code.let(f"load {vector}, ptr {slot}")
-        code.store_vector(vector, kind, value, "%sums", cell * kernel.width + v * lanes)
-    return code.text()
+    return FunctionBuilder(f"{name}_tile", taking(("x", "dy", "sums", "offsets"), sizes))
 
 
 def _print_task(kernel: FilterGradient, name: str) -> str:
@@ -239,10 +246,8 @@ def _print_task(kernel: FilterGradient, name: str) -> str:
             seen = code.at(kind, source, code.mul(group, fields["channels"]))
             chosen = code.at(kind, cotangents, code.mul(panel, kernel.width))
             held = code.at(kind, sums, code.mul(number, size))
-            passed = [f"ptr {pointer}" for pointer in (seen, chosen, held)]
-            passed.append(f"ptr {code.at('i64', offsets, code.mul(tile, kernel.cells))}")
-            passed.extend(f"i64 {value}" for value in sizes)
-            code.line(f"call void @{name}_tile({', '.join(passed)})")
+            own = code.at("i64", offsets, code.mul(tile, kernel.cells))
+            code.call_on(f"{name}_tile", (seen, chosen, held, own), sizes)
     return code.text()
 
 
@@ -255,35 +260,15 @@ def _print_even_cotangents(
     space = fields.address("cotangents_address", kind)
     space = code.at(kind, space, code.mul("%part", fields["cotangents_size"]))
     count = code.mul(pixels, fields["groups"])
-    passed = [f"ptr {cotangents}", f"ptr {space}"]
-    passed.extend(f"i64 {value}" for value in (0, count, count, filters, size, 0))
-    code.line(f"call void @{name}_copy({', '.join(passed)})")
+    code.call_on(f"{name}_copy", (cotangents, space), (0, count, count, filters, size, 0))
     return space, code.mul(fields["groups"], size)
 
 
-def _print_sum(kernel: FilterKernel, name: str) -> str:
-    """Print the function that adds up the sums of the parts, for some cells of the kernel."""
-    kind, width = kernel.element, kernel.width
+def begin_filter_sum(name: str) -> tuple[FunctionBuilder, str, Fields]:
+    """Return the function that adds up sums, without its body; the result, and the numbers."""
     code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
-    out = code.let(f"inttoptr i64 {code.load('i64', '%context', 2)} to ptr")
-    numbers = code.let(f"inttoptr i64 {code.load('i64', '%context', 3)} to ptr")
-    fields = Fields(code, numbers, FILTER_FIELDS)
-    filters, tiles, sums = fields["filters"], fields["tiles"], fields.address("sums_address", kind)
-    all_filters, group_panels = code.mul(fields["groups"], filters), fields["group_panels"]
-    first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
-    with code.loop(first, last) as cell, code.loop(0, fields["panels"]) as panel:
-        place = code.mul(code.add(code.mul(panel, tiles, kernel.cells), cell), width)
-        group = code.div(panel, group_panels)
-        begin = code.mul(code.sub(panel, code.mul(group, group_panels)), width)
-        target = code.at(kind, out, code.add(code.mul(cell, all_filters), code.mul(group, filters), begin))
-        left = code.least(code.sub(filters, begin), width)
-        source = code.at(kind, sums, place)
-        whole = code.mul(code.div(left, kernel.lanes), kernel.lanes)
-        for start, stop, lanes in ((0, whole, kernel.lanes), (whole, left, 1)):
-            with code.loop(start, stop, lanes) as number:
-                total = print_total(code, kernel, lanes, code.at(kind, source, number), fields)
-                code.store_vector(f"<{lanes} x {kind}>", kind, total, target, number)
-    return code.text()
+    out, numbers = (code.let(f"inttoptr i64 {code.load('i64', '%context', place)} to ptr") for place in (2, 3))
+    return code, out, Fields(code, numbers, FILTER_FIELDS)
 
 
 def print_total(code: Builder, kernel: FilterGradient, lanes: int, source: str, fields: Fields) -> str:
@@ -291,20 +276,14 @@ def print_total(code: Builder, kernel: FilterGradient, lanes: int, source: str, 
     kind, vector = kernel.element, f"<{lanes} x {kernel.element}>"
     total = code.slot(vector, code.load_vector(vector, kind, source))
     with code.loop(1, fields["image_parts"]) as part:
-        value = code.load_vector(vector, kind, source, code.mul(part, fields["sums_size"]))
-        known = code.let(f"load {vector}, ptr {total}")
-        code.line(f"store {vector} {code.let(f'fadd {vector} {known}, {value}')}, ptr {total}")
-    return code.let(f"load {vector}, ptr {total}")
+        code.add_to(vector, total, code.load_vector(vector, kind, source, code.mul(part, fields["sums_size"])))
+    return code.load(vector, total)
 
 
 def _print_run(kernel: FilterGradient, name: str) -> str:
-    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
-    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
-    context = print_context(code, kernel.element, ["%d0", "%d1", f"%d{len(kernel.operands) - 1}"])
-    code.store("i64", code.let("ptrtoint ptr %numbers to i64"), context, 3)
-    fields = Fields(code, "%numbers", FILTER_FIELDS)
-    code.line(f"call void @{name}_offsets(ptr %numbers)")
-    passed = context
-    print_parallel(code, f"{name}_task", passed, fields["parts"])
-    print_parallel(code, f"{name}_sum", passed, fields["sum_parts"])
+    code, context = begin_run(kernel, name)
+    fields = put_numbers(code, context, "%numbers", FILTER_FIELDS)
+    code.call_on(f"{name}_offsets", ("%numbers",), ())
+    print_parallel(code, f"{name}_task", context, fields["parts"])
+    print_parallel(code, f"{name}_sum", context, fields["sum_parts"])
     return code.text()

@@ -7,14 +7,13 @@ filters of a channel get is added up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.tasks import Fields, print_parallel, print_share
-from .correlation import AXES, GEOMETRY, RESULT, WEIGHTS, print_context, print_task_context, print_unit
+from .correlation import AXES, GEOMETRY, RESULT, WEIGHTS, begin_run, print_task_context, print_unit, put_numbers
 
 # What the code reads of a phase, in this order.
 DEPTHWISE_FIELDS = (
@@ -68,8 +67,7 @@ def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
     """Print all channels of some pixels side by side, which have the same taps."""
     kind, multiplier, lanes = kernel.element, kernel.multiplier, kernel.lanes
     vector = f"<{lanes * multiplier} x {kind}>"
-    parameters = ["ptr %x", "ptr %weights", "ptr %out"]
-    code = FunctionBuilder(f"{name}_tile{pixels}", [*parameters, *[f"i64 %{size}" for size in _SIZES]])
+    code = FunctionBuilder(f"{name}_tile{pixels}", taking(("x", "weights", "out"), _SIZES))
     sums = [code.slot(vector) for _ in range(pixels)]
     with code.loop(0, "%vectors") as number:
         # The last vector has channels of the one before it, and finds the same for them.
@@ -79,17 +77,15 @@ def _print_tile(kernel: DepthwiseKernel, name: str, pixels: int) -> str:
         weights = code.at(kind, "%weights", filter_)
         for slot in sums:
             code.line(f"store {vector} zeroinitializer, ptr {slot}")
-        loops = [code.loop(0, f"%taps_{axis}") for axis in AXES]
-        with loops[0] as deep, loops[1] as down, loops[2] as across:
-            taps = list(zip(AXES, (deep, down, across), strict=True))
+        with code.nest(*[f"%taps_{axis}" for axis in AXES]) as numbers:
+            taps = list(zip(AXES, numbers, strict=True))
             cell = code.at(kind, x, code.add(*[code.mul(tap, f"%x_{axis}") for axis, tap in taps]))
             place = code.at(kind, weights, code.add(*[code.mul(tap, f"%weight_{axis}") for axis, tap in taps]))
             factor = code.load_vector(vector, kind, place)
             for pixel, slot in enumerate(sums):
                 here = code.at(kind, cell, pixel * kernel.pixel_step)
                 value = print_spread(code, kind, here, lanes, 1 if kernel.is_transposed else multiplier, vector)
-                total = code.let(f"load {vector}, ptr {slot}")
-                code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
+                code.add_product(vector, slot, value, factor)
         out = code.at(kind, "%out", channel if kernel.is_transposed else filter_)
         for pixel, slot in enumerate(sums):
             total = code.let(f"load {vector}, ptr {slot}")
@@ -104,12 +100,7 @@ def print_spread(code: Builder, kind: str, pointer: str, lanes: int, multiplier:
         return code.load_vector(vector, kind, pointer)
     narrow = f"<{lanes} x {kind}>"
     order = [lane // multiplier for lane in range(lanes * multiplier)]
-    return _shuffled(code, narrow, code.load_vector(narrow, kind, pointer), order)
-
-
-def _shuffled(code: Builder, vector: str, value: str, order: Sequence[int]) -> str:
-    mask = ", ".join(f"i32 {lane}" for lane in order)
-    return code.let(f"shufflevector {vector} {value}, {vector} undef, <{len(order)} x i32> <{mask}>")
+    return code.shuffle(lanes, kind, code.load_vector(narrow, kind, pointer), "undef", order)
 
 
 def _print_result(code: Builder, kernel: DepthwiseKernel, total: str, vector: str, target: str) -> None:
@@ -120,7 +111,8 @@ def _print_result(code: Builder, kernel: DepthwiseKernel, total: str, vector: st
     narrow = f"<{lanes} x {kind}>"
     result = ""
     for filter_ in range(multiplier):
-        part = _shuffled(code, vector, total, range(filter_, lanes * multiplier, multiplier))
+        places = range(filter_, lanes * multiplier, multiplier)
+        part = code.shuffle(lanes * multiplier, kind, total, "undef", places)
         result = code.let(f"fadd {narrow} {result}, {part}") if result else part
     code.store_vector(narrow, kind, result, target)
 
@@ -129,8 +121,7 @@ def _print_task(kernel: DepthwiseKernel, name: str) -> str:
     """Print the function of a part: some rows of the result, or parts of them."""
     kind = kernel.element
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
-    x, weights, out, numbers = print_task_context(code, kind)
-    fields = Fields(code, numbers, DEPTHWISE_FIELDS)
+    x, weights, out, fields = print_task_context(code, DEPTHWISE_FIELDS)
     weights, out = code.at(kind, weights, fields["weight_start"]), code.at(kind, out, fields["out_start"])
     begin, end = print_share(code, fields["units"], "%part", fields["parts"])
     pixel, width = fields["pixel"], fields["width"]
@@ -157,9 +148,7 @@ def _print_task(kernel: DepthwiseKernel, name: str) -> str:
             source = code.at(kind, x, code.mul(code.add(cells, left), pixel))
             chosen = code.at(kind, factors, code.mul(first, fields["weight_across"]))
             result = code.at(kind, target, code.mul(column, fields["out_pixel"]))
-            passed = [f"ptr {pointer}" for pointer in (source, chosen, result)]
-            passed += [f"i64 {size}" for size in (taps_deep, taps_down, taps, *steps)]
-            code.line(f"call void @{name}_tile{pixels}({', '.join(passed)})")
+            code.call_on(f"{name}_tile{pixels}", (source, chosen, result), (taps_deep, taps_down, taps, *steps))
 
         start = code.mul(block, fields["block_columns"])
         stop = code.least(code.add(start, fields["block_columns"]), fields["columns"])
@@ -195,13 +184,8 @@ def _steps_to(code: Builder, distance: Size, step: Size) -> Size:
 
 
 def _print_run(kernel: DepthwiseKernel, name: str) -> str:
-    operands = kernel.operands
-    parameters = [f"ptr %d{k}" for k in range(len(operands))]
-    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
-    context = print_context(code, kernel.element, [f"%d{k}" for k in (0, 1, len(operands) - 1)])
+    code, context = begin_run(kernel, name)
     with code.loop(0, kernel.phases) as phase:
         numbers = code.at("i64", "%numbers", code.mul(phase, len(DEPTHWISE_FIELDS)))
-        code.store("i64", code.let(f"ptrtoint ptr {numbers} to i64"), context, 3)
-        passed = context
-        print_parallel(code, f"{name}_task", passed, Fields(code, numbers, DEPTHWISE_FIELDS)["parts"])
+        print_parallel(code, f"{name}_task", context, put_numbers(code, context, numbers, DEPTHWISE_FIELDS)["parts"])
     return code.text()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..host.scratch import NamedNumbers
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.tasks import Fields, print_parallel, print_share
-from .correlation import GEOMETRY, print_context, print_task_context, print_unit
+from .correlation import GEOMETRY, begin_run, print_task_context, print_unit, put_numbers
 from .depthwise import print_spread, print_taps
 
 # What the code reads, in this order.
@@ -61,8 +61,7 @@ def _print_tap(kernel: DepthwiseFilterKernel, name: str) -> str:
     """Print the function that adds the products of some pixels of a row to the sums of a tap."""
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
-    parameters = ["ptr %x", "ptr %dy", "ptr %sums"]
-    code = FunctionBuilder(f"{name}_tap", [*parameters, *[f"i64 %{size}" for size in _SIZES]])
+    code = FunctionBuilder(f"{name}_tap", taking(("x", "dy", "sums"), _SIZES))
     pixels = _SUMS // kernel.vectors  # side by side, each with sums of its own
     slots = [[code.slot(vector) for _ in range(kernel.vectors)] for _ in range(pixels)]
     whole = code.mul(code.div("%count", pixels), pixels)
@@ -103,17 +102,14 @@ def _add_products(code: Builder, kernel: DepthwiseFilterKernel, x: str, dy: str,
     vector = f"<{width} x {kind}>"
     for v, slot in enumerate(slots):
         value = print_spread(code, kind, code.at(kind, x, v * kernel.lanes), kernel.lanes, kernel.multiplier, vector)
-        factor = code.load_vector(vector, kind, dy, v * width)
-        total = code.let(f"load {vector}, ptr {slot}")
-        code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
+        code.add_product(vector, slot, value, code.load_vector(vector, kind, dy, v * width))
 
 
 def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
     """Print the function of a part: some rows of the cotangents, or parts of them."""
     kind = kernel.element
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
-    x, dy, _, numbers = print_task_context(code, kind)
-    fields = Fields(code, numbers, DEPTHWISE_FILTER_FIELDS)
+    x, dy, _, fields = print_task_context(code, DEPTHWISE_FILTER_FIELDS)
     sums = code.at(kind, fields.address("sums_address", kind), code.mul("%part", fields["sums_size"]))
     with code.loop(0, fields["sums_size"]) as place:
         code.line(f"store {kind} 0.0, ptr {code.at(kind, sums, place)}")
@@ -126,8 +122,7 @@ def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
         ahead, first_deep, count_deep = print_taps(code, fields, "deep", "depth", plane)
         top, first_down, count_down = print_taps(code, fields, "down", "height", line)
         counts = (count_deep, count_down, fields["taps_across"])
-        loops = [code.loop(0, count) for count in counts]
-        with loops[0] as deep, loops[1] as down, loops[2] as across:
+        with code.nest(*counts) as (deep, down, across):
             cell_deep = code.add(ahead, code.mul(deep, fields["step_deep"]))
             cell_down = code.add(top, code.mul(down, fields["step_down"]))
             row = code.add(code.mul(code.add(code.mul(image, fields["depth"]), cell_deep), fields["height"]), cell_down)
@@ -144,8 +139,7 @@ def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
             x_pixel = code.mul(fields["stride_across"], fields["pixel"])
             sizes = (code.sub(last, first), x_pixel, multiplied, fields["groups"], fields["tiles"])
             with code.when(code.compare("sgt", sizes[0], 0)):
-                passed = [f"ptr {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
-                code.line(f"call void @{name}_tap({', '.join(passed)})")
+                code.call_on(f"{name}_tap", pointers, sizes)
     return code.text()
 
 
@@ -164,8 +158,7 @@ def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
     code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
-    _, _, out, numbers = print_task_context(code, kind)
-    fields = Fields(code, numbers, DEPTHWISE_FILTER_FIELDS)
+    _, _, out, fields = print_task_context(code, DEPTHWISE_FILTER_FIELDS)
     groups, tiles, sums = fields["groups"], fields["tiles"], fields.address("sums_address", kind)
     target = code.at(kind, out, code.mul("%part", groups, kernel.multiplier))
     total = code.slot(vector)
@@ -175,20 +168,14 @@ def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
         code.line(f"store {vector} {code.load_vector(vector, kind, sums, place)}, ptr {total}")
         with code.loop(1, fields["parts"]) as part:
             value = code.load_vector(vector, kind, sums, code.add(code.mul(part, fields["sums_size"]), place))
-            known = code.let(f"load {vector}, ptr {total}")
-            code.line(f"store {vector} {code.let(f'fadd {vector} {known}, {value}')}, ptr {total}")
-        found = code.let(f"load {vector}, ptr {total}")
-        code.store_vector(vector, kind, found, target, code.mul(channel, kernel.multiplier))
+            code.add_to(vector, total, value)
+        code.store_vector(vector, kind, code.load(vector, total), target, code.mul(channel, kernel.multiplier))
     return code.text()
 
 
 def _print_run(kernel: DepthwiseFilterKernel, name: str) -> str:
-    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
-    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
-    context = print_context(code, kernel.element, ["%d0", "%d1", f"%d{len(kernel.operands) - 1}"])
-    code.store("i64", code.let("ptrtoint ptr %numbers to i64"), context, 3)
-    fields = Fields(code, "%numbers", DEPTHWISE_FILTER_FIELDS)
-    passed = context
-    print_parallel(code, f"{name}_task", passed, fields["parts"])
-    print_parallel(code, f"{name}_sum", passed, fields["taps"])
+    code, context = begin_run(kernel, name)
+    fields = put_numbers(code, context, "%numbers", DEPTHWISE_FILTER_FIELDS)
+    print_parallel(code, f"{name}_task", context, fields["parts"])
+    print_parallel(code, f"{name}_sum", context, fields["taps"])
     return code.text()

@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.registers import Registers
 from ..llvm.tasks import Fields
-from ..matmul.dot_products import shuffled
 from .correlation import (
     AXES,
     FIELDS,
@@ -47,10 +46,66 @@ class ChannelVectors(Correlation):
         return taps * -(-channels // self.lanes) * self.lanes * self.filters
 
     def print_tile(self, name: str) -> str:
-        return _print_channel_tile(self, name)
+        kind, lanes, filters = self.element, self.lanes, self.filters
+        vector = f"<{lanes} x {kind}>"
+        code = begin_tile(self, name)
+        sums = [code.slot(vector, "zeroinitializer") for _ in range(self.pixels * filters)]
+        weights = code.slot("ptr", "%panel")
+        whole = code.mul(code.div("%channels", lanes), lanes)
+        rest = code.sub("%channels", whole)
+        last = code.sub("%channels", lanes)
+        numbers = ", ".join(f"i64 {lane}" for lane in range(lanes))
+        known = code.broadcast(lanes, "i64", code.let(f"sub i64 {lanes}, {rest}"))
+        is_new = code.let(f"icmp sge <{lanes} x i64> <{numbers}>, {known}")
+
+        def add_products(cells: str, mask: str) -> None:
+            here = code.let(f"load ptr, ptr {weights}")
+            factors = [code.load_vector(vector, kind, here, k * lanes) for k in range(filters)]
+            code.line(f"store ptr {code.at(kind, here, filters * lanes)}, ptr {weights}")
+            for pixel in range(self.pixels):
+                value = code.load_vector(vector, kind, code.at(kind, cells, code.mul("%pixel_step", pixel)))
+                if mask:
+                    value = code.let(f"select <{lanes} x i1> {mask}, {vector} {value}, {vector} zeroinitializer")
+                for slot, factor in zip(sums[pixel * filters :], factors, strict=False):
+                    code.add_product(vector, slot, value, factor)
+
+        with code.nest(*[f"%taps_{axis}" for axis in AXES]) as (deep, down, across):
+            start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
+            cells = code.at(kind, "%x", start)
+            with code.loop(0, whole, lanes) as channel:
+                add_products(code.at(kind, cells, channel), "")
+            # Channels that are left are the last of a vector, the others of which were added before.
+            with code.when(code.compare("sgt", rest, 0)):
+                add_products(code.at(kind, cells, last), is_new)
+        totals: list[tuple[str, int]] = []
+        for begin in range(0, len(sums), lanes):
+            chosen = [code.let(f"load {vector}, ptr {slot}") for slot in sums[begin : begin + lanes]]
+            totals.append((elements_summed(code, kind, lanes, chosen), len(chosen)))
+        _print_results(code, self, totals)
+        return code.text()
 
     def print_pack(self, name: str) -> str:
-        return _print_channel_pack(self, name)
+        """Lay weights out: [taps, vectors of channels, filters, lanes]; zeros where the last vector repeats some."""
+        kind, lanes, filters = self.element, self.lanes, self.filters
+        code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
+        _, weights, _, fields = print_task_context(code, FIELDS)
+        weights = code.at(kind, weights, fields["weight_start"])
+        target = code.slot("ptr", fields.address("panel_address", kind))
+        channels, counts = fields["channels"], [fields[f"taps_{axis}"] for axis in AXES]
+        with code.nest(*counts) as (deep, down, across):
+            taps = zip(AXES, (deep, down, across), strict=True)
+            tap = code.at(kind, weights, code.add(*[code.mul(at, fields[f"weight_{axis}"]) for axis, at in taps]))
+            with code.loop(0, channels, lanes) as known, code.loop(0, filters) as filter_:
+                begin = code.least(known, code.sub(channels, lanes))
+                here = code.let(f"load ptr, ptr {target}")
+                source = code.at(kind, tap, code.mul(filter_, fields["weight_filter"]))
+                with code.loop(0, lanes) as lane:
+                    channel = code.add(begin, lane)
+                    weight = code.load(kind, code.at(kind, source, code.mul(channel, fields["weight_channel"])))
+                    is_new = code.compare("sge", channel, known)
+                    code.store(kind, code.choose(is_new, weight, "0.0", kind), here, lane)
+                code.line(f"store ptr {code.at(kind, here, lanes)}, ptr {target}")
+        return code.text()
 
 
 @dataclass(frozen=True)
@@ -79,7 +134,31 @@ class PixelVectors(Correlation):
         return -(-cells // stride) * stride
 
     def print_tile(self, name: str) -> str:
-        return _print_pixel_tile(self, name)
+        kind, lanes, filters, stride = self.element, self.lanes, self.filters, self.stride
+        vector = f"<{lanes} x {kind}>"
+        code = begin_tile(self, name)
+        sums = [[code.slot(vector, "zeroinitializer") for _ in range(filters)] for _ in range(self.vectors)]
+        weights = code.slot("ptr", "%panel")
+        with code.nest(*[f"%taps_{axis}" for axis in AXES]) as (deep, down, across):
+            cell = code.mul(across, "%step")
+            ahead = code.div(cell, stride)
+            phase = code.sub(cell, code.mul(ahead, stride)) if stride > 1 else 0
+            start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), ahead)
+            cells = code.at(kind, "%x", code.add(start, code.mul(phase, "%channel_step", self.channels)))
+            with code.loop(0, self.channels) as channel:
+                here = code.let(f"load ptr, ptr {weights}")
+                factors = [code.broadcast(lanes, kind, code.load(kind, here, k)) for k in range(filters)]
+                code.line(f"store ptr {code.at(kind, here, filters)}, ptr {weights}")
+                first = code.at(kind, cells, code.mul(channel, "%channel_step"))
+                for number, row in enumerate(sums):
+                    values = code.load_vector(vector, kind, first, number * lanes)
+                    for slot, factor in zip(row, factors, strict=True):
+                        code.add_product(vector, slot, values, factor)
+        totals = [
+            _interleaved(code, kind, lanes, [code.let(f"load {vector}, ptr {slot}") for slot in row]) for row in sums
+        ]
+        _print_results(code, self, [(total, lanes * filters) for total in totals])
+        return code.text()
 
     def print_copy(self, name: str) -> str:
         return print_copy_by_channel(self.element, self.lanes, self.stride * self.channels, f"{name}_copy")
@@ -106,49 +185,7 @@ def pixel_vectors(columns: int, filters: int, registers: Registers) -> tuple[int
     return lanes, min(fitting, key=cycles)
 
 
-# --- vectors of channels ----------------------------------------------------------------------------------------------
-
-
-def _print_channel_tile(kernel: ChannelVectors, name: str) -> str:
-    kind, lanes, filters = kernel.element, kernel.lanes, kernel.filters
-    vector = f"<{lanes} x {kind}>"
-    code = begin_tile(kernel, name)
-    sums = [code.slot(vector, "zeroinitializer") for _ in range(kernel.pixels * filters)]
-    weights = code.slot("ptr", "%panel")
-    whole = code.mul(code.div("%channels", lanes), lanes)
-    rest = code.sub("%channels", whole)
-    last = code.sub("%channels", lanes)
-    numbers = ", ".join(f"i64 {lane}" for lane in range(lanes))
-    known = code.broadcast(lanes, "i64", code.let(f"sub i64 {lanes}, {rest}"))
-    is_new = code.let(f"icmp sge <{lanes} x i64> <{numbers}>, {known}")
-
-    def add_products(cells: str, mask: str) -> None:
-        here = code.let(f"load ptr, ptr {weights}")
-        factors = [code.load_vector(vector, kind, here, k * lanes) for k in range(filters)]
-        code.line(f"store ptr {code.at(kind, here, filters * lanes)}, ptr {weights}")
-        for pixel in range(kernel.pixels):
-            value = code.load_vector(vector, kind, code.at(kind, cells, code.mul("%pixel_step", pixel)))
-            if mask:
-                value = code.let(f"select <{lanes} x i1> {mask}, {vector} {value}, {vector} zeroinitializer")
-            for slot, factor in zip(sums[pixel * filters :], factors, strict=False):
-                total = code.let(f"load {vector}, ptr {slot}")
-                code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
-
-    loops = [code.loop(0, f"%taps_{axis}") for axis in AXES]
-    with loops[0] as deep, loops[1] as down, loops[2] as across:
-        start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
-        cells = code.at(kind, "%x", start)
-        with code.loop(0, whole, lanes) as channel:
-            add_products(code.at(kind, cells, channel), "")
-        # Channels that are left are the last of a vector, the others of which were added before.
-        with code.when(code.compare("sgt", rest, 0)):
-            add_products(code.at(kind, cells, last), is_new)
-    totals: list[tuple[str, int]] = []
-    for begin in range(0, len(sums), lanes):
-        chosen = [code.let(f"load {vector}, ptr {slot}") for slot in sums[begin : begin + lanes]]
-        totals.append((elements_summed(code, kind, lanes, chosen), len(chosen)))
-    _print_results(code, kernel, totals)
-    return code.text()
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def elements_summed(code: Builder, kind: str, lanes: int, vectors: list[str]) -> str:
@@ -162,14 +199,14 @@ def elements_summed(code: Builder, kind: str, lanes: int, vectors: list[str]) ->
     for _ in range(steps, lanes.bit_length() - 1):  # fewer vectors than elements: several elements of each are left
         found = _neighbours_added(code, kind, size, found)
         size //= 2
-    return found if size == count else shuffled(code, size, kind, found, "poison", list(range(count)))
+    return found if size == count else code.shuffle(size, kind, found, "poison", list(range(count)))
 
 
 def _neighbours_added(code: Builder, kind: str, size: int, first: str, second: str = "") -> str:
     """Return the sums of elements 0 and 1, 2 and 3, and so on, of one vector or two behind each other."""
     places = range(0, 2 * size if second else size, 2)
-    even = shuffled(code, size, kind, first, second or "poison", list(places))
-    odd = shuffled(code, size, kind, first, second or "poison", [place + 1 for place in places])
+    even = code.shuffle(size, kind, first, second or "poison", list(places))
+    odd = code.shuffle(size, kind, first, second or "poison", [place + 1 for place in places])
     return code.let(f"fadd <{len(places)} x {kind}> {even}, {odd}")
 
 
@@ -186,7 +223,7 @@ def _print_results(code: Builder, kernel: ChannelVectors | PixelVectors, totals:
 
     with code.when(is_dense):
         store_all("%out")
-    with code.when(code.let(f"xor i1 {is_dense}, true")):
+    with code.unless(is_dense):
         places = code.slot(f"[{kernel.pixels * filters} x {kind}]")
         store_all(places)
         with code.loop(0, kernel.pixels) as pixel:
@@ -194,61 +231,7 @@ def _print_results(code: Builder, kernel: ChannelVectors | PixelVectors, totals:
             code.copy(kind, code.at(kind, places, code.mul(pixel, filters)), target, filters)
 
 
-def _print_channel_pack(kernel: ChannelVectors, name: str) -> str:
-    """Lay weights out as [taps, vectors of channels, filters, lanes]; zeros are where the last vector repeats some."""
-    kind, lanes, filters = kernel.element, kernel.lanes, kernel.filters
-    code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
-    pointers = print_task_context(code, kind)
-    fields = Fields(code, pointers[3], FIELDS)
-    weights = code.at(kind, pointers[1], fields["weight_start"])
-    target = code.slot("ptr", fields.address("panel_address", kind))
-    channels, counts = fields["channels"], [fields[f"taps_{axis}"] for axis in AXES]
-    loops = [code.loop(0, count) for count in counts]
-    with loops[0] as deep, loops[1] as down, loops[2] as across:
-        taps = zip(AXES, (deep, down, across), strict=True)
-        tap = code.at(kind, weights, code.add(*[code.mul(at, fields[f"weight_{axis}"]) for axis, at in taps]))
-        with code.loop(0, channels, lanes) as known, code.loop(0, filters) as filter_:
-            begin = code.least(known, code.sub(channels, lanes))
-            here = code.let(f"load ptr, ptr {target}")
-            source = code.at(kind, tap, code.mul(filter_, fields["weight_filter"]))
-            with code.loop(0, lanes) as lane:
-                channel = code.add(begin, lane)
-                weight = code.load(kind, code.at(kind, source, code.mul(channel, fields["weight_channel"])))
-                is_new = code.compare("sge", channel, known)
-                code.store(kind, code.choose(is_new, weight, "0.0", kind), here, lane)
-            code.line(f"store ptr {code.at(kind, here, lanes)}, ptr {target}")
-    return code.text()
-
-
-# --- vectors of pixels ------------------------------------------------------------------------------------------------
-
-
-def _print_pixel_tile(kernel: PixelVectors, name: str) -> str:
-    kind, lanes, filters, stride = kernel.element, kernel.lanes, kernel.filters, kernel.stride
-    vector = f"<{lanes} x {kind}>"
-    code = begin_tile(kernel, name)
-    sums = [[code.slot(vector, "zeroinitializer") for _ in range(filters)] for _ in range(kernel.vectors)]
-    weights = code.slot("ptr", "%panel")
-    loops = [code.loop(0, f"%taps_{axis}") for axis in AXES]
-    with loops[0] as deep, loops[1] as down, loops[2] as across:
-        cell = code.mul(across, "%step")
-        ahead = code.div(cell, stride)
-        phase = code.sub(cell, code.mul(ahead, stride)) if stride > 1 else 0
-        start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), ahead)
-        cells = code.at(kind, "%x", code.add(start, code.mul(phase, "%channel_step", kernel.channels)))
-        with code.loop(0, kernel.channels) as channel:
-            here = code.let(f"load ptr, ptr {weights}")
-            factors = [code.broadcast(lanes, kind, code.load(kind, here, k)) for k in range(filters)]
-            code.line(f"store ptr {code.at(kind, here, filters)}, ptr {weights}")
-            first = code.at(kind, cells, code.mul(channel, "%channel_step"))
-            for number, row in enumerate(sums):
-                values = code.load_vector(vector, kind, first, number * lanes)
-                for slot, factor in zip(row, factors, strict=True):
-                    total = code.let(f"load {vector}, ptr {slot}")
-                    code.line(f"store {vector} {code.multiply_add(vector, values, factor, total)}, ptr {slot}")
-    totals = [_interleaved(code, kind, lanes, [code.let(f"load {vector}, ptr {slot}") for slot in row]) for row in sums]
-    _print_results(code, kernel, [(total, lanes * filters) for total in totals])
-    return code.text()
+# --- rows of pixels --------------------------------------------------------------------------------------------------
 
 
 def _interleaved(code: Builder, kind: str, lanes: int, vectors: list[str]) -> str:
@@ -258,12 +241,12 @@ def _interleaved(code: Builder, kind: str, lanes: int, vectors: list[str]) -> st
     while len(parts) > 1:
         even: list[str] = [*parts, *["poison"] * (len(parts) % 2)]
         both = list(range(2 * size))
-        parts = [shuffled(code, size, kind, one, two, both) for one, two in zip(even[::2], even[1::2], strict=True)]
+        parts = [code.shuffle(size, kind, one, two, both) for one, two in zip(even[::2], even[1::2], strict=True)]
         size *= 2
     if count == 1:
         return parts[0]
     places = [number * lanes + lane for lane in range(lanes) for number in range(count)]
-    return shuffled(code, size, kind, parts[0], "poison", places)
+    return code.shuffle(size, kind, parts[0], "poison", places)
 
 
 def print_copy_by_channel(kind: str, lanes: int, step: int, name: str) -> str:
@@ -278,7 +261,7 @@ def print_copy_by_channel(kind: str, lanes: int, step: int, name: str) -> str:
         name: of the function.
     """
     sizes = ("top", "count", "height", "row", "padded", "before")
-    code = FunctionBuilder(name, ["ptr %source", "ptr noalias %target", *[f"i64 %{size}" for size in sizes]])
+    code = FunctionBuilder(name, ["ptr %source", "ptr noalias %target", *taking((), sizes)])
     pixels = code.div("%padded", step)
     # The first pixel and the one behind the last, all elements of which are in the image.
     first = code.least(code.ceil_div(code.greatest("%before", 0), step), pixels)
@@ -293,7 +276,7 @@ def print_copy_by_channel(kind: str, lanes: int, step: int, name: str) -> str:
         above, within = code.compare("sge", line, 0), code.compare("slt", line, "%height")
         is_inside = code.let(f"and i1 {above}, {within}")
         target = code.at(kind, "%target", code.mul(number, "%padded"))
-        with code.when(code.let(f"xor i1 {is_inside}, true")):
+        with code.unless(is_inside):
             code.clear(kind, target, "%padded")
         with code.when(is_inside):
             source = code.at(kind, "%source", code.mul(line, "%row"))
@@ -306,7 +289,7 @@ def print_copy_by_channel(kind: str, lanes: int, step: int, name: str) -> str:
                     loaded = code.load_vector(f"<{lanes * step} x {kind}>", kind, source, begin)
                     for each in range(step):
                         places = list(range(each, lanes * step, step))
-                        value = shuffled(code, lanes * step, kind, loaded, "poison", places)
+                        value = code.shuffle(lanes * step, kind, loaded, "poison", places)
                         row = code.at(kind, target, code.mul(pixels, each), pixel)
                         code.store_vector(f"<{lanes} x {kind}>", kind, value, row)
     return code.text()

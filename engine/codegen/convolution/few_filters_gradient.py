@@ -16,7 +16,7 @@ from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.registers import Registers
 from ..llvm.tasks import Fields, print_share
 from .correlation import print_padded_copy
-from .correlation_filter import FILTER_FIELDS, FilterGradient, begin_filter_tile, print_total
+from .correlation_filter import FILTER_FIELDS, FilterGradient, begin_filter_sum, begin_filter_tile, print_total
 from .few_filters import elements_summed, print_copy_by_channel
 
 _MOST_CELLS = 10  # of a tile, the places of which are kept in registers
@@ -37,10 +37,36 @@ class _FewFiltersGradient(FilterGradient):
         return self.lanes * self.filters
 
     def print_offsets(self, name: str) -> str:
-        return _print_offsets(self, name)
+        code = FunctionBuilder(f"{name}_offsets", ["ptr %numbers"])
+        fields = Fields(code, "%numbers", FILTER_FIELDS)
+        row = code.mul(fields["padded_width" if self.is_padded else "width"], fields["pixel"])
+        lines = fields["padded_lines"] if self.is_padded else code.mul(fields["step_deep"], fields["height"])
+        last, count = code.sub(fields["cells"], 1), self.cells_of_tap(code, fields)
+        table = fields.address("offsets_address", "i64")
+        with code.loop(0, code.mul(fields["tiles"], self.cells)) as number:
+            cell = code.least(number, last)
+            tap = code.div(cell, count)
+            line = code.div(tap, fields["taps_across"])
+            plane = code.div(line, fields["taps_down"])
+            across = code.sub(tap, code.mul(line, fields["taps_across"]))
+            down = code.sub(line, code.mul(plane, fields["taps_down"]))
+            begin = code.add(code.mul(plane, lines, row), code.mul(down, fields["step_down"], row))
+            inside = self.print_place(code, fields, across, code.sub(cell, code.mul(tap, count)))
+            code.store("i64", code.add(begin, inside), table, number)
+        return code.text()
 
     def print_sum(self, name: str) -> str:
-        return _print_sum(self, name)
+        kind, (code, out, fields) = self.element, begin_filter_sum(name)
+        sums, count = fields.address("sums_address", kind), self.cells_of_tap(code, fields)
+        first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
+        with code.loop(first, last) as cell:
+            tap = code.div(cell, count)
+            number = code.sub(cell, code.mul(tap, count))
+            for filter_ in range(self.filters):
+                source = code.at(kind, sums, code.mul(cell, self.width), filter_ * self.lanes)
+                total = print_total(code, self, self.lanes, source, fields)
+                self.print_result(code, fields, (tap, number, filter_), total, out)
+        return code.text()
 
     @abstractmethod
     def cells_of_tap(self, code: Builder, fields: Fields) -> Size:
@@ -78,7 +104,19 @@ class ChannelVectorsGradient(_FewFiltersGradient):
         return code.add(code.mul(tap, fields["step_across"], fields["pixel"]), channel)
 
     def print_tile(self, name: str) -> str:
-        return _print_channel_tile(self, name)
+        kind, filters = self.element, self.filters
+        code = begin_filter_tile(name)
+        sums, offsets = _print_sums(code, self), [code.load("i64", "%offsets", cell) for cell in range(self.cells)]
+        with code.loop(0, "%lines") as line:
+            x = code.at(kind, "%x", code.mul(line, "%line"))
+            dy = code.at(kind, "%dy", code.mul(line, "%dy_line"))
+            with code.loop(0, "%columns") as column:
+                here = code.at(kind, x, code.mul(column, "%pixel"))
+                cotangents = code.at(kind, dy, code.mul(column, filters))
+                factors = [code.broadcast(self.lanes, kind, code.load(kind, cotangents, k)) for k in range(filters)]
+                _print_products(code, self, here, (offsets, factors, sums), "")
+        _print_stores(code, self, sums)
+        return code.text()
 
     def print_cotangents(
         self, code: Builder, name: str, fields: Fields, cotangents: str, sizes: tuple[Size, Size]
@@ -134,7 +172,33 @@ class PixelVectorsGradient(_FewFiltersGradient):
         return code.add(code.mul(row, code.div(fields["padded_width"], self.stride)), ahead)
 
     def print_tile(self, name: str) -> str:
-        return _print_pixel_tile(self, name)
+        kind, lanes = self.element, self.lanes
+        vector = f"<{lanes} x {kind}>"
+        code = begin_filter_tile(name)
+        sums, offsets = _print_sums(code, self), [code.load("i64", "%offsets", cell) for cell in range(self.cells)]
+        whole = code.mul(code.div("%columns", lanes), lanes)
+        numbers = ", ".join(f"i64 {lane}" for lane in range(lanes))
+        left = code.broadcast(lanes, "i64", str(code.sub("%columns", whole)))
+        is_column = code.let(f"icmp slt <{lanes} x i64> <{numbers}>, {left}")
+
+        def add_products(x: str, dy: str, column: Size, mask: str) -> None:
+            cotangents = code.at(kind, dy, column)
+            factors = [
+                code.load_vector(vector, kind, code.at(kind, cotangents, code.mul("%dy_pixel", k)))
+                for k in range(self.filters)
+            ]
+            _print_products(code, self, code.at(kind, x, column), (offsets, factors, sums), mask)
+
+        with code.loop(0, "%lines") as line:
+            x = code.at(kind, "%x", code.mul(line, "%line"))
+            dy = code.at(kind, "%dy", code.mul(line, "%dy_line"))
+            with code.loop(0, whole, lanes) as column:
+                add_products(x, dy, column, "")
+            # Behind the last column cotangents are zero, but what they would multiply may be infinite.
+            with code.when(code.compare("slt", whole, "%columns")):
+                add_products(x, dy, whole, is_column)
+        _print_stores(code, self, sums)
+        return code.text()
 
     def print_cotangents(
         self, code: Builder, name: str, fields: Fields, cotangents: str, sizes: tuple[Size, Size]
@@ -145,8 +209,7 @@ class PixelVectorsGradient(_FewFiltersGradient):
         space = fields.address("cotangents_address", kind)
         space = code.at(kind, space, code.mul("%part", fields["cotangents_size"]))
         read = code.mul(count, self.filters)
-        passed: list[tuple[str, Size]] = [("ptr", cotangents), ("ptr", space)]
-        code.call(f"{name}_copy_cotangents", [*passed, *[("i64", size) for size in (0, lines, lines, read, row, 0)]])
+        code.call_on(f"{name}_copy_cotangents", (cotangents, space), (0, lines, lines, read, row, 0))
         return space, row, filter_
 
     def print_result(self, code: Builder, fields: Fields, cell: tuple[Size, Size, int], total: str, out: str) -> None:
@@ -164,72 +227,6 @@ def cells_of_tile(cells: int, filters: int, registers: Registers) -> int:
         return -(-cells // rows) * (max(rows * filters / 2, (rows + filters) / 2, 4.0) + 1.0)
 
     return min(range(1, most + 1), key=cycles)
-
-
-def _print_offsets(kernel: _FewFiltersGradient, name: str) -> str:
-    code = FunctionBuilder(f"{name}_offsets", ["ptr %numbers"])
-    fields = Fields(code, "%numbers", FILTER_FIELDS)
-    row = code.mul(fields["padded_width" if kernel.is_padded else "width"], fields["pixel"])
-    lines = fields["padded_lines"] if kernel.is_padded else code.mul(fields["step_deep"], fields["height"])
-    last, count = code.sub(fields["cells"], 1), kernel.cells_of_tap(code, fields)
-    table = fields.address("offsets_address", "i64")
-    with code.loop(0, code.mul(fields["tiles"], kernel.cells)) as number:
-        cell = code.least(number, last)
-        tap = code.div(cell, count)
-        line = code.div(tap, fields["taps_across"])
-        plane = code.div(line, fields["taps_down"])
-        across = code.sub(tap, code.mul(line, fields["taps_across"]))
-        down = code.sub(line, code.mul(plane, fields["taps_down"]))
-        begin = code.add(code.mul(plane, lines, row), code.mul(down, fields["step_down"], row))
-        inside = kernel.print_place(code, fields, across, code.sub(cell, code.mul(tap, count)))
-        code.store("i64", code.add(begin, inside), table, number)
-    return code.text()
-
-
-def _print_channel_tile(kernel: ChannelVectorsGradient, name: str) -> str:
-    kind, filters = kernel.element, kernel.filters
-    code = begin_filter_tile(name)
-    sums, offsets = _print_sums(code, kernel), [code.load("i64", "%offsets", cell) for cell in range(kernel.cells)]
-    with code.loop(0, "%lines") as line:
-        x = code.at(kind, "%x", code.mul(line, "%line"))
-        dy = code.at(kind, "%dy", code.mul(line, "%dy_line"))
-        with code.loop(0, "%columns") as column:
-            here = code.at(kind, x, code.mul(column, "%pixel"))
-            cotangents = code.at(kind, dy, code.mul(column, filters))
-            factors = [code.broadcast(kernel.lanes, kind, code.load(kind, cotangents, k)) for k in range(filters)]
-            _print_products(code, kernel, here, (offsets, factors, sums), "")
-    _print_stores(code, kernel, sums)
-    return code.text()
-
-
-def _print_pixel_tile(kernel: PixelVectorsGradient, name: str) -> str:
-    kind, lanes = kernel.element, kernel.lanes
-    vector = f"<{lanes} x {kind}>"
-    code = begin_filter_tile(name)
-    sums, offsets = _print_sums(code, kernel), [code.load("i64", "%offsets", cell) for cell in range(kernel.cells)]
-    whole = code.mul(code.div("%columns", lanes), lanes)
-    numbers = ", ".join(f"i64 {lane}" for lane in range(lanes))
-    left = code.broadcast(lanes, "i64", str(code.sub("%columns", whole)))
-    is_column = code.let(f"icmp slt <{lanes} x i64> <{numbers}>, {left}")
-
-    def add_products(x: str, dy: str, column: Size, mask: str) -> None:
-        cotangents = code.at(kind, dy, column)
-        factors = [
-            code.load_vector(vector, kind, code.at(kind, cotangents, code.mul("%dy_pixel", k)))
-            for k in range(kernel.filters)
-        ]
-        _print_products(code, kernel, code.at(kind, x, column), (offsets, factors, sums), mask)
-
-    with code.loop(0, "%lines") as line:
-        x = code.at(kind, "%x", code.mul(line, "%line"))
-        dy = code.at(kind, "%dy", code.mul(line, "%dy_line"))
-        with code.loop(0, whole, lanes) as column:
-            add_products(x, dy, column, "")
-        # Behind the last column cotangents are zero, but what they would multiply may be infinite.
-        with code.when(code.compare("slt", whole, "%columns")):
-            add_products(x, dy, whole, is_column)
-    _print_stores(code, kernel, sums)
-    return code.text()
 
 
 def _print_sums(code: Builder, kernel: _FewFiltersGradient) -> list[str]:
@@ -267,24 +264,4 @@ def _print_products(
         if mask:
             value = code.let(f"select <{lanes} x i1> {mask}, {vector} {value}, {vector} zeroinitializer")
         for filter_, factor in enumerate(factors):
-            slot = sums[cell * len(factors) + filter_]
-            total = code.let(f"load {vector}, ptr {slot}")
-            code.line(f"store {vector} {code.multiply_add(vector, value, factor, total)}, ptr {slot}")
-
-
-def _print_sum(kernel: _FewFiltersGradient, name: str) -> str:
-    kind = kernel.element
-    code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
-    out = code.let(f"inttoptr i64 {code.load('i64', '%context', 2)} to ptr")
-    numbers = code.let(f"inttoptr i64 {code.load('i64', '%context', 3)} to ptr")
-    fields = Fields(code, numbers, FILTER_FIELDS)
-    sums, count = fields.address("sums_address", kind), kernel.cells_of_tap(code, fields)
-    first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
-    with code.loop(first, last) as cell:
-        tap = code.div(cell, count)
-        number = code.sub(cell, code.mul(tap, count))
-        for filter_ in range(kernel.filters):
-            source = code.at(kind, sums, code.mul(cell, kernel.width), filter_ * kernel.lanes)
-            total = print_total(code, kernel, kernel.lanes, source, fields)
-            kernel.print_result(code, fields, (tap, number, filter_), total, out)
-    return code.text()
+            code.add_product(vector, sums[cell * len(factors) + filter_], value, factor)

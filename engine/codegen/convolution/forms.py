@@ -135,8 +135,7 @@ def _max_pool_places(context: FormContext, operation: Operation, inputs: Sequenc
 
 def _max_pool_grad(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, dy, places = context.function, _floats(inputs[0]), as_array(inputs[1])
-    dx = function.allocate(dy.kind, shape_of(operation.outputs[0]))
-    function.zero(dx)
+    dx = function.allocate_zeros(dy.kind, shape_of(operation.outputs[0]))
     with _each_pair(function, operation.op, dx.shape, dy) as (pooled, element, cell):
         is_there = _is_place(function, places, pooled, cell)
         part = function.choose(is_there, function.load(dy.kind, dy.pointer, pooled), literal(0, dy.kind), dy.kind)
@@ -146,8 +145,7 @@ def _max_pool_grad(context: FormContext, operation: Operation, inputs: Sequence[
 
 def _max_pool_gather(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, x, places = context.function, _floats(inputs[0]), as_array(inputs[1])
-    y = function.allocate(x.kind, places.shape)
-    function.zero(y)
+    y = function.allocate_zeros(x.kind, places.shape)
     with _each_pair(function, operation.op, x.shape, y) as (pooled, element, cell):
         is_there = _is_place(function, places, pooled, cell)
         value, before = function.load(x.kind, x.pointer, element), function.load(x.kind, y.pointer, pooled)
@@ -157,8 +155,7 @@ def _max_pool_gather(context: FormContext, operation: Operation, inputs: Sequenc
 
 def _average_pool(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, x = context.function, _floats(inputs[0])
-    y = function.allocate(x.kind, shape_of(operation.outputs[0]))
-    function.zero(y)
+    y = function.allocate_zeros(x.kind, shape_of(operation.outputs[0]))
     with _each_pair(function, operation.op, x.shape, y) as (pooled, element, _):
         _add_to(function, y, pooled, function.load(x.kind, x.pointer, element))
     _divide_by_cells(function, operation.op, x.shape, y)
@@ -167,8 +164,7 @@ def _average_pool(context: FormContext, operation: Operation, inputs: Sequence[V
 
 def _average_pool_grad(context: FormContext, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     function, dy = context.function, _floats(inputs[0])
-    dx = function.allocate(dy.kind, shape_of(operation.outputs[0]))
-    function.zero(dx)
+    dx = function.allocate_zeros(dy.kind, shape_of(operation.outputs[0]))
     shares = function.copy_of(dy)
     function.hold(shares)
     _divide_by_cells(function, operation.op, dx.shape, shares)
@@ -239,11 +235,9 @@ def _check_size(steps: int, most: int) -> None:
 @contextmanager
 def _each_window(function: Function, windows: Sequence[Window], images: int) -> Generator[tuple[str, list[str], str]]:
     """Print a block for each window of each image: gives the image, the places along the axes, and the number."""
-    counts = [window.out for window in windows]
-    with ExitStack() as loops:
-        image = loops.enter_context(function.count(images))
-        outs = [loops.enter_context(function.count(count)) for count in counts]
-        yield image, outs, function.offset_of([image, *outs], _row_major([images, *counts]))
+    counts = [images, *[window.out for window in windows]]
+    with function.counters(counts) as numbers:
+        yield numbers[0], numbers[1:], function.offset_of(numbers, _row_major(counts))
 
 
 @contextmanager

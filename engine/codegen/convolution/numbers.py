@@ -7,8 +7,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ...common.machine_profile import machine_profile
+from ...graph.spec import TensorSpec
 from ...ops.neural.window_geometry import Window
+from ..expression.expression import llvm_type
 from ..llvm.builder import BYTES
+from ..llvm.entry import Operand
 from .correlation import AXES, FIELDS, RESULT, WEIGHTS, Correlation
 from .correlation_filter import FILTER_FIELDS, FilterGradient
 from .depthwise import DEPTHWISE_FIELDS, DepthwiseKernel
@@ -51,6 +54,22 @@ class Blocks(NamedTuple):
 
     rows: int
     columns: int
+
+
+def known_shape(spec: object) -> tuple[int, ...]:
+    """Return the shape of an array; an empty one where it is not known."""
+    if not isinstance(spec, TensorSpec) or spec.shape is None:
+        return ()
+    known = tuple(dim for dim in spec.shape if dim is not None)
+    return known if len(known) == len(spec.shape) else ()
+
+
+def operands_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[Operand, ...]:
+    """Return the operands of a kernel that takes whole arrays."""
+    return tuple(
+        Operand(llvm_type(spec.dtype), len(spec.shape or ()) or None, (), position >= len(inputs))
+        for position, spec in enumerate([*inputs, *outputs])
+    )
 
 
 def _products(windows: Windows, sizes: Sizes) -> int:

@@ -20,13 +20,14 @@ from ...graph.spec import TensorSpec
 from ...ops.neural.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGrad, MaxPoolPlaces
 from ...ops.neural.window_geometry import Window
 from ..elementwise.bound import BoundKernel
+from ..elementwise.kernel_specs import specs_of
 from ..expression.expression import llvm_type
 from ..llvm.builder import Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields, print_parallel, print_share
+from ..llvm.tasks import Fields, begin_run_function, print_parallel, print_share
 
 # What the code reads, in this order.
 _FIELDS = (
@@ -64,10 +65,7 @@ class PoolingKernel:
     is_spread: bool
 
     effort = Effort.LARGE
-
-    @property
-    def number_count(self) -> int:
-        return len(_FIELDS)
+    number_count = len(_FIELDS)
 
     def print_run(self, name: str) -> str:
         return _print_task(self, name) + _print_run(self, name)
@@ -76,8 +74,7 @@ class PoolingKernel:
 def bind_pooling(operation: Operation) -> BoundKernel | None:
     """Return the kernel of an operation that pools, or that takes a gradient through that."""
     op = op_of(operation, (MaxPool, MaxPoolPlaces, MaxPoolGrad, AveragePool, AveragePoolGrad))
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    inputs, outputs = specs_of(operation.inputs), specs_of(operation.outputs)
     is_gradient = isinstance(op, (MaxPoolGrad, AveragePoolGrad))
     x, dtype = outputs[0].shape if is_gradient else inputs[0].shape, inputs[0].dtype
     if x is None or not 3 <= len(x) <= 4 or dtype.name not in ("float32", "float64"):
@@ -322,7 +319,7 @@ def _print_column(code: Builder, kernel: PoolingKernel, cells: Cells, print_chan
     is_whole = _is_whole(code, kernel, cells)
     with code.when(is_whole):
         print_channels(((0, kernel.taps[0]), (0, kernel.taps[1])))
-    with code.when(code.let(f"xor i1 {is_whole}, true")):
+    with code.unless(is_whole):
         print_channels(cells)
 
 
@@ -404,13 +401,10 @@ def _print_window(
 
 
 def _print_run(kernel: PoolingKernel, name: str) -> str:
-    operands = kernel.operands
-    code = FunctionBuilder(f"{name}_run", [*[f"ptr %d{k}" for k in range(len(operands))], "ptr %numbers"])
-    count = len(operands) + 1
-    context = code.slot(f"[{count} x i64]")
-    for position in range(len(operands)):
-        code.store("i64", code.let(f"ptrtoint ptr %d{position} to i64"), context, position)
-    code.store("i64", code.let("ptrtoint ptr %numbers to i64"), context, len(operands))
-    parts = Fields(code, "%numbers", _FIELDS)["parts"]
-    print_parallel(code, f"{name}_task", context, parts)
+    code = begin_run_function(kernel, name)
+    pointers = [*[f"%d{k}" for k in range(len(kernel.operands))], "%numbers"]
+    context = code.slot(f"[{len(pointers)} x i64]")
+    for position, pointer in enumerate(pointers):
+        code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), context, position)
+    print_parallel(code, f"{name}_task", context, Fields(code, "%numbers", _FIELDS)["parts"])
     return code.text()

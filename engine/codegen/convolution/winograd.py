@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from ..expression.llvm import KernelSpec
 from ..factorisation.blocks import print_exchange
 from ..host.scratch import NamedNumbers
-from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
+from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Functions, Operand
-from ..llvm.tasks import Fields, print_parallel, print_release, print_share
+from ..llvm.tasks import Fields, begin_run_function, print_parallel, print_release, print_share
 from .transforms import TAPS
 from .winograd_functions import TileFunctions, convolution_functions, print_cells
 
@@ -230,7 +230,7 @@ def _print_weights(kernel: PanelFunctions) -> str:
                 code.at(kind, weights, code.add(first, chosen)),
                 code.at(kind, held, code.mul(v, TAPS, TAPS, square)),
             )
-            print_call(code, kernel.name("turn"), pointers, (*steps, code.greatest(code.sub(filters, filter_), 1)))
+            code.call_on(kernel.name("turn"), pointers, (*steps, code.greatest(code.sub(filters, filter_), 1)))
         with code.loop(0, lanes) as lane:
             channel = code.add(first, lane)
             is_new = code.compare("sge", channel, own)
@@ -245,7 +245,7 @@ def _print_weights(kernel: PanelFunctions) -> str:
                 there = code.at(kind, held, code.add(code.mul(lane, lanes), v * TAPS * TAPS * square))
                 source = code.choose(is_turned, there, source, "ptr")
                 pointers = (source, code.at(kind, row, v * lanes))
-                print_call(code, kernel.functions.name("taps"), pointers, (*of_taps, left, place))
+                code.call_on(kernel.functions.name("taps"), pointers, (*of_taps, left, place))
     return code.text()
 
 
@@ -255,8 +255,8 @@ def _print_turn(kernel: PanelFunctions) -> str:
     One by one, weights whose filters are some power of two apart would displace each other from the first cache.
     """
     kind, lanes = kernel.element, kernel.lanes
-    vector, sizes = f"<{lanes} x {kind}>", ("down", "across", "filter", "left")
-    code = FunctionBuilder(kernel.name("turn"), ["ptr %weights", "ptr %held", *[f"i64 %{size}" for size in sizes]])
+    vector = f"<{lanes} x {kind}>"
+    code = FunctionBuilder(kernel.name("turn"), taking(("weights", "held"), ("down", "across", "filter", "left")))
     with code.loop(0, TAPS) as down, code.loop(0, TAPS) as across:
         source = code.at(kind, "%weights", code.add(code.mul(down, "%down"), code.mul(across, "%across")))
         target = code.at(kind, "%held", code.mul(code.add(code.mul(down, TAPS), across), lanes * lanes))
@@ -274,8 +274,7 @@ def _print_turn(kernel: PanelFunctions) -> str:
 def print_product(name: str, kind: str, lanes: int, rows: int, vectors: int) -> str:
     """Multiply some tiles of one place by one panel: the sums are kept in registers."""
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
-    parameters = ["ptr %left", "ptr %right", "ptr %out"]
-    code = FunctionBuilder(name, [*parameters, "i64 %count", "i64 %step"])
+    code = FunctionBuilder(name, taking(("left", "right", "out"), ("count", "step")))
     sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(rows)]
     for slot in (slot for row in sums for slot in row):
         code.line(f"store {vector} zeroinitializer, ptr {slot}")
@@ -304,8 +303,7 @@ def print_outer_product(
     for value, row in zip(values, sums, strict=True):
         spread = code.broadcast(lanes, kind, value)
         for factor, slot in zip(factors, row, strict=True):
-            total = code.let(f"load {vector}, ptr {slot}")
-            code.line(f"store {vector} {code.multiply_add(vector, spread, factor, total)}, ptr {slot}")
+            code.add_product(vector, slot, spread, factor)
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -414,7 +412,7 @@ class TileReader:
         is_inside = fits[0]
         for other in (fits[1], *holds):
             is_inside = code.let(f"and i1 {is_inside}, {other}")
-        with code.when(code.let(f"xor i1 {is_inside}, true")):
+        with code.unless(is_inside):
             far = code.sub(outside, code.let(f"ptrtoint ptr {base} to i64"))
             steps = (*self._steps(sizes[1], channels), far)
             print_cells(code, self._functions, edge, cells, (row, column), (down, across), steps)
@@ -446,13 +444,13 @@ def _print_task(kernel: PanelFunctions) -> str:
             base, table = tiles.input(x, place, inner, edges[0])
             target = code.at(kind, memory, code.mul(number, kernel.lanes))
             sizes = (fields["channels"], vectors, code.mul(block, kernel.lanes), input_place)
-            print_call(code, functions.name("input"), (base, table, target), sizes)
+            code.call_on(functions.name("input"), (base, table, target), sizes)
         _print_products(code, kernel, fields, memory, products, groups)
         with code.loop(first, last) as tile:
             base, table = tiles.output(out, tiles.place(tile), outer, edges[1], unread)
             source = code.at(kind, products, code.mul(code.sub(tile, first), kernel.width))
             sizes = (fields["filters"], panels, kernel.vectors, code.mul(block, kernel.width), product_place)
-            print_call(code, functions.name("back"), (source, base, table), sizes)
+            code.call_on(functions.name("back"), (source, base, table), sizes)
         then = code.load("ptr", "%context", _THEN)
         with code.when(code.let(f"icmp ne ptr {then}, null")):
             code.line(f"call void {then}(ptr %context, i64 {first}, i64 {last})")
@@ -485,7 +483,7 @@ def _print_following(following: Following, tile: int, name: str) -> str:
         with code.loop(0, code.choose(is_whole, 1, lines)) as line:
             pixel = code.add(begin, code.mul(line, across))
             sizes = (pixel, code.add(pixel, count))
-            print_call(code, following.functions.names[0], (*pointers, numbers), sizes)
+            code.call_on(following.functions.names[0], (*pointers, numbers), sizes)
     return code.text()
 
 
@@ -510,7 +508,7 @@ def _print_products(
                 right,
                 code.at(kind, target, code.mul(group, rows * kernel.width)),
             )
-            print_call(code, kernel.name("product"), pointers, (vectors, code.mul(block, kernel.lanes)))
+            code.call_on(kernel.name("product"), pointers, (vectors, code.mul(block, kernel.lanes)))
 
 
 def print_head(code: Builder, out: str, then: str = "null", others: Sequence[str] = ()) -> str:
@@ -525,19 +523,13 @@ def print_head(code: Builder, out: str, then: str = "null", others: Sequence[str
     return context
 
 
-def print_call(code: Builder, name: str, pointers: Sequence[str], sizes: Sequence[Size]) -> None:
-    """Call a function that takes pointers, and sizes behind them."""
-    code.call(name, [*[("ptr", pointer) for pointer in pointers], *[("i64", size) for size in sizes]])
-
-
 def print_zeros(code: Builder, kind: str, fields: Fields) -> None:
     """Clear the row that stands for cells outside the input."""
     code.clear(kind, fields.address("zeros_address", kind), fields["zeros_size"])
 
 
 def _print_run(kernel: WinogradKernel, name: str) -> str:
-    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
-    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
+    code = begin_run_function(kernel, name)
     out, others = kernel.following.operands() if kernel.following else (f"%d{len(kernel.operands) - 1}", [])
     context = print_head(code, out, f"@{name}_then" if kernel.following else "null", others)
     fields = Fields(code, "%numbers", WINOGRAD_FIELDS)

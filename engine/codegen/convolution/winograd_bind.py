@@ -16,7 +16,7 @@ from ...ops.internal.winograd import Winograd
 from ...ops.neural.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ...ops.neural.window_geometry import Window
 from ..elementwise.bound import BoundKernel
-from ..elementwise.kernel_specs import kernel_spec
+from ..elementwise.kernel_specs import kernel_spec, specs_of
 from ..expression.expression import UnsupportedError, llvm_type
 from ..expression.llvm import KernelSpec
 from ..host.threads import thread_count
@@ -24,7 +24,7 @@ from ..llvm.builder import BYTES
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import Registers, registers_of, tile_cycles
-from .numbers import aligned
+from .numbers import aligned, known_shape, operands_of
 from .transforms import TAPS, TRANSFORMS
 from .winograd import WINOGRAD_FIELDS, Following, WinogradKernel
 from .winograd_filter import WINOGRAD_FILTER_FIELDS, WinogradFilterKernel
@@ -92,9 +92,8 @@ def bind_winograd(operation: Operation) -> BoundKernel | None:
     images = images_of(operation, op.convolution)
     if images is None:
         return None
-    inputs = [tensor.spec for tensor in operation.inputs[:2] if isinstance(tensor.spec, TensorSpec)]
-    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
-    operands = _operands(inputs, outputs)
+    inputs, outputs = specs_of(operation.inputs[:2]), specs_of(operation.outputs)
+    operands = operands_of(inputs, outputs)
     if not isinstance(op.convolution, ConvFilterGrad):
         return _bound(op, images, operands, inputs, outputs)
     kind = llvm_type(outputs[0].dtype)
@@ -108,12 +107,11 @@ def bind_winograd_then(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `WinogradThen`; None for filters' gradients, and if kernels can't compute what follows."""
     op = op_of(operation, WinogradThen)
     assert isinstance(op.product, Winograd)
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    inputs, outputs = specs_of(operation.inputs), specs_of(operation.outputs)
     if isinstance(op.product.convolution, ConvFilterGrad) or not all(spec.is_static for spec in (*inputs, *outputs)):
         return None
     result, results = op.product.infer(*inputs[: op.taken]), outputs[op.keeps :]
-    images = _images_of_shapes([*map(_static, inputs[:2]), _static(result)], result, op.product.convolution)
+    images = _images_of_shapes([*map(known_shape, inputs[:2]), known_shape(result)], result, op.product.convolution)
     target = next((k for k, spec in enumerate(results) if spec == result), None)
     if images is None or (target is None and not op.keeps):
         return None
@@ -130,7 +128,7 @@ def bind_winograd_then(operation: Operation) -> BoundKernel | None:
     others = [
         replace(operand, rank=len(spec.shape or ()) or None) for operand, spec in _ranked(body, inputs, outputs, op)
     ]
-    operands = (*_operands(inputs[: op.taken], []), *others)
+    operands = (*operands_of(inputs[: op.taken], []), *others)
     return _bound(op.product, images, operands, inputs, outputs, following)
 
 
@@ -145,7 +143,7 @@ def _ranked(
 
 def _of_pixels(spec: TensorSpec, result: TensorSpec) -> TensorSpec | None:
     """Return an operand's spec as a matrix of pixels and filters; None if it has some for each image, row or column."""
-    shape, whole = _static(spec), _static(result)
+    shape, whole = known_shape(spec), known_shape(result)
     if shape == whole:
         return TensorSpec((prod(whole[:-1]), whole[-1]), spec.dtype)
     if any(size != 1 for size in shape[:-1]):
@@ -169,17 +167,9 @@ def _bound(
     return BoundKernel(spec, inputs, outputs, _numbers(spec, images, steps))
 
 
-def _operands(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[Operand, ...]:
-    specs = [*inputs, *outputs]
-    return tuple(
-        Operand(llvm_type(spec.dtype), len(spec.shape or ()), (), position >= len(inputs))
-        for position, spec in enumerate(specs)
-    )
-
-
 def images_of(operation: Operation, op: object) -> Images | None:
     """Return the convolution to compute: for an input's gradient, that of the cotangent. None if it is another kind."""
-    shapes = [_static(tensor.spec) for tensor in (*operation.inputs[:2], *operation.outputs)]
+    shapes = [known_shape(tensor.spec) for tensor in (*operation.inputs[:2], *operation.outputs)]
     return _images_of_shapes(shapes, operation.outputs[0].spec, op)
 
 
@@ -213,13 +203,6 @@ def _images_of_shapes(shapes: Sequence[Shape], spec: object, op: object) -> Imag
 def _turned(window: Window) -> Window:
     """Return the window of the cotangent, for the gradient in the input."""
     return window._replace(size=window.out, out=window.size, before=TAPS - 1 - window.before)
-
-
-def _static(spec: object) -> Shape:
-    if not isinstance(spec, TensorSpec) or spec.shape is None:
-        return ()
-    known = tuple(dim for dim in spec.shape if dim is not None)
-    return known if len(known) == len(spec.shape) else ()
 
 
 def _register_tile(filters: int, registers: Registers) -> tuple[int, int]:

@@ -14,14 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..host.scratch import NamedNumbers
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
-from ..llvm.tasks import Fields, print_parallel, print_release, print_share
+from ..llvm.tasks import Fields, begin_run_function, print_parallel, print_release, print_share
 from .winograd import (
     TILES,
     TileReader,
-    print_call,
     print_counter,
     print_head,
     print_outer_product,
@@ -95,9 +94,8 @@ def _print_product(kernel: WinogradFilterKernel, name: str) -> str:
     """Add the products of some tiles of one place, of some channels by a panel of filters, to sums in memory."""
     kind, lanes, rows, width = kernel.element, kernel.lanes, kernel.rows, kernel.width
     vector = f"<{lanes} x {kind}>"
-    parameters = ["ptr %left", "ptr %right", "ptr %sums"]
     sizes = ("count", "left_step", "right_step")
-    code = FunctionBuilder(f"{name}_product", [*parameters, *[f"i64 %{size}" for size in sizes]])
+    code = FunctionBuilder(f"{name}_product", taking(("left", "right", "sums"), sizes))
     sums = [[code.slot(vector) for _ in range(kernel.vectors)] for _ in range(rows)]
     places = [(slot, r * width + v * lanes) for r, row in enumerate(sums) for v, slot in enumerate(row)]
     for slot, place in places:
@@ -159,7 +157,7 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
         with code.when(is_whole):
             rows = code.mul(of_channels, lanes), code.mul(code.add(of_channels, channel_vectors), lanes)
             columns = of_filters, code.add(of_filters, filter_vectors)
-            print_call(code, f"{name}_taps", ("%context", sums, out), (*rows, *columns, 0))
+            code.call_on(f"{name}_taps", ("%context", sums, out), (*rows, *columns, 0))
     return code.text()
 
 
@@ -184,7 +182,7 @@ def _print_transform(
     first, channels, vectors, place = sizes
     base = code.at(kernel.element, cells[0], first)
     sizes = (code.sub(channels, first), vectors, kernel.lanes, place)
-    print_call(code, name, (base, cells[1], target), sizes)
+    code.call_on(name, (base, cells[1], target), sizes)
 
 
 def _print_products(
@@ -219,7 +217,7 @@ def _print_products(
                 code.at(kind, right, code.mul(panel, kernel.width)),
                 code.at(kind, total, code.mul(number, size)),
             )
-            print_call(code, f"{name}_product", pointers, (tiles, channels, filters))
+            code.call_on(f"{name}_product", pointers, (tiles, channels, filters))
 
 
 def _panels(code: Builder, kernel: WinogradFilterKernel, fields: Fields) -> Size:
@@ -234,9 +232,7 @@ def _print_taps(kernel: WinogradFilterKernel, name: str) -> str:
     """
     kind, lanes = kernel.element, kernel.lanes
     sizes = ("begin", "end", "left", "right", "unit")
-    code = FunctionBuilder(
-        f"{name}_taps", ["ptr %context", "ptr %sums", "ptr %out", *[f"i64 %{size}" for size in sizes]]
-    )
+    code = FunctionBuilder(f"{name}_taps", taking(("context", "sums", "out"), sizes))
     _, fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
     channels, filters = fields["channels"], fields["filters"]
     panels = _panels(code, kernel, fields)
@@ -258,7 +254,7 @@ def _print_taps(kernel: WinogradFilterKernel, name: str) -> str:
         source = code.at(kind, "%sums", code.add(code.mul(unit, "%unit"), place))
         target = code.at(kind, "%out", code.add(code.mul(channel, filters), filter_))
         passed = (fields["shares"], share, fields["sums_place"], code.mul(channels, filters))
-        print_call(code, kernel.own_functions.name("gradient"), (source, target), passed)
+        code.call_on(kernel.own_functions.name("gradient"), (source, target), passed)
     return code.text()
 
 
@@ -269,13 +265,12 @@ def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
     sums = fields.address("sums_address", kernel.element)
     rows = print_share(code, code.mul(fields["channel_vectors"], kernel.lanes), "%part", fields["parts"])
     sizes = (*rows, 0, fields["filter_vectors"], fields["sums_size"])
-    print_call(code, f"{name}_taps", ("%context", sums, out), sizes)
+    code.call_on(f"{name}_taps", ("%context", sums, out), sizes)
     return code.text()
 
 
 def _print_run(kernel: WinogradFilterKernel, name: str) -> str:
-    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
-    code = FunctionBuilder(f"{name}_run", [*parameters, "ptr %numbers"])
+    code = begin_run_function(kernel, name)
     context = print_head(code, f"%d{len(kernel.operands) - 1}")
     fields = Fields(code, "%numbers", WINOGRAD_FILTER_FIELDS)
     print_zeros(code, kernel.element, fields)

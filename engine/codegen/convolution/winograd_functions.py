@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from .transforms import TAPS, TRANSFORMS, Matrix, Transforms, print_on_both_axes, transposed
 
@@ -60,7 +60,7 @@ class TileFunctions:
 
     def _print(self, part: str) -> str:
         pointers, sizes, print_body = _PRINTERS[part]
-        parameters = [*[f"ptr %{pointer}" for pointer in pointers], *[f"i64 %{size}" for size in sizes]]
+        parameters = taking(pointers, sizes)
         code = FunctionBuilder(self.name(part), parameters, linkage="")
         print_body(code, self)
         return code.text()
@@ -103,7 +103,7 @@ def _print_taps(code: Builder, tiles: TileFunctions) -> None:
     with code.when(is_quick):
         for number, source in enumerate(sources):
             code.store_vector(vector, kind, code.load_vector(vector, kind, source), held, number * lanes)
-    with code.when(code.let(f"xor i1 {is_quick}, true")):
+    with code.unless(is_quick):
         last = code.greatest(code.sub("%left", 1), 0)
         with code.loop(0, lanes) as lane:
             place = code.mul(code.least(lane, last), "%filter")
@@ -231,5 +231,4 @@ def print_cells(
         steps: the bytes from a row to the next, from a pixel to the next, and from the first cell to what stands for
             cells outside.
     """
-    numbers = [("i64", number) for number in (cells, *first, *sizes, *steps)]
-    code.call(functions.name("table"), [("ptr", table), *numbers])
+    code.call_on(functions.name("table"), (table,), (cells, *first, *sizes, *steps))
