@@ -15,14 +15,14 @@ from collections.abc import Callable
 from functools import cache
 
 from ...common.quick_dataclass import dataclass
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 
 SUB = 16  # columns of a group
 BLOCK = 256  # terms that are laid out at once
 PANEL = 64  # columns that are laid out at once
 TILE_GROUPS = 16  # that a tile of AMX has
 _CHAINS = 2  # sums of each column that a single row has: an instruction waits for the one before in its chain
-TILE_SIZES = ("%step", "%groups", "%width", "%is_first", "%sub_step")  # the last: bytes between groups of 16 columns
+TILE_SIZES = ("step", "groups", "width", "is_first", "sub_step")  # the last: bytes between groups of 16 columns
 _SYSCALL_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -95,13 +95,6 @@ def may_use_tiles() -> bool:
 # --- vectors --------------------------------------------------------------------------------------------------------
 
 
-def shuffled(code: Builder, size: int, element: str, first: str, second: str, places: list[int]) -> str:
-    """Return the elements of two vectors that are at `places`, those of the second counted from `size` on."""
-    vector = f"<{size} x {element}>"
-    listed = ", ".join(f"i32 {place}" for place in places)
-    return code.let(f"shufflevector {vector} {first}, {vector} {second}, <{len(places)} x i32> <{listed}>")
-
-
 def interleaved(code: Builder, rows: list[str], size: int) -> list[str]:
     """Interleave one, two or four rows of bytes within each 16 of them: one instruction for each step and vector.
 
@@ -122,7 +115,7 @@ def interleaved(code: Builder, rows: list[str], size: int) -> list[str]:
                 for side in (0, size)
                 for byte in range(half)
             ]
-            mixed.append(shuffled(code, size, "i8", first, second, places))
+            mixed.append(code.shuffle(size, "i8", first, second, places))
     return mixed
 
 
@@ -132,10 +125,10 @@ def _in_order(code: Builder, sums: list[str], lanes: int) -> str:
     parts, size = sums, lanes
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts, size = [shuffled(code, size, "i32", *pair, list(range(2 * size))) for pair in pairs], 2 * size
+        parts, size = [code.shuffle(size, "i32", *pair, list(range(2 * size))) for pair in pairs], 2 * size
     share = SUB // count
     places = [column % SUB // share * lanes + column // SUB * share + column % share for column in range(count * lanes)]
-    return shuffled(code, size, "i32", parts[0], "undef", places)
+    return code.shuffle(size, "i32", parts[0], "undef", places)
 
 
 def _prepared(code: Builder, dot: DotProduct, weights: str, is_raw: bool) -> str:
@@ -171,7 +164,7 @@ def accumulate(code: Builder, dot: DotProduct, slot: str, x: str, weights: str) 
         else:
             wide = [code.let(f"sext <{size} x i16> {side} to <{size} x i32>") for side in (rows, weights)]
             both = code.let(f"mul <{size} x i32> {wide[0]}, {wide[1]}")
-            parts = [shuffled(code, size, "i32", both, "undef", list(range(k, size, 2))) for k in (0, 1)]
+            parts = [code.shuffle(size, "i32", both, "undef", list(range(k, size, 2))) for k in (0, 1)]
             products = code.let(f"add {sums} {parts[0]}, {parts[1]}")
         found = code.let(f"add {sums} {total}, {products}")
     code.line(f"store {sums} {found}, ptr {slot}")
@@ -223,7 +216,7 @@ def print_packing(dot: DotProduct, name: str, transpose: bool, four_bits: bool =
     if not transpose:
         with code.when(is_wide):
             _print_groups(code, dot, lambda group, last: _pack_group(code, dot, group, last, offset, four_bits))
-    with code.when(code.let(f"xor i1 {is_wide}, true")), code.loop(0, "%terms") as term:
+    with code.unless(is_wide), code.loop(0, "%terms") as term:
         source = code.at("i8", "%b", code.mul(term, steps[0]))
         place = code.add(code.mul(code.div(term, dot.terms), SUB * dot.terms), code.rem(term, dot.terms))
         with code.loop(0, "%width") as column:
@@ -272,14 +265,13 @@ def _unpacked(code: Builder, row: str) -> str:
     half = f"<{SUB // 2} x i8>"
     low = code.let(f"and {half} {row}, {code.broadcast(SUB // 2, 'i8', '15')}")
     high = code.let(f"lshr {half} {row}, {code.broadcast(SUB // 2, 'i8', '4')}")
-    both = shuffled(code, SUB // 2, "i8", low, high, [lane // 2 + SUB // 2 * (lane % 2) for lane in range(SUB)])
+    both = code.shuffle(SUB // 2, "i8", low, high, [lane // 2 + SUB // 2 * (lane % 2) for lane in range(SUB)])
     return code.let(f"xor <{SUB} x i8> {both}, {code.broadcast(SUB, 'i8', '8')}")
 
 
 def print_tile(dot: DotProduct, name: str, rows: int) -> str:
     """Add the products of a block for some rows and groups of 16 columns to the sums of the blocks before."""
-    sizes = [f"i64 {size}" for size in TILE_SIZES]
-    code = FunctionBuilder(f"{name}_tile{rows}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes])
+    code = FunctionBuilder(f"{name}_tile{rows}", taking(("q", "panel", "sums"), TILE_SIZES))
     vectors, size = dot.subs * SUB // dot.lanes, dot.terms * dot.lanes
     chains = _CHAINS if rows == 1 else 1
     slots = [_slots(code, dot, chains * vectors) for _ in range(rows)]
@@ -317,8 +309,7 @@ def print_tile(dot: DotProduct, name: str, rows: int) -> str:
 
 def print_direct(dot: DotProduct, name: str) -> str:
     """Add the products of a block, of one row and a panel of the matrix in its own layout, to the sums before."""
-    sizes = [f"i64 {size}" for size in ("%step", "%terms", "%is_first")]
-    code = FunctionBuilder(f"{name}_direct", ["ptr %q", "ptr %b", "ptr %sums", *sizes])
+    code = FunctionBuilder(f"{name}_direct", taking(("q", "b", "sums"), ("step", "terms", "is_first")))
     slots, size = _slots(code, dot, PANEL // dot.lanes), dot.terms * dot.lanes
     columns = SUB if dot.terms == 2 else size  # of a row that are loaded at once
 

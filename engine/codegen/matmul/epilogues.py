@@ -25,7 +25,7 @@ from ...ops.linear_algebra.products import MatMul
 from ...ops.neural.quantized import QuantizedMatMul
 from ..elementwise.bound import BoundKernel
 from ..elementwise.dynamic import OpenKernels
-from ..elementwise.kernel_specs import MANY, kernel_spec
+from ..elementwise.kernel_specs import MANY, kernel_spec, specs_of
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, named_like, pattern_of, read_sizes
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
@@ -33,7 +33,7 @@ from ..llvm.builder import SHORT_LOOP, FunctionBuilder
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from . import gemm
-from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
+from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, print_calling, product_names
 from .gemm_forms import PACKED
 from .parallel_products import Begun
 
@@ -106,16 +106,9 @@ class EpilogueKernel:
 
     def _print_call(self, name: str) -> str:
         """Print the run function: it writes down all addresses, and calls the function for products."""
-        operands, record = self.operands, self._record
-        parameters = [f"ptr %d{k}" for k in range(len(operands))]
-        parameters += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
-        lines = [f"define internal void @{name}_run({', '.join(parameters)}, ptr %numbers) noinline {{"]
+        record, ranks = self._record, enumerate(self.addends)
         counts = [f"counts{k}" for k in range(len(self.addends))]  # 1 where each row of the product has one of its own
-        for k, label in enumerate(("address", "m", "n", "k", "block", *counts)):
-            lines.append(f"  %p_{label} = getelementptr i64, ptr %numbers, i64 {k}")
-            lines.append(f"  %{label} = load i64, ptr %p_{label}")
-        for k, rank in enumerate(self.addends):
-            lines.append(f"  %step{k} = mul i64 {f'%r{2 + k}' if rank == 2 else '0'}, %counts{k}")
+        lines = [f"  %step{k} = mul i64 {f'%r{2 + k}' if rank == 2 else '0'}, %counts{k}" for k, rank in ranks]
         taken, others = 2 + len(self.addends), len(self.body.inputs) - 1
         results = taken + others + self.keeps
         c = f"%d{taken + others if self.keeps else results + self.target}"
@@ -126,11 +119,11 @@ class EpilogueKernel:
         for k, (kind, value) in enumerate(zip(kinds, [*values, "%n"], strict=True)):
             lines.append(f"  %f{k} = getelementptr {record}, ptr %record, i64 0, i32 {k}")
             lines.append(f"  store {kind} {value}, ptr %f{k}")
-        arguments = [*self._factors(), f"ptr {c}", "i64 %n", *self._added()]
+        added = [f"ptr %d{2 + k}, i64 %step{k}" for k in range(len(self.addends))] + ["ptr null, i64 0"] * 2
+        arguments = [*self._factors(), f"ptr {c}", "i64 %n", *added[:2]]
         arguments += [f"ptr @{name}_block", "ptr %record"]
-        lines.append("  %function = inttoptr i64 %address to ptr")
-        lines.append(f"  call void %function({', '.join(arguments)})")
-        return "\n".join([*lines, "  ret void", "}\n"])
+        text = print_calling(self.operands, ("m", "n", "k", "block", *counts), ", ".join(arguments), lines)
+        return text.replace("@NAME", f"@{name}")
 
     def _factors(self) -> list[str]:
         sizes = ["i64 %m", "i64 %n", "i64 %k"]
@@ -139,11 +132,6 @@ class EpilogueKernel:
         a, b = self.transposed
         first = ["ptr %d0", "i64 %r0", f"i64 {int(a)}"]
         return [*sizes, *first, "ptr %d1", "i64 %r1", f"i64 {int(b)}"]
-
-    def _added(self) -> list[str]:
-        given = [(f"%d{2 + k}", f"%step{k}") for k in range(len(self.addends))]
-        given += [("null", "0")] * (2 - len(given))
-        return [text for value, step in given for text in (f"ptr {value}", f"i64 {step}")]
 
 
 def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
@@ -200,8 +188,7 @@ def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] 
 
 def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]] | None:
     """Return the specs of the inputs and of the outputs, if all are tensors."""
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    inputs, outputs = specs_of(operation.inputs), specs_of(operation.outputs)
     is_whole = len(inputs) == len(operation.inputs) and len(outputs) == len(operation.outputs)
     return (inputs, outputs) if is_whole else None
 
@@ -402,6 +389,4 @@ class OpenProductThen:
         if code is None:
             return None
         self._address = gemm.then_address(self._dtype)
-        kernel = BoundKernel(code, inputs, outputs, [0] * code.number_count)
-        (kernel.entry,) = library.get([code])
-        return kernel
+        return BoundKernel(code, inputs, outputs, [0] * code.number_count).compiled()

@@ -26,12 +26,11 @@ import ctypes
 from functools import cache
 from typing import Any
 
+from ..llvm.builder import ELEMENTS
 from ..llvm.compiler import Effort
 from ..llvm.library import library
 from .gemm_forms import packing_name, product_name, then_name
 from .gemm_tile import Tiles, tiles_of
-
-ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 def tiles(dtype: str) -> Tiles:

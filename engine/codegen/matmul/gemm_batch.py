@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...common.machine_profile import machine_profile
-from ..llvm.builder import BYTES, Builder, Size
+from ..llvm.builder import BYTES, Builder, Size, masked_load, masked_store
 from ..llvm.registers import Registers
+from ..llvm.tasks import print_parallel
 from .gemm_code import ProductBuilder
 from .gemm_pack import print_packing
-from .gemm_tile import Tiles, masked_load, print_declarations
+from .gemm_tile import Tiles, print_declarations
 
 FIELDS = ("part_units", "units", "parts", "chunks", "chunk_rows")  # numbers that are read, before those of the axes
 AXIS_FIELDS = 4  # the size of an axis of products, and its steps in A, B and C
@@ -142,22 +143,22 @@ def print_batch(form: BatchForm, name: str) -> str:
     product = _print_dots(form) if form.has_dots else _print_product(form)
     v = tiles.vector
     reduce = f"declare {tiles.element} @llvm.vector.reduce.fadd.v{tiles.lanes}{tiles.suffix}({tiles.element}, {v})\n"
-    start = print_start(tiles.element, FIELDS.index("parts"), name)
+    start = print_start(FIELDS.index("parts"), name)
     return "".join([LOOPS, print_declarations(tiles), reduce, packing, product, _print_task(form), start])
 
 
-def print_start(element: str, parts_field: int, name: str) -> str:
+def print_start(parts_field: int, name: str) -> str:
     """Print the function ``name(a, b, c, numbers)``, which deals out the parts of a function ``task``."""
     code = ProductBuilder(name, ["ptr %a", "ptr %b", "ptr %c", "ptr %numbers"], linkage="")
     context = code.slot("[4 x i64]", alignment=8)
     for k, pointer in enumerate(("%a", "%b", "%c", "%numbers")):
         code.store("i64", code.let(f"ptrtoint ptr {pointer} to i64"), context, k)
     parts = code.load("i64", "%numbers", parts_field)
-    code.call("anabranch_parallel", [("ptr", "@task"), ("ptr", context), ("i64", parts)])
+    print_parallel(code, "task", context, parts)
     return code.text()
 
 
-def print_task_head(code: Builder, element: str, fields: tuple[str, ...]) -> tuple[list[str], str, dict[str, str]]:
+def print_task_head(code: Builder, fields: tuple[str, ...]) -> tuple[list[str], str, dict[str, str]]:
     """Print the start of a part; return the places of the operands, its numbers, and those of `fields` by name."""
     addresses = [code.load("i64", "%context", k) for k in range(4)]
     places = [code.let(f"inttoptr i64 {address} to ptr") for address in addresses[:3]]
@@ -181,7 +182,7 @@ def _print_task(form: BatchForm) -> str:
     """Print the products of one part."""
     e = form.element
     code = ProductBuilder("task", ["ptr %context", "i64 %part"], flushes=True)
-    places, numbers, get = print_task_head(code, e, FIELDS)
+    places, numbers, get = print_task_head(code, FIELDS)
     first = code.mul("%part", get["part_units"])
     last = code.least(get["units"], code.add(first, get["part_units"]))
     with code.loop(first, last) as unit:
@@ -191,7 +192,7 @@ def _print_task(form: BatchForm) -> str:
             row_end = code.least(form.rows, code.add(row, get["chunk_rows"]))
             number = code.div(unit, get["chunks"])
         own = print_places(code, e, places, number, numbers, len(FIELDS), form.axes)
-        code.call("product", [*[("ptr", place) for place in own], ("i64", row), ("i64", row_end)])
+        code.call_on("product", own, (row, row_end))
     return code.text()
 
 
@@ -254,16 +255,16 @@ def _print_tile(form: BatchForm, name: str, height: int, width: int) -> str:
     step = tiles.columns if form.has_panels else form.b[0]
 
     def print_term(p: Size, sums: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
-        row = code.at(e, "%b", code.mul(p, step) if isinstance(p, str) else p * step)
+        row = code.at(e, "%b", code.mul(p, step))
         loaded: list[str] = []
         for j in range(vectors):
             is_cut = cut and j == vectors - 1 and not form.has_panels
             loaded.append(_load(code, tiles, code.at(e, row, j * lanes), mask if is_cut else ""))
-        column = code.at(e, "%a", code.mul(p, form.a[1]) if isinstance(p, str) else p * form.a[1])
+        column = code.at(e, "%a", code.mul(p, form.a[1]))
         result: dict[tuple[int, int], str] = {}
         for i in range(height):
             value = code.load(e, code.at(e, column, i * form.a[0]))
-            repeated = _repeated(code, tiles, value)
+            repeated = code.broadcast(lanes, e, value)
             for j in range(vectors):
                 result[i, j] = code.let(
                     f"call {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v} {repeated}, {v} {loaded[j]}, {v} {sums[i, j]})"
@@ -294,30 +295,18 @@ def _mask(lanes: int, count: int) -> str:
     return f"<{', '.join(f'i1 {int(k < count)}' for k in range(lanes))}>"
 
 
-def _repeated(code: Builder, tiles: Tiles, value: str) -> str:
-    v, lanes = tiles.vector, tiles.lanes
-    one = code.let(f"insertelement {v} undef, {tiles.element} {value}, i32 0")
-    return code.let(f"shufflevector {v} {one}, {v} undef, <{lanes} x i32> zeroinitializer")
-
-
 def _load(code: Builder, tiles: Tiles, place: str, mask: str) -> str:
     """Return a vector, or the lanes of a mask of it, with zeros in the others."""
     if not mask:
         return code.load_vector(tiles.vector, tiles.element, place)
-    address = place
-    return code.let(masked_load(tiles, address, mask, "zeroinitializer"))
+    return code.let(masked_load(tiles.lanes, tiles.element, place, mask, "zeroinitializer"))
 
 
 def _store(code: Builder, tiles: Tiles, value: str, place: str, mask: str) -> None:
-    v, lanes = tiles.vector, tiles.lanes
-    if not mask:
-        code.store_vector(v, tiles.element, value, place)
-        return
-    address = place
-    code.line(
-        f"call void @llvm.masked.store.v{lanes}{tiles.suffix}.p0({v} {value}, ptr {address}, i32 {tiles.bytes}, "
-        f"<{lanes} x i1> {mask})"
-    )
+    if mask:
+        code.line(masked_store(tiles.lanes, tiles.element, value, place, mask))
+    else:
+        code.store_vector(tiles.vector, tiles.element, value, place)
 
 
 # --- single elements ------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.products import BatchMatMul
 from ..elementwise.bound import BoundKernel
+from ..elementwise.kernel_specs import static_specs
 from ..elementwise.open_sizes import BoundedCache, Shape
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
@@ -69,9 +70,7 @@ class BoundBatch(BoundKernel):
         plan = _plan(self._op, self._specs, steps)
         if plan is None:
             return None
-        kernel = BoundBatch(self._op, self._specs, plan, strides)
-        (kernel.entry,) = library.get([kernel.spec])
-        return kernel
+        return BoundBatch(self._op, self._specs, plan, strides).compiled()
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,8 @@ class _Plan:
 def bind_batch(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `BatchMatMul` or `Contraction`, where it is not slower than NumPy."""
     op = operation.op
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
-    known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
-    if len(known) < len(specs) or not gemm.is_available() or name_of(known[0].dtype) not in gemm.ELEMENTS:
+    known = static_specs(operation)
+    if known is None or not gemm.is_available() or name_of(known[0].dtype) not in gemm.ELEMENTS:
         return None
     plan = _plan(op, known)
     return None if plan is None else BoundBatch(op, known, plan)

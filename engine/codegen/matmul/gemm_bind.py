@@ -16,7 +16,7 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.packed import Layout, Pack, PackedMatMul
 from ...ops.linear_algebra.products import MatMul
 from ..elementwise.bound import BoundKernel, KernelOrNumPy
-from ..elementwise.kernel_specs import MANY, static_shape
+from ..elementwise.kernel_specs import MANY, specs_of, static_shape, static_specs
 from ..elementwise.open_sizes import BoundedCache, Names, Shape, Shapes, read_sizes
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
@@ -79,9 +79,8 @@ class OpenProduct:
         kernel = _product_kernel(self._dtype.name)
         self._address = gemm.product_address(self._dtype.name)
         a, b, c = [TensorSpec(shape, self._dtype) for shape in (*shapes, result)]
-        first = self._first = BoundKernel(kernel, [a, b], [c], [0] * kernel.number_count)
-        (first.entry,) = library.get([kernel])
-        return first
+        self._first = BoundKernel(kernel, [a, b], [c], [0] * kernel.number_count).compiled()
+        return self._first
 
 
 def product_names(transpose_a: bool, transpose_b: bool) -> tuple[Names, Names]:
@@ -179,9 +178,8 @@ class OpenPackedProduct:
         inputs = [matrix, self._inputs[1], *addends]
         result = self._op.infer(*inputs)
         if self._first is None:
-            first = _bound_packed(self._op, inputs, result)
-            (first.entry,) = library.get([first.spec])
-            self._first, self._address = first, gemm.product_address(name_of(result.dtype))
+            self._address = gemm.product_address(name_of(result.dtype))
+            self._first = _bound_packed(self._op, inputs, result).compiled()
         known = [static_shape(spec) for spec in (*inputs, result)]
         return self._first.resized(known, _packed_numbers(self._op, inputs, result, self._address))
 
@@ -189,7 +187,7 @@ class OpenPackedProduct:
 def bind_packed(operation: Operation) -> BoundKernel | OpenPackedProduct | None:
     """Return the kernel of a `PackedMatMul`."""
     op = operation.op
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs) if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of((*operation.inputs, *operation.outputs))
     if not isinstance(op, PackedMatMul) or not gemm.is_available():
         return None
     *inputs, result = specs
@@ -256,10 +254,9 @@ def is_ours(layout: Layout, dtype: str) -> bool:
 
 def _specs(operation: Operation) -> list[TensorSpec] | None:
     """Return the specs of the inputs and outputs; None where they are not known, or no products of ours."""
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
-    known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
-    usable = len(known) == len(specs) and name_of(known[0].dtype) in gemm.ELEMENTS and gemm.is_available()
-    return known if usable else None
+    known = static_specs(operation)
+    is_usable = known is not None and name_of(known[0].dtype) in gemm.ELEMENTS and gemm.is_available()
+    return known if is_usable else None
 
 
 def _dims(spec: TensorSpec) -> tuple[int, int]:
@@ -279,7 +276,7 @@ def _rows(element: str, rank: int = 2) -> Operand:
     return Operand(element, rank, has_step=rank == 2)
 
 
-def _text(operands: Sequence[Operand], numbers: Sequence[str], call: str, before: Sequence[str] = ()) -> str:
+def print_calling(operands: Sequence[Operand], numbers: Sequence[str], call: str, before: Sequence[str] = ()) -> str:
     """Print a run function that reads its numbers, and calls the function whose address is the first of them.
 
     Args:
@@ -316,7 +313,7 @@ def _product_kernel(dtype: str, ranks: tuple[int, int, int] = (2, 2, 2)) -> Prin
         "ptr %d2, i64 %n, ptr null, i64 0, ptr null, i64 0"
     )
     numbers = ("m", "n", "k", "a_transposed", "b_transposed")
-    return PrintedKernel(operands, 1 + len(numbers), _text(operands, numbers, call, before))
+    return PrintedKernel(operands, 1 + len(numbers), print_calling(operands, numbers, call, before))
 
 
 @cache
@@ -325,7 +322,7 @@ def _packing_kernel(dtype: str, transpose: bool) -> PrintedKernel:
     step = "%k" if transpose else "%n"
     call = f"i64 %n, i64 %k, i64 %block, ptr %d0, i64 {step}, i64 {int(transpose)}, ptr %d1"
     operands = (_matrix(e), _matrix(e, True, 1))
-    return PrintedKernel(operands, 4, _text(operands, ("n", "k", "block"), call))
+    return PrintedKernel(operands, 4, print_calling(operands, ("n", "k", "block"), call))
 
 
 @cache
@@ -333,7 +330,7 @@ def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
     """Return the kernel of a packed product with addends, at most two, of those ranks."""
     e = gemm.ELEMENTS[dtype]
     operands = (_rows(e), _matrix(e, rank=1), *[_rows(e, rank) for rank in addends], _matrix(e, True))
-    counts = tuple(f"counts{k}" for k in range(len(addends)))  # 1 where each row of the result has one of its own
+    counts = [f"counts{k}" for k in range(len(addends))]  # 1 where each row of the result has one of its own
     steps = [f"%r{2 + k}" if rank == 2 else "0" for k, rank in enumerate(addends)]
     before = [f"  %step{k} = mul i64 {step}, %counts{k}" for k, step in enumerate(steps)]
     added = [f"ptr %d{2 + k}, i64 %step{k}" for k in range(len(addends))] + ["ptr null, i64 0"] * (2 - len(addends))
@@ -341,4 +338,5 @@ def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
         f"i64 %m, i64 %n, i64 %k, ptr %d0, i64 %r0, i64 0, ptr %d1, i64 %block, i64 {PACKED}, "
         f"ptr %d{2 + len(addends)}, i64 %n, {', '.join(added)}"
     )
-    return PrintedKernel(operands, 5 + len(counts), _text(operands, ("m", "n", "k", "block", *counts), call, before))
+    numbers = ("m", "n", "k", "block", *counts)
+    return PrintedKernel(operands, 1 + len(numbers), print_calling(operands, numbers, call, before))

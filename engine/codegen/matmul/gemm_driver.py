@@ -12,6 +12,7 @@ from __future__ import annotations
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ..llvm.builder import Builder, Size
+from ..llvm.tasks import print_parallel
 from .gemm_code import PARAMETERS, ProductBuilder
 from .gemm_forms import DEEP, DEEP_FEW, FEW_ROWS, PACKED, TRANSPOSED, packing_name, product_name, then_name
 from .gemm_pack import print_packing
@@ -27,7 +28,6 @@ from .gemm_panel import (
     print_optional,
     print_panel,
     print_panel_call,
-    print_parallel,
     print_scratch,
 )
 from .gemm_shared import MEMORY, print_shared, shared_name
@@ -70,13 +70,9 @@ def print_products(tiles: Tiles) -> str:
     kernels = [print_tile(tiles, rows, width) for rows in tiles.heights if rows != tiles.rows for width in widths]
     kernels += [print_tile(tiles, tiles.rows, width, a) for width in widths for a in (ROWS_OF_A, PANELS_OF_A)]
     return "".join(
-        [print_declarations(tiles), *kernels, print_packing(tiles), print_panel(tiles), _print_part(tiles),
+        [print_declarations(tiles), *kernels, print_packing(tiles), print_panel(tiles), _Part(tiles).print(),
          print_shared(tiles), _print_product(tiles), _print_pack(tiles)]
     )  # fmt: skip
-
-
-def _print_part(tiles: Tiles) -> str:
-    return _Part(tiles).print()
 
 
 class _Part:
@@ -89,7 +85,7 @@ class _Part:
         self.a, self.b, self.c, self.d, self.e = (code.let(f"inttoptr i64 {get[name]} to ptr") for name in "abcde")
         self.follows = code.let(f"inttoptr i64 {get['then']} to ptr")
         self.then_context = code.let(f"inttoptr i64 {get['then_context']} to ptr")
-        self.panels_of_b, self.memory = print_scratch(code, tiles.element)
+        self.panels_of_b, self.memory = print_scratch(code)
         self.panel_size = code.mul(get["k_block"], tiles.columns)
         self.panels_of_a = code.at(tiles.element, self.panels_of_b, code.mul(self.panel_size, 2))
         self.turn, self.is_laid = code.slot(), code.slot()  # which of two panels is used, and whether it is laid out
@@ -291,7 +287,7 @@ def _print_dealt_out(code: Builder, tiles: Tiles) -> None:
     task, is_small = f"gemm_{tiles.suffix}_part", _print_is_small(code)
     with code.when(is_small), code.loop(0, parts) as part:
         code.call(task, [("ptr", context), ("i64", part)])
-    with code.when(code.let(f"xor i1 {is_small}, true")):
+    with code.unless(is_small):
         print_parallel(code, task, context, parts)
 
 

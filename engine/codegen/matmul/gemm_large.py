@@ -14,12 +14,12 @@ FIELDS = (
 
 def print_large(element: str, axes: int, name: str) -> str:
     """Print the module with ``void @name(a, b, c, ptr numbers)``; numbers: `FIELDS`, then those of `axes` axes."""
-    return LOOPS + _print_task(element, axes) + print_start(element, FIELDS.index("parts"), name)
+    return LOOPS + _print_task(element, axes) + print_start(FIELDS.index("parts"), name)
 
 
 def _print_task(e: str, axes: int) -> str:
     code = ProductBuilder("task", ["ptr %context", "i64 %part"])
-    places, numbers, get = print_task_head(code, e, FIELDS)
+    places, numbers, get = print_task_head(code, FIELDS)
     kinds = (
         *("i64", "i64", "i64", "ptr", "i64", "i64", "ptr", "i64", "i64", "ptr", "i64"),
         *("ptr", "i64", "ptr", "i64"),

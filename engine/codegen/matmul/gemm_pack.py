@@ -6,9 +6,9 @@ matrix, up to a whole vector, are zero. A panel of A holds `Tiles.rows` rows, co
 
 from __future__ import annotations
 
-from ..llvm.builder import Builder, Size
+from ..llvm.builder import Builder, Size, masked_load
 from .gemm_code import ProductBuilder
-from .gemm_tile import Tiles, masked_load
+from .gemm_tile import Tiles
 
 AHEAD = 16  # rows that are asked for before they are laid out
 _PANELS_TOGETHER = 4  # of A
@@ -42,12 +42,12 @@ def _print_pack_rows(tiles: Tiles) -> str:
             code.store_vector(v, e, row, code.at(e, target, j))
         with code.when(code.compare("ne", whole, "%n")):
             cut = code.at(e, source, whole)
-            row = code.let(masked_load(tiles, cut, mask, "zeroinitializer"))
+            row = code.let(masked_load(lanes, e, cut, mask, "zeroinitializer"))
             code.store_vector(v, e, row, code.at(e, target, whole))
     return code.text()
 
 
-def print_ask(code: Builder, element: str, pointer: str) -> None:
+def print_ask(code: Builder, pointer: str) -> None:
     """Have a line of memory brought to the first cache."""
     code.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
@@ -55,10 +55,8 @@ def print_ask(code: Builder, element: str, pointer: str) -> None:
 def print_mask(code: Builder, tiles: Tiles, count: Size) -> str:
     """Print the mask of the first `count` lanes."""
     lanes = tiles.lanes
-    kind = f"<{lanes} x i64>"
-    first = code.let(f"insertelement {kind} undef, i64 {count}, i32 0")
-    counts = code.let(f"shufflevector {kind} {first}, {kind} undef, <{lanes} x i32> zeroinitializer")
-    return code.let(f"icmp slt {kind} <{', '.join(f'i64 {k}' for k in range(lanes))}>, {counts}")
+    counts = code.broadcast(lanes, "i64", str(count))
+    return code.let(f"icmp slt <{lanes} x i64> <{', '.join(f'i64 {k}' for k in range(lanes))}>, {counts}")
 
 
 def _print_pack_columns(tiles: Tiles) -> str:
@@ -91,18 +89,14 @@ def _print_transpose(code: Builder, tiles: Tiles, source: str, target: str) -> N
     rows: list[str] = []
     for i in range(lanes):
         row = code.at(e, source, code.mul("%step", i))
-        print_ask(code, e, code.at(e, row, AHEAD))
+        print_ask(code, code.at(e, row, AHEAD))
         rows.append(code.load_vector(v, e, row))
     half = lanes // 2
-    low = ", ".join(f"i32 {k // 2 + (k % 2) * lanes}" for k in range(lanes))
-    high = ", ".join(f"i32 {half + k // 2 + (k % 2) * lanes}" for k in range(lanes))
+    low, high = ([start + k // 2 + (k % 2) * lanes for k in range(lanes)] for start in (0, half))
     stages = lanes.bit_length() - 1
     for _ in range(stages):
-        mixed: list[str] = []
-        for i in range(half):
-            for order in (low, high):
-                mixed.append(code.let(f"shufflevector {v} {rows[i]}, {v} {rows[i + half]}, <{lanes} x i32> <{order}>"))
-        rows = mixed
+        pairs = zip(rows[:half], rows[half:], strict=True)
+        rows = [code.shuffle(lanes, e, *pair, order) for pair in pairs for order in (low, high)]
     for i, row in enumerate(rows):
         code.store_vector(v, e, row, code.at(e, target, i * tiles.columns))
 
@@ -121,7 +115,7 @@ def _print_pack_a(tiles: Tiles) -> str:
             source = code.at(e, "%a", code.mul(p, "%step"), i)
             later = code.at(e, source, code.mul("%step", AHEAD))
             for first in range(0, together * rows, 64 // tiles.bytes):
-                print_ask(code, e, code.at(e, later, first))
+                print_ask(code, code.at(e, later, first))
             for panel in range(together):
                 first = code.mul(code.add(i, panel * rows), "%k")
                 row = code.load_vector(v, e, code.at(e, source, panel * rows))

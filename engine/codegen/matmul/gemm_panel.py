@@ -17,36 +17,10 @@ _FEW_GROUPS = 8  # of rows
 # ``void (ptr context, i64 row, i64 row_end, i64 column, i64 column_end, i64 is_early)``, or null.
 _POINTERS = ("a", "b", "c", "d", "e", "ask", "lay_from", "lay_to", "then", "then_context")
 _PARAMETERS = (
-    *(
-        "m",
-        "n",
-        "k",
-        "a",
-        "group_step",
-        "row_step",
-        "k_step",
-        "b",
-        "b_step",
-        "c",
-        "c_step",
-        "d",
-        "d_step",
-        "e",
-        "e_step",
-    ),
-    *(
-        "ask",
-        "ask_share",
-        "lay_kind",
-        "lay_from",
-        "lay_step",
-        "lay_deep",
-        "lay_width",
-        "lay_to",
-        "then",
-        "then_context",
-    ),
-    *("row", "column"),
+    *("m", "n", "k", "a", "group_step", "row_step", "k_step", "b", "b_step"),
+    *("c", "c_step", "d", "d_step", "e", "e_step"),
+    *("ask", "ask_share", "lay_kind", "lay_from", "lay_step", "lay_deep", "lay_width", "lay_to"),
+    *("then", "then_context", "row", "column"),
 )
 _KINDS = {name: "ptr" if name in _POINTERS else "i64" for name in _PARAMETERS}
 
@@ -230,7 +204,7 @@ def _print_lay(tiles: Tiles) -> str:
     ask = ProductBuilder(f"gemm_{tiles.suffix}_ask_rows", ["ptr %source", "i64 %step", "i64 %rows"], "noinline")
     with ask.loop(0, "%rows") as p:
         for j in range(tiles.vectors):
-            print_ask(ask, e, ask.at(e, "%source", ask.mul(p, "%step"), j * tiles.lanes))
+            print_ask(ask, ask.at(e, "%source", ask.mul(p, "%step"), j * tiles.lanes))
     return code.text() + ask.text()
 
 
@@ -281,12 +255,7 @@ def print_optional(code: Builder, element: str, pointer: str, offset: Size) -> s
     return code.let(f"select i1 {is_null}, ptr null, ptr {code.at(element, pointer, offset)}")
 
 
-def print_parallel(code: Builder, task: str, fields: str, parts: Size) -> None:
-    """Deal out the parts of a task to the threads."""
-    code.call("anabranch_parallel", [("ptr", f"@{task}"), ("ptr", fields), ("i64", parts)])
-
-
-def print_scratch(code: Builder, element: str) -> tuple[str, str]:
+def print_scratch(code: Builder) -> tuple[str, str]:
     """Print memory for what a part lays out, at the start of a page, and the number of its slot, to be given back."""
     slot = code.let("call i64 @gemm_take()")
     cell = code.let(f"getelementptr [{_SLOTS} x ptr], ptr @gemm_memory, i64 0, i64 {slot}")

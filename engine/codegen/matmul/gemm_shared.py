@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..llvm.builder import Builder, Size
+from ..llvm.tasks import print_parallel
 from .gemm_code import PARAMETERS, ProductBuilder
 from .gemm_forms import TRANSPOSED
 from .gemm_panel import (
@@ -27,7 +28,6 @@ from .gemm_panel import (
     print_lay,
     print_optional,
     print_panel_call,
-    print_parallel,
     print_scratch,
 )
 from .gemm_tile import Tiles
@@ -145,7 +145,7 @@ def _print_lay_unit(tiles: Tiles) -> str:
         source, target = code.at(e, get["next_a"], i), code.at(e, get["next_laid_a"], code.mul(i, deep))
         arguments = [("ptr", source), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), ("ptr", target)]
         code.call(f"gemm_{tiles.suffix}_pack_a", arguments)
-    with code.when(code.let(f"xor i1 {is_a}, true")):
+    with code.unless(is_a):
         j = code.mul(code.sub("%unit", of_a), tiles.columns)
         columns = code.least(tiles.columns, code.sub(get["n"], j))
         target = code.at(e, get["next_laid_b"], code.mul(j, deep))
@@ -181,12 +181,12 @@ def _print_rectangle(code: Builder, tiles: Tiles, get: dict[str, str]) -> None:
     group_step = code.mul(code.choose(is_laid, deep, get["row_step"]), tiles.rows)
     row_step, k_step = code.choose(is_laid, 1, get["row_step"]), code.choose(is_laid, tiles.rows, 1)
     is_b_laid = code.compare("ne", get["lay_b"], 0)
-    panels, slot = print_scratch(code, e)
+    panels, slot = print_scratch(code)
     kind = code.choose(code.compare("eq", get["form"], TRANSPOSED), COLUMNS_OF_B, ROWS_OF_B)
     by_column = code.choose(code.compare("eq", get["form"], TRANSPOSED), get["b_step"], 1)
     size = code.mul(deep, tiles.columns)
     ask_share = code.choose(is_b_laid, print_ask_share(code, tiles, rows), 0)
-    with code.when(code.let(f"xor i1 {is_b_laid}, true")):
+    with code.unless(is_b_laid):
         width = code.least(tiles.columns, code.sub(column_end, column))
         _print_lay_panel(code, tiles, get, (get["b"], column, width, deep, panels))
     with code.loop(column, column_end, tiles.columns) as j:

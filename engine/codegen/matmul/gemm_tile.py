@@ -11,10 +11,8 @@ and R. van de Geijn, BLIS, ACM TOMS 41 (2015).
 from __future__ import annotations
 
 from ...common.quick_dataclass import dataclass
+from ..llvm.builder import BYTES, declare_masked, masked_load, masked_store, suffix_of
 from ..llvm.registers import vector_bytes
-
-_SUFFIX = {"float": "f32", "double": "f64"}
-_BYTES = {"float": 4, "double": 8}
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,12 @@ class Tiles:
 
     @property
     def suffix(self) -> str:
-        return _SUFFIX[self.element]
+        return suffix_of(self.element)
 
     @property
     def bytes(self) -> int:
         """The bytes of an element."""
-        return _BYTES[self.element]
+        return BYTES[self.element]
 
     @property
     def vector(self) -> str:
@@ -80,7 +78,7 @@ class Tiles:
 
 def tiles_of(host: str, element: str) -> Tiles:
     """Return the tiles for a host (`Library.host`): as many sums as its registers hold, beside the operands."""
-    size = _BYTES[element]
+    size = BYTES[element]
     width = vector_bytes(host)
     has_many = width == 64 or host.startswith(("aarch64", "arm64"))  # 32 registers, elsewhere 16
     return Tiles(element, width // size, 8, 3) if has_many else Tiles(element, width // size, 6, 2)
@@ -238,41 +236,20 @@ def _print_address(tiles: Tiles, matrix: str, tag: str, i: int, j: int) -> list[
     return lines
 
 
-def _masked(tiles: Tiles) -> str:
-    return f"v{tiles.lanes}{tiles.suffix}.p0"
-
-
 def _load(tiles: Tiles, name: str, address: str, is_cut: bool) -> str:
-    v = tiles.vector
-    if not is_cut:
-        return f"  {name} = load {v}, ptr {address}, align {tiles.bytes}"
-    return f"  {name} = {masked_load(tiles, address, '%mask', 'undef')}"
-
-
-def masked_load(tiles: Tiles, address: str, mask: str, otherwise: str) -> str:
-    """Return the lanes of `mask` of a vector of memory; the others from a vector `otherwise`."""
-    v = tiles.vector
-    return (
-        f"call {v} @llvm.masked.load.{_masked(tiles)}(ptr {address}, i32 {tiles.bytes}, "
-        f"<{tiles.lanes} x i1> {mask}, {v} {otherwise})"
-    )
+    if is_cut:
+        return f"  {name} = {masked_load(tiles.lanes, tiles.element, address, '%mask', 'undef')}"
+    return f"  {name} = load {tiles.vector}, ptr {address}, align {tiles.bytes}"
 
 
 def _store(tiles: Tiles, value: str, address: str, is_cut: bool) -> str:
-    v = tiles.vector
-    if not is_cut:
-        return f"  store {v} {value}, ptr {address}, align {tiles.bytes}"
-    return (
-        f"  call void @llvm.masked.store.{_masked(tiles)}({v} {value}, ptr {address}, i32 {tiles.bytes}, "
-        f"<{tiles.lanes} x i1> %mask)"
-    )
+    if is_cut:
+        return f"  {masked_store(tiles.lanes, tiles.element, value, address, '%mask')}"
+    return f"  store {tiles.vector} {value}, ptr {address}, align {tiles.bytes}"
 
 
 def print_declarations(tiles: Tiles) -> str:
     """Print declarations of the intrinsics that kernels of tiles call."""
     v, lanes = tiles.vector, tiles.lanes
-    return (
-        f"declare {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v}, {v}, {v})\n"
-        f"declare {v} @llvm.masked.load.{_masked(tiles)}(ptr, i32, <{lanes} x i1>, {v})\n"
-        f"declare void @llvm.masked.store.{_masked(tiles)}({v}, ptr, i32, <{lanes} x i1>)\n"
-    )
+    added = f"declare {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v}, {v}, {v})\n"
+    return added + declare_masked(lanes, tiles.element)

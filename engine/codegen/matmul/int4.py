@@ -23,13 +23,14 @@ from ...graph.spec import TensorSpec
 from ...ops.internal.int4_matmul import Int4MatMul
 from ...ops.internal.laid_out_int4 import Int4Panels, LaidOutInt4MatMul
 from ..elementwise.bound import BoundKernel
+from ..elementwise.kernel_specs import specs_of
 from ..elementwise.open_sizes import BoundedCache
 from ..host.scratch import pieces_of
-from ..llvm.builder import BYTES, FunctionBuilder, Size
+from ..llvm.builder import BYTES, FunctionBuilder, Size, taking
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
+from ..llvm.tasks import Fields, begin_task, print_parallel, print_share, stored_fields
 from .dot_products import BLOCK, PANEL, SUB, DotProduct, dot_product_of, print_packing, print_tile
 from .nibbles import (
     DIGITS,
@@ -141,15 +142,13 @@ class OpenInt4Product:
         numbers = [rows, terms, columns, block, parts_of(rows, terms, columns)]
         pieces, size = pieces_of(needed)
         numbers += [*pieces, line // itemsize, size]
-        kernel = BoundKernel(spec, [x, *self._inputs[1:4]], [result], numbers)
-        (kernel.entry,) = library.get([spec])
-        return kernel
+        return BoundKernel(spec, [x, *self._inputs[1:4]], [result], numbers).compiled()
 
 
 def bind_int4(operation: Operation) -> OpenInt4Product | None:
     """Return the kernel of an `Int4MatMul`."""
     op = op_of(operation, Int4MatMul)
-    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of(operation.inputs)
     return OpenInt4Product(op, specs) if can_multiply(specs) and op.matrix.columns else None
 
 
@@ -206,18 +205,16 @@ def _print_run(dot: DotProduct, name: str) -> str:
     pointers = [f"%d{k}" for k in range(len(_POINTERS))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
     fields, values = stored_fields(code, pointers, _FIELDS)
-    given = [("ptr", "%d0"), *[("ptr", values.address(each, "i8")) for each in ("digits", "factors", "totals")]]
-    code.call(f"{name}_digits", [*given, *[("i64", values[size]) for size in ("rows", "terms", "block", "step")]])
+    pointers = ["%d0", *[values.address(each, "i8") for each in ("digits", "factors", "totals")]]
+    code.call_on(f"{name}_digits", pointers, [values[size] for size in ("rows", "terms", "block", "step")])
     print_parallel(code, f"{name}_task", fields, values["parts"])
     return code.text()
 
 
 def _print_digits(dot: DotProduct, name: str) -> str:
     """Print rows as three rows of digits each, lowest first, the factors of these numbers, and groups' sums."""
-    parameters = ["ptr %x", "ptr %digits", "ptr %factors", "ptr %totals"]
-    code = FunctionBuilder(
-        f"{name}_digits", [*parameters, *[f"i64 %{size}" for size in ("rows", "terms", "block", "step")]]
-    )
+    pointers, sizes = ("x", "digits", "factors", "totals"), ("rows", "terms", "block", "step")
+    code = FunctionBuilder(f"{name}_digits", taking(pointers, sizes))
     most = lanes_of(dot)
     whole, groups = code.mul(code.div("%terms", most), most), code.ceil_div("%terms", "%block")
     totals = {lanes: [code.slot(f"<{lanes} x i32>") for _ in range(DIGITS)] for lanes in (most, 1)}
@@ -263,8 +260,7 @@ def _print_digit(
         low = code.let(f"trunc {integers} {value} to <{lanes} x i8>")
         digit = code.let(f"sext <{lanes} x i8> {low} to {integers}")
     code.store_vector(kind, _element(dot), code.let(f"trunc {integers} {digit} to {kind}"), target, term)
-    before = code.let(f"load {integers}, ptr {total}")
-    code.line(f"store {integers} {code.let(f'add {integers} {before}, {digit}')}, ptr {total}")
+    code.add_to(integers, total, digit, "add")
     rest = code.let(f"sub {integers} {value}, {digit}")
     return code.let(f"ashr {integers} {rest}, {code.broadcast(lanes, 'i32', '8')}")
 
@@ -309,8 +305,7 @@ def _print_task(kernel: Int4Kernel, name: str) -> str:
     Panels that are laid out are taken one after the other.
     """
     dot = kernel.dot
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _FIELDS)
+    code, fields = begin_task(name, _FIELDS)
     rows, terms, columns, block = (fields[size] for size in ("rows", "terms", "columns", "block"))
     wide, tiles = _panel(dot), _tiles(dot)
     panels, groups = code.ceil_div(columns, wide), code.ceil_div(terms, block)
@@ -398,8 +393,7 @@ def _in_place(
         ahead = code.at("i8", panel, code.mul(size, line))
 
         def print_rows(digits: str, sums: str, number: Size, width: Size, rows: int) -> None:
-            pointers = [("ptr", digits), ("ptr", panel), ("ptr", sums), ("ptr", ahead)]
-            code.call(f"{name}_nibbles{rows}", [*pointers, ("i64", fields["step"]), ("i64", size), ("i64", line)])
+            code.call_on(f"{name}_nibbles{rows}", (digits, panel, sums, ahead), (fields["step"], size, line))
 
         return print_rows
 
@@ -420,15 +414,14 @@ def _copied(
             at = code.add(column, code.mul(sub, SUB))
             source = code.at("i8", fields.address("packed", "i8"), code.add(code.mul(start, line), code.div(at, 2)))
             target = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
-            sizes = [("i64", size), ("i64", code.least(SUB, code.sub(columns, at))), ("i64", line)]
-            code.call(f"{name}_pack", [("ptr", source), ("ptr", target), *sizes])
+            code.call_on(f"{name}_pack", (source, target), (size, code.least(SUB, code.sub(columns, at)), line))
 
         def print_rows(digits: str, sums: str, number: Size, width: Size, rows: int) -> None:
             with code.loop(0, code.ceil_div(width, SUB), dot.subs) as sub:
                 source = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
-                pointers = [("ptr", digits), ("ptr", source), ("ptr", code.at("i32", sums, code.mul(sub, SUB)))]
-                sizes = [fields["step"], code.ceil_div(size, dot.terms), PANEL, 1, dot.sub_bytes]
-                code.call(f"{name}_tile{DIGITS}", [*pointers, *[("i64", each) for each in sizes]])
+                pointers = (digits, source, code.at("i32", sums, code.mul(sub, SUB)))
+                sizes = (fields["step"], code.ceil_div(size, dot.terms), PANEL, 1, dot.sub_bytes)
+                code.call_on(f"{name}_tile{DIGITS}", pointers, sizes)
 
         return print_rows
 
@@ -448,7 +441,7 @@ def _nibbles(
         source = code.at("i8", packed, code.mul(start, line), code.div(column, 2))
         own = code.least(code.mul(count, wide), code.sub(fields["columns"], column))
         sizes = [size, code.div(own, wide), code.ceil_div(code.rem(own, wide), 2), line]
-        code.call(f"{name}_pair", [("ptr", source), ("ptr", memory), *[("i64", each) for each in sizes]])
+        code.call_on(f"{name}_pair", (source, memory), sizes)
         following = code.add(base, panels_of(dot))
         is_last = code.compare("sge", following, end)
         following = code.choose(is_last, first, following)
@@ -458,8 +451,7 @@ def _nibbles(
         def print_rows(digits: str, sums: str, number: Size, width: Size, rows: int) -> None:
             panel = code.at("i8", memory, code.mul(number, panel_bytes(dot)))
             later = code.at("i8", ahead, code.mul(number, wide // 2))
-            pointers = [("ptr", digits), ("ptr", panel), ("ptr", sums), ("ptr", later)]
-            code.call(f"{name}_nibbles{rows}", [*pointers, ("i64", fields["step"]), ("i64", size), ("i64", line)])
+            code.call_on(f"{name}_nibbles{rows}", (digits, panel, sums, later), (fields["step"], size, line))
 
         return print_rows
 

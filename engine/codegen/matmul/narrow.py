@@ -13,14 +13,14 @@ from ...common.dtypes import name_of
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.operation import op_of
-from ...graph.spec import TensorSpec
 from ...ops.linear_algebra.products import MatMul
 from ..elementwise.bound import BoundKernel
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..elementwise.kernel_specs import specs_of
+from ..llvm.builder import BYTES, ELEMENTS, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand, PrintedKernel
 from ..llvm.library import library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields, print_parallel
+from ..llvm.tasks import Fields, begin_task, print_parallel
 from .gemm_bind import OpenProduct, bind_matmul
 
 _MOST_KEPT = 1 << 17  # bytes on the stack, where each part has a result to sum: others may run at the same time
@@ -28,7 +28,6 @@ _MOST_COLUMNS = 12  # two vectors of sums for each stay in registers
 _ROWS = 32  # that are summed while they are in the first cache
 _MOST_PARTS = 8
 _FIELDS = ("a", "b", "out", "rows", "terms", "parts", "rows_of_part", "sums")
-_ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 def bind_product(operation: Operation) -> BoundKernel | OpenProduct | None:
@@ -39,10 +38,10 @@ def bind_product(operation: Operation) -> BoundKernel | OpenProduct | None:
 def bind_narrow(operation: Operation) -> BoundKernel | None:
     """Return the kernel of ``a.T @ b`` where `a` is large and `b` has few columns; None for others."""
     op = op_of(operation, MatMul)
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs) if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of((*operation.inputs, *operation.outputs))
     if not op.transpose_a or op.transpose_b or len(specs) < 3 or not all(spec.is_static for spec in specs):
         return None
-    element = _ELEMENTS.get(name_of(specs[2].dtype))
+    element = ELEMENTS.get(name_of(specs[2].dtype))
     (rows, terms), (_, columns) = (tuple(int(dim or 0) for dim in spec.shape or ()) for spec in specs[:2])
     if element is None or not 1 < columns <= _MOST_COLUMNS or rows * terms < machine_profile().narrow_elements:
         return None
@@ -93,8 +92,7 @@ def _print_run(element: str, columns: int) -> str:
 
 def _print_task(element: str, columns: int, lanes: int, vectors: int) -> str:
     """Print a part's sums over its rows, for each column of the result."""
-    code = FunctionBuilder("NAME_task", ["ptr %context", "i64 %part"], flushes=True)
-    known = Fields(code, "%context", _FIELDS)
+    code, known = begin_task("NAME", _FIELDS, flushes=True)
     terms, own = known["terms"], known["rows_of_part"]
     first = code.mul("%part", own)
     last = code.least(code.add(first, own), known["rows"])
@@ -143,9 +141,7 @@ def _print_block(
             factor = code.load(element, b, code.add(code.mul(row, columns), column))
             factors = code.broadcast(lanes, element, factor)
             for entry, slot in zip(entries, own, strict=True):
-                before = code.let(f"load {vector}, ptr {slot}")
-                after = code.multiply_add(vector, factors, entry, before)
-                code.line(f"store {vector} {after}, ptr {slot}")
+                code.add_product(vector, slot, factors, entry)
     for column, own in enumerate(slots):
         for k, slot in enumerate(own):
             found = code.let(f"load {vector}, ptr {slot}")

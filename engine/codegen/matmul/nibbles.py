@@ -9,8 +9,8 @@ term. Some panels are written at once, so that lines of the cache are read from 
 
 from __future__ import annotations
 
-from ..llvm.builder import Builder, FunctionBuilder, Size
-from .dot_products import BLOCK, PAIRS, DotProduct, accumulate, interleaved, shuffled, terms_of
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
+from .dot_products import BLOCK, PAIRS, DotProduct, accumulate, interleaved, terms_of
 
 DIGITS = 3  # of 8 bits: rows that stand for one row of floats
 FOUR = 4  # terms whose products one number of 32 bits adds
@@ -54,8 +54,7 @@ def print_pairing(dot: DotProduct, name: str) -> str:
     """
     line = line_of(dot)
     kind = f"<{line} x i8>"
-    sizes = [f"i64 {size}" for size in ("%terms", "%count", "%rest", "%line")]
-    code = FunctionBuilder(f"{name}_pair", ["ptr %b", "ptr %panels", *sizes])
+    code = FunctionBuilder(f"{name}_pair", taking(("b", "panels"), ("terms", "count", "rest", "line")))
     with code.loop(0, "%terms", FOUR) as term:
         last = code.sub("%terms", 1)
         rows = [code.at("i8", "%b", code.mul(code.least(code.add(term, k), last), "%line")) for k in range(FOUR)]
@@ -136,7 +135,7 @@ def _print_in_order(code: Builder, dot: DotProduct, sides: list[str], line: int,
     even, odd = sides
     for lane in range(dot.lanes // 4):
         places = [lane * 4 + k + side for k in range(4) for side in (0, dot.lanes)]
-        own = shuffled(code, dot.lanes, "i32", even, odd, places)
+        own = code.shuffle(dot.lanes, "i32", even, odd, places)
         place = line * 2 * line_of(dot) + quarter * 8 + 2 * _LANE * lane
         code.store_vector("<8 x i32>", "i32", own, "%sums", place)
 
@@ -178,8 +177,7 @@ def _print_quarter(
             for slot, integers in zip(sides, halves, strict=True):
                 name = f"call {narrow} @llvm.x86.avx2.pmadd.ub.sw"
                 products = code.let(f"{name}(<{line} x i8> {integers}, <{line} x i8> {terms})")
-                total = code.let(f"load {narrow}, ptr {slot}")
-                code.line(f"store {narrow} {code.let(f'add {narrow} {total}, {products}')}, ptr {slot}")
+                code.add_to(narrow, slot, products, "add")
     ones = code.broadcast(2 * dot.lanes, "i16", "1")
     for own, sides in zip(slots, totals, strict=True):
         for slot, target in zip(own, sides, strict=True):

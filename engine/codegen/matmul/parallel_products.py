@@ -20,6 +20,7 @@ from ..elementwise.bound import BoundKernel
 from ..elementwise.kernel_specs import native_dtype
 from ..llvm.compiler import Effort
 from ..llvm.library import library
+from ..llvm.tasks import print_parallel
 from .gemm_code import ProductBuilder
 
 _MOST_OPERANDS = 12  # and results, of one product
@@ -133,5 +134,5 @@ def _text() -> str:
             answer = code.let(f"call i32 {function}({', '.join(f'i64 {value}' for value in passed)})")
             code.store("i64", code.let(f"zext i32 {answer} to i64"), "%context", code.add(first, 1))
     start = ProductBuilder("run_products", ["ptr %calls", "i64 %count"], linkage="")
-    start.call("anabranch_parallel", [("ptr", "@run_call"), ("ptr", "%calls"), ("i64", "%count")])
+    print_parallel(start, "run_call", "%calls", "%count")
     return code.text() + start.text()

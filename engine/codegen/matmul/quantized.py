@@ -23,7 +23,7 @@ from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels
 from ...ops.internal.product_then import ProductThen
 from ...ops.neural.quantized import QuantizedMatMul
 from ..elementwise.bound import BoundKernel
-from ..elementwise.kernel_specs import MANY, kernel_spec
+from ..elementwise.kernel_specs import MANY, kernel_spec, specs_of
 from ..elementwise.open_sizes import BoundedCache, Shape
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
@@ -32,7 +32,7 @@ from ..llvm.builder import BYTES, SHORT_LOOP, Builder, FunctionBuilder, Size
 from ..llvm.compiler import Effort
 from ..llvm.entry import Operand
 from ..llvm.library import library
-from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
+from ..llvm.tasks import Fields, begin_task, print_parallel, print_share, stored_fields
 from .dot_products import (
     BLOCK,
     PANEL,
@@ -145,17 +145,14 @@ class OpenQuantizedProduct:
         ]
         inputs = [TensorSpec((rows, x.shape[1]), x.dtype), *self._inputs[1 : self._taken], *others]
         kernel = _bound(self._op, inputs)
-        if kernel is not None:
-            (kernel.entry,) = library.get([kernel.spec])
-        return kernel
+        return None if kernel is None else kernel.compiled()
 
 
 def bind_quantized(operation: Operation) -> BoundKernel | OpenQuantizedProduct | None:
     """Return the kernel of a `QuantizedMatMul`, or of one in a `ProductThen` that has one result of float32."""
     op: Op = operation.op
     assert isinstance(op, (QuantizedMatMul, ProductThen))
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    results = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    inputs, results = specs_of(operation.inputs), specs_of(operation.outputs)
     taken = op.taken if isinstance(op, ProductThen) else len(inputs)
     if len(inputs) != len(operation.inputs) or len(results) != 1 or len(operation.outputs) != 1:
         return None
@@ -301,15 +298,12 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
             with code.loop(start, stop, lanes) as term:
                 values = code.load_vector(floats, "float", x, term)
                 if kernel.is_fixed:  # 0 times them is 0, and NaN for NaN and infinities
-                    zero = code.let(f"fmul {floats} {values}, zeroinitializer")
-                    before = code.let(f"load {floats}, ptr {zeros[part]}")
-                    code.line(f"store {floats} {code.let(f'fadd {floats} {before}, {zero}')}, ptr {zeros[part]}")
+                    code.add_to(floats, zeros[part], code.let(f"fmul {floats} {values}, zeroinitializer"))
                 found = rounded(code, lanes, values, wide, limits)
                 narrow = code.let(f"trunc {integers} {found} to {kind}")
                 code.store_vector(kind, dot.element, narrow, q, term)
                 if dot.is_unsigned:
-                    before = code.let(f"load {integers}, ptr {total}")
-                    code.line(f"store {integers} {code.let(f'add {integers} {before}, {found}')}, ptr {total}")
+                    code.add_to(integers, total, found, "add")
         if kernel.is_fixed:
             code.store("float", _scale_or_nan(code, scale, zeros, most), "%s", row)
         with code.loop("%terms", code.round_up("%terms", dot.granule)) as term:
@@ -404,8 +398,7 @@ def _print_scaling(kernel: QuantizedKernel, name: str) -> str:
 
 def _print_task(kernel: QuantizedKernel, name: str) -> str:
     """Print the function of a part, which takes some panels, block by block of terms: pages are read again soon."""
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", kernel.fields)
+    code, fields = begin_task(name, kernel.fields)
     rows, terms, columns = (fields[size] for size in ("rows", "terms", "columns"))
     panels = code.ceil_div(columns, PANEL)
     first, end = print_share(code, panels, "%part", fields["parts"])
@@ -452,23 +445,23 @@ def _print_results(code: Builder, kernel: QuantizedKernel, name: str, fields: Fi
         given.append(("i32", code.load("i32", fields.address("offsets", "i32"), row)))
         code.call(f"{name}_scale", given)
     if kernel.then is not None:
-        code.call(f"{name}_then", [("ptr", "%context"), ("i64", column), ("i64", width)])
+        code.call_on(f"{name}_then", ("%context",), (column, width))
 
 
 def _print_then(kernel: QuantizedKernel, then: KernelSpec, name: str) -> str:
     """Print the function for what follows, of some columns: the result takes the place of the product."""
     code = FunctionBuilder(f"{name}_then", ["ptr %context", "i64 %column", "i64 %width"])
     fields, operands = Fields(code, "%context", kernel.fields), then.operands
-    given: list[tuple[str, Size]] = []
+    given: list[str] = []
     for k, operand in enumerate(operands):
         memory = fields.address("out" if k in (0, len(operands) - 1) else f"operand{k}", operand.memory)
-        given.append(("ptr", code.at(operand.memory, memory, "%column" if operand.steps[1] else 0)))
+        given.append(code.at(operand.memory, memory, "%column" if operand.steps[1] else 0))
     rows, columns = fields["rows"], fields["columns"]
     numbers = code.slot(f"[{then.number_count} x i64]")
     steps = [columns if operands[k].steps[1] else 1 for k, _ in then.strided]
     for position, value in enumerate([rows, "%width", *steps]):
         code.store("i64", value, numbers, position)
-    code.call(f"{name}_body", [*given, ("ptr", numbers), ("i64", 0), ("i64", rows)])
+    code.call_on(f"{name}_body", [*given, numbers], (0, rows))
     return code.text()
 
 
@@ -578,13 +571,12 @@ def _print_in_place(
             q = code.at(kernel.dot.element, rounded, code.add(code.mul(row, fields["step"]), start))
             target = code.at("i32", sums, code.mul(row, step))
             source = code.at("i8", matrix, code.add(code.mul(start, columns), column))
-            sizes = [("i64", columns), ("i64", size), ("i64", is_first)]
-            code.call(f"{name}_direct", [("ptr", q), ("ptr", source), ("ptr", target), *sizes])
+            code.call_on(f"{name}_direct", (q, source, target), (columns, size, is_first))
     with code.loop(0, subs) as sub:
         at = code.add(column, code.mul(sub, SUB))
         source = code.add(code.mul(at, terms), start) if kernel.transpose else code.add(code.mul(start, columns), at)
         panel_place = code.at("i8", panel_memory, code.mul(sub, SUB * BLOCK))
         left = code.least(SUB, code.sub(columns, at))
-        sizes = [("i64", size), ("i64", left), ("i64", terms if kernel.transpose else columns)]
-        code.call(f"{name}_pack", [("ptr", code.at("i8", matrix, source)), ("ptr", panel_place), *sizes])
+        sizes = (size, left, terms if kernel.transpose else columns)
+        code.call_on(f"{name}_pack", (code.at("i8", matrix, source), panel_place), sizes)
     return subs

@@ -8,7 +8,7 @@ the bits of the function that scales one row.
 
 from __future__ import annotations
 
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, FunctionBuilder, Size, taking
 from ..llvm.tasks import Fields
 from .dot_products import SUB, TILE_GROUPS, TILE_SIZES, DotProduct
 
@@ -28,8 +28,8 @@ def print_tile_shapes(name: str) -> str:
 
 def print_tiles(dot: DotProduct, name: str) -> str:
     """Print the same as a tile of `dot_products`, by AMX, and all results of the pending block, which is none then."""
-    sizes = [f"i64 {size}" for size in TILE_SIZES]
-    code = FunctionBuilder(f"{name}_tile{TILE_ROWS}", ["ptr %q", "ptr %panel", "ptr %sums", *sizes, "ptr %pending"])
+    parameters = [*taking(("q", "panel", "sums"), TILE_SIZES), "ptr %pending"]
+    code = FunctionBuilder(f"{name}_tile{TILE_ROWS}", parameters)
     rows = Fields(code, "%pending", PENDING)["rows"]
     rows_of_step = code.ceil_div(rows, code.ceil_div("%groups", TILE_GROUPS))
     places = [(row, column) for row in range(2) for column in range(TILE_SUBS)]
@@ -39,7 +39,7 @@ def print_tiles(dot: DotProduct, name: str) -> str:
     with code.when(is_first):
         for tile in range(4):
             code.line(f"call void @llvm.x86.tilezero(i8 {tile})")
-    with code.when(code.let(f"xor i1 {is_first}, true")):
+    with code.unless(is_first):
         for tile, address in enumerate(sums):
             code.call("llvm.x86.tileloadd64", [("i8", tile), ("ptr", address), ("i64", stride)])
     with code.loop(0, "%groups", TILE_GROUPS) as group:
