@@ -6,7 +6,6 @@ Constant positions that follow each other, such as those of a triangle of a matr
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from functools import cache
@@ -19,17 +18,16 @@ from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...graph.op import is_plain_array
 from ..elementwise.kernel_specs import native_dtype
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..llvm.builder import BYTES, ELEMENTS, Builder, Size, declare_masked, masked_load, masked_store
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import vector_bytes
-from ..llvm.tasks import Fields, print_entry, print_share
+from ..llvm.tasks import begin_task, print_entry, print_share
 
 _PARTS = 8
 _FIELDS = ("source", "ids", "target", "rows", "step", "count", "size", "pieces", "parts")
 _PIECE = ("position", "number", "length")  # the numbers of a piece
 _LEAST_PIECE = 4  # elements on average, from which pieces take less time than elements
 _WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
-_TYPES = {"float": "f32", "double": "f64"}  # in the names of LLVM's functions
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def column_taker(dtype: Any, in_pieces: bool) -> Callable[[Any, Columns], Any]:
 def column_putter(dtype: Any, in_pieces: bool) -> Callable[[Any, Columns, int], Any]:
     """Return the function that adds the elements of each row at some positions into a row of so many zeros."""
     native = native_dtype(dtype)
-    run = _function("put", {"float32": "float", "float64": "double"}[native.name], in_pieces)
+    run = _function("put", ELEMENTS[native.name], in_pieces)
 
     def put(values: Any, columns: Columns, size: int) -> Any:
         out = np.empty((*values.shape[:-1], size), native)
@@ -115,8 +113,7 @@ def _run(run: LaterFunction, source: Any, columns: Columns, out: Any, work: int)
     step = source.shape[-1] if source.flags.c_contiguous else source.strides[0] // source.itemsize
     parts = 1 if work < machine_profile().parallel_row_elements else min(_PARTS, rows)
     addresses = source.ctypes.data, ids.ctypes.data, out.ctypes.data
-    numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, rows, step, count, out.shape[-1], pieces, parts)
-    run.call(ctypes.addressof(numbers))
+    run.run(*addresses, rows, step, count, out.shape[-1], pieces, parts)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -126,17 +123,12 @@ def _run(run: LaterFunction, source: Any, columns: Columns, out: Any, work: int)
 def _function(kind: str, element: str, in_pieces: bool) -> LaterFunction:
     """Return a compiled function of the address of its numbers."""
     name = f"columns_{kind}{'_in_pieces' if in_pieces else ''}"
-
-    def text() -> str:
-        return _print_task(name, element, kind == "put", in_pieces) + print_entry(name, _FIELDS)
-
-    return library.later(f"{name} {element}", text, name)
+    return library.later(f"{name} {element}", lambda: _print_task(name, element, kind == "put", in_pieces), name)
 
 
 def _print_task(name: str, element: str, is_put: bool, in_pieces: bool) -> str:
     """Print the function of a part, which takes the elements of its rows, or puts them into rows of zeros."""
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _FIELDS)
+    code, fields = begin_task(name, _FIELDS)
     ids, count = fields.address("ids", "i64"), fields["pieces" if in_pieces else "count"]
     source, target = fields.address("source", element), fields.address("target", element)
     step, size = fields["step"], fields["size"]
@@ -147,7 +139,8 @@ def _print_task(name: str, element: str, is_put: bool, in_pieces: bool) -> str:
         if is_put:
             code.clear(element, out, size)
         print_moves(code, element, ids, count, values, out, is_put)
-    return code.text() + (_declarations(element) if in_pieces else "")
+    declared = declare_masked(vector_bytes(library.host) // BYTES[element], element) if in_pieces else ""
+    return code.text() + declared + print_entry(name, _FIELDS)
 
 
 def _print_elements(code: Builder, element: str, ids: str, count: Size, values: str, out: str, is_put: bool) -> None:
@@ -162,36 +155,17 @@ def _print_elements(code: Builder, element: str, ids: str, count: Size, values: 
 
 def _print_pieces(code: Builder, element: str, ids: str, count: Size, values: str, out: str, is_put: bool) -> None:
     """Print moves of pieces, each to a place of its own: nothing has been added to the zeros there yet."""
-    lanes, vector = _vector(element)
+    lanes = vector_bytes(library.host) // BYTES[element]
+    vector = f"<{lanes} x {element}>"
     with code.loop(0, count) as piece:
         place = code.at("i64", ids, code.mul(piece, len(_PIECE)))
         position, number, length = (code.load("i64", place, k) for k in range(len(_PIECE)))
         length = code.broadcast(lanes, "i32", code.let(f"trunc i64 {length} to i32"))
         lane_numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
         mask = code.let(f"icmp sgt <{lanes} x i32> {length}, <{lane_numbers}>")
-        rest = f"i32 {BYTES[element]}, <{lanes} x i1> {mask}"
         start, to = (number, position) if is_put else (position, number)
         start, to = code.at(element, values, start), code.at(element, out, to)
-        load = f"call {vector} @llvm.masked.load.{_suffix(element)}(ptr {start}, {rest}, {vector} zeroinitializer)"
-        moved = code.let(load)
+        moved = code.let(masked_load(lanes, element, start, mask, "zeroinitializer"))
         if is_put:  # 0.0 of -0.0
             moved = code.let(f"fadd {vector} {moved}, zeroinitializer")
-        code.line(f"call void @llvm.masked.store.{_suffix(element)}({vector} {moved}, ptr {to}, {rest})")
-
-
-def _vector(element: str) -> tuple[int, str]:
-    lanes = vector_bytes(library.host) // BYTES[element]
-    return lanes, f"<{lanes} x {element}>"
-
-
-def _suffix(element: str) -> str:
-    lanes, _ = _vector(element)
-    return f"v{lanes}{_TYPES.get(element, element)}.p0"
-
-
-def _declarations(element: str) -> str:
-    lanes, vector = _vector(element)
-    return (
-        f"declare {vector} @llvm.masked.load.{_suffix(element)}(ptr, i32, <{lanes} x i1>, {vector})\n"
-        f"declare void @llvm.masked.store.{_suffix(element)}({vector}, ptr, i32, <{lanes} x i1>)\n"
-    )
+        code.line(masked_store(lanes, element, moved, to, mask))

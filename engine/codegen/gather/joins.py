@@ -11,13 +11,12 @@ from functools import cache
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.operation import op_of
-from ...graph.spec import TensorSpec
 from ...ops.arrays.joining import Concatenate
 from ..elementwise.bound import BoundKernel, KernelOrNumPy
-from ..elementwise.kernel_specs import static_shape
+from ..elementwise.kernel_specs import static_shape, static_specs
 from ..llvm.builder import FunctionBuilder
 from ..llvm.entry import Operand, PrintedKernel
-from ..llvm.tasks import Fields, print_parallel, print_share, stored_fields
+from ..llvm.tasks import begin_task, print_parallel, print_share, stored_fields
 from .picks import word_of
 from .rows import print_copy
 
@@ -30,9 +29,8 @@ _NUMBERS = ("rows", "parts", "total")  # before the elements that a row takes fr
 def bind_concatenate(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `Concatenate` along a later axis, where it is worth several threads."""
     op = op_of(operation, Concatenate)
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
-    known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.is_static]
-    if len(known) < len(specs) or not 1 < len(operation.inputs) <= _MOST_INPUTS:
+    known = static_specs(operation)
+    if known is None or not 1 < len(operation.inputs) <= _MOST_INPUTS:
         return None
     *inputs, result = known
     word, shape = word_of(result), static_shape(result)
@@ -60,8 +58,7 @@ def _kernel(word: str, rank: int, count: int) -> PrintedKernel:
 
 def _print_task(word: str, count: int, names: tuple[str, ...]) -> str:
     """Print the function of a part, which writes some rows of the result."""
-    code = FunctionBuilder("NAME_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", names)
+    code, fields = begin_task("NAME", names)
     first, end = print_share(code, fields["rows"], "%part", fields["parts"])
     sources = [fields.address(f"d{k}", word) for k in range(count)]
     widths = [fields[f"width{k}"] for k in range(count)]

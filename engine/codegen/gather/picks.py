@@ -18,11 +18,10 @@ from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import TakeAlongAxis
 from ...ops.arrays.scattering import ScatterUpdate
-from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
-from ..elementwise.kernel_specs import native_dtype
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes, begin_open_run
+from ..elementwise.kernel_specs import native_dtype, specs_of
 from ..llvm.entry import Operand
-from .rows import print_position
+from .rows import inside, print_position
 
 Runner = Callable[..., Any]
 _WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
@@ -53,7 +52,7 @@ def along_runner(operation: Operation) -> Runner | None:
 def scatter_runner(operation: Operation) -> Runner | None:
     """Return a runner of `ScatterUpdate` where each index is of one axis: rows are replaced."""
     op = op_of(operation, ScatterUpdate)
-    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of(operation.inputs)
     if len(specs) < len(operation.inputs):
         return None
     x, indices, updates = specs
@@ -107,7 +106,7 @@ class AlongKernel(KernelOfAnySizes):
         return Operand(self.word, self.rank), Operand(self.index, self.rank), Operand(self.word, self.rank, (), True)
 
     def print_run(self, name: str) -> str:
-        code = _function(self, name)
+        code = begin_open_run(self, name)
         last = self.rank - 1
         rows = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(last)])
         size = code.load("i64", "%sizes", last)
@@ -117,9 +116,7 @@ class AlongKernel(KernelOfAnySizes):
             with code.loop(0, count) as number:
                 place = code.add(start, number)
                 position = print_position(code, "%d1", self.index, place, size)
-                with code.when(code.compare("uge", position, size)):
-                    code.store("i64", 1, "%sizes", self.failed)
-                with code.when(code.compare("ult", position, size)):
+                with inside(code, position, size, "%sizes", self.failed):
                     code.store(self.word, code.load(self.word, source, position), "%d2", place)
         return code.text()
 
@@ -146,29 +143,16 @@ class ScatterKernel(KernelOfAnySizes):
         return updates, Operand(self.index, self.depth), Operand(self.word, self.rank, (), True)
 
     def print_run(self, name: str) -> str:
-        code = _function(self, name)
+        code = begin_open_run(self, name)
         whole = self.first_size(2)
         count = code.mul(*[code.load("i64", "%sizes", self.first_size(1) + axis) for axis in range(self.depth)])
         size = code.load("i64", "%sizes", whole)
         width = code.mul(*[code.load("i64", "%sizes", whole + axis) for axis in range(1, self.rank)])
         with code.loop(0, count) as number:
-            position = print_index(code, "%d1", self.index, number)
-            with code.when(code.compare("uge", position, size)):
-                code.store("i64", 1, "%sizes", self.failed)
-            with code.when(code.compare("ult", position, size)):
+            position = code.load_integer(self.index, "%d1", number)
+            with inside(code, position, size, "%sizes", self.failed):
                 source = code.at(self.word, "%d0", code.mul(number, width))
                 target = code.at(self.word, "%d2", code.mul(position, width))
                 with code.loop(0, width) as place:
                     code.store(self.word, code.load(self.word, source, place), target, place)
         return code.text()
-
-
-def _function(kernel: KernelOfAnySizes, name: str) -> FunctionBuilder:
-    parameters = [f"ptr %d{k}" for k in range(len(kernel.operands))]
-    return FunctionBuilder(f"{name}_run", [*parameters, "ptr %sizes"])
-
-
-def print_index(code: Builder, positions: str, index: str, number: Size) -> Size:
-    """Print a position of an array of them, as a number of 64 bits."""
-    position = code.load(index, positions, number)
-    return position if index == "i64" else code.let(f"sext {index} {position} to i64")

@@ -6,7 +6,6 @@ left to the op, before anything was written.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,16 +15,15 @@ from typing import Any
 from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.operation import op_of
-from ...graph.spec import TensorSpec
 from ...ops.containers.indexed_slices import own_memory
 from ...ops.internal.update_rows import UpdateRows
-from ..elementwise.kernel_specs import fits, kernel_spec, native_dtype
+from ..elementwise.kernel_specs import fits, kernel_spec, native_dtype, specs_of
 from ..expression.expression import UnsupportedError
 from ..expression.llvm import KernelSpec
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import Builder, Size
 from ..llvm.entry import DATA_OFFSET
 from ..llvm.library import LaterFunction, library
-from ..llvm.tasks import Fields, print_parallel
+from ..llvm.tasks import begin_entry, begin_task, print_parallel, print_share
 
 _AHEAD = 8  # rows
 _PARTS = 8
@@ -36,7 +34,7 @@ def update_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner that changes rows in the memory of the variables of an `UpdateRows`."""
     op = op_of(operation, UpdateRows)
     count = len(op.variables)
-    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of(operation.inputs)
     given = [*specs[:count], *specs[count + 1 :]]
     positions = specs[count]
     if len(specs) < len(operation.inputs) or positions.dtype.name not in ("int32", "int64"):
@@ -67,9 +65,7 @@ def update_runner(operation: Operation) -> Callable[..., Any] | None:
             return op.write_in_place(places, *others)
         width = math.prod(shape[1:])
         parts = max(1, min(_PARTS, places.size * width // machine_profile().row_change_elements))
-        head = (places.ctypes.data, places.size, shape[0], width, parts, 0)
-        numbers = (ctypes.c_int64 * (len(_HEAD) + len(addresses)))(*head, *addresses)
-        run.call(ctypes.addressof(numbers))
+        numbers = run.run(places.ctypes.data, places.size, shape[0], width, parts, 0, *addresses)
         if numbers[len(_HEAD) - 1]:
             return op.write_in_place(places, *others)
         return tuple(wholes) if count > 1 else wholes[0]
@@ -95,12 +91,11 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
 
 def _print_entry(index: str) -> str:
     """Print the function that is called: it looks at the positions, and then runs all parts."""
-    code = FunctionBuilder("row_changes", ["ptr %numbers"], linkage="")
-    fields = Fields(code, "%numbers", _HEAD)
+    code, fields = begin_entry("row_changes", _HEAD)
     positions, size, outside = fields.address("positions", index), fields["size"], code.slot("i64")
     code.line(f"store i64 0, ptr {outside}")
     with code.loop(0, fields["count"]) as number:
-        wrong = code.compare("uge", _print_position(code, positions, index, number), size)
+        wrong = code.compare("uge", code.load_integer(index, positions, number), size)
         code.line(f"store i64 {_either(code, wrong, outside)}, ptr {outside}")
     failed = code.let(f"load i64, ptr {outside}")
     code.store("i64", failed, "%numbers", _HEAD.index("failed"))
@@ -116,40 +111,26 @@ def _either(code: Builder, condition: str, slot: str) -> str:
 
 def _print_task(spec: KernelSpec, count: int, index: str) -> str:
     """Print the function of a part of the rows."""
-    code = FunctionBuilder("row_changes_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _HEAD)
+    code, fields = begin_task("row_changes", _HEAD)
     total, parts, width = fields["count"], fields["parts"], fields["width"]
     positions = fields.address("positions", index)
     bases: list[str] = []
     for k in range(len(spec.inputs)):
         address = code.load("i64", "%context", len(_HEAD) + k)
         bases.append(code.let(f"inttoptr i64 {address} to ptr"))
-    first = code.div(code.mul(total, "%part"), parts)
-    end = code.div(code.mul(total, code.add("%part", 1)), parts)
+    first, end = print_share(code, total, "%part", parts)
     last = code.sub(end, 1)
     with code.loop(first, end) as number:
-        ahead = _print_position(code, positions, index, code.least(code.add(number, _AHEAD), last))
+        ahead = code.load_integer(index, positions, code.least(code.add(number, _AHEAD), last))
         for k in range(count):
-            _print_prefetch(code, spec.inputs[k].memory, bases[k], code.mul(ahead, width), width)
-        row = code.mul(_print_position(code, positions, index, number), width)
+            element = spec.inputs[k].memory
+            code.prefetch(element, code.at(element, bases[k], code.mul(ahead, width)), 0, width, to_write=True)
+        row = code.mul(code.load_integer(index, positions, number), width)
         here = code.mul(number, width)
         places: list[Size] = [
             row if k < count else here if operand.rank else 0 for k, operand in enumerate(spec.inputs)
         ]
-        found = [
-            f"ptr {code.at(operand.memory, base, place)}"
-            for operand, base, place in zip(spec.inputs, bases, places, strict=True)
-        ]
-        passed = ", ".join([*found, *found[:count], "ptr %context", "i64 0", f"i64 {width}"])
-        code.line(f"call void @change_body({passed})")
+        given = zip(spec.inputs, bases, places, strict=True)
+        found = [code.at(operand.memory, base, place) for operand, base, place in given]
+        code.call_on("change_body", [*found, *found[:count], "%context"], (0, width))
     return code.text()
-
-
-def _print_position(code: Builder, positions: str, index: str, number: Size) -> str:
-    found = code.load(index, positions, number)
-    return found if index == "i64" else code.let(f"sext {index} {found} to i64")
-
-
-def _print_prefetch(code: Builder, element: str, base: str, start: Size, width: Size) -> None:
-    """Ask for a row that will be written."""
-    code.prefetch(element, code.at(element, base, start), 0, width, to_write=True)

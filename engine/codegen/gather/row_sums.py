@@ -7,7 +7,6 @@ own, then goes through that.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from functools import cache
@@ -22,12 +21,12 @@ from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import AddRows, checked_positions
 from ...ops.containers.indexed_slices import AddToRows, own_memory
 from ...ops.internal.sum_of_rows import SumOfRepeated, SumOfRows
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import ELEMENTS, Builder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields, print_entry, print_share
+from ..llvm.tasks import begin_task, print_entry, print_share
 from .picks import Updating
-from .rows import is_plain, print_position
+from .rows import inside, is_plain, print_position
 
 _AHEAD = 12  # rows
 _PARTS = 4  # a power of two
@@ -35,7 +34,6 @@ _PART_BITS = 2
 _HASH = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 by the golden ratio, as a signed number
 _FIELDS = ("table", "ids", "rows", "count", "width", "parts", "lists", "repeats", "scale")
 _TAKEN_FIELDS = ("table", "ids", "rows", "count", "terms", "size", "width", "parts", "failed")
-_ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 def add_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -44,9 +42,9 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
     whole, positions = (tensor.spec for tensor in operation.inputs[:2])
     if not isinstance(whole, TensorSpec) or not isinstance(positions, TensorSpec):
         return None
-    if whole.dtype.name not in _ELEMENTS or positions.dtype.name != "int64":
+    if whole.dtype.name not in ELEMENTS or positions.dtype.name != "int64":
         return None
-    dtype, run = np.dtype(whole.dtype.name), _function(_ELEMENTS[whole.dtype.name], op.repeats > 1)
+    dtype, run = np.dtype(whole.dtype.name), _function(ELEMENTS[whole.dtype.name], op.repeats > 1)
 
     def add(positions: Any, rows: Any, scale: Any = 1) -> Any:
         whole = own_memory(op.variable)
@@ -67,9 +65,9 @@ def rows_runner(operation: Operation) -> Updating | None:
     op = op_of(operation, AddRows)
     specs = [tensor.spec for tensor in operation.inputs]
     base, *others = (spec for spec in specs if isinstance(spec, TensorSpec))
-    if len(others) < 2 or not base.rank or op.axis % base.rank or base.dtype.name not in _ELEMENTS:
+    if len(others) < 2 or not base.rank or op.axis % base.rank or base.dtype.name not in ELEMENTS:
         return None
-    dtype, run = np.dtype(base.dtype.name), _function(_ELEMENTS[base.dtype.name], False)
+    dtype, run = np.dtype(base.dtype.name), _function(ELEMENTS[base.dtype.name], False)
 
     def over(out: Any, values: Any, indices: Any) -> Any:
         fits = is_plain(out) and is_plain(values) and values.dtype == dtype == out.dtype
@@ -88,20 +86,18 @@ def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int
     parts = 1 if count * width < machine_profile().parallel_row_elements else _PARTS
     lists, factor = np.empty((parts, count), np.int64), np.array(scale, whole.dtype)
     addresses = [whole.ctypes.data, positions.ctypes.data, rows.ctypes.data]
-    fields = [*addresses, count, width, parts, lists.ctypes.data, repeats, factor.ctypes.data]
-    numbers = (ctypes.c_int64 * len(_FIELDS))(*fields)
-    run.call(ctypes.addressof(numbers))
+    run.run(*addresses, count, width, parts, lists.ctypes.data, repeats, factor.ctypes.data)
 
 
 def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner of a `SumOfRepeated`."""
     op = op_of(operation, SumOfRepeated)
     rows, ids = (tensor.spec for tensor in operation.inputs[:2])
-    if not isinstance(rows, TensorSpec) or not isinstance(ids, TensorSpec) or rows.dtype.name not in _ELEMENTS:
+    if not isinstance(rows, TensorSpec) or not isinstance(ids, TensorSpec) or rows.dtype.name not in ELEMENTS:
         return None
     if ids.dtype.name not in ("int32", "int64"):
         return None
-    dtype, run = np.dtype(rows.dtype.name), _function(_ELEMENTS[rows.dtype.name], op.repeats > 1)
+    dtype, run = np.dtype(rows.dtype.name), _function(ELEMENTS[rows.dtype.name], op.repeats > 1)
 
     def sum_of_repeated(rows: Any, ids: Any, count: Any) -> Any:
         positions = np.ascontiguousarray(ids, np.int64)
@@ -120,12 +116,12 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
     """Return a runner of a `SumOfRows`."""
     op = op_of(operation, SumOfRows)
     table, ids = (tensor.spec for tensor in operation.inputs)
-    if not isinstance(table, TensorSpec) or not isinstance(ids, TensorSpec) or table.dtype.name not in _ELEMENTS:
+    if not isinstance(table, TensorSpec) or not isinstance(ids, TensorSpec) or table.dtype.name not in ELEMENTS:
         return None
     if ids.dtype.name not in ("int32", "int64") or not op.wrap:
         return None
     dtype, index = np.dtype(table.dtype.name), np.dtype(ids.dtype.name)
-    run = _taken_function(_ELEMENTS[dtype.name], f"i{8 * index.itemsize}")
+    run = _taken_function(ELEMENTS[dtype.name], f"i{8 * index.itemsize}")
 
     def sum_of_rows(table: Any, ids: Any) -> Any:
         if not is_plain(table) or not is_plain(ids) or table.dtype != dtype or ids.dtype != index:
@@ -135,9 +131,7 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
         width = math.prod(table.shape[1:])
         parts = 1 if count * terms * width < machine_profile().parallel_row_elements else max(1, min(2 * _PARTS, count))
         addresses = [table.ctypes.data, ids.ctypes.data, out.ctypes.data]
-        fields = [*addresses, count, terms, len(table), width, parts, 0]
-        numbers = (ctypes.c_int64 * len(_TAKEN_FIELDS))(*fields)
-        run.call(ctypes.addressof(numbers))
+        numbers = run.run(*addresses, count, terms, len(table), width, parts, 0)
         return op.run(np, table, ids) if numbers[-1] else out
 
     return sum_of_rows
@@ -149,16 +143,11 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
 @cache
 def _function(element: str, repeats: bool) -> LaterFunction:
     """Return a compiled function of the address of its numbers; `repeats`: several positions take the same row."""
-
-    def text() -> str:
-        return _print_task(element, repeats) + print_entry("row_sums", _FIELDS)
-
-    return library.later(f"row_sums {element} {repeats}", text, "row_sums")
+    return library.later(f"row_sums {element} {repeats}", lambda: _print_task(element, repeats), "row_sums")
 
 
 def _print_task(element: str, repeats: bool) -> str:
-    code = FunctionBuilder("row_sums_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _FIELDS)
+    code, fields = begin_task("row_sums", _FIELDS)
     ids, count, width = fields.address("ids", "i64"), fields["count"], fields["width"]
     own = code.at("i64", fields.address("lists", "i64"), code.mul("%part", count))
     listed = _print_list(code, ids, own, count, fields["parts"])
@@ -175,7 +164,7 @@ def _print_task(element: str, repeats: bool) -> str:
         taken = code.div(number, each) if repeats else number
         source = code.at(element, rows, code.mul(taken, width))
         _print_row(code, element, source, target, width, scale)
-    return code.text()
+    return code.text() + print_entry("row_sums", _FIELDS)
 
 
 def _print_list(code: Builder, ids: str, own: str, count: Size, parts: Size) -> str:
@@ -209,17 +198,12 @@ def _print_row(code: Builder, element: str, source: str, target: str, width: Siz
 @cache
 def _taken_function(element: str, index: str) -> LaterFunction:
     """Return a compiled function of the address of its numbers."""
-
-    def text() -> str:
-        return _print_taken_task(element, index) + print_entry("sum_of_rows", _TAKEN_FIELDS)
-
-    return library.later(f"sum_of_rows {element} {index}", text, "sum_of_rows")
+    return library.later(f"sum_of_rows {element} {index}", lambda: _print_taken_task(element, index), "sum_of_rows")
 
 
 def _print_taken_task(element: str, index: str) -> str:
     """Print the function of a part, which makes some rows of the result, each of so many terms."""
-    code = FunctionBuilder("sum_of_rows_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _TAKEN_FIELDS)
+    code, fields = begin_task("sum_of_rows", _TAKEN_FIELDS)
     table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
     count, terms, size, width, parts = (fields[name] for name in ("count", "terms", "size", "width", "parts"))
     first, end = print_share(code, count, "%part", parts)
@@ -234,9 +218,7 @@ def _print_taken_task(element: str, index: str) -> str:
             coming = code.at(element, table, code.mul(ahead, width))
             code.prefetch(element, coming, 0, width)
             position = print_position(code, ids, index, place, size)
-            with code.when(code.compare("uge", position, size)):
-                code.store("i64", 1, "%context", _TAKEN_FIELDS.index("failed"))
-            with code.when(code.compare("ult", position, size)):
+            with inside(code, position, size, "%context", _TAKEN_FIELDS.index("failed")):
                 source = code.at(element, table, code.mul(position, width))
                 _print_row(code, element, source, target, width, "1.0")
-    return code.text()
+    return code.text() + print_entry("sum_of_rows", _TAKEN_FIELDS)

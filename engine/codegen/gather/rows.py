@@ -6,7 +6,6 @@ does not handle (other layouts, positions out of bounds) is left to the op.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -26,13 +25,13 @@ from ...ops.arrays.gathering import PutRows, Take, checked_positions
 from ...ops.arrays.segments import SegmentSum
 from ...ops.base import Constant
 from ...ops.containers.indexed_slices import AssignRows, own_memory
-from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes, begin_open_run
 from ..elementwise.kernel_specs import native_dtype
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import ELEMENTS, Builder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields, print_entry, print_parallel, print_share
+from ..llvm.tasks import Fields, begin_task, print_entry, print_parallel, print_share
 from .columns import Columns, are_pieces, column_putter, column_taker, columns_in_pieces, has_rows
 from .segments import added_rows, expect_sums
 
@@ -149,8 +148,7 @@ def write_runner(operation: Operation) -> Runner | None:
         is_small = rows.size < machine_profile().parallel_row_elements
         is_serial = is_small or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
         parts = 1 if is_serial else _PARTS
-        numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, positions.size, len(target), width, parts, 0)
-        run.call(ctypes.addressof(numbers))
+        numbers = run.run(*addresses, positions.size, len(target), width, parts, 0)
         return op.write_in_place(positions, rows) if numbers[-1] else whole
 
     return write
@@ -164,8 +162,8 @@ def sum_runner(operation: Operation) -> Runner | None:
         return None
     if not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64"):
         return None
-    dtype, element = np.dtype(ids.dtype.name), "float" if data.dtype.itemsize == 4 else "double"
-    run = _function("sum", f"i{8 * ids.dtype.itemsize}", element)
+    dtype = np.dtype(ids.dtype.name)
+    run = _function("sum", f"i{8 * ids.dtype.itemsize}", ELEMENTS[data.dtype.name])
     if _row_words(data) * _WORD >= machine_profile().segment_width * data.dtype.itemsize:
         expect_sums(dtype, data.dtype)
 
@@ -185,7 +183,7 @@ def put_runner(operation: Operation) -> Runner | None:
         return None
     if not isinstance(ids, TensorSpec) or not ids.rank:
         return None
-    run = _function("sum", "i64", "float" if values.dtype.itemsize == 4 else "double")
+    run = _function("sum", "i64", ELEMENTS[values.dtype.name])
     axis = op.axis % (values.rank - ids.rank + 1)
     columns_of, in_pieces = _columns(operation.inputs[1], axis, op.wrap, values.dtype)
     native, put_columns = native_dtype(values.dtype), column_putter(values.dtype, in_pieces)
@@ -220,8 +218,7 @@ def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> A
     out = np.empty(shape, rows.dtype)
     parts = 1 if rows.size < machine_profile().parallel_row_elements else max(1, min(_PARTS, width // _LINE))
     addresses = out.ctypes.data, ids.ctypes.data, rows.ctypes.data
-    numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, len(ids), len(out), width, parts, 0)
-    run.call(ctypes.addressof(numbers))
+    run.run(*addresses, len(ids), len(out), width, parts, 0)
     return out
 
 
@@ -246,16 +243,7 @@ def is_plain(array: Any) -> bool:
 def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
     """Return a compiled function of the address of its numbers."""
     printers = {"write": _print_write, "sum": _print_sum}
-
-    def text() -> str:
-        return printers[kind](index, element)
-
-    return library.later(f"rows_{kind} {index} {element}", text, f"rows_{kind}")
-
-
-def _task(name: str) -> tuple[FunctionBuilder, Fields, str]:
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
-    return code, Fields(code, "%context", _FIELDS), "%context"
+    return library.later(f"rows_{kind} {index} {element}", lambda: printers[kind](index, element), f"rows_{kind}")
 
 
 @dataclass(frozen=True)
@@ -281,9 +269,8 @@ class TakeKernel(KernelOfAnySizes):
 
     def _print_call(self, name: str) -> str:
         """Print the function that is called: it writes down sizes, and runs all parts."""
-        code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %sizes"])
-        numbers = f"[{len(_FIELDS)} x i64]"
-        fields = code.slot(numbers)
+        code = begin_open_run(self, name)
+        fields = code.slot(f"[{len(_FIELDS)} x i64]")
         count = code.load("i64", "%sizes", self.first_size(1))
         elements = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(1, self.rank)], self.itemsize)
         width = code.div(elements, _WORD)
@@ -306,52 +293,52 @@ class TakeKernel(KernelOfAnySizes):
 
 
 def _print_take(index: str, element: str, name: str) -> str:
-    code, fields, numbers = _task(name)
+    code, fields = begin_task(name, _FIELDS)
     table, rows = fields.address("table", element), fields.address("rows", element)
-    with _positions(code, fields, numbers, index, element) as (number, row):
+    with _positions(code, fields, index, element) as (number, row):
         width = fields["width"]
         print_copy(code, element, code.at(element, table, row), code.at(element, rows, code.mul(number, width)), width)
     return code.text()
 
 
 def _print_write(index: str, element: str) -> str:
-    code, fields, numbers = _task("rows_write")
+    code, fields = begin_task("rows_write", _FIELDS)
     table, rows = fields.address("table", element), fields.address("rows", element)
-    with _positions(code, fields, numbers, index, element) as (number, row):
+    with _positions(code, fields, index, element) as (number, row):
         width = fields["width"]
         print_copy(code, element, code.at(element, rows, code.mul(number, width)), code.at(element, table, row), width)
     return code.text() + print_entry("rows_write", _FIELDS)
 
 
 @contextmanager
-def _positions(code: Builder, fields: Fields, numbers: str, index: str, element: str) -> Generator[tuple[Size, Size]]:
+def _positions(code: Builder, fields: Fields, index: str, element: str) -> Generator[tuple[Size, Size]]:
     """Print lines for each position of a part; yield its number, and where its row begins in the table."""
     count, parts = fields["count"], fields["parts"]
     first, end = print_share(code, count, "%part", parts)
-    ids, table, size, width = (
-        fields.address("ids", index),
-        fields.address("table", element),
-        fields["size"],
-        fields["width"],
-    )
+    ids, table = fields.address("ids", index), fields.address("table", element)
+    size, width = fields["size"], fields["width"]
     last = code.sub(end, 1)
     with code.loop(first, end) as number:
         ahead = print_position(code, ids, index, code.least(code.add(number, _AHEAD), last), size)
         coming = code.at(element, table, code.mul(ahead, width))
         code.prefetch(element, coming, 0, width)
         position = print_position(code, ids, index, number, size)
-        is_outside = code.compare("uge", position, size)
-        with code.when(is_outside):
-            code.store("i64", 1, numbers, _FIELDS.index("failed"))
-        with code.when(code.compare("ult", position, size)):
+        with inside(code, position, size, "%context", _FIELDS.index("failed")):
             yield number, code.mul(position, width)
+
+
+@contextmanager
+def inside(code: Builder, position: str, size: Size, numbers: str, failed: int) -> Generator[None]:
+    """Print a block that runs where a position is inside; elsewhere number `failed` becomes 1."""
+    with code.when(code.compare("uge", position, size)):
+        code.store("i64", 1, numbers, failed)
+    with code.when(code.compare("ult", position, size)):
+        yield
 
 
 def print_position(code: Builder, ids: str, index: str, number: Size, size: Size) -> str:
     """Print a position, counted from the front."""
-    found = code.load(index, ids, number)
-    if index != "i64":
-        found = code.let(f"sext {index} {found} to i64")
+    found = code.load_integer(index, ids, number)
     wrapped = code.add(found, size)
     return code.let(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")
 
@@ -369,7 +356,7 @@ def print_copy(code: Builder, element: str, source: str, target: str, width: Siz
 def _print_sum(index: str, element: str) -> str:
     """Print the function of a part, which adds up some columns of all rows."""
     lanes = registers_of(library.host, element).lanes
-    code, fields, _ = _task("rows_sum")
+    code, fields = begin_task("rows_sum", _FIELDS)
     table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
     width, parts, size = fields["width"], fields["parts"], fields["size"]
     lines = code.div(code.add(width, _LINE - 1), _LINE)
@@ -381,8 +368,7 @@ def _print_sum(index: str, element: str) -> str:
         place = code.at(element, table, code.add(code.mul(row, width), column))
         code.line(f"store {element} 0.0, ptr {place}")
     with code.loop(0, fields["count"]) as number:
-        found = code.load(index, ids, number)
-        position = found if index == "i64" else code.let(f"sext {index} {found} to i64")
+        position = code.load_integer(index, ids, number)
         with code.when(code.compare("ult", position, size)):
             source = code.at(element, rows, code.mul(number, width))
             target = code.at(element, table, code.mul(position, width))

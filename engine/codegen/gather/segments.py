@@ -7,7 +7,6 @@ several arrays, which then need not be joined.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -22,10 +21,10 @@ from ...graph.spec import TensorSpec
 from ...ops.arrays.segments import GatherSegments
 from ...ops.internal.sum_of_rows import SumOfParts
 from ..elementwise.kernel_specs import fits, native_dtype
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..llvm.builder import BYTES, ELEMENTS, Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields, print_entry, print_parallel, print_share
+from ..llvm.tasks import Fields, begin_entry, print_entry, print_parallel, print_share
 
 Runner = Callable[..., Any]
 _AHEAD = 6  # rows
@@ -35,7 +34,6 @@ _TASKS = 8
 _FIELDS = ("parts", "part_count", "ids", "count", "order", "starts", "out", "size", "width", "tasks")
 _GATHER_FIELDS = ("table", "ids", "count", "out", "size", "width", "tasks")
 _INDICES = ("int32", "int64")
-_ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 def added_rows(parts: Sequence[Any], ids: Any, shape: tuple[int, ...]) -> Any:
@@ -52,14 +50,14 @@ def added_rows(parts: Sequence[Any], ids: Any, shape: tuple[int, ...]) -> Any:
     places = np.array([(part.ctypes.data, len(part)) for part in parts], np.int64)
     order, starts = np.empty(len(ids) + 1, np.int64), np.empty(len(out) + 2, np.int64)
     arrays = places.ctypes.data, len(parts), ids.ctypes.data, len(ids), order.ctypes.data, starts.ctypes.data
-    numbers = (ctypes.c_int64 * len(_FIELDS))(*arrays, out.ctypes.data, len(out), width, tasks)
-    _function("sum", f"i{8 * ids.dtype.itemsize}", _ELEMENTS[out.dtype.name]).call(ctypes.addressof(numbers))
+    run = _function("sum", f"i{8 * ids.dtype.itemsize}", ELEMENTS[out.dtype.name])
+    run.run(*arrays, out.ctypes.data, len(out), width, tasks)
     return out
 
 
 def expect_sums(index: Any, element: Any) -> None:
     """Have the code compiled meanwhile that adds up rows of a dtype by numbers of a dtype."""
-    _function("sum", f"i{8 * index.itemsize}", _ELEMENTS[element.name])
+    _function("sum", f"i{8 * index.itemsize}", ELEMENTS[element.name])
 
 
 def parts_runner(operation: Operation) -> Runner | None:
@@ -67,7 +65,7 @@ def parts_runner(operation: Operation) -> Runner | None:
     op = op_of(operation, SumOfParts)
     ids, data = operation.inputs[0].spec, operation.inputs[2].spec
     width = _width(data)
-    if width < machine_profile().segment_width or not isinstance(data, TensorSpec) or data.dtype.name not in _ELEMENTS:
+    if width < machine_profile().segment_width or not isinstance(data, TensorSpec) or data.dtype.name not in ELEMENTS:
         return None
     if not isinstance(ids, TensorSpec) or ids.dtype.name not in _INDICES:
         return None
@@ -90,12 +88,12 @@ def gather_runner(operation: Operation) -> Runner | None:
     width = _width(table)
     if width < machine_profile().segment_width:
         return None
-    if not isinstance(table, TensorSpec) or table.dtype.name not in _ELEMENTS:
+    if not isinstance(table, TensorSpec) or table.dtype.name not in ELEMENTS:
         return None
     if not isinstance(ids, TensorSpec) or ids.dtype.name not in _INDICES or ids.rank != 1:
         return None
     index, element = native_dtype(ids.dtype), native_dtype(table.dtype)
-    run = _function("gather", f"i{8 * index.itemsize}", _ELEMENTS[element.name])
+    run = _function("gather", f"i{8 * index.itemsize}", ELEMENTS[element.name])
 
     def gather_segments(rows: Any, ids: Any) -> Any:
         if not fits(rows, element) or not fits(ids, index) or ids.size * width < machine_profile().segment_width * 8:
@@ -103,8 +101,7 @@ def gather_runner(operation: Operation) -> Runner | None:
         out = np.empty((len(ids), *rows.shape[1:]), element)
         tasks = _TASKS if out.size > machine_profile().parallel_elements else 1
         arrays = rows.ctypes.data, ids.ctypes.data, len(ids), out.ctypes.data
-        numbers = (ctypes.c_int64 * len(_GATHER_FIELDS))(*arrays, len(rows), width, tasks)
-        run.call(ctypes.addressof(numbers))
+        run.run(*arrays, len(rows), width, tasks)
         return out
 
     return gather_segments
@@ -123,22 +120,13 @@ def _width(spec: Any) -> int:
 @cache
 def _function(kind: str, index: str, element: str) -> LaterFunction:
     """Return a compiled function of the address of its numbers."""
-
-    def text() -> str:
-        return (_print_sum if kind == "sum" else _print_gather)(index, element)
-
-    return library.later(f"segments_{kind} {index} {element}", text, f"segments_{kind}")
-
-
-def _index_at(code: Builder, ids: str, index: str, number: Size) -> str:
-    found = code.load(index, ids, number)
-    return found if index == "i64" else code.let(f"sext {index} {found} to i64")
+    printer = _print_sum if kind == "sum" else _print_gather
+    return library.later(f"segments_{kind} {index} {element}", lambda: printer(index, element), f"segments_{kind}")
 
 
 def _print_sum(index: str, element: str) -> str:
     """Print the function that is called: it puts the rows in order, and lets threads sum segments."""
-    code = FunctionBuilder("segments_sum", ["ptr %numbers"], linkage="")
-    fields = Fields(code, "%numbers", _FIELDS)
+    code, fields = begin_entry("segments_sum", _FIELDS)
     order, starts = fields.address("order", "i64"), fields.address("starts", "i64")
     ids, size, count, width = fields.address("ids", index), fields["size"], fields["count"], fields["width"]
     with code.loop(0, code.add(size, 2)) as segment:
@@ -146,7 +134,7 @@ def _print_sum(index: str, element: str) -> str:
     # How many rows a segment has stands two behind it, and where the next one of its rows goes one behind it: so in
     # the end the rows of a segment begin at its own place, and end at the next.
     with code.loop(0, count) as number:
-        found = _index_at(code, ids, index, number)
+        found = code.load_integer(index, ids, number)
         with code.when(code.compare("ult", found, size)):
             place = code.add(found, 2)
             code.store("i64", code.add(code.load("i64", starts, place), 1), starts, place)
@@ -161,7 +149,7 @@ def _print_sum(index: str, element: str) -> str:
         with code.loop(0, code.load("i64", parts, code.add(code.mul(part, 2), 1))) as row:
             number = code.load("i64", number_slot)
             code.store("i64", code.add(number, 1), number_slot)
-            found = _index_at(code, ids, index, number)
+            found = code.load_integer(index, ids, number)
             with code.when(code.compare("ult", found, size)):
                 place = code.add(found, 1)
                 position = code.load("i64", starts, place)
@@ -179,7 +167,7 @@ def _print_sum_task(element: str) -> str:
     order, starts, out = fields.address("order", "i64"), fields.address("starts", "i64"), fields.address("out", element)
     size, width, tasks = fields["size"], fields["width"], fields["tasks"]
     end = code.load("i64", starts, size)
-    first, last = code.div(code.mul(size, "%task"), tasks), code.div(code.mul(size, code.add("%task", 1)), tasks)
+    first, last = print_share(code, size, "%task", tasks)
     blocks = code.mul(code.div(width, lanes * _BLOCK), lanes * _BLOCK)
     vectors = code.mul(code.div(width, lanes), lanes)
     with code.loop(first, last) as segment:
@@ -206,9 +194,7 @@ def _print_sums(
     with code.loop(*rows) as place:
         row = code.let(f"inttoptr i64 {code.load('i64', order, place)} to ptr")
         for k, total in enumerate(sums):
-            term = code.load_vector(vector, element, row, code.add(column, k * lanes))
-            before = code.let(f"load {vector}, ptr {total}")
-            code.line(f"store {vector} {code.let(f'fadd {vector} {before}, {term}')}, ptr {total}")
+            code.add_to(vector, total, code.load_vector(vector, element, row, code.add(column, k * lanes)))
     for k, total in enumerate(sums):
         found = code.let(f"load {vector}, ptr {total}")
         code.store_vector(vector, element, found, target, code.add(column, k * lanes))
@@ -224,10 +210,10 @@ def _print_gather(index: str, element: str) -> str:
     first, last = print_share(code, count, "%task", tasks)
     vectors = code.mul(code.div(width, lanes), lanes)
     with code.loop(first, last) as number:
-        coming = _index_at(code, ids, index, code.least(code.add(number, _AHEAD), code.sub(last, 1)))
+        coming = code.load_integer(index, ids, code.least(code.add(number, _AHEAD), code.sub(last, 1)))
         with code.when(code.compare("ult", coming, size)):
             _print_prefetch(code, code.add(base, code.mul(coming, width, itemsize)), width, element)
-        found = _index_at(code, ids, index, number)
+        found = code.load_integer(index, ids, number)
         target = code.at(element, out, code.mul(number, width))
         for condition in ("ult", "uge"):
             with code.when(code.compare(condition, found, size)):

@@ -17,11 +17,11 @@ from ...graph.spec import TensorSpec
 from ...ops.arrays.sorting import TopK
 from ..elementwise.bound import BoundKernel
 from ..elementwise.open_shapes import OpenRunner, Shape
-from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.builder import ELEMENTS, Builder, FunctionBuilder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields, print_parallel, print_share
+from ..llvm.tasks import begin_run_function, begin_task, print_parallel, print_share, stored_fields
 
 _MOST = 64  # for more of the largest, sorting is quicker where rows ascend
 _PARTS = 16
@@ -31,7 +31,6 @@ _LONG = 4  # in rows of so many times the elements that are passed over at once
 _LANES_OF_BOUND = 4  # for each of the largest: half as many make the bound, at least
 _LOWEST = "0xFFF0000000000000"
 _FIELDS = ("x", "values", "places", "rows", "columns", "parts")
-_ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,7 @@ class TopKKernel:
     k: int
     lanes: int
 
-    @property
-    def number_count(self) -> int:
-        return 3
+    number_count = 3
 
     def print_run(self, name: str) -> str:
         return _print_insert(self, name) + _print_task(self, name) + _print_run(self, name)
@@ -61,7 +58,7 @@ def bind_top_k(operation: Operation) -> BoundKernel | OpenRunner | None:
     op, spec = op_of(operation, TopK), operation.inputs[0].spec
     if not isinstance(spec, TensorSpec) or spec.shape is None:
         return None
-    if spec.dtype.name not in _ELEMENTS or not 1 <= op.k <= _MOST:
+    if spec.dtype.name not in ELEMENTS or not 1 <= op.k <= _MOST:
         return None
 
     def bind(shape: Shape) -> tuple[BoundKernel, Shape] | None:
@@ -77,7 +74,7 @@ def _bound(op: TopK, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
     shape = tuple(int(size or 0) for size in spec.shape or ())
     if not math.prod(shape) or shape[-1] < op.k:
         return None
-    element, results = _ELEMENTS[spec.dtype.name], op.infer(spec)
+    element, results = ELEMENTS[spec.dtype.name], op.infer(spec)
     operands = Operand(element, len(shape)), *[Operand(kind, len(shape), (), True) for kind in (element, "i32")]
     kernel = TopKKernel(operands, op.k, registers_of(library.host, element).lanes)
     rows = math.prod(shape[:-1])
@@ -90,23 +87,16 @@ def _bound(op: TopK, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
 
 def _print_run(kernel: TopKKernel, name: str) -> str:
     """Print the function that is called: it runs all parts."""
-    code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %numbers"])
-    numbers = f"[{len(_FIELDS)} x i64]"
-    fields = code.slot(numbers)
-    for position in range(3):
-        code.store("i64", code.let(f"ptrtoint ptr %d{position} to i64"), fields, position)
-    for number in range(kernel.number_count):
-        code.store("i64", code.load("i64", "%numbers", number), fields, 3 + number)
-    parts = Fields(code, fields, _FIELDS)["parts"]
-    print_parallel(code, f"{name}_task", fields, parts)
+    code = begin_run_function(kernel, name)
+    context, fields = stored_fields(code, ["%d0", "%d1", "%d2"], _FIELDS)
+    print_parallel(code, f"{name}_task", context, fields["parts"])
     return code.text()
 
 
 def _print_task(kernel: TopKKernel, name: str) -> str:
     """Print the function of a part, which goes through some of the rows."""
     element, k = kernel.operands[0].type, kernel.k
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _FIELDS)
+    code, fields = begin_task(name, _FIELDS)
     rows, columns, parts = (fields[size] for size in ("rows", "columns", "parts"))
     x, values, places = fields.address("x", element), fields.address("values", element), fields.address("places", "i32")
     first, end = print_share(code, rows, "%part", parts)
@@ -193,12 +183,9 @@ class _Row:
 
     def _halved(self, lanes: int, peaks: str) -> str:
         """Return the greater of each two lanes."""
-        vector, half, parts = f"<{lanes} x {self.element}>", lanes // 2, list[str]()
-        for first in (0, half):
-            places = ", ".join(f"i32 {first + lane}" for lane in range(half))
-            text = f"shufflevector {vector} {peaks}, {vector} undef, <{half} x i32> <{places}>"
-            parts.append(self.code.let(text))
-        return self._greater(half, parts[0], parts[1])
+        sides = [range(lanes // 2), range(lanes // 2, lanes)]
+        first, second = (self.code.shuffle(lanes, self.element, peaks, "undef", side) for side in sides)
+        return self._greater(lanes // 2, first, second)
 
     def _highest(self, lanes: int, peaks: str) -> str:
         """Return the largest element of a vector."""

@@ -12,19 +12,19 @@ import numpy as np
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.operation import op_of
-from ...graph.spec import TensorSpec
 from ...ops.signal.windows import SliceUpdate
-from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
-from ..llvm.builder import BYTES, Builder, FunctionBuilder, Size
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes, begin_open_run
+from ..elementwise.kernel_specs import specs_of
+from ..llvm.builder import BYTES, Builder, Size
 from ..llvm.entry import Operand
-from .picks import INDICES, Updating, print_index, word_of
+from .picks import INDICES, Updating, word_of
 from .rows import print_copy
 
 
 def window_runner(operation: Operation) -> Updating | None:
     """Return a runner of `SliceUpdate`."""
     op = op_of(operation, SliceUpdate)
-    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    specs = specs_of(operation.inputs)
     if len(specs) < len(operation.inputs):
         return None
     x, starts, updates = specs
@@ -59,11 +59,11 @@ class WindowKernel(KernelOfAnySizes):
         return updates, Operand(self.index, 1), Operand(self.word, self.rank, (), True)
 
     def print_run(self, name: str) -> str:
-        code = FunctionBuilder(f"{name}_run", ["ptr %d0", "ptr %d1", "ptr %d2", "ptr %sizes"])
+        code = begin_open_run(self, name)
         code.store("i64", 1, "%sizes", self.failed)
         has_all = code.compare("eq", code.load("i64", "%sizes", self.first_size(1)), self.rank)
         with code.when(has_all):
-            starts = [print_index(code, "%d1", self.index, axis) for axis in range(self.rank)]
+            starts: list[Size] = [code.load_integer(self.index, "%d1", axis) for axis in range(self.rank)]
             with code.when(self._print_is_inside(code, starts)):
                 code.store("i64", 0, "%sizes", self.failed)
                 self._print_axis(code, 0, "%d0", "%d2", starts)
@@ -91,6 +91,6 @@ class WindowKernel(KernelOfAnySizes):
         is_row = code.compare("eq", step, BYTES[self.word])
         with code.when(is_row):
             print_copy(code, self.word, source, target, size)
-        with code.when(code.let(f"xor i1 {is_row}, true")), code.loop(0, size) as number:
+        with code.unless(is_row), code.loop(0, size) as number:
             value = code.load(self.word, code.at("i8", source, code.mul(number, step)))
             code.store(self.word, value, target, number)

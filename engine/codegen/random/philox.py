@@ -6,7 +6,6 @@ any number of threads. A block has eight half words; numbers are made of them in
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,7 +22,7 @@ from ...ops.random.keys import key_words
 from ...ops.random.samplers import RandomKeep, RandomNormal, RandomUniform
 from ..llvm.builder import Builder, FunctionBuilder
 from ..llvm.library import LaterFunction, library
-from ..llvm.tasks import Fields, print_entry, print_share
+from ..llvm.tasks import begin_task, print_entry, print_share
 
 Runner = Callable[..., Any]
 _PARTS = 8
@@ -70,10 +69,7 @@ def _drawn(run: LaterFunction, key: Any, count: int, least: int = 0, scale: int 
     if count:
         words = key_words(key)
         parts = 1 if count < machine_profile().parallel_row_elements else _PARTS
-        numbers = (ctypes.c_int64 * len(_FIELDS))(
-            out.ctypes.data, count, int(words[0]), int(words[1]), least, scale, parts
-        )
-        run.call(ctypes.addressof(numbers))
+        run.run(out.ctypes.data, count, int(words[0]), int(words[1]), least, scale, parts)
     return out
 
 
@@ -84,11 +80,7 @@ def _drawn(run: LaterFunction, key: Any, count: int, least: int = 0, scale: int 
 def _function(kind: str) -> LaterFunction:
     """Return a compiled function of the address of its numbers."""
     name = f"random_{kind}"
-
-    def text() -> str:
-        return print_block("philox") + _print_task(name, kind) + print_entry(name, _FIELDS)
-
-    return library.later(name, text, name)
+    return library.later(name, lambda: print_block("philox") + _print_task(name, kind), name)
 
 
 def print_block(name: str) -> str:
@@ -127,8 +119,7 @@ def _product(code: Builder, x: str | int, factor: int) -> tuple[str, str]:
 
 def _print_task(name: str, kind: str) -> str:
     """Print the function that draws the blocks of a part, of which the last one may not be whole."""
-    code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"])
-    fields = Fields(code, "%context", _FIELDS)
+    code, fields = begin_task(name, _FIELDS)
     target, count, key, tweak = fields.address("target", "float"), fields["count"], fields["key"], fields["tweak"]
     least, scale = (
         code.broadcast(_LANES, "i32", code.let(f"trunc i64 {fields[each]} to i32")) for each in ("least", "scale")
@@ -152,4 +143,4 @@ def _print_task(name: str, kind: str) -> str:
         slot, start = code.slot(_FLOATS), code.mul(whole, _LANES)
         code.store_vector(_FLOATS, "float", numbers(str(whole)), slot)
         code.copy("float", slot, code.at("float", target, start), code.sub(count, start))
-    return code.text()
+    return code.text() + print_entry(name, _FIELDS)
