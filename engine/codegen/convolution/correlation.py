@@ -191,7 +191,7 @@ def print_pack(kernel: Correlation, name: str) -> str:
     code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
     _, weights, _, fields = print_task_context(code, FIELDS)
     weights = code.at(kind, weights, fields["weight_start"])
-    target = code.at(kind, fields.address("panel_address", kind), code.mul("%panel", fields["panel_size"]))
+    target = code.at(kind, fields.address("panel_address"), code.mul("%panel", fields["panel_size"]))
     group, first = _place_of_panel(code, fields, "%panel", width)
     to_group, to_filter = code.mul(group, fields["weight_group"]), code.mul(first, fields["weight_filter"])
     weights = code.at(kind, weights, code.add(to_group, to_filter))
@@ -238,7 +238,7 @@ def _print_task(kernel: Correlation, name: str) -> str:
     stride, block_columns = fields["stride_down"], fields["block_columns"]
     tiles = code.div(code.add(block_columns, kernel.pixels - 1), kernel.pixels)
     out = code.at(kind, out, fields["out_start"])
-    panels = fields.address("panel_address", kind)
+    panels = fields.address("panel_address")
     with code.loop(begin, end) as unit:
         image, plane, block, column_block = print_unit(code, fields, unit)
         first = code.mul(block, fields["block"])
@@ -318,7 +318,7 @@ def _print_padded_source(
     pixel, height, width, depth = (fields[key] for key in ("pixel", "height", "width", "depth"))
     row = code.mul(fields["padded_width"], pixel)
     deep = code.mul(fields["padded_lines"], row)
-    space = code.at(kind, fields.address("rows_address", kind), code.mul("%part", fields["rows_size"]))
+    space = code.at(kind, fields.address("rows_address"), code.mul("%part", fields["rows_size"]))
     count = code.add(
         code.mul(code.sub(rows, 1), fields["stride_down"]),
         code.mul(code.sub(fields["taps_down"], 1), fields["step_down"]),

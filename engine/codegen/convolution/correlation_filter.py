@@ -131,7 +131,7 @@ class FilterKernel(FilterGradient):
         lines = fields["padded_lines"] if self.is_padded else code.mul(fields["step_deep"], fields["height"])
         steps = (code.mul(lines, row), code.mul(fields["step_down"], row), code.mul(fields["step_across"], pixel))
         last = code.sub(fields["cells"], 1)
-        table = fields.address("offsets_address", "i64")
+        table = fields.address("offsets_address")
         with code.loop(0, code.mul(fields["tiles"], self.cells)) as number:
             cell = code.least(number, last)
             rest = code.div(cell, channels)
@@ -188,7 +188,7 @@ class FilterKernel(FilterGradient):
         """Print the function that adds up the sums of the parts, for some cells of the kernel."""
         kind, width = self.element, self.width
         code, out, fields = begin_filter_sum(name)
-        filters, tiles, sums = fields["filters"], fields["tiles"], fields.address("sums_address", kind)
+        filters, tiles, sums = fields["filters"], fields["tiles"], fields.address("sums_address")
         all_filters, group_panels = code.mul(fields["groups"], filters), fields["group_panels"]
         first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
         with code.loop(first, last) as cell, code.loop(0, fields["panels"]) as panel:
@@ -221,13 +221,13 @@ def _print_task(kernel: FilterGradient, name: str) -> str:
     fields = Fields(code, code.let(f"inttoptr i64 {pointers[2]} to ptr"), FILTER_FIELDS)
     image_part, tile_part = code.div("%part", fields["tile_parts"]), fields["tile_parts"]
     tile_part = code.let(f"srem i64 %part, {tile_part}")
-    sums = code.at(kind, fields.address("sums_address", kind), code.mul(image_part, fields["sums_size"]))
+    sums = code.at(kind, fields.address("sums_address"), code.mul(image_part, fields["sums_size"]))
     tiles = fields["tiles"]
     first, last = print_share(code, code.mul(tiles, fields["panels"]), tile_part, fields["tile_parts"])
     code.clear(kind, code.at(kind, sums, code.mul(first, size)), code.mul(code.sub(last, first), size))
     columns, stride, filters = fields["columns"], fields["stride_down"], code.mul(fields["groups"], fields["filters"])
     begin, end = print_share(code, fields["units"], image_part, fields["image_parts"])
-    offsets = fields.address("offsets_address", "i64")
+    offsets = fields.address("offsets_address")
     with code.loop(begin, end) as unit:
         image, plane, block, column_block = print_unit(code, fields, unit)
         top, left = code.mul(block, fields["block"]), code.mul(column_block, fields["block_columns"])
@@ -257,7 +257,7 @@ def _print_even_cotangents(
     """Copy cotangents with zeros behind the last filter of a group; where they are, and the elements of a pixel."""
     kind, filters = kernel.element, fields["filters"]
     size = code.mul(fields["group_panels"], kernel.width)
-    space = fields.address("cotangents_address", kind)
+    space = fields.address("cotangents_address")
     space = code.at(kind, space, code.mul("%part", fields["cotangents_size"]))
     count = code.mul(pixels, fields["groups"])
     code.call_on(f"{name}_copy", (cotangents, space), (0, count, count, filters, size, 0))

@@ -110,7 +110,7 @@ def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
     kind = kernel.element
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
     x, dy, _, fields = print_task_context(code, DEPTHWISE_FILTER_FIELDS)
-    sums = code.at(kind, fields.address("sums_address", kind), code.mul("%part", fields["sums_size"]))
+    sums = code.at(kind, fields.address("sums_address"), code.mul("%part", fields["sums_size"]))
     with code.loop(0, fields["sums_size"]) as place:
         code.line(f"store {kind} 0.0, ptr {code.at(kind, sums, place)}")
     begin, end = print_share(code, fields["units"], "%part", fields["parts"])
@@ -159,7 +159,7 @@ def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
     vector = f"<{width} x {kind}>"
     code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
     _, _, out, fields = print_task_context(code, DEPTHWISE_FILTER_FIELDS)
-    groups, tiles, sums = fields["groups"], fields["tiles"], fields.address("sums_address", kind)
+    groups, tiles, sums = fields["groups"], fields["tiles"], fields.address("sums_address")
     target = code.at(kind, out, code.mul("%part", groups, kernel.multiplier))
     total = code.slot(vector)
     with code.loop(0, tiles) as tile, code.loop(0, kernel.vectors) as v:

@@ -90,7 +90,7 @@ class ChannelVectors(Correlation):
         code = FunctionBuilder(f"{name}_pack", ["ptr %context", "i64 %panel"])
         _, weights, _, fields = print_task_context(code, FIELDS)
         weights = code.at(kind, weights, fields["weight_start"])
-        target = code.slot("ptr", fields.address("panel_address", kind))
+        target = code.slot("ptr", fields.address("panel_address"))
         channels, counts = fields["channels"], [fields[f"taps_{axis}"] for axis in AXES]
         with code.nest(*counts) as (deep, down, across):
             taps = zip(AXES, (deep, down, across), strict=True)

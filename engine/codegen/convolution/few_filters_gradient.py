@@ -42,7 +42,7 @@ class _FewFiltersGradient(FilterGradient):
         row = code.mul(fields["padded_width" if self.is_padded else "width"], fields["pixel"])
         lines = fields["padded_lines"] if self.is_padded else code.mul(fields["step_deep"], fields["height"])
         last, count = code.sub(fields["cells"], 1), self.cells_of_tap(code, fields)
-        table = fields.address("offsets_address", "i64")
+        table = fields.address("offsets_address")
         with code.loop(0, code.mul(fields["tiles"], self.cells)) as number:
             cell = code.least(number, last)
             tap = code.div(cell, count)
@@ -57,7 +57,7 @@ class _FewFiltersGradient(FilterGradient):
 
     def print_sum(self, name: str) -> str:
         kind, (code, out, fields) = self.element, begin_filter_sum(name)
-        sums, count = fields.address("sums_address", kind), self.cells_of_tap(code, fields)
+        sums, count = fields.address("sums_address"), self.cells_of_tap(code, fields)
         first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
         with code.loop(first, last) as cell:
             tap = code.div(cell, count)
@@ -206,7 +206,7 @@ class PixelVectorsGradient(_FewFiltersGradient):
         kind, (lines, count) = self.element, sizes
         filter_ = code.round_up(count, self.lanes)
         row = code.mul(filter_, self.filters)
-        space = fields.address("cotangents_address", kind)
+        space = fields.address("cotangents_address")
         space = code.at(kind, space, code.mul("%part", fields["cotangents_size"]))
         read = code.mul(count, self.filters)
         code.call_on(f"{name}_copy_cotangents", (cotangents, space), (0, lines, lines, read, row, 0))

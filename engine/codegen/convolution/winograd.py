@@ -210,7 +210,7 @@ def _print_weights(kernel: PanelFunctions) -> str:
     code = FunctionBuilder(kernel.name("weights"), ["ptr %context", "i64 %part"], linkage="", flushes=True)
     (_, weights, _), fields = print_task_head(code, WINOGRAD_FIELDS)
     weights = code.at(kind, weights, fields["weight_start"])
-    target, vectors = fields.address("weights_address", kind), fields["channel_vectors"]
+    target, vectors = fields.address("weights_address"), fields["channel_vectors"]
     begin, end = print_share(code, code.mul(vectors, fields["panels"]), "%part", fields["parts"])
     steps = [fields[f"weight_{step}"] for step in ("down", "across", "filter")]
     place, channels, filters = fields["weights_place"], fields["channels"], fields["filters"]
@@ -426,7 +426,7 @@ def _print_task(kernel: PanelFunctions) -> str:
     (x, _, out), fields = print_task_head(code, WINOGRAD_FIELDS)
     tiles = TileReader(code, functions, fields)
     inner, outer, edges = tiles.input_table(), tiles.output_table(), tiles.edge_tables()
-    memory = code.at(kind, fields.address("parts_address", kind), code.mul("%part", fields["part_size"]))
+    memory = code.at(kind, fields.address("parts_address"), code.mul("%part", fields["part_size"]))
     block, input_place, product_place = fields["block"], fields["input_place"], fields["product_place"]
     places = functions.transforms.cells**2
     products = code.at(kind, memory, code.mul(input_place, places))
@@ -493,7 +493,7 @@ def _print_products(
     """Multiply the tiles of a block by the weights, place by place."""
     kind, rows = kernel.element, kernel.rows
     block, vectors = fields["block"], fields["channel_vectors"]
-    weights, weights_place = fields.address("weights_address", kind), fields["weights_place"]
+    weights, weights_place = fields.address("weights_address"), fields["weights_place"]
     places = kernel.functions.transforms.cells**2
     with code.loop(0, places) as place, code.loop(0, fields["panels"]) as panel:
         left = code.at(kind, memory, code.mul(place, fields["input_place"]))
@@ -525,7 +525,7 @@ def print_head(code: Builder, out: str, then: str = "null", others: Sequence[str
 
 def print_zeros(code: Builder, kind: str, fields: Fields) -> None:
     """Clear the row that stands for cells outside the input."""
-    code.clear(kind, fields.address("zeros_address", kind), fields["zeros_size"])
+    code.clear(kind, fields.address("zeros_address"), fields["zeros_size"])
 
 
 def _print_run(kernel: WinogradKernel, name: str) -> str:

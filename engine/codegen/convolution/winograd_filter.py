@@ -116,7 +116,7 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
     code = FunctionBuilder(f"{name}_task", ["ptr %context", "i64 %part"], flushes=True)
     (x, dy, out), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
     reader = TileReader(code, kernel.functions, fields)
-    memory = code.at(kind, fields.address("parts_address", kind), code.mul("%part", fields["part_size"]))
+    memory = code.at(kind, fields.address("parts_address"), code.mul("%part", fields["part_size"]))
     outputs = code.at(kind, memory, code.mul(fields["input_place"], kernel.functions.transforms.cells**2))
     tables = reader.input_table(), reader.output_table(), *reader.edge_tables()
     channel_block, filter_block = fields["channel_block"], fields["filter_block"]
@@ -130,7 +130,7 @@ def _print_task(kernel: WinogradFilterKernel, name: str) -> str:
         of_channels = code.mul(code.sub(rest, code.mul(share, fields["channel_blocks"])), channel_block)
         is_whole = code.compare("eq", fields["shares"], 1)
         held = code.choose(is_whole, "%part", unit)
-        sums = code.at(kind, fields.address("sums_address", kind), code.mul(held, fields["sums_size"]))
+        sums = code.at(kind, fields.address("sums_address"), code.mul(held, fields["sums_size"]))
         code.clear(kind, sums, fields["sums_size"])
         channel_vectors = code.least(channel_block, code.sub(fields["channel_vectors"], of_channels))
         filter_vectors = code.least(filter_block, code.sub(fields["filter_vectors"], of_filters))
@@ -262,7 +262,7 @@ def _print_sum(kernel: WinogradFilterKernel, name: str) -> str:
     """Print a part: the taps of some channels, whose sums are in several shares."""
     code = FunctionBuilder(f"{name}_sum", ["ptr %context", "i64 %part"], flushes=True)
     (_, _, out), fields = print_task_head(code, WINOGRAD_FILTER_FIELDS)
-    sums = fields.address("sums_address", kernel.element)
+    sums = fields.address("sums_address")
     rows = print_share(code, code.mul(fields["channel_vectors"], kernel.lanes), "%part", fields["parts"])
     sizes = (*rows, 0, fields["filter_vectors"], fields["sums_size"])
     code.call_on(f"{name}_taps", ("%context", sums, out), sizes)

@@ -95,9 +95,9 @@ def _operator(method: str, kind: str, is_reflected: bool = False) -> Callable[..
     return operate
 
 
-def _operators(method: str, kind: str) -> tuple[Callable[..., Expression], Callable[..., Expression]]:
-    """Return an operator, and the one for a number on its left."""
-    return _operator(method, kind), _operator(method, kind, is_reflected=True)
+def _arithmetic(kind: str) -> tuple[Callable[..., Expression], Callable[..., Expression]]:
+    """Return an operator of arithmetic, and the one for a number on its left."""
+    return _operator("arithmetic", kind), _operator("arithmetic", kind, is_reflected=True)
 
 
 class Expression:
@@ -113,10 +113,10 @@ class Expression:
     def type(self) -> str:
         return self.builder.nodes[self.index].type
 
-    __add__, __radd__ = _operators("arithmetic", "add")
-    __sub__, __rsub__ = _operators("arithmetic", "sub")
-    __mul__, __rmul__ = _operators("arithmetic", "mul")
-    __truediv__, __rtruediv__ = _operators("arithmetic", "div")
+    __add__, __radd__ = _arithmetic("add")
+    __sub__, __rsub__ = _arithmetic("sub")
+    __mul__, __rmul__ = _arithmetic("mul")
+    __truediv__, __rtruediv__ = _arithmetic("div")
     __lt__, __gt__ = _operator("compare", "lt"), _operator("compare", "gt")
     __le__, __ge__ = _operator("compare", "le"), _operator("compare", "ge")
     __and__, __or__, __xor__ = (_operator("logical", kind) for kind in ("and", "or", "xor"))

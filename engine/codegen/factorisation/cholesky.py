@@ -69,7 +69,7 @@ def _print_all(element: str, lanes: int) -> str:
     size = fields["size"]
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
-        x, out = (code.at(element, fields.address(name, element), first) for name in ("x", "out"))
+        x, out = (code.at(element, fields.address(name), first) for name in ("x", "out"))
         _print_half(code, element, lanes, x, out, size)
         columns = _Columns(code, element, lanes, out, size, fields)
         with code.loop(0, size, BLOCK) as column:
@@ -115,8 +115,8 @@ class _Columns:
 
     def __init__(self, code: Builder, element: str, lanes: int, out: str, size: Size, fields: Fields) -> None:
         self.code, self.element, self.lanes, self.out, self.size = code, element, lanes, out, size
-        self.product = fields.address("product", "i8")
-        memory = fields.address("memory", element)
+        self.product = fields.address("product")
+        memory = fields.address("memory")
         self.negated, self.block, self.rows = (
             code.at(element, memory, code.mul(size, number * BLOCK)) for number in range(3)
         )

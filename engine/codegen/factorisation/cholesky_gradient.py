@@ -67,10 +67,10 @@ def _print_all(element: str, lanes: int) -> str:
     code, fields = begin_entry("cholesky_gradient", _FIELDS)
     size = fields["size"]
     squares = [code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(5)]
-    memory, product = fields.address("memory", element), fields.address("product", "i8")
+    memory, product = fields.address("memory"), fields.address("product")
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
-        arrays = [code.at(element, fields.address(name, element), first) for name in _FIELDS[:3]]
+        arrays = [code.at(element, fields.address(name), first) for name in _FIELDS[:3]]
         with code.loop(0, size, BLOCK) as done:
             # The last blocks are whole, the first one may be narrow.
             stop = code.sub(size, done)

@@ -101,10 +101,10 @@ def _print_all(element: str, lanes: int) -> str:
     rows, columns = fields["rows"], fields["columns"]
     steps, size = code.least(rows, columns), code.mul(rows, columns)
     with code.loop(0, fields["count"]) as number:
-        x, out = (code.at(element, fields.address(name, element), code.mul(number, size)) for name in ("x", "out"))
+        x, out = (code.at(element, fields.address(name), code.mul(number, size)) for name in ("x", "out"))
         code.copy(element, x, out, size)
-        pivots = code.at("i32", fields.address("pivots", "i32"), code.mul(number, steps))
-        order = code.at("i32", fields.address("order", "i32"), code.mul(number, rows))
+        pivots = code.at("i32", fields.address("pivots"), code.mul(number, steps))
+        order = code.at("i32", fields.address("order"), code.mul(number, rows))
         with code.loop(0, rows) as row:
             code.store("i32", code.let(f"trunc i64 {row} to i32"), order, row)
         blocks = _Blocks(code, element, lanes, fields, out, pivots)
@@ -133,7 +133,7 @@ class _Blocks:
     def __init__(self, code: Builder, element: str, lanes: int, fields: Fields, out: str, pivots: str) -> None:
         self.code, self.element, self.lanes, self.out, self.pivots = code, element, lanes, out, pivots
         self.rows, self.columns = fields["rows"], fields["columns"]
-        self.product, self.panel = fields.address("product", "i8"), fields.address("memory", element)
+        self.product, self.panel = fields.address("product"), fields.address("memory")
         self.negated = code.at(element, self.panel, code.mul(self.rows, BLOCK))
         self.square = code.slot(f"[{BLOCK * BLOCK} x {element}]")
 

@@ -133,7 +133,7 @@ class Group:
             is_on = code.compare("eq", i, j)
             value = code.broadcast(self.lanes, self.element, code.choose(is_on, "1.0", "0.0", self.element))
             self.store(value, target, code.add(code.mul(i, columns), j))
-        source = code.at(self.element, self.fields.address(field, self.element), code.mul(self._number, size))
+        source = code.at(self.element, self.fields.address(field), code.mul(self._number, size))
         print_transposed(code, self.element, self.lanes, (source, size), (target, self.lanes), (self._high, size))
 
     def write(self, source: str, columns: Size, field: str = "out") -> None:
@@ -146,7 +146,7 @@ class Group:
 
     def _write(self, source: str, size: Size, field: str) -> None:
         code = self.code
-        target = code.at(self.element, self.fields.address(field, self.element), code.mul(self._number, size))
+        target = code.at(self.element, self.fields.address(field), code.mul(self._number, size))
         print_transposed(code, self.element, self.lanes, (source, self.lanes), (target, size), (size, self._high))
 
     def leave(self, condition: str) -> None:

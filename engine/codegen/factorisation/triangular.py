@@ -95,12 +95,12 @@ def _print_all(element: str, lanes: int) -> str:
     size, columns = fields["size"], fields["columns"]
     is_few = code.compare("sle", columns, _FEW)
     with code.loop(0, fields["count"]) as number:
-        a = code.at(element, fields.address("a", element), code.mul(number, fields["a_step"]))
-        x = code.at(element, fields.address("x", element), code.mul(number, code.mul(size, columns)))
+        a = code.at(element, fields.address("a"), code.mul(number, fields["a_step"]))
+        x = code.at(element, fields.address("x"), code.mul(number, code.mul(size, columns)))
         _print_check(code, element, a, size, fields)
         with code.when(is_few), code.loop(0, columns) as column:
             flags = ", ".join(f"i64 {fields[name]}" for name in ("is_lower", "is_transposed", "is_unit"))
-            own, memory = code.at(element, x, column), fields.address("memory", element)
+            own, memory = code.at(element, x, column), fields.address("memory")
             code.line(f"call void @one(ptr {a}, ptr {own}, i64 {size}, i64 {columns}, {flags}, ptr {memory})")
         with code.unless(is_few), code.loop(0, size, BLOCK) as done:
             _print_block(code, element, fields, a, x, done)
@@ -123,8 +123,8 @@ def _is_forward(code: Builder, is_lower: Size, is_transposed: Size) -> str:
 
 def _print_block(code: Builder, element: str, fields: Fields, a: str, x: str, done: Size) -> None:
     """Solve for the next block of unknowns; `done` of them are known."""
-    size, columns, product = fields["size"], fields["columns"], fields.address("product", "i8")
-    negated, square = fields.address("memory", element), code.slot(f"[{BLOCK * BLOCK} x {element}]")
+    size, columns, product = fields["size"], fields["columns"], fields.address("product")
+    negated, square = fields.address("memory"), code.slot(f"[{BLOCK * BLOCK} x {element}]")
     left = code.sub(size, done)
     width = code.least(BLOCK, left)
     is_forward = _is_forward(code, fields["is_lower"], fields["is_transposed"])

@@ -129,8 +129,8 @@ def _function(kind: str, element: str, in_pieces: bool) -> LaterFunction:
 def _print_task(name: str, element: str, is_put: bool, in_pieces: bool) -> str:
     """Print the function of a part, which takes the elements of its rows, or puts them into rows of zeros."""
     code, fields = begin_task(name, _FIELDS)
-    ids, count = fields.address("ids", "i64"), fields["pieces" if in_pieces else "count"]
-    source, target = fields.address("source", element), fields.address("target", element)
+    ids, count = fields.address("ids"), fields["pieces" if in_pieces else "count"]
+    source, target = fields.address("source"), fields.address("target")
     step, size = fields["step"], fields["size"]
     print_moves = _print_pieces if in_pieces else _print_elements
     first, end = print_share(code, fields["rows"], "%part", fields["parts"])

@@ -60,9 +60,9 @@ def _print_task(word: str, count: int, names: tuple[str, ...]) -> str:
     """Print the function of a part, which writes some rows of the result."""
     code, fields = begin_task("NAME", names)
     first, end = print_share(code, fields["rows"], "%part", fields["parts"])
-    sources = [fields.address(f"d{k}", word) for k in range(count)]
+    sources = [fields.address(f"d{k}") for k in range(count)]
     widths = [fields[f"width{k}"] for k in range(count)]
-    target, total = fields.address(f"d{count}", word), fields["total"]
+    target, total = fields.address(f"d{count}"), fields["total"]
     with code.loop(first, end) as row:
         place = code.at(word, target, code.mul(row, total))
         for source, width in zip(sources, widths, strict=True):

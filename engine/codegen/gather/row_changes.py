@@ -92,7 +92,7 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
 def _print_entry(index: str) -> str:
     """Print the function that is called: it looks at the positions, and then runs all parts."""
     code, fields = begin_entry("row_changes", _HEAD)
-    positions, size, outside = fields.address("positions", index), fields["size"], code.slot("i64")
+    positions, size, outside = fields.address("positions"), fields["size"], code.slot("i64")
     code.line(f"store i64 0, ptr {outside}")
     with code.loop(0, fields["count"]) as number:
         wrong = code.compare("uge", code.load_integer(index, positions, number), size)
@@ -113,7 +113,7 @@ def _print_task(spec: KernelSpec, count: int, index: str) -> str:
     """Print the function of a part of the rows."""
     code, fields = begin_task("row_changes", _HEAD)
     total, parts, width = fields["count"], fields["parts"], fields["width"]
-    positions = fields.address("positions", index)
+    positions = fields.address("positions")
     bases: list[str] = []
     for k in range(len(spec.inputs)):
         address = code.load("i64", "%context", len(_HEAD) + k)

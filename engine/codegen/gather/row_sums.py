@@ -148,12 +148,12 @@ def _function(element: str, repeats: bool) -> LaterFunction:
 
 def _print_task(element: str, repeats: bool) -> str:
     code, fields = begin_task("row_sums", _FIELDS)
-    ids, count, width = fields.address("ids", "i64"), fields["count"], fields["width"]
-    own = code.at("i64", fields.address("lists", "i64"), code.mul("%part", count))
+    ids, count, width = fields.address("ids"), fields["count"], fields["width"]
+    own = code.at("i64", fields.address("lists"), code.mul("%part", count))
     listed = _print_list(code, ids, own, count, fields["parts"])
-    table, rows = fields.address("table", element), fields.address("rows", element)
+    table, rows = fields.address("table"), fields.address("rows")
     each, last = fields["repeats"], code.sub(listed, 1)
-    scale = code.load(element, fields.address("scale", element))
+    scale = code.load(element, fields.address("scale"))
     with code.loop(0, listed) as turn:
         ahead = code.load("i64", ids, code.load("i64", own, code.least(code.add(turn, _AHEAD), last)))
         coming = code.at(element, table, code.mul(ahead, width))
@@ -204,7 +204,7 @@ def _taken_function(element: str, index: str) -> LaterFunction:
 def _print_taken_task(element: str, index: str) -> str:
     """Print the function of a part, which makes some rows of the result, each of so many terms."""
     code, fields = begin_task("sum_of_rows", _TAKEN_FIELDS)
-    table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
+    table, ids, rows = fields.address("table"), fields.address("ids"), fields.address("rows")
     count, terms, size, width, parts = (fields[name] for name in ("count", "terms", "size", "width", "parts"))
     first, end = print_share(code, count, "%part", parts)
     last = code.sub(code.mul(end, terms), 1)

@@ -294,7 +294,7 @@ class TakeKernel(KernelOfAnySizes):
 
 def _print_take(index: str, element: str, name: str) -> str:
     code, fields = begin_task(name, _FIELDS)
-    table, rows = fields.address("table", element), fields.address("rows", element)
+    table, rows = fields.address("table"), fields.address("rows")
     with _positions(code, fields, index, element) as (number, row):
         width = fields["width"]
         print_copy(code, element, code.at(element, table, row), code.at(element, rows, code.mul(number, width)), width)
@@ -303,7 +303,7 @@ def _print_take(index: str, element: str, name: str) -> str:
 
 def _print_write(index: str, element: str) -> str:
     code, fields = begin_task("rows_write", _FIELDS)
-    table, rows = fields.address("table", element), fields.address("rows", element)
+    table, rows = fields.address("table"), fields.address("rows")
     with _positions(code, fields, index, element) as (number, row):
         width = fields["width"]
         print_copy(code, element, code.at(element, rows, code.mul(number, width)), code.at(element, table, row), width)
@@ -315,7 +315,7 @@ def _positions(code: Builder, fields: Fields, index: str, element: str) -> Gener
     """Print lines for each position of a part; yield its number, and where its row begins in the table."""
     count, parts = fields["count"], fields["parts"]
     first, end = print_share(code, count, "%part", parts)
-    ids, table = fields.address("ids", index), fields.address("table", element)
+    ids, table = fields.address("ids"), fields.address("table")
     size, width = fields["size"], fields["width"]
     last = code.sub(end, 1)
     with code.loop(first, end) as number:
@@ -357,7 +357,7 @@ def _print_sum(index: str, element: str) -> str:
     """Print the function of a part, which adds up some columns of all rows."""
     lanes = registers_of(library.host, element).lanes
     code, fields = begin_task("rows_sum", _FIELDS)
-    table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
+    table, ids, rows = fields.address("table"), fields.address("ids"), fields.address("rows")
     width, parts, size = fields["width"], fields["parts"], fields["size"]
     lines = code.div(code.add(width, _LINE - 1), _LINE)
     first = code.mul(code.div(code.mul(lines, "%part"), parts), _LINE)

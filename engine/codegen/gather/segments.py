@@ -127,8 +127,8 @@ def _function(kind: str, index: str, element: str) -> LaterFunction:
 def _print_sum(index: str, element: str) -> str:
     """Print the function that is called: it puts the rows in order, and lets threads sum segments."""
     code, fields = begin_entry("segments_sum", _FIELDS)
-    order, starts = fields.address("order", "i64"), fields.address("starts", "i64")
-    ids, size, count, width = fields.address("ids", index), fields["size"], fields["count"], fields["width"]
+    order, starts = fields.address("order"), fields.address("starts")
+    ids, size, count, width = fields.address("ids"), fields["size"], fields["count"], fields["width"]
     with code.loop(0, code.add(size, 2)) as segment:
         code.store("i64", 0, starts, segment)
     # How many rows a segment has stands two behind it, and where the next one of its rows goes one behind it: so in
@@ -141,7 +141,7 @@ def _print_sum(index: str, element: str) -> str:
     with code.loop(2, code.add(size, 2)) as place:
         before = code.load("i64", starts, code.sub(place, 1))
         code.store("i64", code.add(code.load("i64", starts, place), before), starts, place)
-    number_slot, parts = code.slot("i64"), fields.address("parts", "i64")
+    number_slot, parts = code.slot("i64"), fields.address("parts")
     code.store("i64", 0, number_slot)
     bytes_of_row = code.mul(width, BYTES[element])
     with code.loop(0, fields["part_count"]) as part:
@@ -164,7 +164,7 @@ def _print_sum_task(element: str) -> str:
     code = FunctionBuilder("segments_sum_task", ["ptr %context", "i64 %task"])
     fields = Fields(code, "%context", _FIELDS)
     lanes = registers_of(library.host, element).lanes
-    order, starts, out = fields.address("order", "i64"), fields.address("starts", "i64"), fields.address("out", element)
+    order, starts, out = fields.address("order"), fields.address("starts"), fields.address("out")
     size, width, tasks = fields["size"], fields["width"], fields["tasks"]
     end = code.load("i64", starts, size)
     first, last = print_share(code, size, "%task", tasks)
@@ -204,7 +204,7 @@ def _print_gather(index: str, element: str) -> str:
     code = FunctionBuilder("segments_gather_task", ["ptr %context", "i64 %task"])
     fields = Fields(code, "%context", _GATHER_FIELDS)
     lanes = registers_of(library.host, element).lanes
-    table, ids, out = fields.address("table", element), fields.address("ids", index), fields.address("out", element)
+    table, ids, out = fields.address("table"), fields.address("ids"), fields.address("out")
     size, width, count, tasks = fields["size"], fields["width"], fields["count"], fields["tasks"]
     itemsize, base = BYTES[element], fields["table"]
     first, last = print_share(code, count, "%task", tasks)

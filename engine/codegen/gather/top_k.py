@@ -98,7 +98,7 @@ def _print_task(kernel: TopKKernel, name: str) -> str:
     element, k = kernel.operands[0].type, kernel.k
     code, fields = begin_task(name, _FIELDS)
     rows, columns, parts = (fields[size] for size in ("rows", "columns", "parts"))
-    x, values, places = fields.address("x", element), fields.address("values", element), fields.address("places", "i32")
+    x, values, places = fields.address("x"), fields.address("values"), fields.address("places")
     first, end = print_share(code, rows, "%part", parts)
     with code.loop(first, end) as row:
         found = code.at(element, values, code.mul(row, k)), code.at("i32", places, code.mul(row, k))

@@ -20,7 +20,7 @@ class Fields:
     def __getitem__(self, name: str) -> str:
         return self._code.load("i64", self._numbers, self._names.index(name))
 
-    def address(self, name: str, kind: str) -> str:
+    def address(self, name: str) -> str:
         """Return a number as a pointer."""
         return self._code.let(f"inttoptr i64 {self[name]} to ptr")
 

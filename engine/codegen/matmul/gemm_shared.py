@@ -120,7 +120,7 @@ def _unit_of_a(tiles: Tiles) -> int:
     return max(1, tiles.columns // tiles.rows) * tiles.rows
 
 
-def _read(code: Builder, tiles: Tiles) -> dict[str, str]:
+def _read(code: Builder) -> dict[str, str]:
     get = {name: code.load("i64", "%context", k) for k, name in enumerate(_FIELDS)}
     return get | {name: code.let(f"inttoptr i64 {get[name]} to ptr") for name in _POINTERS}
 
@@ -135,7 +135,7 @@ def _print_lay_unit(tiles: Tiles) -> str:
     """Lay out a unit of the next block."""
     e = tiles.element
     code = ProductBuilder(f"gemm_{tiles.suffix}_lay_unit", ["ptr %context", "i64 %unit"])
-    get = _read(code, tiles)
+    get = _read(code)
     of_a, _ = _print_units(code, tiles, get)
     deep = get["next_deep"]
     is_a = code.compare("slt", "%unit", of_a)
@@ -155,7 +155,7 @@ def _print_lay_unit(tiles: Tiles) -> str:
 
 def _print_part(tiles: Tiles) -> str:
     code = ProductBuilder(f"gemm_{tiles.suffix}_shared_part", ["ptr %context", "i64 %part"], flushes=True)
-    get = _read(code, tiles)
+    get = _read(code)
     _, units = _print_units(code, tiles, get)
     wanted = code.choose(code.compare("sgt", get["next_deep"], 0), units, 0)
     first = code.div(code.mul("%part", wanted), get["parts"])

@@ -83,7 +83,7 @@ class Int4Kernel:
         else:
             functions = [print_packing(self.dot, name, False, four_bits=True), print_tile(self.dot, name, DIGITS)]
         functions += [_print_digits(self.dot, name), _print_sums(self.dot, name), _print_task(self, name)]
-        return "".join([*functions, _print_run(self.dot, name)])
+        return "".join([*functions, _print_run(name)])
 
 
 class OpenInt4Product:
@@ -200,12 +200,12 @@ def _tiles(dot: DotProduct) -> list[int]:
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
-def _print_run(dot: DotProduct, name: str) -> str:
+def _print_run(name: str) -> str:
     """Print the function that is called: it takes the rows apart, and runs all parts."""
     pointers = [f"%d{k}" for k in range(len(_POINTERS))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
     fields, values = stored_fields(code, pointers, _FIELDS)
-    pointers = ["%d0", *[values.address(each, "i8") for each in ("digits", "factors", "totals")]]
+    pointers = ["%d0", *[values.address(each) for each in ("digits", "factors", "totals")]]
     code.call_on(f"{name}_digits", pointers, [values[size] for size in ("rows", "terms", "block", "step")])
     print_parallel(code, f"{name}_task", fields, values["parts"])
     return code.text()
@@ -325,7 +325,7 @@ def _print_task(kernel: Int4Kernel, name: str) -> str:
             for together in tiles:
                 stop = code.add(begin, code.mul(code.div(code.sub(rows, begin), together), together))
                 with code.loop(begin, stop, together) as row:
-                    digits = fields.address("digits", _element(dot))
+                    digits = fields.address("digits")
                     digits = code.at(_element(dot), digits, code.mul(row, DIGITS, fields["step"]), start)
                     print_rows(digits, sums, number, width, together)
                     for k in range(together):
@@ -334,8 +334,8 @@ def _print_task(kernel: Int4Kernel, name: str) -> str:
                 begin = stop
     begin, stop = code.mul(first, wide), code.least(columns, code.mul(end, wide))
     with code.loop(0, rows) as row:
-        out = code.at("float", fields.address("out", "float"), code.mul(row, columns))
-        factor = code.load("float", fields.address("factors", "float"), row)
+        out = code.at("float", fields.address("out"), code.mul(row, columns))
+        factor = code.load("float", fields.address("factors"), row)
         with code.loop(begin, stop) as column:
             code.store("float", code.let(f"fdiv float {code.load('float', out, column)}, {factor}"), out, column)
     return code.text()
@@ -370,12 +370,12 @@ def _print_scaled(
     """
     (row, column, width), (group, groups), columns = place, which, fields["columns"]
     own = code.add(code.mul(group, columns), column)
-    given = [("ptr", sums), ("ptr", code.at("float", fields.address("scale", "float"), own))]
-    given.append(("ptr", code.at("i8", fields.address("zero", "i8"), own)))
-    out = code.at("float", fields.address("out", "float"), code.mul(row, columns), column)
+    given = [("ptr", sums), ("ptr", code.at("float", fields.address("scale"), own))]
+    given.append(("ptr", code.at("i8", fields.address("zero"), own)))
+    out = code.at("float", fields.address("out"), code.mul(row, columns), column)
     is_first = code.let(f"zext i1 {code.compare('eq', group, 0)} to i64")
     given += [("ptr", out), ("i64", width), ("i64", is_first)]
-    totals = code.at("i32", fields.address("totals", "i32"), code.mul(row, DIGITS, groups), group)
+    totals = code.at("i32", fields.address("totals"), code.mul(row, DIGITS, groups), group)
     given += [("i32", code.load("i32", totals, code.mul(digit, groups))) for digit in range(DIGITS)]
     code.call(f"{name}_sums", given)
 
@@ -386,7 +386,7 @@ def _in_place(
     """Multiply by a panel that is laid out."""
     line = line_of(dot)
     step = code.mul(code.round_up(fields["terms"], FOUR), line)  # to the next panel
-    packed = fields.address("packed", "i8")
+    packed = fields.address("packed")
 
     def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRows:
         panel = code.at("i8", packed, code.add(code.mul(base, step), code.mul(start, line)))
@@ -412,7 +412,7 @@ def _copied(
         column = code.mul(base, PANEL)
         with code.loop(0, code.ceil_div(code.least(PANEL, code.sub(columns, column)), SUB)) as sub:
             at = code.add(column, code.mul(sub, SUB))
-            source = code.at("i8", fields.address("packed", "i8"), code.add(code.mul(start, line), code.div(at, 2)))
+            source = code.at("i8", fields.address("packed"), code.add(code.mul(start, line), code.div(at, 2)))
             target = code.at("i8", panel_memory, code.mul(sub, dot.sub_bytes))
             code.call_on(f"{name}_pack", (source, target), (size, code.least(SUB, code.sub(columns, at)), line))
 
@@ -434,7 +434,7 @@ def _nibbles(
     """Interleave the bytes of some panels, and multiply by those."""
     memory = code.slot(f"[{panels_of(dot) * panel_bytes(dot)} x i8]")
     line, wide = code.ceil_div(fields["columns"], 2), _panel(dot)  # bytes, and columns
-    packed, (first, end) = fields.address("packed", "i8"), share
+    packed, (first, end) = fields.address("packed"), share
 
     def print_panels(start: Size, size: Size, base: Size, count: Size) -> _PrintRows:
         column = code.mul(base, wide)

@@ -96,8 +96,8 @@ def _print_task(element: str, columns: int, lanes: int, vectors: int) -> str:
     terms, own = known["terms"], known["rows_of_part"]
     first = code.mul("%part", own)
     last = code.least(code.add(first, own), known["rows"])
-    a, b = known.address("a", element), known.address("b", element)
-    sums = code.at(element, known.address("sums", element), code.mul("%part", terms, columns))
+    a, b = known.address("a"), known.address("b")
+    sums = code.at(element, known.address("sums"), code.mul("%part", terms, columns))
     with code.loop(0, code.mul(terms, columns)) as place:
         code.store(element, "0.0", sums, place)
     blocks = code.mul(code.div(terms, vectors * lanes), vectors * lanes)

@@ -260,8 +260,8 @@ def _print_run(kernel: QuantizedKernel, name: str) -> str:
     pointers = [f"%d{k}" for k in range(len(kernel.operands))]
     code = FunctionBuilder(f"{name}_run", [f"ptr {each}" for each in [*pointers, "%numbers"]])
     fields, values = stored_fields(code, [*pointers[:3], *pointers[3 + kernel.is_fixed :]], kernel.fields)
-    given = [("ptr", "%d0"), ("ptr", values.address("rounded", kernel.dot.element))]
-    given += [("ptr", values.address(each, "i32")) for each in ("scales", "offsets")]
+    given = [("ptr", "%d0"), ("ptr", values.address("rounded"))]
+    given += [("ptr", values.address(each)) for each in ("scales", "offsets")]
     given += [("i64", values[size]) for size in ("rows", "terms", "step")]
     given.append(("float", code.load("float", "%d3") if kernel.is_fixed else "0.0"))
     code.call(f"{name}_round", given)
@@ -437,12 +437,12 @@ def _print_results(code: Builder, kernel: QuantizedKernel, name: str, fields: Fi
     column = code.mul(panel, PANEL)
     width = code.least(PANEL, code.sub(columns, column))
     sums, step = _sums_of(code, fields, column, width)
-    scale = code.at("float", fields.address("scale", "float"), column)
+    scale = code.at("float", fields.address("scale"), column)
     with code.loop(done, rows) as row:
-        out = code.at("float", fields.address("out", "float"), code.add(code.mul(row, columns), column))
+        out = code.at("float", fields.address("out"), code.add(code.mul(row, columns), column))
         given = [("ptr", code.at("i32", sums, code.mul(row, step))), ("ptr", scale), ("ptr", out), ("i64", width)]
-        given.append(("float", code.load("float", fields.address("scales", "float"), row)))
-        given.append(("i32", code.load("i32", fields.address("offsets", "i32"), row)))
+        given.append(("float", code.load("float", fields.address("scales"), row)))
+        given.append(("i32", code.load("i32", fields.address("offsets"), row)))
         code.call(f"{name}_scale", given)
     if kernel.then is not None:
         code.call_on(f"{name}_then", ("%context",), (column, width))
@@ -454,7 +454,7 @@ def _print_then(kernel: QuantizedKernel, then: KernelSpec, name: str) -> str:
     fields, operands = Fields(code, "%context", kernel.fields), then.operands
     given: list[str] = []
     for k, operand in enumerate(operands):
-        memory = fields.address("out" if k in (0, len(operands) - 1) else f"operand{k}", operand.memory)
+        memory = fields.address("out" if k in (0, len(operands) - 1) else f"operand{k}")
         given.append(code.at(operand.memory, memory, "%column" if operand.steps[1] else 0))
     rows, columns = fields["rows"], fields["columns"]
     numbers = code.slot(f"[{then.number_count} x i64]")
@@ -468,8 +468,8 @@ def _print_then(kernel: QuantizedKernel, then: KernelSpec, name: str) -> str:
 def _sums_of(code: Builder, fields: Fields, column: Size, width: Size) -> tuple[str, Size]:
     """Print the place of a panel's sums, and the distance of its rows: in the result, or apart for a panel not full."""
     is_full = code.compare("eq", width, PANEL)
-    out = code.at("i32", fields.address("out", "i32"), column)
-    tail = fields.address("tail", "i32")
+    out = code.at("i32", fields.address("out"), column)
+    tail = fields.address("tail")
     sums = code.let(f"select i1 {is_full}, ptr {out}, ptr {tail}")
     return sums, code.let(f"select i1 {is_full}, i64 {fields['columns']}, i64 {PANEL}")
 
@@ -493,7 +493,7 @@ def _print_panel(
     column = code.mul(panel, PANEL)
     width = code.least(PANEL, code.sub(columns, column))
     sums, step = _sums_of(code, fields, column, width)
-    matrix, rounded = fields.address("kernel", "i8"), fields.address("rounded", kernel.dot.element)
+    matrix, rounded = fields.address("kernel"), fields.address("rounded")
     groups = code.ceil_div(size, kernel.dot.terms)
     is_first = code.let(f"zext i1 {code.compare('eq', start, 0)} to i64")
     subs = code.ceil_div(width, SUB)
@@ -535,10 +535,10 @@ def _print_panel(
 def _block_of(code: Builder, fields: Fields, row: Size, column: Size) -> list[str]:
     """Print the addresses of columns' scales, results, rows' scales, and their surplus from a row and column on."""
     return [
-        code.at("float", fields.address("scale", "float"), column),
-        code.at("float", fields.address("out", "float"), code.add(code.mul(row, fields["columns"]), column)),
-        code.at("float", fields.address("scales", "float"), row),
-        code.at("i32", fields.address("offsets", "i32"), row),
+        code.at("float", fields.address("scale"), column),
+        code.at("float", fields.address("out"), code.add(code.mul(row, fields["columns"]), column)),
+        code.at("float", fields.address("scales"), row),
+        code.at("i32", fields.address("offsets"), row),
     ]
 
 
@@ -559,10 +559,10 @@ def _print_in_place(
     rows, terms, columns = (fields[name] for name in ("rows", "terms", "columns"))
     column = code.mul(panel, PANEL)
     width = code.least(PANEL, code.sub(columns, column))
-    matrix, subs = fields.address("kernel", "i8"), code.ceil_div(width, SUB)
+    matrix, subs = fields.address("kernel"), code.ceil_div(width, SUB)
     if kernel.is_direct:
         sums, step = _sums_of(code, fields, column, width)
-        rounded = fields.address("rounded", kernel.dot.element)
+        rounded = fields.address("rounded")
         few = code.compare("sle", rows, _DIRECT_ROWS)
         is_direct = code.let(f"and i1 {few}, {code.compare('eq', width, PANEL)}")
         subs = code.choose(is_direct, 0, subs)

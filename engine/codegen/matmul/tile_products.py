@@ -69,7 +69,7 @@ def print_pending(name: str) -> str:
 def _print_results(code: Builder, first: Size, end: Size) -> None:
     """Print some rows of the results of the pending block; those of the next one are prefetched."""
     fields, integers, floats = Fields(code, "%pending", PENDING), f"<{_LANES} x i32>", f"<{_LANES} x float>"
-    sums, scale, out, scales, offsets, next_out = (fields.address(each, "i32") for each in PENDING[:6])
+    sums, scale, out, scales, offsets, next_out = (fields.address(each) for each in PENDING[:6])
     columns = fields["columns"]
     with code.loop(first, end) as row:
         own = code.broadcast(_LANES, "float", code.load("float", scales, row))

@@ -120,7 +120,7 @@ def _product(code: Builder, x: str | int, factor: int) -> tuple[str, str]:
 def _print_task(name: str, kind: str) -> str:
     """Print the function that draws the blocks of a part, of which the last one may not be whole."""
     code, fields = begin_task(name, _FIELDS)
-    target, count, key, tweak = fields.address("target", "float"), fields["count"], fields["key"], fields["tweak"]
+    target, count, key, tweak = fields.address("target"), fields["count"], fields["key"], fields["tweak"]
     least, scale = (
         code.broadcast(_LANES, "i32", code.let(f"trunc i64 {fields[each]} to i32")) for each in ("least", "scale")
     )

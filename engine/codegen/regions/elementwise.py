@@ -205,7 +205,7 @@ def print_reduction(
         raise UnsupportedError(f"{kind} of nothing")
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(source.shape))
     result = function.allocate(source.kind, kept)
-    first = _identity(function, kind, source)
+    first = _identity(kind, source)
     with function.count(result.size, True) as index:
         function.store(source.kind, first, function.element(source.kind, result.pointer, index), metadata=IN_LOOP)
     if source.size:
@@ -244,7 +244,7 @@ def _accumulate(function: Function, kind: str, source: Array, result: Array) -> 
     print_reduced(function, kind, source, result, (dims, reads, writes))
 
 
-def _identity(function: Function, kind: str, source: Array) -> str:
+def _identity(kind: str, source: Array) -> str:
     if kind in _FIRST:
         return literal(_FIRST[kind], source.kind)
     if source.kind in FLOATS:
@@ -285,7 +285,7 @@ def _print_inner_reduction(function: Function, kind: str, source: Array, result:
     element, (dims, reads, writes) = source.kind, space
     total = function.slot(element)
     with function.counters(dims[:-1]) as counters:
-        function.line(f"store {element} {_identity(function, kind, source)}, ptr {total}")
+        function.line(f"store {element} {_identity(kind, source)}, ptr {total}")
         with function.count(dims[-1]) as index:
             at = function.element(element, source.pointer, function.offset_of([*counters, index], reads))
             before = function.let(f"load {element}, ptr {total}")
