@@ -30,7 +30,6 @@ from .driver import apply_group_rules, apply_rules
 from .prune import all_blocks
 from .rewriter import Rewriter
 from .sizes import is_of_open_sizes
-from .specialise import StepUnderRewrite
 from .switches import PASSES, is_on
 
 
@@ -153,19 +152,14 @@ FUSION = Requirement(lambda _, __: is_on("fuse"), "the pass `fuse` is turned off
 def _unroll(step: Rewriter, options: Options) -> None:
     from ..loops.unroll import unroll
 
-    _take_over(step, unroll(step.whole, exact=not options.reassociate))
+    unroll(step, exact=not options.reassociate)
 
 
 def _ragged_batches(step: Rewriter, options: Options) -> None:
     from ..loops.ragged_batches import compute_ragged_batches
 
     del options
-    _take_over(step, compute_ragged_batches(step.whole))
-
-
-def _take_over(step: Rewriter, whole: StepUnderRewrite) -> None:
-    if whole.copy is not step.copy:
-        step.become(whole)
+    compute_ragged_batches(step)
 
 
 def _slices(step: Rewriter, options: Options) -> None:

@@ -101,16 +101,11 @@ def _specialised(
     pruned = needed_operations(graph, targets, feeds)
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
     copy = Specialised(is_on("cse"), exact=not options.reassociate)
-    step = Rewriter(copy, [], [], [], [])
+    fetched = [target for target in targets if isinstance(target, Symbol)]
+    asked = [target for target in targets if isinstance(target, Operation)]
+    step = Rewriter(copy, pruned, list(feeds), fetched, asked)
     copy.shares_saved = is_on("memory") and options.assign is None  # such a place is on no device
     copy.keeps_differentiated = not RAGGED_BATCHES.reason_left_out(step, options)
-    fetched = [target for target in targets if isinstance(target, Symbol)]
-    copy.copy_step(pruned, given, fetched)
-    step.fed = [copy.tensors[tensor] for tensor in feeds]
-    step.fetches = [copy.tensors[target] for target in fetched]
-    asked = [target for target in targets if isinstance(target, Operation)]
-    step.wanted = [copy.operations[operation] for operation in asked if operation in copy.operations]
-    # What was needed for a value is not needed for its shape alone, but its effects were asked for.
-    step.wanted += [operation for operation in copy.graph.operations if operation.writes]
+    step.become(copy, pruned, given)
     step.settle()
     return step

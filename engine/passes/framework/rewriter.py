@@ -6,7 +6,7 @@ erased, and uses are replaced. Name, device and user's line of what is rewritten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
@@ -24,7 +24,7 @@ from .order import reorder
 from .patterns import captured
 from .prune import Kept, Pruning, holds, is_kind_among, kinds_of, needed_operations, recorded_tensors
 from .sizes import KnownSizes
-from .specialise import Specialised, StepUnderRewrite
+from .specialise import Specialised
 
 
 class _Uses:
@@ -331,15 +331,27 @@ class Rewriter:
         self._taken_out.add(operation)
         self.erased.add(operation)
 
-    @property
-    def whole(self) -> StepUnderRewrite:
-        """The step, for passes that copy it."""
-        return StepUnderRewrite(self.copy, self.operations, self.fed, self.fetches, self.wanted)
+    def become(
+        self, copy: Specialised, operations: Sequence[Operation], specs: Mapping[Symbol, Spec] | None = None
+    ) -> None:
+        """Go on with a copy of the step.
 
-    def become(self, whole: StepUnderRewrite) -> None:
-        """Go on with another copy of the step."""
-        self.copy, self.operations, self.fed, self.fetches, self.wanted = whole
-        self.sizes = KnownSizes()
+        Args:
+            copy: it copies now.
+            operations: those of the step that are copied.
+            specs: those of what is fed; by default they stay.
+
+        Raises:
+            TypeError, ValueError, IndexError: an operation does not take its inputs; the step stays as it is.
+        """
+        fed = {tensor: tensor.spec for tensor in self.fed} if specs is None else specs
+        copy.copy_step(operations, fed, self.fetches)
+        self.fed, self.fetches = ([copy.tensors[each] for each in tensors] for tensors in (self.fed, self.fetches))
+        self.wanted = [copy.operations[operation] for operation in self.wanted if operation in copy.operations]
+        # What was needed for a value is not needed for its shape alone, but its effects were asked for.
+        self.wanted += [operation for operation in copy.graph.operations if operation.writes]
+        self.copy, self.sizes = copy, KnownSizes()
+        self.operations = needed_operations(copy.graph, self.kept, self.fed)
         self._known_kept, self._known_uses, self._is_changed = None, None, True
 
     def touch(self) -> None:

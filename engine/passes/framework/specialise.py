@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from .prune import (
     kinds_of,
     live_outputs,
     needed_in_region,
-    needed_operations,
     recorded_tensors,
 )
 from .rules import NO_RULES, Rewrite, RulesOf, first_rewrite, shape_of
@@ -458,24 +457,6 @@ class Specialised:
         self._copy_all(needed, new, [*results, *recorded])
         new.results = [self.tensors[result] for result in results]
         return new
-
-
-class StepUnderRewrite(NamedTuple):
-    """A copied step with what is fed and wanted of it."""
-
-    copy: Specialised
-    operations: list[Operation]
-    fed: list[Symbol]
-    fetches: list[Symbol]
-    wanted: list[Operation]
-
-    def copied_by(self, copy: Specialised, operations: Sequence[Operation]) -> StepUnderRewrite:
-        """Return a copy of those `operations` of the step that are needed: with all that is known of what was built."""
-        copy.copy_step(operations, {tensor: tensor.spec for tensor in self.fed}, self.fetches)
-        fed, fetches = ([copy.tensors[tensor] for tensor in tensors] for tensors in (self.fed, self.fetches))
-        wanted = [copy.operations[operation] for operation in self.wanted if operation in copy.operations]
-        wanted += [operation for operation in copy.graph.operations if operation.writes]
-        return StepUnderRewrite(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)
 
 
 class _Block:

@@ -50,7 +50,8 @@ from ..framework.estimates import flops_of
 from ..framework.log import is_recording, note_change, note_kept
 from ..framework.order import reorder
 from ..framework.prune import all_blocks, needed_operations
-from ..framework.specialise import Specialised, StepUnderRewrite, keeps_by_masks
+from ..framework.rewriter import Rewriter
+from ..framework.specialise import Specialised, keeps_by_masks
 from ..framework.switches import is_on
 from .backward import Backward, Place, backward_loops
 from .batches import is_heavy
@@ -69,17 +70,18 @@ _ALIGNED = 8  # rows: kernels compute so many at a time
 _ALL_ROWS = "computes all rows in each step"
 
 
-def compute_ragged_batches(step: StepUnderRewrite) -> StepUnderRewrite:
+def compute_ragged_batches(step: Rewriter) -> None:
     """Rewrite the loops of a step that compute rows which have ended, those inside of loops and branches too."""
-    graph = step.copy.graph
+    graph = step.graph
 
     def live() -> list[Operation]:
-        return needed_operations(graph, [*step.fetches, *step.wanted], step.fed)
+        return needed_operations(graph, step.kept, step.fed)
 
     outermost = Place(graph, live, frozenset(step.fetches))
     places = [*outermost.places(), outermost] if is_recording() or _has_masks(live()) else []
     changed = [_rewrite_all(place) for place in places]
-    return step.copied_by(Specialised(is_on("cse"), exact=False), live()) if any(changed) or step.copy.kept else step
+    if any(changed) or step.copy.kept:
+        step.become(Specialised(is_on("cse"), exact=False), live())
 
 
 def _has_masks(operations: Sequence[Operation]) -> bool:

@@ -38,7 +38,8 @@ from ..framework.prune import (
     live_outputs,
     needed_in_region,
 )
-from ..framework.specialise import Specialised, StepUnderRewrite
+from ..framework.rewriter import Rewriter
+from ..framework.specialise import Specialised
 from ..rewrites.algebra_arrays import ARRAYS
 from .linear import trip_count
 
@@ -368,7 +369,7 @@ def _record_like(record: Symbol, inner: Symbol) -> Symbol:
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-def unroll(step: StepUnderRewrite, exact: bool) -> StepUnderRewrite:
+def unroll(step: Rewriter, exact: bool) -> None:
     """Unroll the short loops of a step, and those that are short once loops around them are unrolled.
 
     Args:
@@ -377,17 +378,11 @@ def unroll(step: StepUnderRewrite, exact: bool) -> StepUnderRewrite:
     """
     for _ in range(_MOST_ROUNDS):
         loops = ShortLoops(step.operations, step.fetches).trips
-        unrolled = _copied(step, loops, exact) if loops else None
-        if unrolled is None:
-            break
-        step = unrolled
-    return step
-
-
-def _copied(step: StepUnderRewrite, trips: Mapping[Operation, int], exact: bool) -> StepUnderRewrite | None:
-    copy = Unrolled(trips, step.copy.share, exact)
-    copy.keeps_differentiated = step.copy.keeps_differentiated
-    try:
-        return step.copied_by(copy, step.operations)
-    except (TypeError, ValueError, IndexError):  # an iteration can't work: in the loop it fails when it runs
-        return None
+        if not loops:
+            return
+        copy = Unrolled(loops, step.copy.share, exact)
+        copy.keeps_differentiated = step.copy.keeps_differentiated
+        try:
+            step.become(copy, step.operations)
+        except (TypeError, ValueError, IndexError):  # an iteration can't work: in the loop it fails when it runs
+            return
