@@ -9,7 +9,6 @@ takes it as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation
@@ -25,18 +24,11 @@ from ...ops.neural.quantized import QuantizedMatMul
 from ..framework import changes
 from ..framework.log import note_change
 from ..framework.prune import Kept, all_operations
+from .fusible import FusionRule
 from .pack import Captures, Inside, crossed, forms_of, is_on_host
 
 
-class LayoutRule(Protocol):
-    """The rule for layouts, by which the runtime describes its kernels."""
-
-    def panels(self, product: Operation) -> Panels | Int4Panels | None:
-        """Return the layout in which the kernel of a product reads its matrix of integers; None if it has none."""
-        ...
-
-
-def lay_out_weights(operations: Sequence[Operation], rule: LayoutRule, kept: Kept) -> None:
+def lay_out_weights(operations: Sequence[Operation], rule: FusionRule, kept: Kept) -> None:
     """Let products among `operations` of a step, and in regions inside, take matrices that are laid out.
 
     Args:
@@ -65,7 +57,7 @@ class _Found:
 class _LayingOut:
     """One step under rewriting."""
 
-    def __init__(self, rule: LayoutRule, kept: Kept) -> None:
+    def __init__(self, rule: FusionRule, kept: Kept) -> None:
         self._rule, self._kept = rule, kept
         self._found: dict[Variable, list[_Found]] = {}
         self._captures = Captures()
@@ -159,4 +151,4 @@ def _laid_out(op: Op, panels: Panels | Int4Panels) -> Op:
     return LaidOutMatMul(op.low, op.high, op.epsilon, op.transpose, op.is_fixed, panels)
 
 
-__all__ = ["LayoutRule", "lay_out_weights"]
+__all__ = ["lay_out_weights"]

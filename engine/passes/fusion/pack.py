@@ -14,7 +14,6 @@ before the loop, and its rows are added to ``h @ u``), or of a bias.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from ...common.identity import is_among
 from ...common.quick_dataclass import dataclass
@@ -33,21 +32,7 @@ from ...ops.math.elementwise import Add
 from ..framework import changes
 from ..framework.log import note_change
 from ..framework.prune import Kept
-
-
-class PackingRule(Protocol):
-    """The rule for packing, by which the runtime describes its kernels."""
-
-    def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
-        """Return the layout for packing a weight (or its transpose) for products of `rows` rows.
-
-        `rows` is None if it is not known.
-
-        Returns:
-            None if it does not pay.
-        """
-        ...
-
+from .fusible import FusionRule
 
 _MOST_INPUTS = 4  # of a product: kernels add two matrices or rows
 
@@ -78,7 +63,7 @@ class Captures:
         return outer
 
 
-def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRule, kept: Kept) -> bool:
+def pack_weights(graph: Graph, operations: Sequence[Operation], rule: FusionRule, kept: Kept) -> bool:
     """Pack the weights of products in loops among `operations` of `graph`, and in regions inside.
 
     Args:
@@ -94,7 +79,7 @@ def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRul
 class _Packing:
     """One step under rewriting."""
 
-    def __init__(self, graph: Graph, rule: PackingRule, kept: Kept) -> None:
+    def __init__(self, graph: Graph, rule: FusionRule, kept: Kept) -> None:
         self.graph = graph
         self.rule = rule
         self.kept = kept
@@ -231,7 +216,6 @@ def _can_be_added(other: Symbol, result: Symbol) -> bool:
 __all__ = [
     "Captures",
     "Inside",
-    "PackingRule",
     "crossed",
     "forms_of",
     "is_on_host",
