@@ -1,7 +1,7 @@
 """Loop fission: work that does not depend on a loop's recurrence leaves the loop, where it becomes one large operation.
 
-`REWRITES` is the table of what is done to a loop, in this order. What is marked as reassociating takes sums in another
-order, or products of other sizes, so that results agree within rounding; the others keep every bit.
+`REWRITES` is the table of what is done to a loop, in this order. Some take sums in another order, or products of other
+sizes, so that results agree within rounding.
 
 In a step that is placed, what leaves a loop is on one device, together with the values of the body that it takes: so
 nothing crosses that did not, and a chain from iteration to iteration that crosses devices stays whole. What comes from
@@ -56,32 +56,30 @@ class Rewrite(NamedTuple):
 
     Attributes:
         name: the switch that turns it off (`passes.switches`).
-        is_exact: whether it keeps every bit of results.
         apply: does it to one loop; returns whether anything was changed.
         of: ops of which the body must have one; it has nothing to do in other loops.
     """
 
     name: str
-    is_exact: bool
     apply: Callable[[LoopView], bool]
     of: tuple[type[Op], ...] = (Op,)
 
 
 REWRITES = (
-    Rewrite("invariants", True, capture_unchanged),
-    Rewrite("invariants", True, resolve_records, (ArrayRead,)),
-    Rewrite("invariants", True, drop_clearing, (ArrayClear,)),
-    Rewrite("invariants", True, move_invariants),
-    Rewrite("fission", True, read_elements, (GetItem, Take)),
-    Rewrite("fission", False, multiply_tables, (Take,)),
-    Rewrite("fission", False, sum_what_linear_terms_take, (Add,)),
-    Rewrite("fission", False, gather_elements, (AddItem, AddRows, ArrayWrite, PutItem)),
-    Rewrite("merge_products", False, merge_products, (MatMul,)),
-    Rewrite("fission", False, gather_terms, (Add,)),
-    Rewrite("fission", False, compute_before),
-    Rewrite("fission", False, sum_after, (Add,)),
-    Rewrite("fission", False, compute_after, (ArrayAddAt, ArrayWrite)),
-    Rewrite("fission", True, compute_elements, (ArrayRead,)),
+    Rewrite("invariants", capture_unchanged),
+    Rewrite("invariants", resolve_records, (ArrayRead,)),
+    Rewrite("invariants", drop_clearing, (ArrayClear,)),
+    Rewrite("invariants", move_invariants),
+    Rewrite("fission", read_elements, (GetItem, Take)),
+    Rewrite("fission", multiply_tables, (Take,)),
+    Rewrite("fission", sum_what_linear_terms_take, (Add,)),
+    Rewrite("fission", gather_elements, (AddItem, AddRows, ArrayWrite, PutItem)),
+    Rewrite("merge_products", merge_products, (MatMul,)),
+    Rewrite("fission", gather_terms, (Add,)),
+    Rewrite("fission", compute_before),
+    Rewrite("fission", sum_after, (Add,)),
+    Rewrite("fission", compute_after, (ArrayAddAt, ArrayWrite)),
+    Rewrite("fission", compute_elements, (ArrayRead,)),
 )
 
 
@@ -89,7 +87,6 @@ def split_loops(
     graph: Graph,
     operations: Sequence[Operation],
     targets: Sequence[Symbol | Operation],
-    reassociate: bool = True,
 ) -> None:
     """Rewrite the loops of a step, and those inside of loops and branches.
 
@@ -97,29 +94,26 @@ def split_loops(
         graph: the step's own graph.
         operations: those of it that are needed, in program order.
         targets: what of it is wanted.
-        reassociate: apply rewrites that are not exact, too.
     """
     kept = {target for target in targets if isinstance(target, Symbol)}
     asked = [target for target in targets if isinstance(target, Operation)]
-    _split(Users(graph, operations, kept, asked), operations, kept, {}, reassociate)
+    _split(Users(graph, operations, kept, asked), operations, kept, {})
 
 
-def _split(
-    users: Users, operations: Sequence[Operation], kept: Collection[Symbol], sides: Sides, reassociate: bool
-) -> None:
+def _split(users: Users, operations: Sequence[Operation], kept: Collection[Symbol], sides: Sides) -> None:
     graph = users.graph
     for operation in operations:
         if not isinstance(operation.op, RegionOp):
             continue
         for region in operation.op.regions:
-            _split_region(operation, region, users, sides, reassociate)
+            _split_region(operation, region, users, sides)
         if isinstance(operation.op, While) and not operation.op.keeps_to_budget:
-            _rewrite(LoopView(graph, operation, users, kept, sides), reassociate)
+            _rewrite(LoopView(graph, operation, users, kept, sides))
     if users.is_out_of_order:
         reorder(graph, {})
 
 
-def _split_region(holder: Operation, region: Region, users: Users, sides: Sides, reassociate: bool) -> None:
+def _split_region(holder: Operation, region: Region, users: Users, sides: Sides) -> None:
     if not region.holds_regions or not holds(region.operations, While):
         return
     takers = [user.op for user in users.takers(holder.outputs[-1])]
@@ -129,14 +123,12 @@ def _split_region(holder: Operation, region: Region, users: Users, sides: Sides,
     needed = list(region.operations) if isinstance(region, Body) else needed_in_region(region, demanded)
     kept = {*region.results, *demanded}
     inside = Users(region, needed, kept)
-    _split(inside, needed, kept, sides, reassociate)
+    _split(inside, needed, kept, sides)
 
 
-def _rewrite(loop: LoopView, reassociate: bool) -> None:
+def _rewrite(loop: LoopView) -> None:
     for number, rewrite in enumerate(REWRITES):
-        if not (reassociate or rewrite.is_exact) or number not in _with_work(loop.kinds):
-            continue
-        if not is_on(rewrite.name) or not may_rewrite():
+        if number not in _with_work(loop.kinds) or not is_on(rewrite.name) or not may_rewrite():
             continue
         loop.is_finished = False
         if rewrite.apply(loop):
