@@ -25,7 +25,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def compare(self: Users, tensor: Symbol) -> list[Operation]:
         found = takers(self, tensor)
         effects = [operation for operation in self.graph.operations if operation.writes]
-        needed = needed_operations(self.graph, [*self._kept, *self._awaited, *effects])
+        needed = needed_operations(self.graph, [*self.kept, *self._awaited, *effects])
         assert found == [operation for operation in needed if any(each is tensor for each in operation.inputs)]
         counts.append(len(found))
         return found

@@ -6,7 +6,7 @@ forward body are looked up in records that the loop around keeps of its iteratio
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from ...common.identity import is_among
@@ -17,9 +17,11 @@ from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
 from ...graph.region import Region
 from ...graph.tensor import Symbol
+from ..framework.order import reorder
 from ..framework.prune import all_operations, frame_users, needed_in_region, needed_operations
 from .masks import NotRowWiseError
-from .view import Live, LoopView, building
+from .users import Users
+from .view import LoopView, building
 
 
 @dataclass
@@ -29,20 +31,26 @@ class Place:
     Attributes:
         graph: the graph.
         live: gives the operations of it that run.
-        fetches: what the step is run for, if it is the step's own graph.
+        wanted: what the step is run for, if it is the step's own graph.
         holder: the loop or branch of which it is a region.
         around: where that is.
     """
 
     graph: Graph
-    live: Live
-    fetches: frozenset[Symbol] = frozenset()
+    live: Callable[[], list[Operation]]
+    wanted: frozenset[Symbol | Operation] = frozenset()
     holder: Operation | None = None
     around: Place | None = None
 
     def kept(self) -> set[Symbol]:
         """Return the tensors for which its operations run."""
-        return {*self.graph.results, *self.demanded()} if isinstance(self.graph, Region) else set(self.fetches)
+        if isinstance(self.graph, Region):
+            return {*self.graph.results, *self.demanded()}
+        return {each for each in self.wanted if isinstance(each, Symbol)}
+
+    def loop(self, node: Operation) -> LoopView:
+        """Return one of its loops, under rewriting."""
+        return LoopView(Users(self.graph, self.live(), self.wanted | self.kept()), node, {})
 
     def demanded(self) -> list[Symbol]:
         """Return the tensors of which the loop or branch around keeps records."""
@@ -95,7 +103,10 @@ class Backward:
             with building(region, self.node):
                 yield
             return
-        view = _around(self.place)
+        around, holder = self.place.around, self.place.holder
+        assert around is not None
+        assert holder is not None
+        view = around.loop(holder)
         assert isinstance(region, Region)
         assert self.forward.holder is not None
         mirror = LoopMirror(_body(self.forward.holder), self.forward.holder.outputs[-1])
@@ -107,13 +118,7 @@ class Backward:
         finally:
             region.mirror, region.is_built = None, True
             view.finish()
-
-
-def _around(place: Place) -> LoopView:
-    """Return the loop whose body a place is."""
-    assert place.holder is not None
-    assert place.around is not None
-    return LoopView(place.around.graph, place.holder, place.around.live, place.around.kept(), {})
+            reorder(view.graph, {})
 
 
 def backward_loops(loop: LoopView, place: Place) -> list[Backward]:

@@ -531,7 +531,7 @@ def _concatenated(loop: LoopView, array: Symbol) -> Symbol | None:
 def _only_taker(loop: LoopView, tensor: Symbol) -> Operation | None:
     takers = loop.takers(tensor)
     taken = sum(count_among(tensor, operation.inputs) for operation in takers)
-    return takers[0] if taken == 1 and tensor not in loop.kept else None
+    return takers[0] if taken == 1 and tensor not in loop.users.kept else None
 
 
 def _without(table: _Table) -> Symbol | None:

@@ -94,7 +94,7 @@ def _is_only_read_here(loop: LoopView, array: Symbol, source: Symbol) -> bool:
     """Test whether a tensor is large, and nothing but this loop takes it, by an array of its rows."""
     if not is_static(source) or source.dtype.kind != "f" or bytes_of(source.spec) < _LARGE:
         return False
-    if array in loop.kept or source in loop.kept:
+    if array in loop.users.kept or source in loop.users.kept:
         return False
     takers = loop.takers(array)
     return takers == [loop.node] and loop.takers(source) == [array.operation]

@@ -13,7 +13,7 @@ that are known when they start, and inside other loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -83,11 +83,7 @@ REWRITES = (
 )
 
 
-def split_loops(
-    graph: Graph,
-    operations: Sequence[Operation],
-    targets: Sequence[Symbol | Operation],
-) -> None:
+def split_loops(graph: Graph, operations: Sequence[Operation], targets: Sequence[Symbol | Operation]) -> None:
     """Rewrite the loops of a step, and those inside of loops and branches.
 
     Args:
@@ -95,22 +91,19 @@ def split_loops(
         operations: those of it that are needed, in program order.
         targets: what of it is wanted.
     """
-    kept = {target for target in targets if isinstance(target, Symbol)}
-    asked = [target for target in targets if isinstance(target, Operation)]
-    _split(Users(graph, operations, kept, asked), operations, kept, {})
+    _split(Users(graph, operations, targets), operations, {})
 
 
-def _split(users: Users, operations: Sequence[Operation], kept: Collection[Symbol], sides: Sides) -> None:
-    graph = users.graph
+def _split(users: Users, operations: Sequence[Operation], sides: Sides) -> None:
     for operation in operations:
         if not isinstance(operation.op, RegionOp):
             continue
         for region in operation.op.regions:
             _split_region(operation, region, users, sides)
         if isinstance(operation.op, While) and not operation.op.keeps_to_budget:
-            _rewrite(LoopView(graph, operation, users, kept, sides))
+            _rewrite(LoopView(users, operation, sides))
     if users.is_out_of_order:
-        reorder(graph, {})
+        reorder(users.graph, {})
 
 
 def _split_region(holder: Operation, region: Region, users: Users, sides: Sides) -> None:
@@ -121,9 +114,7 @@ def _split_region(holder: Operation, region: Region, users: Users, sides: Sides)
     demanded = [tensor for tensor in inner if tensor.operation.graph is region]
     # Calls may record anything of a recursion's body.
     needed = list(region.operations) if isinstance(region, Body) else needed_in_region(region, demanded)
-    kept = {*region.results, *demanded}
-    inside = Users(region, needed, kept)
-    _split(inside, needed, kept, sides)
+    _split(Users(region, needed, (*region.results, *demanded)), needed, sides)
 
 
 def _rewrite(loop: LoopView) -> None:

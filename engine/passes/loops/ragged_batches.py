@@ -77,7 +77,7 @@ def compute_ragged_batches(step: Rewriter) -> None:
     def live() -> list[Operation]:
         return needed_operations(graph, step.kept, step.fed)
 
-    outermost = Place(graph, live, frozenset(step.fetches))
+    outermost = Place(graph, live, frozenset(step.kept))
     places = [*outermost.places(), outermost] if is_recording() or _has_masks(live()) else []
     changed = [_rewrite_all(place) for place in places]
     if any(changed) or step.copy.kept:
@@ -115,7 +115,7 @@ def _note_arithmetic(node: Operation) -> None:
 
 
 def _rewrite(place: Place, node: Operation) -> bool:
-    loop = LoopView(place.graph, node, place.live, place.kept(), {})
+    loop = place.loop(node)
     try:
         found = row_wise(loop)
         if found is None:

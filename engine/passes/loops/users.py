@@ -6,7 +6,7 @@ and then what was built, and what nobody needs any more, is noted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 
 from ...common.identity import is_same
@@ -20,28 +20,27 @@ class Users:
     Args:
         graph: to the end of its list of operations others may be added, but their order stays while this is used.
         operations: those that are needed.
-        kept: the tensors for which they are needed.
-        asked: operations that are wanted themselves.
+        wanted: the tensors and operations for which they are needed.
 
     Attributes:
+        kept: those tensors.
         is_out_of_order: whether anything was built, so that the operations are to be put in order again.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        operations: Iterable[Operation],
-        kept: Collection[Symbol],
-        asked: Iterable[Operation] = (),
-    ) -> None:
+    def __init__(self, graph: Graph, operations: Iterable[Operation], wanted: Iterable[Symbol | Operation]) -> None:
         self.graph = graph
-        self._kept = kept
+        self.kept: set[Symbol] = set()
         self._inputs: dict[Operation, tuple[Symbol, ...]] = {}  # of needed operations, as they were noted
         self._takers: dict[Symbol, dict[Operation, None]] = {}
-        self._awaited = set(asked)  # and those for which others wait
+        self._awaited: set[Operation] = set()  # for which others wait, or which are wanted themselves
         self._touched: dict[Operation, None] = {}
         self._known = len(graph.operations)
         self.is_out_of_order = False
+        for each in wanted:
+            if isinstance(each, Symbol):
+                self.kept.add(each)
+            else:
+                self._awaited.add(each)
         for operation in operations:
             self._note(operation)
             self._awaited.update(operation.control_inputs)
@@ -73,7 +72,7 @@ class Users:
     def _is_needed(self, operation: Operation) -> bool:
         if operation.writes or operation in self._awaited:
             return True
-        return any(self._takers.get(tensor) or tensor in self._kept for tensor in operation.outputs)
+        return any(self._takers.get(tensor) or tensor in self.kept for tensor in operation.outputs)
 
     def _note(self, operation: Operation) -> None:
         """Note the inputs of an operation, and that what computes them is needed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from typing import Any
@@ -31,7 +31,6 @@ from .users import Users
 
 _NO_SCOPE = DeviceScope()
 
-Live = Callable[[], list[Operation]]
 Sides = dict[tuple[Symbol, ...], Symbol]  # matrices, and what they make side by side
 
 
@@ -39,11 +38,8 @@ class LoopView:
     """One loop, with what is known of its body.
 
     Args:
-        graph: the graph around it.
+        users: who takes what in the graph around it; they are notified of changes.
         node: the loop.
-        live: gives the operations of `graph` that are needed; or records who takes what of them, and is notified of
-            changes.
-        kept: the tensors of `graph` for which they are needed.
         sides: matrices that were put side by side, for other loops to use them too.
 
     Attributes:
@@ -58,16 +54,13 @@ class LoopView:
         is_finished: whether `finish` was called, and nothing was changed since by a rewrite that calls it itself.
     """
 
-    def __init__(
-        self, graph: Graph, node: Operation, live: Live | Users, kept: Collection[Symbol], sides: Sides
-    ) -> None:
+    def __init__(self, users: Users, node: Operation, sides: Sides) -> None:
         assert isinstance(node.op, While)
-        self.graph = graph
+        self.users = users
+        self.graph = users.graph
         self.node = node
         self.op = node.op
         self.body = node.op.body
-        self.live = live
-        self.kept = kept
         self.sides = sides
         self._written: dict[tuple[Symbol, int], Symbol] = {}
         self._stacks: dict[Any, Symbol] = {}
@@ -163,24 +156,18 @@ class LoopView:
 
     def is_used(self, tensor: Symbol) -> bool:
         """Test whether anything outside takes a tensor of the graph around the loop."""
-        return tensor in self.kept or bool(self.takers(tensor))
+        return tensor in self.users.kept or bool(self.takers(tensor))
 
     def takers(self, tensor: Symbol) -> list[Operation]:
         """Return the operations outside that take a tensor of the graph around the loop."""
-        if not isinstance(self.live, Users):
-            return [operation for operation in self.live() if is_among(tensor, operation.inputs)]
-        self.live.touch(self.node)
-        return self.live.takers(tensor)
-
-    def _touch(self, operation: Operation) -> None:
-        if isinstance(self.live, Users):
-            self.live.touch(operation)
+        self.users.touch(self.node)
+        return self.users.takers(tensor)
 
     def drop(self, old: Symbol, new: Symbol) -> None:
         """Let operations and results of the graph around that take tensor `old` of it take `new`, another one."""
         for operation in self.graph.operations:
             if is_among(old, operation.inputs):
-                self._touch(operation)
+                self.users.touch(operation)
         changes.replace_in(self.graph, {old: new})
 
     # --- building -------------------------------------------------------------------------------------------
@@ -326,7 +313,7 @@ class LoopView:
         operation = graph.adopt(op, inputs, (tensor.spec,), like or old)
         changes.release_output(tensor)
         changes.set_outputs(operation, [tensor])
-        self._touch(old)
+        self.users.touch(old)
         if graph is self.graph:
             self._narrow(operation)
         return operation
@@ -375,11 +362,8 @@ class LoopView:
             region.keep_only(kept)
             reorder(region, {})
         changes.set_own_inputs(self.node, initial)
-        if isinstance(self.live, Users):
-            self.live.is_out_of_order = True
-        else:
-            reorder(self.graph, {})
-        self._touch(self.node)
+        self.users.is_out_of_order = True
+        self.users.touch(self.node)
         self.needed.sort(key=attrgetter("index"))
         self.is_finished = True
 
@@ -416,4 +400,4 @@ def size_of(tensor: Symbol) -> int:
     return math.prod([dim or 0 for dim in tensor.shape or ()])
 
 
-__all__ = ["Live", "LoopView", "Sides", "building", "is_static", "size_of"]
+__all__ = ["LoopView", "Sides", "building", "is_static", "size_of"]
