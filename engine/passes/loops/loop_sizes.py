@@ -262,86 +262,48 @@ def _is_in(graph: Graph, region: Region) -> bool:
 # --- arrays ---------------------------------------------------------------------------------------------------------
 
 _Rule = Callable[[LoopSizes, Operation], "_Open | None"]
-_RULES: dict[type, _Rule] = {}
 
 
-def _rule(*types: type) -> Callable[[_Rule], _Rule]:
-    def register(rule: _Rule) -> _Rule:
-        _RULES.update(dict.fromkeys(types, rule))
-        return rule
-
-    return register
-
-
-@_rule(arrays.ArrayNew, arrays.ArrayEmpty)
 def _of_nothing(sizes: LoopSizes, node: Operation) -> _Open | None:
     dims = dims_of(node.outputs[0].spec)
     count = sizes.named(node.inputs[0]) if node.inputs else None
     return None if dims is None else (count, *[_UNWRITTEN] * (len(dims) - 1))
 
 
-@_rule(arrays.ArrayUnstack)
-def _of_rows(sizes: LoopSizes, node: Operation) -> _Open | None:
-    return sizes.of(node.inputs[0])
+def _of_first(sizes: LoopSizes, node: Operation) -> _Open | None:
+    """Return the sizes of the first input: an array has those of its elements, stacked."""
+    return sizes.sizes_of(node.inputs[0])
 
 
-@_rule(arrays.ArrayStack)
-def _stacked(sizes: LoopSizes, node: Operation) -> _Open | None:
-    return sizes.array(node.inputs[0])
-
-
-@_rule(arrays.ArrayRead)
 def _element(sizes: LoopSizes, node: Operation) -> _Open | None:
     found = sizes.array(node.inputs[0])
     return None if found is None else found[1:]
 
 
-@_rule(arrays.ArrayReadOrEmpty)
 def _element_or_empty(sizes: LoopSizes, node: Operation) -> _Open | None:
     found = sizes.array(node.inputs[0])
     return None if found is None else (None, *found[2:])
 
 
-@_rule(arrays.ArrayReadOrZeros)
-def _element_or_zeros(sizes: LoopSizes, node: Operation) -> _Open | None:
-    return sizes.shaped(node.inputs[2])
+def _shaped_by(place: int) -> _Rule:
+    return lambda sizes, node: sizes.shaped(node.inputs[place])
 
 
-@_rule(arrays.ArrayStackLike)
-def _stacked_like(sizes: LoopSizes, node: Operation) -> _Open | None:
-    return sizes.shaped(node.inputs[1])
-
-
-@_rule(arrays.ArrayGatherLike, arrays.ArrayScatterGrad)
-def _gathered_like(sizes: LoopSizes, node: Operation) -> _Open | None:
-    return sizes.shaped(node.inputs[2])
-
-
-@_rule(arrays.ArrayWrite, arrays.ArrayAddAt)
 def _with_element(sizes: LoopSizes, node: Operation) -> _Open | None:
     keeps_count = isinstance(node.op, arrays.ArrayWrite) and not node.op.dynamic_size
     return _with(sizes.array(node.inputs[0]), sizes.sizes_of(node.inputs[2]), keeps_count)
 
 
-@_rule(arrays.ArrayScatter, arrays.ArrayScatterAdd)
 def _with_rows(sizes: LoopSizes, node: Operation) -> _Open | None:
     rows = sizes.of(node.inputs[2])
-    return _with(
-        sizes.array(node.inputs[0]), None if rows is None else rows[1:], isinstance(node.op, arrays.ArrayScatter)
-    )
+    keeps_count = isinstance(node.op, arrays.ArrayScatter)
+    return _with(sizes.array(node.inputs[0]), None if rows is None else rows[1:], keeps_count)
 
 
-@_rule(arrays.ArrayClear, arrays.ArrayClearMany)
-def _same(sizes: LoopSizes, node: Operation) -> _Open | None:
-    return sizes.array(node.inputs[0])
-
-
-@_rule(arrays.ArraySum)
 def _summed(sizes: LoopSizes, node: Operation) -> _Open | None:
     return _joined(sizes.array(node.inputs[0]), sizes.array(node.inputs[1]))
 
 
-@_rule(History)
 def _of_all_iterations(sizes: LoopSizes, node: Operation) -> _Open | None:
     loop = outermost(node.inputs[0]).operation
     if not isinstance(loop.op, While) or not isinstance(node.op, History):
@@ -350,7 +312,6 @@ def _of_all_iterations(sizes: LoopSizes, node: Operation) -> _Open | None:
     return None if inner is None else (sizes.trips(loop), *_from_outside(inner, loop.op.body))
 
 
-@_rule(Saved)
 def _of_one_branch(sizes: LoopSizes, node: Operation) -> _Open | None:
     return None  # of a branch that was not taken there is no value of these sizes
 
@@ -360,5 +321,27 @@ def _with(array: _Open | None, element: Sequence[Size | None] | None, keeps_coun
         return None
     return _joined((array[0] if keeps_count else None, *array[1:]), (array[0], *element))
 
+
+_RULES: dict[type, _Rule] = {
+    arrays.ArrayAddAt: _with_element,
+    arrays.ArrayClear: _of_first,
+    arrays.ArrayClearMany: _of_first,
+    arrays.ArrayEmpty: _of_nothing,
+    arrays.ArrayGatherLike: _shaped_by(2),
+    arrays.ArrayNew: _of_nothing,
+    arrays.ArrayRead: _element,
+    arrays.ArrayReadOrEmpty: _element_or_empty,
+    arrays.ArrayReadOrZeros: _shaped_by(2),
+    arrays.ArrayScatter: _with_rows,
+    arrays.ArrayScatterAdd: _with_rows,
+    arrays.ArrayScatterGrad: _shaped_by(2),
+    arrays.ArrayStack: _of_first,
+    arrays.ArrayStackLike: _shaped_by(1),
+    arrays.ArraySum: _summed,
+    arrays.ArrayUnstack: _of_first,
+    arrays.ArrayWrite: _with_element,
+    History: _of_all_iterations,
+    Saved: _of_one_branch,
+}
 
 __all__ = ["LoopSizes", "dims_of", "outermost"]
