@@ -222,6 +222,22 @@ def captured(inner: Symbol) -> Symbol | None:
     return graph.outer_of(inner) if isinstance(graph, Region) else None
 
 
+def outermost(tensor: Symbol) -> Symbol:
+    """Return the tensor that a captured one stands for, through any number of regions."""
+    outer = captured(tensor)
+    while outer is not None:
+        tensor, outer = outer, captured(outer)
+    return tensor
+
+
+def number_of(tensor: Symbol) -> int | None:
+    """Return the integer that a tensor always is, wherever it was captured from; None for any other tensor."""
+    op = outermost(tensor).operation.op
+    if not isinstance(op, Constant) or op.value.ndim or op.value.dtype.kind not in "iu":
+        return None
+    return int(op.value)
+
+
 __all__ = [
     "ANY",
     "Match",
@@ -231,8 +247,10 @@ __all__ = [
     "captured",
     "constant",
     "constant_of",
+    "number_of",
     "only_use",
     "op",
     "outer",
+    "outermost",
     "tensor",
 ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
 from ...control_flow.frames import History, TripCount
@@ -15,9 +13,10 @@ from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Cast, Constant
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead
+from ...ops.math.bitwise import BitwiseAnd
 from ...ops.math.comparison import Greater, GreaterEqual, Less, LessEqual
 from ...ops.math.elementwise import Add, Negative, Subtract
-from ..framework.patterns import captured
+from ..framework.patterns import number_of, outermost
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,9 @@ def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
     spec, op = tensor.spec, tensor.operation.op
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
         return None
-    if isinstance(op, Constant):
-        return Linear(0, int(op.value))
+    known = number_of(tensor)
+    if known is not None:
+        return Linear(0, known)
     if isinstance(op, TripCount):
         trips = trip_count(tensor.operation.inputs[0].operation)
         if trips is not None and trips.known is not None:
@@ -133,18 +133,10 @@ def _variable(node: Operation, position: int) -> Linear | None:
     a, b = update.inputs
     if a is not parameter and isinstance(update.op, Add):
         a, b = b, a
-    change = _steady(node, b)
+    change = number_of(b)
     if a is not parameter or change is None:
         return None
     return Linear(change if isinstance(update.op, Add) else -change, start.constant, start.terms)
-
-
-def _steady(node: Operation, tensor: Symbol) -> int | None:
-    """Return the number that `tensor` is in all iterations, seen without looking at variables."""
-    assert isinstance(node.op, While)
-    outer = node.op.body.outer_of(tensor)
-    op = (tensor if outer is None else outer).operation.op
-    return int(op.value) if isinstance(op, Constant) and np.ndim(op.value) == 0 else None
 
 
 def trip_count(node: Operation) -> Linear | None:
@@ -163,21 +155,36 @@ def trip_count(node: Operation) -> Linear | None:
     return Linear(0, op.known_trips)
 
 
+def most_trips(node: Operation) -> int | None:
+    """Return the most iterations that a loop makes, by the counters in its condition; None if it has none."""
+    assert isinstance(node.op, While)
+    found: list[int] = []
+    pending = [node.op.condition.results[0].operation]
+    while pending:
+        test = pending.pop()
+        if isinstance(test.op, BitwiseAnd):
+            pending += [tensor.operation for tensor in test.inputs]
+        left = _left(node, test)
+        if left is not None and left.start.known is not None and left.steps < 0:
+            found.append(max(0, -(left.start.known // left.steps)))
+    return min(found, default=None)
+
+
 def _find_trip_count(node: Operation, op: While) -> Linear | None:
-    condition = op.condition
-    test = condition.results[0].operation
-    if test.graph is not condition or not isinstance(test.op, (Less, LessEqual, Greater, GreaterEqual)):
+    left = _left(node, op.condition.results[0].operation)
+    return left.start if left is not None and left.steps == -1 else None
+
+
+def _left(node: Operation, test: Operation) -> Linear | None:
+    """Return the form of the number that is above zero as long as a comparison in a loop's condition holds."""
+    if test.graph is not node.op.regions[0] or not isinstance(test.op, (Less, LessEqual, Greater, GreaterEqual)):
         return None
     low, high = [_tested(node, tensor) for tensor in test.inputs]
     if low is None or high is None:
         return None
     if isinstance(test.op, (Greater, GreaterEqual)):
         low, high = high, low
-    distance = high.minus(low)
-    if distance.steps != -1:
-        return None
-    including = isinstance(test.op, (LessEqual, GreaterEqual))
-    return distance.start.moved(1 if including else 0)
+    return high.minus(low).moved(1 if isinstance(test.op, (LessEqual, GreaterEqual)) else 0)
 
 
 def _tested(node: Operation, tensor: Symbol) -> Linear | None:
@@ -212,10 +219,8 @@ def _recorded(read: Operation) -> Symbol | None:
     """Return what, of another loop's body, an operation reads from the record of an iteration."""
     if not isinstance(read.op, ArrayRead):
         return None
-    array: Symbol | None = read.inputs[0]
-    while array is not None and isinstance(array.operation.op, Parameter):
-        array = captured(array)
-    return array.operation.op.inner if array is not None and isinstance(array.operation.op, History) else None
+    op = outermost(read.inputs[0]).operation.op
+    return op.inner if isinstance(op, History) else None
 
 
 def counted(frame: Symbol) -> Linear:

@@ -29,7 +29,7 @@ from ...ops.containers import tensor_arrays as arrays
 from ...ops.math.comparison import Less
 from ...ops.math.elementwise import Add
 from ...ops.run_time_shapes import ShapeOf
-from ..framework.patterns import captured
+from ..framework.patterns import captured, number_of, outermost
 from ..framework.sizes import KnownSizes, Sizes
 
 _UNWRITTEN = ("unwritten",)  # a size of elements of which there is none yet: it agrees with any other
@@ -77,11 +77,10 @@ class LoopSizes(KnownSizes):
     # --- how sizes are found --------------------------------------------------------------------------------
 
     def named(self, number: Symbol) -> Size:
-        number = outermost(number)
-        op = number.operation.op
-        if isinstance(op, Constant) and op.value.ndim == 0:
-            return int(op.value)
-        if isinstance(op, DimOf):
+        number, known = outermost(number), number_of(number)
+        if known is not None:
+            return known
+        if isinstance(number.operation.op, DimOf):
             self.of(number.operation.inputs[0])
         return super().named(number)
 
@@ -195,23 +194,10 @@ def _limit(op: While, loop: Operation) -> Symbol | None:
         return None
     counter, step, start = op.body.parameters[k], op.body.results[k].operation, outermost(loop.inputs[k])
     one = next((each for each in step.inputs if each is not counter), None)
-    counts = isinstance(step.op, Add) and is_among(counter, step.inputs) and one is not None and _is_constant(one, 1)
+    counts = isinstance(step.op, Add) and is_among(counter, step.inputs) and one is not None and number_of(one) == 1
     limit = outermost(test.inputs[1])
     inside = limit.operation.graph is op.condition and not isinstance(limit.operation.op, Constant)
-    return limit if counts and _is_constant(start, 0) and not inside else None
-
-
-def _is_constant(tensor: Symbol, number: int) -> bool:
-    op = outermost(tensor).operation.op
-    return isinstance(op, Constant) and op.value.ndim == 0 and int(op.value) == number
-
-
-def outermost(tensor: Symbol) -> Symbol:
-    """Return the tensor that a captured one stands for, through any number of regions."""
-    outer = captured(tensor)
-    while outer is not None:
-        tensor, outer = outer, captured(outer)
-    return tensor
+    return limit if counts and number_of(start) == 0 and not inside else None
 
 
 def dims_of(spec: Spec) -> tuple[int | None, ...] | None:

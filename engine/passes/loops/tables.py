@@ -20,7 +20,7 @@ from ..framework.assign import on_one_device
 from ..framework.estimates import elements
 from ..framework.log import note_change, note_kept
 from ..framework.patterns import op, tensor
-from ..memory.saved_state import known_trips_of
+from .linear import most_trips
 from .view import LoopView, is_static
 
 _MOST = 1 << 23  # elements of the table's product
@@ -54,7 +54,7 @@ class _Found(NamedTuple):
 
 def multiply_tables(loop: LoopView) -> bool:
     """Multiply tables before the loop instead of the rows taken from them in it."""
-    trips = known_trips_of(loop.node)
+    trips = most_trips(loop.node)
     if trips is None:
         return False
     found = [_found(loop, operation) for operation in loop.needed if operation.graph is loop.body]

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from ...common.cached import cached_property
-from ...common.identity import is_among, place_among
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
 from ...control_flow.call import Call, Recorded, Recursion
@@ -29,12 +26,11 @@ from ...graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayEmpty, ArrayNew
-from ...ops.math.elementwise import Add
 from ..framework.estimates import bytes_of, flops_of, traffic_of
 from ..framework.minimum_cut import Network
-from ..framework.patterns import captured
 from ..framework.prune import all_operations
 from ..loops.batches import is_heavy
+from ..loops.linear import most_trips
 
 ASSUMED_TRIPS = 1024  # of loops whose number of iterations is found only in a run: rather too many than too few
 _UNIT = 1e-12  # seconds; prices are whole numbers
@@ -86,7 +82,7 @@ class SavedState:
     @property
     def has_known_trips(self) -> bool:
         """True if the number of iterations is known before a run."""
-        return known_trips_of(self.node) is not None
+        return most_trips(self.node) is not None
 
     def is_captured(self, tensor: Symbol) -> bool:
         """Test whether a tensor of the body stands for one outside."""
@@ -196,48 +192,8 @@ def _seconds_of_region(region: Region) -> float:
 
 def trips_of(node: Operation) -> int:
     """Return the most iterations that a loop makes, by the counters in its condition; a guess if it has none."""
-    known = known_trips_of(node)
+    known = most_trips(node)
     return ASSUMED_TRIPS if known is None else known
-
-
-def known_trips_of(node: Operation) -> int | None:
-    """Return the most iterations that a loop makes, by the counters in its condition; None if it has none."""
-    assert isinstance(node.op, While)
-    known: list[int] = []
-    pending = [node.op.condition.results[0].operation]
-    while pending:
-        test = pending.pop()
-        if test.type == "bitwise_and":  # of bools
-            pending += [tensor.operation for tensor in test.inputs]
-        elif test.type == "less":
-            known += _trips_by(node, node.op, *test.inputs)
-    return min(known, default=None)
-
-
-def _trips_by(node: Operation, op: While, counter: Symbol, bound: Symbol) -> list[int]:
-    """Return the number of iterations until a variable that counts upward reaches `bound`, if all is known."""
-    if not is_among(counter, op.condition.parameters):
-        return []
-    position = place_among(counter, op.condition.parameters)
-    start, limit = constant_of(node.inputs[position]), constant_of(bound)
-    update = op.body.results[position].operation
-    if start is None or limit is None or not isinstance(update.op, Add):
-        return []
-    step = constant_of(update.inputs[1]) if update.inputs[0] is op.body.parameters[position] else None
-    return [max(0, -((start - limit) // step))] if step is not None and step > 0 else []
-
-
-def constant_of(tensor: Symbol) -> int | None:
-    """Return the integer that a tensor always is, wherever it was captured from."""
-    while isinstance(tensor.operation.op, Parameter):
-        outer = captured(tensor)
-        if outer is None:
-            return None
-        tensor = outer
-    op = tensor.operation.op
-    if isinstance(op, Constant) and np.ndim(op.value) == 0 and op.value.dtype.kind in "iu":
-        return int(op.value)
-    return None
 
 
 def bytes_gathered(node: Operation) -> int:

@@ -31,10 +31,11 @@ from ...ops.math.elementwise import Add, Subtract
 from ..framework import changes
 from ..framework.estimates import bytes_of
 from ..framework.order import reorder
+from ..framework.patterns import number_of
 from ..framework.prune import live_outputs
 from ..framework.specialise import Specialised
 from ..loops.linear import trip_count
-from .saved_state import ASSUMED_TRIPS, calls_itself, constant_of, static_bytes, trips_of
+from .saved_state import ASSUMED_TRIPS, calls_itself, static_bytes, trips_of
 
 _COUNT = np.dtype("int32")
 
@@ -125,24 +126,20 @@ def _counts_down(backward: Operation, node: Operation) -> bool:
     test, start, update = op.condition.results[0].operation, backward.inputs[0].operation, op.body.results[0].operation
     if not isinstance(test.op, GreaterEqual) or test.inputs[0] is not op.condition.parameters[0]:
         return False
-    if not _is_number(test.inputs[1], 0) or not isinstance(update.op, Subtract) or not _is_last(start, node):
+    if number_of(test.inputs[1]) != 0 or not isinstance(update.op, Subtract) or not _is_last(start, node):
         return False
-    return update.inputs[0] is op.body.parameters[0] and _is_number(update.inputs[1], 1)
+    return update.inputs[0] is op.body.parameters[0] and number_of(update.inputs[1]) == 1
 
 
 def _is_last(start: Operation, node: Operation) -> bool:
     """Test whether an operation gives the number of a loop's last iteration."""
     if isinstance(start.op, Constant):
         trips = trip_count(node)
-        return trips is not None and trips.known is not None and _is_number(start.outputs[0], trips.known - 1)
-    if not isinstance(start.op, Subtract) or not _is_number(start.inputs[1], 1):
+        return trips is not None and trips.known is not None and number_of(start.outputs[0]) == trips.known - 1
+    if not isinstance(start.op, Subtract) or number_of(start.inputs[1]) != 1:
         return False
     counted = start.inputs[0].operation
     return isinstance(counted.op, TripCount) and counted.inputs[0] is node.outputs[-1]
-
-
-def _is_number(tensor: Symbol, number: int) -> bool:
-    return constant_of(tensor) == number
 
 
 def cut(pair: Pair, length: int) -> None:
