@@ -27,6 +27,16 @@ def elements(shape: Shape) -> int:
     return math.prod([UNKNOWN_DIMENSION if dim is None else dim for dim in shape])
 
 
+def is_static(*tensors: Symbol) -> bool:
+    """Test whether all are tensors of known shapes."""
+    return all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
+
+
+def size_of(tensor: Symbol) -> int:
+    """Return the number of elements of a tensor of known shape."""
+    return math.prod([dim or 0 for dim in tensor.shape or ()])
+
+
 def bytes_of(spec: Spec) -> int:
     """Return the number of bytes that a value takes.
 
@@ -59,8 +69,7 @@ def may_use_blas_threads(operation: Operation) -> bool:
     if operation.op.cost not in PRODUCTS:
         return False
     tensors = (*operation.inputs, *operation.outputs)
-    is_known = all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
-    return not is_known or flops_of(operation) >= LEAST_FOR_THREADS
+    return not is_static(*tensors) or flops_of(operation) >= LEAST_FOR_THREADS
 
 
 def has_bounded_time(operations: Sequence[Operation]) -> bool:
@@ -80,11 +89,8 @@ def _has_bounded_time(operation: Operation) -> bool:
         return False
     if not all(isinstance(effect.resource, Variable) for effect in operation.effects):
         return False
-    return all(_is_static_array(tensor.spec) for tensor in (*operation.inputs, *operation.outputs))
-
-
-def _is_static_array(spec: Spec) -> bool:
-    return isinstance(spec, TensorSpec) and spec.is_static and spec.dtype.kind != "T"
+    tensors = (*operation.inputs, *operation.outputs)
+    return is_static(*tensors) and all(tensor.dtype.kind != "T" for tensor in tensors)
 
 
 def traffic_of(operation: Operation) -> float:

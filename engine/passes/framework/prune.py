@@ -364,6 +364,15 @@ def _producer(target: Symbol | Operation) -> Operation:
     return target.operation if isinstance(target, Symbol) else target
 
 
+def users_of(operations: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
+    """Map each tensor to the operations that take it."""
+    found: dict[Symbol, list[Operation]] = {}
+    for operation in operations:
+        for tensor in dict.fromkeys(operation.inputs):
+            found.setdefault(tensor, []).append(operation)
+    return found
+
+
 def frame_users(needed: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
     """Map the frame of a loop or branch among `needed` operations to those of them that take values from it."""
     if not any(map(_regions_of, needed)):

@@ -17,6 +17,7 @@ from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.shaping import DimOf, SizeOf
 from ...ops.run_time_shapes import ShapeOf
+from .estimates import is_static
 from .patterns import captured
 from .prune import all_blocks
 
@@ -71,10 +72,10 @@ class KnownSizes:
 
     def _note(self, tensor: Symbol) -> None:
         """Infer the sizes of a tensor, of which those of its sources are known."""
-        operation, outer = tensor.operation, captured(tensor) if _is_open(tensor) else None
+        operation, outer = tensor.operation, None if is_static(tensor) else captured(tensor)
         if outer is not None:
             self._sizes[tensor] = _filled(tensor, self._sizes[outer])
-        elif not _is_open(tensor):
+        elif is_static(tensor):
             self._sizes[tensor] = _filled(tensor, None)
         else:
             inferred = operation.op.result_sizes(operation, self)
@@ -83,21 +84,14 @@ class KnownSizes:
                 self._sizes[output] = _filled(output, sizes)
 
 
-def _is_open(tensor: Symbol) -> bool:
-    """Test whether some size of a tensor is known at run time only."""
-    return not (isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static)
-
-
 def is_of_open_sizes(operations: Iterable[Operation]) -> bool:
     """Test whether some result of operations, or of what is in their regions, has a size that is not known."""
-    return any(
-        _is_open(tensor) for block in all_blocks(operations) for operation in block for tensor in operation.outputs
-    )
+    return not all(is_static(*operation.outputs) for block in all_blocks(operations) for operation in block)
 
 
 def _sources(tensor: Symbol) -> list[Symbol]:
     """Return the tensors from whose sizes those of a tensor are inferred."""
-    if not _is_open(tensor):
+    if is_static(tensor):
         return []
     outer = captured(tensor)
     if outer is not None:

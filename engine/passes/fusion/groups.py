@@ -17,6 +17,7 @@ from ...graph.spec import Spec, TensorSpec
 from ...graph.tensor import Symbol
 from ..framework.acyclic import Dependent, in_order
 from ..framework.order import earlier_effects
+from ..framework.prune import users_of
 from ..framework.sizes import KnownSizes
 from .epilogues import PRODUCTS
 from .fusible import Form, FusionRule, Placed, form_of, founding_space, parts_of_joined, place, specs_of
@@ -291,7 +292,7 @@ class Block:
         made = [tensor for member in group.members for tensor in member.outputs]
         if not all(member.op.elementwise for member in inside):
             return False
-        if any(tensor in self.kept or not self._users[tensor] <= inside for tensor in made):
+        if any(tensor in self.kept or not inside.issuperset(self._users[tensor]) for tensor in made):
             return False
         space, placed, specs = group.space, group.placed, {member: self.specs[member] for member in group.members}
         group.shift_by(space.with_sizes(sizes), lambda layout: layout_with_sizes(layout, sizes))
@@ -313,12 +314,8 @@ class Block:
         return {(own, other) for own, other in found if own != other}
 
     @cached_property
-    def _users(self) -> dict[Symbol, set[Operation]]:
-        found: dict[Symbol, set[Operation]] = {}
-        for operation in self.operations:
-            for tensor in operation.inputs:
-                found.setdefault(tensor, set()).add(operation)
-        return found
+    def _users(self) -> dict[Symbol, list[Operation]]:
+        return users_of(self.operations)
 
     # --- merging --------------------------------------------------------------------------------------------
 

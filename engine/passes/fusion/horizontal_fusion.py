@@ -10,7 +10,6 @@ All updates may flush subnormal numbers, whether they are joined or not: running
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from ...graph.state.variable_ops import Assign
 from ...ops.arrays.axes import Transpose
 from ...ops.internal.fused import Fused, HorizontallyFused
 from ..framework import changes
+from ..framework.estimates import bytes_of
 from ..framework.log import note_change, note_kept
 from ..framework.order import earlier_effects, reorder
 from ..framework.prune import Kept, inner_blocks
@@ -90,19 +90,12 @@ def _kind_of(operation: Operation) -> Kind | None:
         return None
     if any(isinstance(tensor.operation.op, Transpose) for tensor in operation.inputs):
         return None
-    if _bytes_of(operation) > _MOST_BYTES:
+    if bytes_of(operation.outputs[0].spec) > _MOST_BYTES:
         note_kept("horizontal_fusion", operation, "a call of its own is nothing to one of this size")
         return None
     scalars = tuple(spec.shape == () for spec in inputs)
     dtypes = tuple(spec.dtype for spec in (*inputs, *outputs))
     return op, scalars, dtypes, operation.device
-
-
-def _bytes_of(operation: Operation) -> int:
-    """Return the size of a gradient: of one of the arrays, which all have the same shape."""
-    spec = operation.outputs[0].spec
-    assert isinstance(spec, TensorSpec)
-    return math.prod([dim or 0 for dim in spec.shape or ()]) * int(spec.dtype.itemsize)
 
 
 def _independent(operations: Sequence[Operation], members: Sequence[Operation]) -> list[list[Operation]]:
@@ -130,12 +123,12 @@ def _independent(operations: Sequence[Operation], members: Sequence[Operation]) 
             behind[operation] = needs | bit
         if not bit:
             continue
-        size += _bytes_of(operation)
+        size += bytes_of(operation.outputs[0].spec)
         if needs & taken or size > _MOST_BYTES or len(groups[-1]) == _MOST_MEMBERS:
             if needs & taken:
                 note_kept("horizontal_fusion", operation, "it needs what another update of its kind gives")
             groups.append([])
-            taken, size = 0, _bytes_of(operation)
+            taken, size = 0, bytes_of(operation.outputs[0].spec)
         groups[-1].append(operation)
         taken |= bit
     return [group for group in groups if len(group) > 1]

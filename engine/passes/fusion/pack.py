@@ -30,6 +30,7 @@ from ...ops.internal.packed import Layout, Pack, PackedMatMul
 from ...ops.linear_algebra.products import MatMul
 from ...ops.math.elementwise import Add
 from ..framework import changes
+from ..framework.estimates import is_static
 from ..framework.log import note_change
 from ..framework.prune import Kept
 from .fusible import FusionRule
@@ -188,11 +189,6 @@ def crossed(forms: Sequence[Symbol], around: tuple[Inside, ...]) -> range:
     return range(first, len(around))
 
 
-def is_static(tensor: Symbol) -> bool:
-    """Test whether all sizes of a tensor are known."""
-    return isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static
-
-
 def is_on_host(operation: Operation) -> bool:
     """Test whether an operation is on a CPU, or not placed."""
     return not operation.device or DeviceName.parse(operation.device).kind == "CPU"
@@ -207,7 +203,7 @@ def _may_be_sent(weight: Symbol, holder: Operation) -> bool:
 
 def _can_be_added(other: Symbol, result: Symbol) -> bool:
     """Test whether kernels can add a tensor: a matrix like the result, or one row for all."""
-    if not isinstance(other.spec, TensorSpec) or other.dtype != result.dtype or not other.spec.is_static:
+    if not is_static(other) or other.dtype != result.dtype:
         return False
     columns = (result.shape or (None,))[-1]
     return other.shape in (result.shape, (columns,), (1, columns))
@@ -219,6 +215,5 @@ __all__ = [
     "crossed",
     "forms_of",
     "is_on_host",
-    "is_static",
     "pack_weights",
 ]

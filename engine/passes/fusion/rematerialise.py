@@ -9,21 +9,20 @@ Source: T. Chen et al., "Training deep nets with sublinear memory cost" (2016), 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from ...common.identity import is_among
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.op import Op
-from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.internal.fused import Fused
 from ...ops.math.comparison import Greater, Less, Maximum, Minimum, Where
 from ...ops.math.elementwise import Absolute, Add, Multiply, Negative, Subtract
 from ..framework import changes
+from ..framework.estimates import is_static, size_of
 from ..framework.log import note_change
-from ..framework.prune import Kept
+from ..framework.prune import Kept, users_of
 from .fusible import FusionRule
 from .iteration_spaces import Layout
 
@@ -41,10 +40,7 @@ def rematerialise(operations: Sequence[Operation], kept: Kept, rule: FusionRule)
         kept: tensors whose values are wanted from outside of it.
         rule: what kernels can compute.
     """
-    users: dict[Symbol, list[Operation]] = {}
-    for operation in operations:
-        for tensor in dict.fromkeys(operation.inputs):
-            users.setdefault(tensor, []).append(operation)
+    users = users_of(operations)
     is_changed = False
     for producer in operations:
         if not isinstance(producer.op, Fused) or producer.control_inputs:
@@ -61,13 +57,11 @@ def rematerialise(operations: Sequence[Operation], kept: Kept, rule: FusionRule)
 
 def _is_reader(operation: Operation, tensor: Symbol) -> bool:
     """Test whether a fused operation of known sizes takes a value once that is worth less than its memory."""
-    spec = tensor.spec
-    if not isinstance(operation.op, Fused) or not isinstance(spec, TensorSpec) or not spec.is_static:
+    if not isinstance(operation.op, Fused) or not is_static(tensor, *operation.inputs):
         return False
-    if spec.dtype.kind != "f" or math.prod([dim or 0 for dim in spec.shape or ()]) < _LEAST_ELEMENTS:
+    if tensor.dtype.kind != "f" or size_of(tensor) < _LEAST_ELEMENTS:
         return False
-    is_known = all(isinstance(each.spec, TensorSpec) and each.spec.is_static for each in operation.inputs)
-    return is_known and sum(each is tensor for each in operation.inputs) == 1
+    return sum(each is tensor for each in operation.inputs) == 1
 
 
 @dataclass(frozen=True)

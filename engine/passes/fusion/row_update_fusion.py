@@ -24,7 +24,7 @@ from ...ops.internal.update_rows import UpdateRows
 from ..framework import changes
 from ..framework.log import note_change
 from ..framework.order import reorder
-from ..framework.prune import Kept, inner_blocks
+from ..framework.prune import Kept, inner_blocks, users_of
 from ..rewrites.row_updates import unique_rows
 from .fusible import FusionRule, steps_of
 
@@ -108,17 +108,14 @@ class _Update:
 
     def inside(self, operations: Sequence[Operation], kept: set[Symbol], rule: FusionRule) -> list[Operation]:
         """Return the operations that lead to the rows that are written and serve nothing else, in order."""
-        users: dict[Symbol, set[Operation]] = {}
-        for operation in operations:
-            for tensor in operation.inputs:
-                users.setdefault(tensor, set()).add(operation)
+        users = users_of(operations)
         own = set(self.writes)
         found: list[Operation] = []
         for operation in reversed(operations):
             if operation.index > self.writes[-1].index or not self._may_join(operation, rule):
                 continue
             made = operation.outputs
-            if all(t not in kept and t in users and users[t] <= own and not self._is_named(t) for t in made):
+            if all(t not in kept and t in users and own.issuperset(users[t]) and not self._is_named(t) for t in made):
                 own.add(operation)
                 found.append(operation)
         return found[::-1]

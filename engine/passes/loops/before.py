@@ -130,14 +130,11 @@ class _Group:
         for tensor in operation.inputs:
             if tensor in self.free or self._counts(tensor):
                 sources.append(tensor)
-            elif not self._is_steady(tensor):
+            elif not self.loop.is_steady(tensor):
                 return False  # as of most operations, before the dearer tests
         if not sources or not can_batch(operation):
             return False
         return on_one_device([operation, *[tensor.operation for tensor in sources]])  # weights may be anywhere
-
-    def _is_steady(self, tensor: Symbol) -> bool:
-        return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
 
     def _counts(self, tensor: Symbol) -> bool:
         form = self.loop.form(tensor)
@@ -220,7 +217,7 @@ class _Group:
         if tensor in self.elements:
             rows = self._rows(tensor)
             return None if rows is None else Value(rows, batched=True)
-        if self._is_steady(tensor):
+        if self.loop.is_steady(tensor):
             outer = loop.constant_outside(tensor)
             return None if outer is None else Value(outer, batched=False)
         form = loop.form(tensor) if tensor not in self.free or tensor.shape == () else None

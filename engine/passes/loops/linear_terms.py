@@ -23,7 +23,7 @@ from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, symbol_of
 from ...ops.arrays.shaping import BroadcastTo
-from ...ops.base import Constant, build, make_constant
+from ...ops.base import build, make_constant
 from ...ops.linear_algebra.einsum import Contraction
 from ...ops.linear_algebra.products import BatchMatMul, FlattenRows, MatMul
 from ...ops.math.comparison import where
@@ -160,7 +160,7 @@ class _Accumulation:
             return None
         if not operation.op.linear_in or not is_static(*operation.inputs, tensor):
             return None
-        differing = [k for k, each in enumerate(operation.inputs) if not self._is_steady(each)]
+        differing = [k for k, each in enumerate(operation.inputs) if not self.loop.is_steady(each)]
         if len(differing) != 1 or differing[0] not in operation.op.linear_in:
             return None
         step = _Step(operation, differing[0])
@@ -176,9 +176,6 @@ class _Accumulation:
             return sum(map(_work, steps))
         alone = [step for step in steps if self.loop.uses.get(step.operation.outputs[0]) == 1]
         return _PASSES * size_of(tensor) + sum(map(_work, alone))
-
-    def _is_steady(self, tensor: Symbol) -> bool:
-        return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
 
     # --- after the loop -------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from ...control_flow.frames import TripCount
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol, symbol_of
-from ...ops.base import Constant, build
+from ...ops.base import build
 from ...ops.containers.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
 from ...ops.linear_algebra.products import MatMul
 from ..framework import changes
@@ -57,7 +57,7 @@ class _Output:
         self._find_tail(value)
         pays = any(is_heavy(operation) for operation in self.tail) and 0 < len(self.gathered) <= _MOST_GATHERED
         taken = [tensor for operation in self.tail for tensor in (*operation.inputs, *operation.outputs)]
-        taking = [tensor.operation for tensor in taken if not self._is_steady(tensor)]
+        taking = [tensor.operation for tensor in taken if not self.loop.is_steady(tensor)]
         if not pays or not on_one_device([update, update.inputs[0].operation, *taking]):
             return False
         return self._compute(update, value)
@@ -81,7 +81,7 @@ class _Output:
     def _find_tail(self, tensor: Symbol) -> None:
         """Find the operations that are computed for a tensor alone, and the tensors that these take, to be gathered."""
         loop, operation = self.loop, tensor.operation
-        if tensor in self.gathered or self._is_steady(tensor):
+        if tensor in self.gathered or self.loop.is_steady(tensor):
             return
         alone = all(loop.uses.get(output, 0) <= 1 for output in operation.outputs)
         inside = operation.graph is loop.body and not isinstance(operation.op, Parameter)
@@ -91,9 +91,6 @@ class _Output:
         self.tail.add(operation)
         for each in operation.inputs:
             self._find_tail(each)
-
-    def _is_steady(self, tensor: Symbol) -> bool:
-        return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
 
     def _compute(self, update: Operation, value: Symbol) -> bool:
         loop = self.loop
@@ -115,7 +112,7 @@ class _Output:
         loop, place = self.loop, self.place
         if tensor in self.gathered and isinstance(tensor.spec, TensorSpec) and place is not None:
             return Value(loop.stack(loop.written(tensor, place), tensor.spec, tensor.operation), batched=True)
-        if not self._is_steady(tensor):
+        if not self.loop.is_steady(tensor):
             return None
         outer = loop.constant_outside(tensor)
         return None if outer is None else Value(outer, batched=False)

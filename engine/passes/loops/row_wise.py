@@ -42,6 +42,7 @@ from .masks import (
     where_dead,
     why_not_arithmetic,
 )
+from .sums import is_zero
 from .view import LoopView, is_static, may_lack_elements
 
 _RESHAPING = (Reshape, ReshapeToShape)
@@ -202,14 +203,9 @@ def _where_dead(loop: LoopView, found: RowWise, value: Symbol, name: str) -> int
     if is_among(value, loop.body.parameters) and place_among(value, loop.body.parameters) in found.states:
         return place_among(value, loop.body.parameters)
     outer = loop.outer(value)
-    if _is_zero(value) or (outer is not None and _is_zero(outer)):
+    if is_zero(value) or (outer is not None and is_zero(outer)):
         return None
     raise NotRowWiseError(f"{name} gets {source.name!r} where rows are not live")
-
-
-def _is_zero(tensor: Symbol) -> bool:
-    op = tensor.operation.op
-    return isinstance(op, ZerosOfShape) or (isinstance(op, Constant) and not np.any(op.value))
 
 
 # --- operations -----------------------------------------------------------------------------------------------------

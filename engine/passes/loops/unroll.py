@@ -29,6 +29,7 @@ from ...ops.base import Constant
 from ...ops.containers.array_windows import ArrayOf
 from ...ops.containers.tensor_arrays import ArrayRead, array_spec
 from ...ops.math.elementwise import Subtract
+from ..framework.estimates import is_static, size_of
 from ..framework.log import note_change, note_kept
 from ..framework.prune import (
     all_blocks,
@@ -175,14 +176,10 @@ def _large(body: Region) -> str | None:
     """Return a description of a value in a body that is large, or may be; None if there is none."""
     for operation in all_operations(body.operations):
         for tensor in operation.outputs:
-            spec = tensor.spec
-            if isinstance(spec, TensorSpec) and not _is_small(spec):
-                return f"{operation.name!r} is {spec}, and only bodies of small values are copied"
+            is_small = is_static(tensor) and size_of(tensor) <= MOST_ELEMENTS
+            if isinstance(tensor.spec, TensorSpec) and not is_small:
+                return f"{operation.name!r} is {tensor.spec}, and only bodies of small values are copied"
     return None
-
-
-def _is_small(spec: TensorSpec) -> bool:
-    return spec.is_static and int(np.prod([dim or 0 for dim in spec.shape or ()])) <= MOST_ELEMENTS
 
 
 def _with_partners(

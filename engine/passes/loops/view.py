@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +22,7 @@ from ...ops.containers.array_windows import ArrayWindow
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from ...ops.math.comparison import maximum
 from ..framework import changes
+from ..framework.estimates import is_static, size_of
 from ..framework.order import reorder
 from ..framework.prune import needed_in_region
 from ..framework.rewriter import narrow
@@ -113,6 +113,10 @@ class LoopView:
     def outer(self, tensor: Symbol) -> Symbol | None:
         """Return the tensor outside for which `tensor` stands, if it is captured."""
         return self.body.outer_of(tensor)
+
+    def is_steady(self, tensor: Symbol) -> bool:
+        """Test whether a tensor of the body is a constant, or stands for one outside."""
+        return isinstance(tensor.operation.op, Constant) or self.outer(tensor) is not None
 
     def is_only_use(self, tensor: Symbol) -> bool:
         """Test whether a tensor of the body is used once."""
@@ -388,16 +392,6 @@ def building(graph: Graph, like: Operation) -> Generator[None]:
 def may_lack_elements(array: Symbol) -> bool:
     """Test whether elements of an array may be missing: then the read in the loop names the missing one."""
     return isinstance(array.operation.op, (ArrayNew, ArrayWrite))
-
-
-def is_static(*tensors: Symbol) -> bool:
-    """Test whether all are tensors of known shapes."""
-    return all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
-
-
-def size_of(tensor: Symbol) -> int:
-    """Return the number of elements of a tensor of known shape."""
-    return math.prod([dim or 0 for dim in tensor.shape or ()])
 
 
 __all__ = ["LoopView", "Sides", "building", "is_static", "size_of"]

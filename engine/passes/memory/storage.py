@@ -5,7 +5,6 @@ Decided when a program is printed, from what is used where; nothing is checked a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from ...common.identity import is_among, place_among
@@ -20,8 +19,9 @@ from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
 from ...ops.base import Constant
 from ...ops.internal.fused import Fused, HorizontallyFused
+from ..framework.estimates import bytes_of, is_static
 from ..framework.log import note_change
-from ..framework.prune import needed_in_region
+from ..framework.prune import needed_in_region, users_of
 from ..framework.switches import is_on
 
 _UNNAMED = (Constant, Saved, Parameter, Placeholder)
@@ -92,10 +92,7 @@ def _note_place(tensor: Symbol, text: str) -> None:
 
 
 def _bytes_text(tensor: Symbol) -> str:
-    spec = tensor.spec
-    if not isinstance(spec, TensorSpec) or not spec.is_static:
-        return "as many bytes as its shape has when it runs"
-    return f"{math.prod([dim or 0 for dim in spec.shape or ()]) * int(spec.dtype.itemsize):,} bytes"
+    return f"{bytes_of(tensor.spec):,} bytes" if is_static(tensor) else "as many bytes as its shape has when it runs"
 
 
 def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Buffer]:
@@ -115,9 +112,7 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol
         producer = value.operation
         if value in found or not isinstance(producer.op, (Fused, HorizontallyFused)) or producer not in order:
             continue
-        if value.spec != variable.spec or not _is_written_once(accesses[variable]):
-            continue
-        if not isinstance(value.spec, TensorSpec) or not value.spec.is_static:
+        if value.spec != variable.spec or not is_static(value) or not _is_written_once(accesses[variable]):
             continue
         reads = _earlier_reads(accesses[variable], users, order, producer, operation, fetched)
         if reads is not None and value.shape and all(_may_replace(producer, value, read) for read in reads):
@@ -131,15 +126,6 @@ def _accesses(operations: Sequence[Operation]) -> dict[object, list[Operation]]:
     for operation in operations:
         for effect in operation.effects:
             found.setdefault(effect.resource, []).append(operation)
-    return found
-
-
-def users_of(operations: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
-    """Map each tensor to the operations that take it."""
-    found: dict[Symbol, list[Operation]] = {}
-    for operation in operations:
-        for tensor in dict.fromkeys(operation.inputs):
-            found.setdefault(tensor, []).append(operation)
     return found
 
 
@@ -245,7 +231,7 @@ def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Symbol]) 
         if operation.op.view or isinstance(operation.op, RegionOp)
         for tensor in operation.inputs
     }
-    return {t for t in fresh if t not in passed_on and isinstance(t.spec, TensorSpec) and t.spec.is_static and t.shape}
+    return {t for t in fresh if t not in passed_on and is_static(t) and t.shape}
 
 
 # --- lifetimes ------------------------------------------------------------------------------------------------------

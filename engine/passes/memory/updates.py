@@ -23,7 +23,8 @@ from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ..framework.log import note_change
-from .storage import inner_blocks, is_fresh, users_of, with_views
+from ..framework.prune import users_of
+from .storage import inner_blocks, is_fresh, with_views
 
 
 @dataclass
