@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...common.quick_dataclass import dataclass
@@ -56,6 +57,24 @@ class Fused(Op):
         for op, arguments in self.steps:
             values.append(op.run(xp, *[values[k] for k in arguments]))
         return tuple(values[k] for k in self.results)
+
+    def giving(self, results: tuple[int, ...]) -> tuple[list[int], Fused]:
+        """Return an op that computes certain values and nothing else, and the numbers of the inputs that it takes."""
+        needed: set[int] = set()
+        pending = list(results)
+        while pending:
+            value = pending.pop()
+            if value not in needed:
+                needed.add(value)
+                pending.extend(self.steps[value - self.input_count][1] if value >= self.input_count else ())
+        values = sorted(needed)
+        place_of = {value: place for place, value in enumerate(values)}
+        inputs = [value for value in values if value < self.input_count]
+        taken = [self.steps[value - self.input_count] for value in values[len(inputs) :]]
+        steps = tuple([(step, tuple([place_of[k] for k in arguments])) for step, arguments in taken])
+        layouts = tuple([self.layouts[value] for value in values]) if self.layouts else ()
+        given = tuple([place_of[k] for k in results])
+        return inputs, replace(self, input_count=len(inputs), steps=steps, results=given, layouts=layouts)
 
     def may_replace(self, result: TensorSpec, operand: TensorSpec) -> bool:
         """Test whether a result may be written over an operand of the same shape: each element is read before."""

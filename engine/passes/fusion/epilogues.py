@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from ...graph.graph import Operation
-from ...graph.op import Op
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
 from ...graph.state.variable_ops import Assign
@@ -28,7 +27,7 @@ from ..framework.driver import Change, Rule
 from ..framework.log import note_kept
 from ..framework.patterns import Match, only_use, op, tensor
 from ..framework.rewriter import Rewriter
-from .fusible import FusionRule, steps_of
+from .fusible import FusionRule, Step, append_steps, steps_of
 
 PRODUCTS = (MatMul, PackedMatMul, Winograd, QuantizedMatMul)
 _MOST_INPUTS = 12
@@ -122,15 +121,10 @@ def _joined(product: Operation, user: Operation, keeps: bool) -> Operation | Non
         return None
     others = list(dict.fromkeys(tensor for tensor in user.inputs if tensor is not result))
     numbers = {result: 0} | {tensor: 1 + k for k, tensor in enumerate(others)}
-    values = [numbers[tensor] for tensor in user.inputs]
-    shift = 1 + len(others) - len(values)
-    steps: list[tuple[Op, tuple[int, ...]]] = []
-    for part, arguments in steps_of(user):
-        values.append(len(values) + shift)
-        steps.append((part, tuple(values[k] for k in arguments)))
-    results = tuple(values[k] for k in user.op.results) if isinstance(user.op, Fused) else (values[-1],)
+    steps: list[Step] = []
+    append_steps(steps, numbers, 1 + len(others), user)
     assert isinstance(product.op, PRODUCTS)
-    then = Fused(1 + len(others), tuple(steps), results)
+    then = Fused(1 + len(others), tuple(steps), tuple([numbers[tensor] for tensor in user.outputs]))
     kind = WinogradThen if isinstance(product.op, Winograd) else ProductThen
     both = kind(product.op, len(product.inputs), then, keeps, (product.name, product.location))
     inputs = (*product.inputs, *others)

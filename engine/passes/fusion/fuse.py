@@ -8,7 +8,7 @@ numbers for them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 
 from ...common.identity import is_among
 from ...common.machine_profile import machine_profile
@@ -322,34 +322,12 @@ class _GroupRewrite:
         inputs = tuple(tensor for tensor, _ in read)
         if is_plain:
             return inputs, Fused(len(inputs), tuple(steps), results)
-        needed = sorted(_needed(len(inputs), steps, results))
-        place_of = {value: position for position, value in enumerate(needed)}
-        count = sum(value < len(inputs) for value in needed)
-        taken = [steps[value - len(inputs)] for value in needed[count:]]
-        op = Fused(
-            count,
-            tuple((step, tuple(place_of[k] for k in arguments)) for step, arguments in taken),
-            tuple(place_of[k] for k in results),
-            tuple(layouts[value] for value in needed),
-            group.space.parts,
-            group.space.size,
-        )
-        return tuple(inputs[value] for value in needed[:count]), _numbered(op)
+        whole = Fused(len(inputs), tuple(steps), results, tuple(layouts), group.space.parts, group.space.size)
+        taken, op = whole.giving(results)
+        return tuple([inputs[k] for k in taken]), _numbered(op)
 
 
 def _numbered(op: Fused) -> Fused:
     """Return an op that is laid out with the first stand-ins, so that those that compute alike are equal."""
     unknown = unknown_sizes(op.layouts)
     return laid_out_with(op, {size: stand_in(k) for k, size in enumerate(unknown)}) if unknown else op
-
-
-def _needed(count: int, steps: Sequence[tuple[Op, tuple[int, ...]]], results: Iterable[int]) -> set[int]:
-    """Return the values that the results need."""
-    found: set[int] = set()
-    pending = list(results)
-    while pending:
-        value = pending.pop()
-        if value not in found:
-            found.add(value)
-            pending.extend(steps[value - count][1] if value >= count else ())
-    return found

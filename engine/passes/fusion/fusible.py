@@ -27,7 +27,6 @@ from .iteration_spaces import (
     Space,
     broadcast_layout,
     canonical,
-    joined_layout,
     operand_layout,
     part_layout,
     reduced_layout,
@@ -116,6 +115,16 @@ def steps_of(operation: Operation) -> Sequence[Step]:
     if isinstance(operation.op, Fused):
         return operation.op.steps
     return ((operation.op, tuple(range(len(operation.inputs)))),)
+
+
+def append_steps(steps: list[Step], numbers: dict[Symbol, int], count: int, operation: Operation) -> None:
+    """Append what an operation computes to the steps over `count` inputs; note the numbers of its outputs, too."""
+    values = [numbers[tensor] for tensor in operation.inputs]
+    for op, arguments in steps_of(operation):
+        values.append(count + len(steps))
+        steps.append((op, tuple([values[k] for k in arguments])))
+    results = operation.op.results if isinstance(operation.op, Fused) else (len(values) - 1,)
+    numbers.update((tensor, values[k]) for tensor, k in zip(operation.outputs, results, strict=True))
 
 
 def specs_of(operation: Operation, sizes: KnownSizes | None) -> list[Spec]:
@@ -414,7 +423,9 @@ _Found = tuple[Space, Sequence[Layout], Layout]
 
 def _place_step(op: Op, space: Space, operands: _Operands, shape: Shape) -> _Found | None:
     if op.kernel_role is KernelRole.RESHAPE:
-        return _place_reshape(space, operands[0], shape)
+        ((_, own),) = operands
+        reshaped = None if own is None else reshaped_layout(own, shape)
+        return None if own is None or reshaped is None else (space, [own], reshaped)
     used: Space | None = space
     for _, layout in operands:
         used = used if used is None or layout is None else used.using(layout)
@@ -430,14 +441,6 @@ def _place_step(op: Op, space: Space, operands: _Operands, shape: Shape) -> _Fou
     if op.kernel_role is KernelRole.JOIN:
         return _place_joined(op, used, operands, shape)
     return _place_reduction(op, used, operands[0], shape)
-
-
-def _place_reshape(space: Space, operand: tuple[Shape, Layout | None], shape: Shape) -> _Found | None:
-    _, layout = operand
-    if layout is None:
-        return None
-    result = reshaped_layout(layout, shape)
-    return None if result is None else (space, [layout], result)
 
 
 def _filling(operand: tuple[Shape, Layout | None], space: Space) -> Layout | None:
@@ -483,7 +486,6 @@ def _place_joined(op: Any, space: Space, operands: _Operands, shape: Shape) -> _
         return None
     if any(layout not in (None, own[0]) for _, layout in operands):
         return None
-    assert joined_layout(own[0], axis, parts, is_new) == whole
     return settled, [own[0]] * len(operands), whole
 
 

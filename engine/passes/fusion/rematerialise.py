@@ -228,23 +228,8 @@ def _with_results(producer: Operation, rest: Sequence[Symbol]) -> tuple[list[Sym
     """Return the inputs and the op of a producer that gives some of its results, and computes nothing else."""
     op = _fused(producer)
     number_of = dict(zip(producer.outputs, op.results, strict=True))
-    needed: set[int] = set()
-    pending = [number_of[tensor] for tensor in rest]
-    while pending:
-        value = pending.pop()
-        if value not in needed:
-            needed.add(value)
-            pending.extend(op.steps[value - op.input_count][1] if value >= op.input_count else ())
-    place_of = {value: place for place, value in enumerate(sorted(needed))}
-    inputs = [tensor for k, tensor in enumerate(producer.inputs) if k in needed]
-    steps = [
-        (step, tuple(place_of[each] for each in arguments))
-        for k, (step, arguments) in enumerate(op.steps, op.input_count)
-        if k in needed
-    ]
-    results = tuple(place_of[number_of[tensor]] for tensor in rest)
-    layouts = tuple(layout for k, layout in enumerate(op.layouts) if k in needed)
-    return inputs, Fused(len(inputs), tuple(steps), results, layouts, op.parts, op.size)
+    taken, op = op.giving(tuple([number_of[tensor] for tensor in rest]))
+    return [producer.inputs[k] for k in taken], op
 
 
 __all__ = ["rematerialise"]

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
 from ...graph.graph import Graph, Operation
-from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Variable
 from ...graph.state.variable_ops import ReadVariable
@@ -26,7 +25,7 @@ from ..framework.log import note_change
 from ..framework.order import reorder
 from ..framework.prune import Kept, inner_blocks, users_of
 from ..rewrites.row_updates import unique_rows
-from .fusible import FusionRule, steps_of
+from .fusible import FusionRule, Step, append_steps
 
 _MOST_INPUTS = 16
 _MOST_STEPS = 64
@@ -162,14 +161,9 @@ class _Update:
             if isinstance(operation.op, Take):
                 numbers[operation.outputs[0]] = place_among(operation.inputs[0], self.wholes)
         count = len(self.wholes) + len(others)
-        steps: list[tuple[Op, tuple[int, ...]]] = []
+        steps: list[Step] = []
         for operation in computing:
-            values = [numbers[tensor] for tensor in operation.inputs]
-            for op, arguments in steps_of(operation):
-                values.append(count + len(steps))
-                steps.append((op, tuple(values[k] for k in arguments)))
-            results = operation.op.results if isinstance(operation.op, Fused) else (len(values) - 1,)
-            numbers.update((tensor, values[k]) for tensor, k in zip(operation.outputs, results, strict=True))
+            append_steps(steps, numbers, count, operation)
         if count > _MOST_INPUTS or len(steps) > _MOST_STEPS:
             return None
         change = Fused(count, tuple(steps), tuple(numbers[tensor] for tensor in rows))
