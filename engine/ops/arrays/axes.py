@@ -40,9 +40,12 @@ class Transpose(Op):
             raise ValueError(f"transpose: axes={self.axes} is no permutation of the {len(x.shape)} axes of {x}.")
         return TensorSpec(tuple(x.shape[axis] for axis in self.axes), x.dtype)
 
+    def order(self, rank: int) -> tuple[int, ...]:
+        """Return the axes of an input of that rank in the order in which the result has them."""
+        return tuple(range(rank))[::-1] if self.axes is None else self.axes
+
     def axis_map(self, *inputs: Any) -> AxisMap:
-        axes = range(len(inputs[0].shape))[::-1] if self.axes is None else self.axes
-        return tuple([(Follows(0, axis),) for axis in axes])
+        return tuple([(Follows(0, axis),) for axis in self.order(len(inputs[0].shape))])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0].transpose() if self.axes is None else inputs[0].transpose(self.axes)

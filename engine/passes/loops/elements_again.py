@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
         """Return the same rows of what the tensor is a transpose of, if it is one."""
         tensor, axes = self
         while type(tensor.operation.op) is Transpose and not tensor.operation.control_inputs:
-            order = tensor.operation.op.axes or tuple(range(len(axes)))[::-1]
+            order = tensor.operation.op.order(len(axes))
             (tensor,), axes = tensor.operation.inputs, tuple([order[axis] for axis in axes])
         return _Rows(tensor, axes)
 

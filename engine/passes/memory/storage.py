@@ -206,8 +206,7 @@ def _is_rearranged(tensor: Symbol) -> bool:
     op, shape = tensor.operation.op, tensor.shape
     if not isinstance(op, Transpose) or shape is None or None in shape:
         return False
-    axes = range(len(shape))[::-1] if op.axes is None else op.axes
-    moved = [axis for axis, dim in zip(axes, shape, strict=True) if dim != 1]
+    moved = [axis for axis, dim in zip(op.order(len(shape)), shape, strict=True) if dim != 1]
     return moved != sorted(moved)
 
 

@@ -40,10 +40,6 @@ def _is_shared(op: Contraction, label: str) -> bool:
     return label in op.a and label in op.b and label in op.out
 
 
-def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
-    return tuple(range(rank))[::-1] if op.axes is None else op.axes
-
-
 def _permuted_operands(match: Match, site: Site) -> Rewrite:
     """Read operands in the order in which they are stored, except where matrices would be scattered."""
     product: Operation = match["product"]
@@ -56,7 +52,7 @@ def _permuted_operands(match: Match, site: Site) -> Rewrite:
     for place, operand in enumerate(product.inputs):
         turned, source = operand.operation.op, operand.operation.inputs[:1]
         if isinstance(turned, Transpose) and shape_of(source[0]) is not None:
-            order = _permutation(turned, len(labels[place]))
+            order = turned.order(len(labels[place]))
             lying = "".join([labels[place][order.index(axis)] for axis in range(len(order))])
             if not _is_shared(found, lying[-1]):
                 operands[place], labels[place] = source[0], lying
@@ -70,7 +66,7 @@ def _permuted_result(match: Match, site: Site) -> Rewrite:
     found = None if shape_of(product.outputs[0]) is None else _contraction_of(product.op, product.inputs)
     if found is None:
         return None
-    out = "".join([found.out[axis] for axis in _permutation(match["turned"].op, len(found.out))])
+    out = "".join([found.out[axis] for axis in match["turned"].op.order(len(found.out))])
     return None if _is_shared(found, out[-1]) else site.make(Contraction(found.a, found.b, out), *product.inputs)
 
 

@@ -86,14 +86,10 @@ def _rows_put_back(match: Match, site: Site) -> Rewrite:
 # --- chains ---------------------------------------------------------------------------------------------------------
 
 
-def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
-    return tuple(range(rank))[::-1] if op.axes is None else op.axes
-
-
 def _no_transpose(match: Match, site: Site) -> Rewrite:
     """Drop a transpose that changes nothing."""
     x = match["x"]
-    axes = () if x.shape is None else _permutation(match["transpose"].op, len(x.shape))
+    axes = () if x.shape is None else match["transpose"].op.order(len(x.shape))
     return x if x.shape is not None and axes == tuple(range(len(axes))) else None
 
 
@@ -102,7 +98,7 @@ def _one_transpose(match: Match, site: Site) -> Rewrite:
     x = match["x"]
     if x.shape is None:
         return None
-    axes, before = (_permutation(match[name].op, len(x.shape)) for name in ("transpose", "inner"))
+    axes, before = (match[name].op.order(len(x.shape)) for name in ("transpose", "inner"))
     return site.make(Transpose(tuple([before[axis] for axis in axes])), x)
 
 
@@ -183,7 +179,7 @@ def _transposed_right(match: Match, site: Site) -> Rewrite:
 def _swaps_last_two(transpose: Operation) -> bool:
     op: Any = transpose.op
     rank = len(transpose.inputs[0].shape or ())
-    return rank > 1 and _permutation(op, rank) == (*range(rank - 2), rank - 1, rank - 2)
+    return rank > 1 and op.order(rank) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _transposed_product(match: Match, site: Site) -> Rewrite:

@@ -108,8 +108,7 @@ def _moves_axes(op: Op, shape: tuple[int | None, ...] | None) -> bool:
         return False
     if shape is None:
         return op.axes is None or list(op.axes) != sorted(op.axes)
-    axes = op.axes or tuple(range(len(shape)))[::-1]
-    moved = [axis for axis in axes if shape[axis] != 1]
+    moved = [axis for axis in op.order(len(shape)) if shape[axis] != 1]
     return moved != sorted(moved)
 
 
