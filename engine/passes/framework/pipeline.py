@@ -186,7 +186,7 @@ def _sink(step: Rewriter, options: Options) -> None:
     from ..rewrites.sink import sink_into_branches
 
     del options
-    sink_into_branches(step.graph, step.operations, step.kept_tensors, set(step.wanted))
+    sink_into_branches(step.operations, step.kept_tensors, set(step.wanted))
 
 
 def _fission(step: Rewriter, options: Options) -> None:
@@ -217,7 +217,7 @@ def _materialise_transposes(step: Rewriter, options: Options) -> None:
 def _pack(step: Rewriter, options: Options) -> None:
     from ..fusion.pack import pack_weights
 
-    if pack_weights(step.graph, step.operations, options.fusion_rule, step.kept_tensors):
+    if pack_weights(step.operations, options.fusion_rule, step.kept_tensors):
         step.touch()
 
 
@@ -238,7 +238,7 @@ def _decompose(step: Rewriter, options: Options) -> None:
 
 def _fuse(step: Rewriter, options: Options) -> None:
     sizes = step.sizes if options.runs_on_one_host(step) else None  # GPUs have kernels for known sizes alone
-    if fuse(step.graph, step.operations, step.kept_tensors, options.fusion_rule, sizes):
+    if fuse(step.operations, step.kept_tensors, options.fusion_rule, sizes):
         step.touch()
 
 
@@ -248,13 +248,13 @@ def _rematerialise(step: Rewriter, options: Options) -> None:
 
 
 def _horizontal_fusion(step: Rewriter, options: Options) -> None:
-    fuse_updates(step.graph, step.operations, step.kept_tensors, options.fusion_rule, options.reassociate)
+    fuse_updates(step.operations, step.kept_tensors, options.fusion_rule, options.reassociate)
 
 
 def _update_rows(step: Rewriter, options: Options) -> None:
     from ..fusion.row_update_fusion import change_rows_at_once
 
-    change_rows_at_once(step.graph, step.operations, step.kept_tensors, options.fusion_rule)
+    change_rows_at_once(step.operations, step.kept_tensors, options.fusion_rule)
     asked = set(step.wanted)
     step.wanted = [o for o in step.graph.operations if o in asked or isinstance(o.op, UpdateRows)]
 
@@ -275,7 +275,7 @@ def _late_copies(step: Rewriter, options: Options) -> None:
     from ..rewrites.late_copies import copy_late
 
     del options
-    if copy_late(step.graph, step.operations, step.kept_tensors.own):
+    if copy_late(step.operations, step.kept_tensors):
         step.touch()
 
 

@@ -227,15 +227,15 @@ class Kept:
         return needed_in_region(region, self.recorded_in(region))
 
 
-def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:
-    """Yield the regions of a loop or branch, each with the operations that a run needs, and what is wanted of them.
+def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[list[Operation], Kept]]:
+    """Yield for each region of a loop or branch the operations that a run needs, and what is wanted of them.
 
     Args:
         operation: any; others have no such regions.
         kept: tensors whose values are wanted from outside of their block.
     """
     for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-        yield region, kept.needed_in(region), kept.inside(region)
+        yield kept.needed_in(region), kept.inside(region)
 
 
 def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:

@@ -13,7 +13,7 @@ from collections.abc import Container, Hashable, Mapping, Sequence
 from ...common.identity import is_among
 from ...common.machine_profile import machine_profile
 from ...common.quick_dataclass import dataclass
-from ...graph.graph import Graph, Operation, Parameter
+from ...graph.graph import Operation, Parameter
 from ...graph.op import Op
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
@@ -39,27 +39,19 @@ _ATTEMPTS = 3
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def fuse(
-    graph: Graph,
-    operations: Sequence[Operation],
-    kept: Kept,
-    rule: FusionRule,
-    sizes: KnownSizes | None = None,
-) -> bool:
-    """Fuse in `graph`, of which `operations` are needed, and in all regions inside; return whether anything was fused.
+def fuse(operations: Sequence[Operation], kept: Kept, rule: FusionRule, sizes: KnownSizes | None = None) -> bool:
+    """Fuse operations of a step, and in all regions inside; return whether anything was fused.
 
     Args:
-        graph: the step.
-        operations: in program order.
+        operations: those that are needed, in program order.
         kept: tensors whose values are wanted from outside of their block.
         rule: what kernels can compute.
         sizes: those that are known at run time only; without them operations over such are left alone.
     """
-    return _fuse_block(graph, operations, kept, rule, sizes, {})
+    return _fuse_block(operations, kept, rule, sizes, {})
 
 
 def _fuse_block(
-    graph: Graph,
     operations: Sequence[Operation],
     kept: Kept,
     rule: FusionRule,
@@ -69,42 +61,41 @@ def _fuse_block(
     """Fuse in a block, and before that in those inside; `known` has what was found in blocks of the same forms."""
     is_changed = False
     for operation in operations:
-        for region, inside, wanted in inner_blocks(operation, kept):
-            is_changed |= _fuse_block(region, inside, wanted, rule, sizes, known)
+        for inside, wanted in inner_blocks(operation, kept):
+            is_changed |= _fuse_block(inside, wanted, rule, sizes, known)
     form = _form_of_block(operations, kept.own)
     found = None if form is None else known.get(form)
     if found is None:
-        rewrites = _found_in(graph, operations, kept, rule, sizes)
+        rewrites = _found_in(operations, kept, rule, sizes)
         if form is not None:
             known[form] = [_Found.of(rewrite, operations) for rewrite in rewrites]
     else:
-        rewrites = [each.in_block(graph, operations) for each in found]
+        rewrites = [each.in_block(operations) for each in found]
     replaced: dict[Operation, Operation] = {}
     for rewrite in rewrites:
         rewrite.note_groups()
         replaced.update(rewrite.apply())
     if replaced:
-        reorder(graph, replaced)
+        reorder(kept.graph, replaced)
     return is_changed or bool(rewrites)
 
 
 def _found_in(
-    graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule, sizes: KnownSizes | None
+    operations: Sequence[Operation], kept: Kept, rule: FusionRule, sizes: KnownSizes | None
 ) -> list[_Rewrite]:
     """Find what is fused in a block, and has kernels."""
     takes_all = is_on("reductions")
     plain = set[Operation]() if takes_all else set(operations)
     for _ in range(_ATTEMPTS - 1):
-        rewrites = _attempt(graph, operations, kept, rule, sizes, plain)
+        rewrites = _attempt(operations, kept, rule, sizes, plain)
         refused = [rewrite for rewrite in rewrites if not rule.has_kernel(rewrite.fused)]
         if not refused:
             return rewrites
         plain = plain.union(*[rewrite.members for rewrite in refused])
-    return _attempt(graph, operations, kept, rule, sizes, plain)
+    return _attempt(operations, kept, rule, sizes, plain)
 
 
 def _attempt(
-    graph: Graph,
     operations: Sequence[Operation],
     kept: Kept,
     rule: FusionRule,
@@ -115,7 +106,7 @@ def _attempt(
     groups = [group for group in block.group() if _is_worthwhile(group, block.forms)]
     used = _used_outside(operations, groups) | kept.own
     rewrites = [_GroupRewrite(block, group, used) for group in groups]
-    return [rewrite.in_graph(graph) for rewrite in rewrites if rewrite.outputs]  # others are only waited for
+    return [rewrite.fused() for rewrite in rewrites if rewrite.outputs]  # others are only waited for
 
 
 def _form_of_block(operations: Sequence[Operation], kept: set[Symbol]) -> Hashable:
@@ -218,13 +209,13 @@ class _Found:
         assert isinstance(rewrite.fused.op, Fused)
         return cls(members, views, inputs, outputs, rewrite.fused.op)
 
-    def in_block(self, graph: Graph, operations: Sequence[Operation]) -> _Rewrite:
+    def in_block(self, operations: Sequence[Operation]) -> _Rewrite:
         """Return the rewrite of another block of the form."""
         inputs, outputs = (
             [operations[place].outputs[number] for place, number in tensors] for tensors in (self.inputs, self.outputs)
         )
         views = {operations[place] for place in self.views}
-        return _Rewrite(graph, [operations[place] for place in self.members], views, outputs, tuple(inputs), self.op)
+        return _Rewrite([operations[place] for place in self.members], views, outputs, tuple(inputs), self.op)
 
 
 class _Rewrite:
@@ -232,7 +223,6 @@ class _Rewrite:
 
     def __init__(
         self,
-        graph: Graph,
         members: Sequence[Operation],
         views: set[Operation],
         outputs: list[Symbol],
@@ -245,7 +235,7 @@ class _Rewrite:
         last = members[-1]
         location = location_of_several([member.location for member in members])
         specs = tuple([tensor.spec for tensor in outputs])  # it has tensors of its own until it is applied
-        self.fused = Operation(graph, op, inputs, specs, last.name, last.device, (), location)
+        self.fused = Operation(last.graph, op, inputs, specs, last.name, last.device, (), location)
         self.fused.index = last.index
 
     def note_groups(self) -> None:
@@ -282,9 +272,10 @@ class _GroupRewrite:
         made = [tensor for member in group.members if member not in self._views for tensor in member.outputs]
         self.outputs = [tensor for tensor in made if tensor in used or tensor in viewed]
 
-    def in_graph(self, graph: Graph) -> _Rewrite:
+    def fused(self) -> _Rewrite:
+        """Return what takes the place of the group."""
         inputs, op = self._fused()
-        return _Rewrite(graph, self.group.members, self._views, self.outputs, inputs, op)
+        return _Rewrite(self.group.members, self._views, self.outputs, inputs, op)
 
     def _kept_views(self, used: Container[Symbol]) -> set[Operation]:
         kept: set[Operation] = set()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...graph.graph import Graph, Operation
+from ...graph.graph import Operation
 from ...graph.provenance import location_of_several
 from ...graph.spec import TensorSpec
 from ...graph.state.variable_ops import Assign
@@ -33,16 +33,16 @@ _MOST_KINDS = 8  # expressions by which variables of one step are updated
 Kind = tuple[object, ...]
 
 
-def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule, may_flush: bool) -> None:
-    """Join updates among `operations`, which are needed of `graph`, and in all regions inside.
+def fuse_updates(operations: Sequence[Operation], kept: Kept, rule: FusionRule, may_flush: bool) -> None:
+    """Join updates among needed `operations` of a step, and in all regions inside.
 
     Args:
         kept: tensors whose values are wanted from outside of their block.
         may_flush: whether updates may take subnormal numbers as zeros.
     """
     for operation in operations:
-        for region, inside, wanted in inner_blocks(operation, kept):
-            fuse_updates(region, inside, wanted, rule, may_flush)
+        for inside, wanted in inner_blocks(operation, kept):
+            fuse_updates(inside, wanted, rule, may_flush)
     kinds: dict[Kind, list[Operation]] = {}
     assigned = {operation.inputs[0] for operation in operations if isinstance(operation.op, Assign)}
     for operation in operations:
@@ -55,17 +55,17 @@ def fuse_updates(graph: Graph, operations: Sequence[Operation], kept: Kept, rule
     several = [members for members in kinds.values() if _is_several(members)]
     for members in sorted(several, key=len, reverse=True)[:_MOST_KINDS]:
         if rule.can_run_together(members[0]):
-            operations = _with_joined(graph, operations, members)
+            operations = _with_joined(operations, members)
 
 
-def _with_joined(graph: Graph, operations: Sequence[Operation], members: Sequence[Operation]) -> Sequence[Operation]:
+def _with_joined(operations: Sequence[Operation], members: Sequence[Operation]) -> Sequence[Operation]:
     """Join what can be joined of `members`; return the operations of the block in their new order."""
     replaced: dict[Operation, Operation] = {}
     for group in _independent(operations, members):
-        replaced.update(dict.fromkeys(group, _joined(graph, group)))
+        replaced.update(dict.fromkeys(group, _joined(group)))
     if not replaced:
         return operations
-    reorder(graph, replaced)
+    reorder(members[0].graph, replaced)
     return sorted({replaced.get(operation, operation) for operation in operations}, key=lambda each: each.index)
 
 
@@ -134,7 +134,7 @@ def _independent(operations: Sequence[Operation], members: Sequence[Operation]) 
     return [group for group in groups if len(group) > 1]
 
 
-def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
+def _joined(group: Sequence[Operation]) -> Operation:
     """Make one operation instead of a group. Their tensors live on as its outputs."""
     first, last = group[0], group[-1]
     op = first.op
@@ -145,7 +145,7 @@ def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
     inputs = [first.inputs[k] for k in shared] + [member.inputs[k] for member in group for k in together.own]
     outputs = [tensor for member in group for tensor in member.outputs]
     location = location_of_several([member.location for member in group])
-    joined = Operation(graph, together, tuple(inputs), (), last.name, last.device, (), location)
+    joined = Operation(last.graph, together, tuple(inputs), (), last.name, last.device, (), location)
     joined.index = last.index
     changes.set_outputs(joined, outputs)
     note_change("horizontal_fusion", joined, lambda: f"{len(group)} updates are one call: {_listed(op)}")

@@ -22,7 +22,7 @@ from ...control_flow.region_op import RegionOp
 from ...control_flow.scheduling import Scheduled
 from ...control_flow.while_loop import While
 from ...graph.device import DeviceName
-from ...graph.graph import Graph, Operation
+from ...graph.graph import Operation
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
@@ -64,15 +64,15 @@ class Captures:
         return outer
 
 
-def pack_weights(graph: Graph, operations: Sequence[Operation], rule: FusionRule, kept: Kept) -> bool:
-    """Pack the weights of products in loops among `operations` of `graph`, and in regions inside.
+def pack_weights(operations: Sequence[Operation], rule: FusionRule, kept: Kept) -> bool:
+    """Pack the weights of products in loops among `operations` of a step, and in regions inside.
 
     Args:
         kept: tensors whose values are wanted from outside of their block.
 
     Returns whether any was packed.
     """
-    packing = _Packing(graph, rule, kept)
+    packing = _Packing(rule, kept)
     packing.visit(operations, ())
     return bool(packing.packed)
 
@@ -80,8 +80,7 @@ def pack_weights(graph: Graph, operations: Sequence[Operation], rule: FusionRule
 class _Packing:
     """One step under rewriting."""
 
-    def __init__(self, graph: Graph, rule: FusionRule, kept: Kept) -> None:
-        self.graph = graph
+    def __init__(self, rule: FusionRule, kept: Kept) -> None:
         self.rule = rule
         self.kept = kept
         self.packed: dict[tuple[Symbol, Pack], Symbol] = {}

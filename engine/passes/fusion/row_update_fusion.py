@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
-from ...graph.graph import Graph, Operation
+from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Variable
 from ...graph.state.variable_ops import ReadVariable
@@ -31,16 +31,16 @@ _MOST_INPUTS = 16
 _MOST_STEPS = 64
 
 
-def change_rows_at_once(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
-    """Join such writes among `operations`, which are needed of `graph`, with what leads to them; in regions, too.
+def change_rows_at_once(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
+    """Join such writes among needed `operations` of a step with what leads to them; in regions, too.
 
     Args:
         kept: tensors whose values are wanted from outside of their block.
     """
     writes: dict[Symbol, list[Operation]] = {}
     for operation in operations:
-        for region, inside, wanted in inner_blocks(operation, kept):
-            change_rows_at_once(region, inside, wanted, rule)
+        for inside, wanted in inner_blocks(operation, kept):
+            change_rows_at_once(inside, wanted, rule)
         if type(operation.op) is AssignRows:
             writes.setdefault(operation.inputs[1], []).append(operation)
     replaced: dict[Operation, Operation] = {}
@@ -49,11 +49,11 @@ def change_rows_at_once(graph: Graph, operations: Sequence[Operation], kept: Kep
         update = None if unique is None else _Update.of(group, unique)
         if update is not None and update.is_undisturbed(operations):
             inside = update.inside(operations, kept.own, rule)
-            joined = update.joined(graph, inside)
+            joined = update.joined(inside)
             if joined is not None:
                 replaced.update(dict.fromkeys(group, joined))
     if replaced:
-        reorder(graph, replaced)
+        reorder(kept.graph, replaced)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _Update:
         shape, whole = spec.shape, self.wholes[0].shape
         return shape is not None and whole is not None and shape[:1] == (None,) and shape[1:] == whole[1:]
 
-    def joined(self, graph: Graph, inside: Sequence[Operation]) -> Operation | None:
+    def joined(self, inside: Sequence[Operation]) -> Operation | None:
         """Return one operation instead of the writes; None if it would not spare anything."""
         rows = [write.inputs[2] for write in self.writes]
         own = set(inside)
@@ -167,12 +167,12 @@ class _Update:
         if count > _MOST_INPUTS or len(steps) > _MOST_STEPS:
             return None
         change = Fused(count, tuple(steps), tuple(numbers[tensor] for tensor in rows))
-        return self._operation(graph, change, others)
+        return self._operation(change, others)
 
-    def _operation(self, graph: Graph, change: Fused, others: Sequence[Symbol]) -> Operation:
+    def _operation(self, change: Fused, others: Sequence[Symbol]) -> Operation:
         last, op = self.writes[-1], UpdateRows(self.variables, change)
         inputs = (*self.wholes, self.unique, *others)
-        joined = Operation(graph, op, inputs, (), last.name, last.device, (), last.location)
+        joined = Operation(last.graph, op, inputs, (), last.name, last.device, (), last.location)
         joined.index = last.index
         changes.set_outputs(joined, [write.outputs[0] for write in self.writes])
         listed = ", ".join(change.step_names)

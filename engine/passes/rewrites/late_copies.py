@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 
 from ...control_flow.while_loop import While
-from ...graph.graph import Graph, Operation, Placeholder
+from ...graph.graph import Operation, Placeholder
 from ...graph.op import Op
 from ...graph.state.variable_ops import ReadVariable
 from ...graph.tensor import Symbol
@@ -22,23 +22,23 @@ from ...ops.internal.fused import Fused
 from ...ops.linear_algebra.products import FlattenRows
 from ..framework.log import note_change
 from ..framework.order import reorder
+from ..framework.prune import Kept
 
 _LEAST = 1 << 18  # elements of an array whose copy is worth moving
 _KEPT_ANYWAY = (Placeholder, Constant, ReadVariable)  # ops whose results others keep
 
 
-def copy_late(graph: Graph, operations: Sequence[Operation], kept: Collection[Symbol]) -> bool:
+def copy_late(operations: Sequence[Operation], kept: Kept) -> bool:
     """Move such copies behind loops, and return whether any was moved.
 
     Args:
-        graph: what the operations are in; the bodies of its loops are left alone.
-        operations: those of `graph` that are needed, in order.
+        operations: those of a step that are needed, in order; the bodies of its loops are left alone.
         kept: tensors whose values are wanted from outside.
     """
     copies = [(operation, copied) for operation in operations if (copied := _copied(operation)) is not None]
     if not copies:
         return False
-    lives = _Lives(operations, kept)
+    lives = _Lives(operations, kept.own)
     loops = [operation for operation in operations if isinstance(operation.op, While)]
     is_changed = False
     for operation, copied in reversed(copies):
@@ -50,7 +50,7 @@ def copy_late(graph: Graph, operations: Sequence[Operation], kept: Collection[Sy
             note_change("late_copies", operation, f"copies {copied.name!r} behind {passed[-1].name!r}, not before it")
             is_changed = True
     if is_changed:
-        reorder(graph, {})
+        reorder(kept.graph, {})
     return is_changed
 
 

@@ -26,8 +26,8 @@ from ..framework.prune import Kept, all_operations, inner_blocks
 _Place = tuple[Symbol, int]  # the choice, and the number of the branch
 
 
-def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Kept, asked: set[Operation]) -> None:
-    """Sink in `graph`, of which `operations` are needed, and in all regions inside.
+def sink_into_branches(operations: Sequence[Operation], kept: Kept, asked: set[Operation]) -> None:
+    """Sink needed `operations` of a step, and in all regions inside.
 
     Args:
         kept: tensors whose values are wanted from outside of their block.
@@ -37,14 +37,14 @@ def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Kept
         return
     places = _places(operations, kept.own, asked)
     if places:
-        sinking = _Sinking(graph, operations, places)
+        sinking = _Sinking(kept.graph, operations, places)
         sinking.run()
         for branch in sinking.emptied:
             kept.regroup(branch)
         kept.add(sinking.recorded)
-    for operation in list(graph.operations):
-        for region, inside, wanted in inner_blocks(operation, kept):
-            sink_into_branches(region, inside, wanted, asked)
+    for operation in list(kept.graph.operations):
+        for inside, wanted in inner_blocks(operation, kept):
+            sink_into_branches(inside, wanted, asked)
 
 
 def _places(operations: Sequence[Operation], kept: set[Symbol], asked: set[Operation]) -> dict[Operation, _Place]:
