@@ -26,7 +26,7 @@ from ..fusion.rematerialise import rematerialise
 from ..rewrites import decompose, row_updates, same_shapes, slices
 from . import limits, log, observe, verify
 from .assign import Assign, assign_devices
-from .driver import apply_group_rules, apply_rules
+from .driver import Rule, apply_group_rules, apply_rules
 from .prune import all_blocks
 from .rewriter import Rewriter
 from .sizes import is_of_open_sizes
@@ -78,7 +78,7 @@ class Requirement:
     otherwise: str
 
 
-Run = Callable[[Rewriter, Options], None]
+Run = Callable[[Rewriter, Options], None] | tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Pass:
         description: one line that says what it does.
         is_exact: whether results keep their very bits; steps that must, leave the others out.
         requires: what must hold of the step.
-        run: changes the step.
+        run: changes the step; a table of rules is applied.
         of: ops, or traits, of each of which a step must have one; the pass has nothing to do in other steps.
         by_rules: whether it changes the step by way of the `Rewriter` alone, or calls `touch` where it did.
         switch: the name of the switch that turns it off (`switches.PASSES`); "" for none.
@@ -119,9 +119,16 @@ class Pass:
             return "the step keeps the interpreter's bits"
         return next((need.otherwise for need in self.requires if not need.holds(step, options)), "")
 
-    def has_work(self, step: Rewriter) -> bool:
-        """Test whether a step has all ops that the pass is about."""
-        return all(step.holds(kind) for kind in self.of)
+    def change(self, step: Rewriter, options: Options) -> None:
+        """Change a step, if it has all ops that the pass is about."""
+        if not all(step.holds(kind) for kind in self.of):
+            return
+        if callable(self.run):
+            self.run(step, options)
+        else:
+            apply_rules(step, self.run, self.name)
+        if not self.by_rules:
+            step.touch()
 
 
 def is_on_one_host(operations: Sequence[Operation]) -> bool:
@@ -196,22 +203,12 @@ def _fission(step: Rewriter, options: Options) -> None:
     split_loops(step.graph, step.operations, step.kept)
 
 
-def _same_shapes(step: Rewriter, options: Options) -> None:
-    del options
-    apply_rules(step, same_shapes.RULES, "same_shapes")
-
-
 def _row_updates(step: Rewriter, options: Options) -> None:
     del options
     if apply_rules(step, row_updates.UPDATES, "row_updates"):
         step.settle()  # sums that only updates took are needed no more
         step.touch()  # which is noted for the pass as a whole
     apply_rules(step, row_updates.SUMS, "row_updates")
-
-
-def _materialise_transposes(step: Rewriter, options: Options) -> None:
-    del options
-    apply_rules(step, materialise_transposes.RULES, "materialise_transposes")
 
 
 def _pack(step: Rewriter, options: Options) -> None:
@@ -229,11 +226,6 @@ def _lay_out(step: Rewriter, options: Options) -> None:
 
 def _winograd(step: Rewriter, options: Options) -> None:
     apply_rules(step, winograd.rules_for(options.fusion_rule), "winograd")
-
-
-def _decompose(step: Rewriter, options: Options) -> None:
-    del options
-    apply_rules(step, decompose.RULES, "decompose")
 
 
 def _fuse(step: Rewriter, options: Options) -> None:
@@ -327,13 +319,13 @@ PIPELINE = (
         of=(While,),
         narrows=(ArrayStack,),  # an array that a loop fills has as many elements as the loop has iterations
     ),
-    _switched("same_shapes", _same_shapes, OPEN_SIZES, ONE_HOST, by_rules=True),
+    _switched("same_shapes", same_shapes.RULES, OPEN_SIZES, ONE_HOST, by_rules=True),
     _switched("row_updates", _row_updates, KERNELS, ONE_HOST, by_rules=True, moves_writes=True),
-    _switched("materialise_transposes", _materialise_transposes, KERNELS, ONE_HOST, by_rules=True),
+    _switched("materialise_transposes", materialise_transposes.RULES, KERNELS, ONE_HOST, by_rules=True),
     _switched("pack", _pack, KERNELS, of=(While, MatMul), by_rules=True),
     _switched("lay_out", _lay_out, KERNELS, ONE_HOST, of=(QuantizedMatMul,)),
     _switched("winograd", _winograd, KERNELS, ONE_HOST, by_rules=True),
-    _switched("decompose", _decompose, KERNELS, FUSION, by_rules=True),
+    _switched("decompose", decompose.RULES, KERNELS, FUSION, by_rules=True),
     _switched("fuse", _fuse, KERNELS, by_rules=True),
     _switched("rematerialise", _rematerialise, KERNELS, FUSION, ONE_HOST, by_rules=True, switch="recompute"),
     _switched("horizontal_fusion", _horizontal_fusion, KERNELS, FUSION, ONE_HOST, of=(AssignVariable,)),
@@ -373,10 +365,7 @@ def run_pipeline(step: Rewriter, options: Options) -> None:
             log.note_left_out(each.name, why)
             continue
         counted, began = limits.rewrites_done(), time.perf_counter()
-        if each.has_work(step):
-            each.run(step, options)
-            if not each.by_rules:
-                step.touch()
+        each.change(step, options)
         is_changed = step.settle()
         log.note_seconds(each.name, time.perf_counter() - began)
         if is_changed and limits.are_counted():
