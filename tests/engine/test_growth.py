@@ -86,8 +86,8 @@ def test_groups_look_up_what_is_used_outside(monkeypatch: pytest.MonkeyPatch) ->
         def __contains__(self, tensor: Symbol) -> bool:
             return tensor in self._found
 
-    made = fuse._GroupRewrite
-    monkeypatch.setattr(fuse, "_GroupRewrite", lambda block, group, used: made(block, group, Lookups(used)))
+    made = fuse._rewrite_of
+    monkeypatch.setattr(fuse, "_rewrite_of", lambda block, group, used: made(block, group, Lookups(used)))
     with ab.Graph().as_default() as graph:
         x = ab.placeholder((4, 6), "float32", "x")
         y = ab.ops.tanh(x) + 1.0

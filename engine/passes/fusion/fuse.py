@@ -48,65 +48,57 @@ def fuse(operations: Sequence[Operation], kept: Kept, rule: FusionRule, sizes: K
         rule: what kernels can compute.
         sizes: those that are known at run time only; without them operations over such are left alone.
     """
-    return _fuse_block(operations, kept, rule, sizes, {})
+    return _Fusion(rule, sizes).fuse(operations, kept)
 
 
-def _fuse_block(
-    operations: Sequence[Operation],
-    kept: Kept,
-    rule: FusionRule,
-    sizes: KnownSizes | None,
-    known: dict[Hashable, list[_Found]],
-) -> bool:
-    """Fuse in a block, and before that in those inside; `known` has what was found in blocks of the same forms."""
-    is_changed = False
-    for operation in operations:
-        for inside, wanted in inner_blocks(operation, kept):
-            is_changed |= _fuse_block(inside, wanted, rule, sizes, known)
-    form = _form_of_block(operations, kept.own)
-    found = None if form is None else known.get(form)
-    if found is None:
-        rewrites = _found_in(operations, kept, rule, sizes)
-        if form is not None:
-            known[form] = [_Found.of(rewrite, operations) for rewrite in rewrites]
-    else:
-        rewrites = [each.in_block(operations) for each in found]
-    replaced: dict[Operation, Operation] = {}
-    for rewrite in rewrites:
-        rewrite.note_groups()
-        replaced.update(rewrite.apply())
-    if replaced:
-        reorder(kept.graph, replaced)
-    return is_changed or bool(rewrites)
+class _Fusion:
+    """Fusion in the blocks of one step; in those of one form the same is fused, which is found once."""
 
+    def __init__(self, rule: FusionRule, sizes: KnownSizes | None) -> None:
+        self._rule = rule
+        self._sizes = sizes
+        self._known: dict[Hashable, list[_Found]] = {}
 
-def _found_in(
-    operations: Sequence[Operation], kept: Kept, rule: FusionRule, sizes: KnownSizes | None
-) -> list[_Rewrite]:
-    """Find what is fused in a block, and has kernels."""
-    takes_all = is_on("reductions")
-    plain = set[Operation]() if takes_all else set(operations)
-    for _ in range(_ATTEMPTS - 1):
-        rewrites = _attempt(operations, kept, rule, sizes, plain)
-        refused = [rewrite for rewrite in rewrites if not rule.has_kernel(rewrite.fused)]
-        if not refused:
-            return rewrites
-        plain = plain.union(*[rewrite.members for rewrite in refused])
-    return _attempt(operations, kept, rule, sizes, plain)
+    def fuse(self, operations: Sequence[Operation], kept: Kept) -> bool:
+        """Fuse in a block, and before that in those inside; return whether anything was fused."""
+        is_changed = False
+        for operation in operations:
+            for inside, wanted in inner_blocks(operation, kept):
+                is_changed |= self.fuse(inside, wanted)
+        form = _form_of_block(operations, kept.own)
+        found = None if form is None else self._known.get(form)
+        if found is None:
+            rewrites = self._found_in(operations, kept.own)
+            if form is not None:
+                self._known[form] = [_Found.of(rewrite, operations) for rewrite in rewrites]
+        else:
+            rewrites = [each.in_block(operations) for each in found]
+        replaced: dict[Operation, Operation] = {}
+        for rewrite in rewrites:
+            rewrite.note_groups()
+            replaced.update(rewrite.apply())
+        if replaced:
+            reorder(kept.graph, replaced)
+        return is_changed or bool(rewrites)
 
+    def _found_in(self, operations: Sequence[Operation], kept: set[Symbol]) -> list[_Rewrite]:
+        """Find what is fused in a block, and has kernels."""
+        takes_all = is_on("reductions")
+        plain = set[Operation]() if takes_all else set(operations)
+        for _ in range(_ATTEMPTS - 1):
+            rewrites = self._attempt(operations, kept, plain)
+            refused = [rewrite for rewrite in rewrites if not self._rule.has_kernel(rewrite.fused)]
+            if not refused:
+                return rewrites
+            plain = plain.union(*[rewrite.members for rewrite in refused])
+        return self._attempt(operations, kept, plain)
 
-def _attempt(
-    operations: Sequence[Operation],
-    kept: Kept,
-    rule: FusionRule,
-    sizes: KnownSizes | None,
-    plain: set[Operation],
-) -> list[_Rewrite]:
-    block = Block(operations, rule, plain, kept.own, sizes)
-    groups = [group for group in block.group() if _is_worthwhile(group, block.forms)]
-    used = _used_outside(operations, groups) | kept.own
-    rewrites = [_GroupRewrite(block, group, used) for group in groups]
-    return [rewrite.fused() for rewrite in rewrites if rewrite.outputs]  # others are only waited for
+    def _attempt(self, operations: Sequence[Operation], kept: set[Symbol], plain: set[Operation]) -> list[_Rewrite]:
+        block = Block(operations, self._rule, plain, kept, self._sizes)
+        groups = [group for group in block.group() if _is_worthwhile(group, block.forms)]
+        used = _used_outside(operations, groups) | kept
+        found = [_rewrite_of(block, group, used) for group in groups]
+        return [rewrite for rewrite in found if rewrite is not None]
 
 
 def _form_of_block(operations: Sequence[Operation], kept: set[Symbol]) -> Hashable:
@@ -258,64 +250,58 @@ class _Rewrite:
         return {member: self.fused for member in self.members if member not in self.views}
 
 
-class _GroupRewrite:
-    """Finds the fused operation of a group.
+def _rewrite_of(block: Block, group: Group, used: Container[Symbol]) -> _Rewrite | None:
+    """Return the fused operation instead of a group; None if the group is only waited for.
 
     A change of shape whose result is used outside as well stays besides: as a view it costs nothing.
     """
+    views = _kept_views(block, group, used)
+    viewed = {tensor for view in views for tensor in view.inputs}
+    made = [tensor for member in group.members if member not in views for tensor in member.outputs]
+    outputs = [tensor for tensor in made if tensor in used or tensor in viewed]
+    return _Rewrite(group.members, views, outputs, *_fused(block, group, outputs)) if outputs else None
 
-    def __init__(self, block: Block, group: Group, used: Container[Symbol]) -> None:
-        self.group = group
-        self._block = block
-        self._views = self._kept_views(used)
-        viewed = {tensor for view in self._views for tensor in view.inputs}
-        made = [tensor for member in group.members if member not in self._views for tensor in member.outputs]
-        self.outputs = [tensor for tensor in made if tensor in used or tensor in viewed]
 
-    def fused(self) -> _Rewrite:
-        """Return what takes the place of the group."""
-        inputs, op = self._fused()
-        return _Rewrite(self.group.members, self._views, self.outputs, inputs, op)
+def _kept_views(block: Block, group: Group, used: Container[Symbol]) -> set[Operation]:
+    kept: set[Operation] = set()
+    for member in reversed(group.members):
+        is_used = any(t in used or any(is_among(t, view.inputs) for view in kept) for t in member.outputs)
+        if is_used and block.forms[member].is_view:
+            kept.add(member)
+    return kept
 
-    def _kept_views(self, used: Container[Symbol]) -> set[Operation]:
-        kept: set[Operation] = set()
-        for member in reversed(self.group.members):
-            is_used = any(t in used or any(is_among(t, view.inputs) for view in kept) for t in member.outputs)
-            if is_used and self._block.forms[member].is_view:
-                kept.add(member)
-        return kept
 
-    def _fused(self) -> tuple[tuple[Symbol, ...], Fused]:
-        group, forms = self.group, self._block.forms
-        members = set(group.members)
-        shapes = {self._block.shape_of(member) for member in members}
-        is_plain = all(member.op.elementwise for member in members) and len(shapes) == 1
-        read: dict[tuple[Symbol, Layout], int] = {}
-        for member in group.members:
-            for tensor, layout in zip(self._block.taken(member), group.placed[member].inputs, strict=True):
-                if tensor.operation not in members:
-                    read.setdefault((tensor, () if is_plain else layout), len(read))
-        numbers: dict[Symbol, int] = {}
-        steps: list[tuple[Op, tuple[int, ...]]] = []
-        layouts = [layout for _, layout in read]
-        for member in group.members:
-            form, placed = forms[member], group.placed[member]
-            values = [
-                numbers[tensor] if tensor.operation in members else read[tensor, () if is_plain else layout]
-                for tensor, layout in zip(self._block.taken(member), placed.inputs, strict=True)
-            ]
-            for (op, arguments), layout in zip(form.steps, placed.steps, strict=True):
-                values.append(len(read) + len(steps))
-                steps.append((op, tuple(values[k] for k in arguments)))
-                layouts.append(layout)
-            numbers.update((tensor, values[k]) for tensor, k in zip(member.outputs, form.results, strict=True))
-        results = tuple(numbers[tensor] for tensor in self.outputs)
-        inputs = tuple(tensor for tensor, _ in read)
-        if is_plain:
-            return inputs, Fused(len(inputs), tuple(steps), results)
-        whole = Fused(len(inputs), tuple(steps), results, tuple(layouts), group.space.parts, group.space.size)
-        taken, op = whole.giving(results)
-        return tuple([inputs[k] for k in taken]), _numbered(op)
+def _fused(block: Block, group: Group, outputs: Sequence[Symbol]) -> tuple[tuple[Symbol, ...], Fused]:
+    """Return the operation that computes the outputs of a group, as its inputs and its op."""
+    members = set(group.members)
+    shapes = {block.shape_of(member) for member in members}
+    is_plain = all(member.op.elementwise for member in members) and len(shapes) == 1
+    read: dict[tuple[Symbol, Layout], int] = {}
+    for member in group.members:
+        for tensor, layout in zip(block.taken(member), group.placed[member].inputs, strict=True):
+            if tensor.operation not in members:
+                read.setdefault((tensor, () if is_plain else layout), len(read))
+    numbers: dict[Symbol, int] = {}
+    steps: list[tuple[Op, tuple[int, ...]]] = []
+    layouts = [layout for _, layout in read]
+    for member in group.members:
+        form, placed = block.forms[member], group.placed[member]
+        values = [
+            numbers[tensor] if tensor.operation in members else read[tensor, () if is_plain else layout]
+            for tensor, layout in zip(block.taken(member), placed.inputs, strict=True)
+        ]
+        for (op, arguments), layout in zip(form.steps, placed.steps, strict=True):
+            values.append(len(read) + len(steps))
+            steps.append((op, tuple(values[k] for k in arguments)))
+            layouts.append(layout)
+        numbers.update((tensor, values[k]) for tensor, k in zip(member.outputs, form.results, strict=True))
+    results = tuple(numbers[tensor] for tensor in outputs)
+    inputs = tuple(tensor for tensor, _ in read)
+    if is_plain:
+        return inputs, Fused(len(inputs), tuple(steps), results)
+    whole = Fused(len(inputs), tuple(steps), results, tuple(layouts), group.space.parts, group.space.size)
+    taken, op = whole.giving(results)
+    return tuple([inputs[k] for k in taken]), _numbered(op)
 
 
 def _numbered(op: Fused) -> Fused:

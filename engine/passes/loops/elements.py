@@ -49,7 +49,7 @@ from .view import LoopView, is_static
 _WHOLE = SliceItem()
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """The part that an operation takes of a tensor, or adds to one.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Places(NamedTuple):
     are_inside: bool
 
 
-def _part(items: Items, index: Symbol) -> _Part | None:
+def _part(items: Items, index: Symbol) -> Part | None:
     """Return the part that a key of one computed integer selects; None if it is another kind of key."""
     bounds = [bound for item in items if isinstance(item, SliceItem) for bound in (item.start, item.stop, item.step)]
     if Ellipsis in items or Place.INPUT in bounds or items.count(Place.INPUT) != 1:
@@ -90,7 +90,7 @@ def _part(items: Items, index: Symbol) -> _Part | None:
     rest = [*items[:at], *items[at + 1 :]]
     while rest and rest[-1] == _WHOLE:
         rest.pop()
-    return _Part(index, sum(item is not None for item in items[:at]), tuple(rest), wraps=True)
+    return Part(index, sum(item is not None for item in items[:at]), tuple(rest), wraps=True)
 
 
 def _places(
@@ -178,16 +178,16 @@ def read_elements(loop: LoopView) -> bool:
     return changed
 
 
-def _taken(operation: Operation) -> _Part | None:
+def part_taken(operation: Operation) -> Part | None:
     """Return the part of its first input that an operation takes."""
     op, inputs = operation.op, operation.inputs
     if isinstance(op, Take) and inputs[1].shape == () and inputs[0].shape:
-        return _Part(inputs[1], op.axis % len(inputs[0].shape), (), op.wrap)
+        return Part(inputs[1], op.axis % len(inputs[0].shape), (), op.wrap)
     return _part(op.items, inputs[1]) if isinstance(op, GetItem) and len(inputs) == 2 else None
 
 
 def _read(loop: LoopView, operation: Operation, arrays: dict[tuple[Symbol, int, _Places | None], Symbol]) -> bool:
-    part = _taken(operation)
+    part = part_taken(operation)
     if part is None:
         return False
     inner, spec = operation.inputs[0], operation.inputs[0].spec
@@ -216,7 +216,7 @@ def _unstacked(loop: LoopView, inner: Symbol, axis: int, places: _Places, like: 
         return build(ArrayUnstack(), _moved(_checked(loop, outer, axis, places, like), axis, 0))
 
 
-def _read_element(loop: LoopView, operation: Operation, array: Symbol, part: _Part, places: _Places) -> None:
+def _read_element(loop: LoopView, operation: Operation, array: Symbol, part: Part, places: _Places) -> None:
     (result,) = operation.outputs
     with loop.inside(operation):
         place = build(Add(), part.place, _number(part.place, places.offset)) if places.offset else part.place
@@ -240,7 +240,7 @@ class _Term(NamedTuple):
     """The value that an iteration adds to a part of a sum."""
 
     value: Symbol
-    part: _Part
+    part: Part
 
 
 def gather_elements(loop: LoopView) -> bool:
@@ -315,7 +315,7 @@ def _put(operation: Operation, value: int, indices: Sequence[Symbol]) -> list[_T
         return []
     axis = op.axis % len(whole.shape)
     if indices[0].shape == ():
-        return [_Term(added, _Part(indices[0], axis, (), op.wrap))]
+        return [_Term(added, Part(indices[0], axis, (), op.wrap))]
     return _rows_as_terms(added, indices[0], op.wrap) if not axis else []
 
 
@@ -325,7 +325,7 @@ def _rows_as_terms(rows: Symbol, places: Symbol, wraps: bool) -> list[_Term]:
     if len(values) != len(indices):
         return []
     pairs = [(v, i) for v, i in zip(values, indices, strict=True) if v is not None and i is not None and not i.shape]
-    return [_Term(value, _Part(index, 0, (), wraps)) for value, index in pairs] if len(pairs) == len(values) else []
+    return [_Term(value, Part(index, 0, (), wraps)) for value, index in pairs] if len(pairs) == len(values) else []
 
 
 def _become_sum(loop: LoopView, final: Symbol, base: Symbol | None, total: Symbol, like: Operation) -> None:
@@ -550,4 +550,4 @@ def _left(joined: Operation, at: int) -> Symbol:
     return others[0] if len(others) == 1 else build(Concatenate(0), *others)
 
 
-__all__ = ["gather_elements", "read_elements"]
+__all__ = ["Part", "gather_elements", "part_taken", "read_elements"]

@@ -71,10 +71,7 @@ def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
     if known is not None:
         return Linear(0, known)
     if isinstance(op, TripCount):
-        trips = trip_count(tensor.operation.inputs[0].operation)
-        if trips is not None and trips.known is not None:
-            return Linear(0, max(0, trips.known))
-        return Linear(0, 0, frozenset({(tensor.operation.inputs[0], 1)}))
+        return counted(tensor.operation.inputs[0])
     recorded = _recorded(tensor.operation)
     if recorded is not None and isinstance(recorded.operation.op, TripCount):
         trips = counted(recorded.operation.inputs[0])
@@ -155,6 +152,12 @@ def trip_count(node: Operation) -> Linear | None:
     return Linear(0, op.known_trips)
 
 
+def known_trips(node: Operation) -> int | None:
+    """Return the number of iterations of `node`, if that is a known number."""
+    trips = trip_count(node)
+    return None if trips is None or trips.known is None else max(0, trips.known)
+
+
 def most_trips(node: Operation) -> int | None:
     """Return the most iterations that a loop makes, by the counters in its condition; None if it has none."""
     assert isinstance(node.op, While)
@@ -225,7 +228,5 @@ def _recorded(read: Operation) -> Symbol | None:
 
 def counted(frame: Symbol) -> Linear:
     """Return the trip count of the loop to which `frame` belongs."""
-    trips = trip_count(frame.operation)
-    if trips is not None and trips.known is not None:
-        return Linear(0, max(0, trips.known))
-    return Linear(0, 0, frozenset({(frame, 1)}))
+    trips = known_trips(frame.operation)
+    return Linear(0, 0, frozenset({(frame, 1)})) if trips is None else Linear(0, trips)

@@ -18,13 +18,12 @@ from ...graph.graph import Operation, Parameter
 from ...graph.op import Op
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.arrays.gathering import Take
-from ...ops.arrays.indexing import GetItem, Place
 from ...ops.arrays.shaping import BroadcastTo, Reshape
 from ...ops.base import Constant
 from ...ops.containers.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite
 from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ZerosOfShape
 from .batches import is_heavy
+from .elements import part_taken
 from .linear import array_size
 from .masks import (
     Lengths,
@@ -246,12 +245,9 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
 
 def _takes_element(loop: LoopView, operation: Operation) -> bool:
     """Test whether an operation is ``x[t]`` of a tensor outside."""
-    op, inputs = operation.op, operation.inputs
-    if isinstance(op, Take):
-        is_first = op.axis % len(inputs[0].shape or (0,)) == 0 and inputs[1].shape == ()
-    else:
-        is_first = isinstance(op, GetItem) and op.items == (Place.INPUT,)
-    return is_first and loop.outer(inputs[0]) is not None
+    part = part_taken(operation)
+    is_first = part is not None and part.axis == 0 and not part.rest
+    return is_first and loop.outer(operation.inputs[0]) is not None
 
 
 def _find_element(loop: LoopView, found: RowWise, read: Operation) -> None:

@@ -42,7 +42,7 @@ from ..framework.prune import (
 from ..framework.rewriter import Rewriter
 from ..framework.specialise import Specialised
 from ..rewrites.algebra_arrays import ARRAYS
-from .linear import trip_count
+from .linear import known_trips
 
 MOST_TRIPS = 4
 MOST_OPERATIONS = 200  # of all copies together
@@ -72,7 +72,7 @@ class ShortLoops:
 
     def _find(self, operations: Sequence[Operation], kept: set[Symbol], around: Operation | None) -> None:
         """Find them among operations and inside; `around` is the loop around them that does not run long."""
-        loops = {operation: _trips(operation) for operation in operations if isinstance(operation.op, While)}
+        loops = {operation: known_trips(operation) for operation in operations if isinstance(operation.op, While)}
         for operation in operations:
             inside, trips = around, loops.get(operation, 0)
             if trips is None or trips > MOST_TRIPS:
@@ -140,12 +140,6 @@ class ShortLoops:
             own = 0 if isinstance(operation.op, (Constant, Parameter)) else 1
             total += own + inside * max(1, self.trips.get(operation, 1))
         return total
-
-
-def _trips(operation: Operation) -> int | None:
-    """Return the number of iterations of a loop, if that is a known number."""
-    known = trip_count(operation)
-    return None if known is None or known.known is None else max(0, known.known)
 
 
 def _body(loop: Operation) -> Region:

@@ -34,7 +34,7 @@ from ..framework.order import reorder
 from ..framework.patterns import number_of
 from ..framework.prune import live_outputs
 from ..framework.specialise import Specialised
-from ..loops.linear import trip_count
+from ..loops.linear import known_trips
 from .saved_state import ASSUMED_TRIPS, calls_itself, static_bytes, trips_of
 
 _COUNT = np.dtype("int32")
@@ -134,8 +134,8 @@ def _counts_down(backward: Operation, node: Operation) -> bool:
 def _is_last(start: Operation, node: Operation) -> bool:
     """Test whether an operation gives the number of a loop's last iteration."""
     if isinstance(start.op, Constant):
-        trips = trip_count(node)
-        return trips is not None and trips.known is not None and number_of(start.outputs[0]) == trips.known - 1
+        trips = known_trips(node)
+        return trips is not None and number_of(start.outputs[0]) == trips - 1
     if not isinstance(start.op, Subtract) or number_of(start.inputs[1]) != 1:
         return False
     counted = start.inputs[0].operation

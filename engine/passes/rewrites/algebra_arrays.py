@@ -37,7 +37,7 @@ from ...ops.math.elementwise import Add
 from ...ops.run_time_shapes import ZerosOfShape
 from ..framework.patterns import Match, constant, constant_of, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, shape_of, table_of
-from ..loops.linear import trip_count
+from ..loops.linear import known_trips
 
 _LONGEST = 64  # operations that are looked through, and rows that are put together
 
@@ -95,8 +95,8 @@ def _added(before: Symbol | _Nothing | None, value: Symbol, site: Site) -> Symbo
 
 
 def _known_trips(match: Match, site: Site) -> Rewrite:
-    trips = trip_count(match["frame"].operation)
-    return None if trips is None or trips.known is None else Constant(np.int32(max(0, trips.known)))
+    trips = known_trips(match["frame"].operation)
+    return None if trips is None else Constant(np.int32(trips))
 
 
 def _known_record(match: Match, site: Site) -> Rewrite:
