@@ -221,7 +221,7 @@ def _pack(step: Rewriter, options: Options) -> None:
 def _lay_out(step: Rewriter, options: Options) -> None:
     from ..fusion.lay_out import lay_out_weights
 
-    lay_out_weights(step.operations, options.fusion_rule, step.kept_tensors)
+    lay_out_weights(step, options.fusion_rule)
 
 
 def _winograd(step: Rewriter, options: Options) -> None:

@@ -23,20 +23,16 @@ from ...ops.internal.laid_out_matmul import LaidOutMatMul, Panels, ReadLaidOut
 from ...ops.neural.quantized import QuantizedMatMul
 from ..framework import changes
 from ..framework.log import note_change
-from ..framework.prune import Kept, all_operations
+from ..framework.rewriter import Rewriter
 from .fusible import FusionRule
 from .pack import Captures, Inside, crossed, forms_of, is_on_host
 
 
-def lay_out_weights(operations: Sequence[Operation], rule: FusionRule, kept: Kept) -> None:
-    """Let products among `operations` of a step, and in regions inside, take matrices that are laid out.
-
-    Args:
-        kept: tensors whose values are wanted from outside of their block.
-    """
-    laying = _LayingOut(rule, kept)
-    laying.visit(operations, ())
-    laying.change(operations, kept.own)
+def lay_out_weights(step: Rewriter, rule: FusionRule) -> None:
+    """Let products of a step, and in regions inside, take matrices that are laid out."""
+    laying = _LayingOut(step, rule)
+    laying.visit(step.operations, ())
+    laying.change()
 
 
 class _Found:
@@ -57,8 +53,8 @@ class _Found:
 class _LayingOut:
     """One step under rewriting."""
 
-    def __init__(self, rule: FusionRule, kept: Kept) -> None:
-        self._rule, self._kept = rule, kept
+    def __init__(self, step: Rewriter, rule: FusionRule) -> None:
+        self._step, self._rule = step, rule
         self._found: dict[Variable, list[_Found]] = {}
         self._captures = Captures()
         self._reads: dict[Operation, Symbol] = {}
@@ -68,7 +64,7 @@ class _LayingOut:
         for operation in operations:
             if isinstance(operation.op, RegionOp):
                 for region in operation.op.regions:
-                    self.visit(self._kept.needed_in(region), (*around, Inside(operation, region)))
+                    self.visit(self._step.kept_tensors.needed_in(region), (*around, Inside(operation, region)))
             elif type(operation.op) in (QuantizedMatMul, Int4MatMul):
                 self._look_at(operation, around)
 
@@ -82,47 +78,33 @@ class _LayingOut:
         if panels is not None:
             self._found.setdefault(source.op.variable, []).append(_Found(product, panels, forms, around[level:]))
 
-    def change(self, operations: Sequence[Operation], fetched: set[Symbol]) -> None:
+    def change(self) -> None:
         """Change the products by variables of which the step needs nothing else."""
-        known = list(all_operations(operations))
+        known = list(self._step.walk())
         written = {effect.resource for operation in known for effect in operation.effects if effect.writes}
         for variable, found in self._found.items():
-            if variable not in written and not self._is_needed_besides(variable, found, known, fetched):
+            reads = [each for each in known if isinstance(each.op, ReadVariable) and each.op.variable is variable]
+            values = [read.outputs[0] for read in reads]
+            if variable not in written and not self._is_needed_besides(found, values):
                 for each in found:
                     self._change(each)
 
-    def _is_needed_besides(
-        self, variable: Variable, found: Sequence[_Found], known: Sequence[Operation], fetched: set[Symbol]
-    ) -> bool:
-        """Test whether the step takes the matrix for something else than products of one layout."""
-        if len({each.panels for each in found}) > 1:
-            return True
+    def _is_needed_besides(self, found: Sequence[_Found], values: Sequence[Symbol]) -> bool:
+        """Test whether a matrix, the `values` that are read, is taken by more than products of one layout."""
         forms = {form for each in found for form in each.forms}
+        if len({each.panels for each in found}) > 1 or not forms.issuperset(values):
+            return True
         products = {each.product for each in found}
-        reads = [each for each in known if isinstance(each.op, ReadVariable) and each.op.variable is variable]
-        if any(read.outputs[0] not in forms for read in reads) or forms & fetched:
-            return True
-        for operation in known:
-            taken = [tensor for tensor in operation.inputs if tensor in forms]
-            if isinstance(operation.op, RegionOp):
-                is_other = self._passes_on(operation, forms)
-            else:
-                is_other = len(taken) > (operation in products)
-            if is_other:
-                return True
-        return False
+        return any(self._is_taken_besides(form, forms, products) for form in forms)
 
-    def _passes_on(self, holder: Operation, forms: set[Symbol]) -> bool:
-        """Test whether a loop or branch takes one of `forms` for something else than a capture that is one of them."""
-        if any(tensor in forms for tensor in holder.own_inputs):
-            return True
-        for region in holder.op.regions:
-            captured = [parameter for outer, parameter in region.captures if outer in forms]
-            if not forms.issuperset(captured) or forms.intersection(region.results):
+    def _is_taken_besides(self, form: Symbol, forms: set[Symbol], products: set[Operation]) -> bool:
+        """Test whether anything but `products`, and regions that hand it on as another form, takes a form."""
+        for user in self._step.users(form):
+            captured = [user.captured_at(k) for k, tensor in enumerate(user.inputs) if tensor is form]
+            is_handed_on = all(pair is not None and pair[1] in forms for pair in captured)
+            if not (is_handed_on and isinstance(user.op, RegionOp)) and (user not in products or len(captured) > 1):
                 return True
-            if forms & self._kept.recorded_in(region):
-                return True
-        return False
+        return self._step.has_hidden_use(form)
 
     def _change(self, found: _Found) -> None:
         product = found.product
