@@ -16,7 +16,6 @@ from ...ops.arrays.axes import Transpose
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.containers.tensor_arrays import ArrayStack
 from ...ops.internal.int4_matmul import Int4MatMul
-from ...ops.internal.update_rows import UpdateRows
 from ...ops.linear_algebra.products import MatMul
 from ...ops.neural.quantized import QuantizedMatMul
 from ..fusion import epilogues, materialise_transposes, winograd
@@ -246,9 +245,7 @@ def _horizontal_fusion(step: Rewriter, options: Options) -> None:
 def _update_rows(step: Rewriter, options: Options) -> None:
     from ..fusion.row_update_fusion import change_rows_at_once
 
-    change_rows_at_once(step.operations, step.kept_tensors, options.fusion_rule)
-    asked = set(step.wanted)
-    step.wanted = [o for o in step.graph.operations if o in asked or isinstance(o.op, UpdateRows)]
+    change_rows_at_once(step, options.fusion_rule)
 
 
 def _epilogues(step: Rewriter, options: Options) -> None:
@@ -336,6 +333,7 @@ PIPELINE = (
         FUSION,
         ONE_HOST,
         of=(AssignRows,),
+        by_rules=True,
         switch="horizontal_fusion",
         moves_writes=True,
     ),

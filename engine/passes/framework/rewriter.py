@@ -304,7 +304,10 @@ class Rewriter:
             changes.take_nothing(part)
         changes.set_outputs(merged, outputs)
         self._uses.add(merged)
-        self._disordered.setdefault(merged.graph, {}).update(dict.fromkeys(parts, merged))
+        replaced = dict.fromkeys(parts, merged)
+        self._disordered.setdefault(merged.graph, {}).update(replaced)
+        if any(part.writes for part in parts):
+            self.wanted = list(dict.fromkeys([replaced.get(operation, operation) for operation in self.wanted]))
         self.erased.update(parts)
 
     def erase(self, operation: Operation, instead: Operation | None = None) -> None:

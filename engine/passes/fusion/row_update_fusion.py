@@ -20,10 +20,8 @@ from ...ops.arrays.gathering import Take
 from ...ops.containers.indexed_slices import AssignRows
 from ...ops.internal.fused import Fused
 from ...ops.internal.update_rows import UpdateRows
-from ..framework import changes
 from ..framework.log import note_change
-from ..framework.order import reorder
-from ..framework.prune import Kept, inner_blocks, users_of
+from ..framework.rewriter import Rewriter
 from ..rewrites.row_updates import unique_rows
 from .fusible import FusionRule, Step, append_steps
 
@@ -31,29 +29,20 @@ _MOST_INPUTS = 16
 _MOST_STEPS = 64
 
 
-def change_rows_at_once(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
-    """Join such writes among needed `operations` of a step with what leads to them; in regions, too.
-
-    Args:
-        kept: tensors whose values are wanted from outside of their block.
-    """
+def change_rows_at_once(step: Rewriter, rule: FusionRule) -> None:
+    """Join such writes of a step, and in regions inside, with what leads to them."""
     writes: dict[Symbol, list[Operation]] = {}
-    for operation in operations:
-        for inside, wanted in inner_blocks(operation, kept):
-            change_rows_at_once(inside, wanted, rule)
+    for operation in step.walk():
         if type(operation.op) is AssignRows:
             writes.setdefault(operation.inputs[1], []).append(operation)
-    replaced: dict[Operation, Operation] = {}
     for positions, group in writes.items():
         unique = unique_rows(positions)
         update = None if unique is None else _Update.of(group, unique)
+        operations = [operation for operation in step.walk() if operation.graph is group[0].graph]
         if update is not None and update.is_undisturbed(operations):
-            inside = update.inside(operations, kept.own, rule)
-            joined = update.joined(inside)
+            joined = update.joined(update.inside(operations, step, rule))
             if joined is not None:
-                replaced.update(dict.fromkeys(group, joined))
-    if replaced:
-        reorder(kept.graph, replaced)
+                step.merge(joined, group, [write.outputs[0] for write in group])
 
 
 @dataclass(frozen=True)
@@ -105,16 +94,17 @@ class _Update:
                 return False
         return True
 
-    def inside(self, operations: Sequence[Operation], kept: set[Symbol], rule: FusionRule) -> list[Operation]:
+    def inside(self, operations: Sequence[Operation], step: Rewriter, rule: FusionRule) -> list[Operation]:
         """Return the operations that lead to the rows that are written and serve nothing else, in order."""
-        users = users_of(operations)
         own = set(self.writes)
         found: list[Operation] = []
         for operation in reversed(operations):
             if operation.index > self.writes[-1].index or not self._may_join(operation, rule):
                 continue
-            made = operation.outputs
-            if all(t not in kept and t in users and own.issuperset(users[t]) and not self._is_named(t) for t in made):
+            users = [step.users(tensor) for tensor in operation.outputs]
+            if any(map(step.has_hidden_use, operation.outputs)) or any(map(self._is_named, operation.outputs)):
+                continue
+            if all(each and own.issuperset(each) for each in users):
                 own.add(operation)
                 found.append(operation)
         return found[::-1]
@@ -174,7 +164,6 @@ class _Update:
         inputs = (*self.wholes, self.unique, *others)
         joined = Operation(last.graph, op, inputs, (), last.name, last.device, (), last.location)
         joined.index = last.index
-        changes.set_outputs(joined, [write.outputs[0] for write in self.writes])
         listed = ", ".join(change.step_names)
         names = ", ".join(repr(variable.name) for variable in self.variables)
         note_change("horizontal_fusion", joined, f"rows of {names} are changed in one pass: {listed}")
