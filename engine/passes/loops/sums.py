@@ -366,7 +366,7 @@ class _Sum:
         """Test whether a tensor's values are gathered anyway, or may be at little cost."""
         loop = self.loop
         whole = self._whole(tensor)[0]
-        if whole in loop.histories or loop.is_written(whole) or self._place(tensor) is not None:
+        if whole in loop.histories or loop.written_at_all(whole) is not None or self._place(tensor) is not None:
             return True
         return size_of(tensor) <= _SMALL
 

@@ -31,6 +31,7 @@ from ...ops.containers.tensor_arrays import ArrayRead, array_spec
 from ...ops.math.elementwise import Subtract
 from ..framework.estimates import is_static, size_of
 from ..framework.log import note_change, note_kept
+from ..framework.patterns import outermost
 from ..framework.prune import (
     all_blocks,
     all_operations,
@@ -288,13 +289,13 @@ class Unrolled(Specialised):
         So what loops and branches record are values, and no arrays of them.
         """
         read = self.tensors[operation.outputs[0]].operation
-        index = self._origin(read.inputs[1]).operation.op if isinstance(read.op, ArrayRead) else None
+        index = outermost(read.inputs[1]).operation.op if isinstance(read.op, ArrayRead) else None
         if not isinstance(index, Constant) or index.value.ndim:
             return
-        reads, array = list[Operation](), self._origin(read.inputs[0])
+        reads, array = list[Operation](), outermost(read.inputs[0])
         while isinstance(array.operation.op, ArrayRead):
             reads.append(array.operation)
-            array = self._origin(array.operation.inputs[0])
+            array = outermost(array.operation.inputs[0])
         found = self._recorded_at(array, int(index.value), reads)
         if found is None:
             return
@@ -314,12 +315,6 @@ class Unrolled(Specialised):
         local = into.capture(outer)
         self.outers[local] = outer
         return local
-
-    def _origin(self, tensor: Symbol) -> Symbol:
-        """Return the tensor of which a captured value is a copy, where it is made."""
-        while tensor in self.outers:
-            tensor = self.outers[tensor]
-        return tensor
 
     def _recorded_at(
         self, record: Symbol, place: int, reads: Sequence[Operation]

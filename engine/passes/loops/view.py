@@ -261,12 +261,8 @@ class LoopView:
             self._written[key] = self._write(tensor, place, form.steps)
         return self._written[key]
 
-    def is_written(self, tensor: Symbol) -> bool:
-        """Test whether `written` was called for a tensor."""
-        return self.written_at_all(tensor) is not None
-
     def written_at_all(self, tensor: Symbol) -> Symbol | None:
-        """Return the result of `written` for a tensor, in whatever order."""
+        """Return the result of `written` for a tensor, in whatever order; None if it was not called for that."""
         return next((array for (known, _), array in self._written.items() if known is tensor), None)
 
     def _write(self, tensor: Symbol, place: Symbol, direction: int) -> Symbol:

@@ -8,10 +8,10 @@ operations run on the same values. That pays where what is saved is too much for
 from __future__ import annotations
 
 from ...graph.graph import Operation, Parameter
-from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant
-from ..framework.estimates import bytes_of
+from ..framework.estimates import bytes_of, is_static
+from ..loops.linear import most_trips
 from .saved_state import Choice, SavedState, can_run_again
 
 _LARGE = 1 << 26  # bytes that a result takes for all iterations together
@@ -39,10 +39,9 @@ def without_cheap(state: SavedState) -> Choice:
 
 
 def _is_large(state: SavedState, tensor: Symbol) -> bool:
-    spec = tensor.spec
-    if not isinstance(spec, TensorSpec) or not spec.is_static or spec.dtype.kind != "f":
+    if not is_static(tensor) or tensor.dtype.kind != "f" or bytes_of(tensor.spec) * state.trips < _LARGE:
         return False
-    return bytes_of(spec) * state.trips >= _LARGE and state.has_known_trips
+    return most_trips(state.node) is not None
 
 
 def _chain(state: SavedState, tensor: Symbol, held: set[Symbol]) -> tuple[list[Operation], set[Symbol]] | None:

@@ -79,11 +79,6 @@ class SavedState:
                 pending += [tensor.operation for tensor in operation.inputs]
         return sorted(found, key=lambda operation: operation.index)
 
-    @property
-    def has_known_trips(self) -> bool:
-        """True if the number of iterations is known before a run."""
-        return most_trips(self.node) is not None
-
     def is_captured(self, tensor: Symbol) -> bool:
         """Test whether a tensor of the body stands for one outside."""
         return tensor in self._captured
