@@ -108,10 +108,13 @@ def refresh_effects(operation: Operation) -> None:
 
 
 def capture(region: Region, outer: Symbol) -> Symbol:
-    """Return a new parameter that stands for `outer` in a region that is built already, on the device of `outer`.
+    """Return the parameter that stands for `outer` in a region that is built already; a new one is on its device.
 
     The operation that holds the region gets its inputs by `set_own_inputs`, once for all that is captured.
     """
+    known = next((parameter for tensor, parameter in region.captures if tensor is outer), None)
+    if known is not None:
+        return known
     region.is_built = False
     parameter = region.add_capture(outer)
     region.is_built = True

@@ -25,7 +25,7 @@ from ..framework import changes
 from ..framework.log import note_change
 from ..framework.rewriter import Rewriter
 from .fusible import FusionRule
-from .pack import Captures, Inside, crossed, forms_of, is_on_host
+from .pack import Inside, captured_inside, crossed, forms_of, is_on_host
 
 
 def lay_out_weights(step: Rewriter, rule: FusionRule) -> None:
@@ -56,7 +56,6 @@ class _LayingOut:
     def __init__(self, step: Rewriter, rule: FusionRule) -> None:
         self._step, self._rule = step, rule
         self._found: dict[Variable, list[_Found]] = {}
-        self._captures = Captures()
         self._reads: dict[Operation, Symbol] = {}
 
     def visit(self, operations: Sequence[Operation], around: tuple[Inside, ...]) -> None:
@@ -109,7 +108,7 @@ class _LayingOut:
     def _change(self, found: _Found) -> None:
         product = found.product
         assert isinstance(found.read.op, ReadVariable)
-        flat = self._captures.inside(found.around, self._read(found, found.read.op.variable))
+        flat = captured_inside(found.around, self._read(found, found.read.op.variable))
         note_change("lay_out", product, f"takes {found.forms[-1].name!r} as kernels read it, laid out once")
         inputs = (product.inputs[0], flat, *product.inputs[2:])
         changes.set_op(product, _laid_out(product.op, found.panels), inputs)

@@ -46,22 +46,13 @@ class Inside:
     region: Region
 
 
-class Captures:
-    """Further values from outside that regions take."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Region, Symbol], Symbol] = {}
-
-    def inside(self, around: Iterable[Inside], outer: Symbol) -> Symbol:
-        """Return the tensor that stands for `outer` within regions, the outermost of which is given first."""
-        for inside in around:
-            known = self._known.get((inside.region, outer))
-            if known is None:
-                holder, own = inside.holder, inside.holder.own_inputs
-                known = self._known[inside.region, outer] = changes.capture(inside.region, outer)
-                changes.set_own_inputs(holder, own)
-            outer = known
-        return outer
+def captured_inside(around: Iterable[Inside], outer: Symbol) -> Symbol:
+    """Return the tensor that stands for `outer` within regions, the outermost of which is given first."""
+    for inside in around:
+        own = inside.holder.own_inputs
+        outer = changes.capture(inside.region, outer)
+        changes.set_own_inputs(inside.holder, own)
+    return outer
 
 
 def pack_weights(operations: Sequence[Operation], rule: FusionRule, kept: Kept) -> bool:
@@ -84,7 +75,6 @@ class _Packing:
         self.rule = rule
         self.kept = kept
         self.packed: dict[tuple[Symbol, Pack], Symbol] = {}
-        self._captures = Captures()
 
     def visit(self, operations: Sequence[Operation], around: tuple[Inside, ...]) -> None:
         """Rewrite what is in a block; `around` are the regions in which that is, the outermost first."""
@@ -115,7 +105,7 @@ class _Packing:
         if any(_may_be_sent(weight, inside.holder) for inside in around[outermost:]):
             return False
         packed = self._packed_form(weight, Pack(layout, product.op.transpose_b), around[outermost].holder, product)
-        packed = self._captures.inside(around[outermost:], packed)
+        packed = captured_inside(around[outermost:], packed)
         note_change("pack", product, f"takes {weight.name!r} packed, once before the loop")
         changes.set_op(product, PackedMatMul(layout), (product.inputs[0], packed))
         return True
@@ -209,8 +199,8 @@ def _can_be_added(other: Symbol, result: Symbol) -> bool:
 
 
 __all__ = [
-    "Captures",
     "Inside",
+    "captured_inside",
     "crossed",
     "forms_of",
     "is_on_host",

@@ -229,9 +229,6 @@ class LoopView:
 
     def capture(self, outer: Symbol) -> Symbol:
         """Return the parameter that stands in the body for a tensor outside."""
-        for tensor, parameter in self.body.captures:
-            if tensor is outer:
-                return parameter
         return changes.capture(self.body, outer)
 
     def constant_outside(self, tensor: Symbol) -> Symbol | None:

@@ -184,11 +184,7 @@ class _Sinking:
         """Return the tensor that stands for `tensor` inside a region of `home`."""
         if self.homes.get(tensor.operation) is home:
             return self.moved[tensor]
-        outer = self._outside(tensor)
-        known = next((parameter for source, parameter in region.captures if source is outer), None)
-        if known is not None:
-            return known
-        return changes.capture(region, outer)
+        return changes.capture(region, self._outside(tensor))
 
     def _outside(self, tensor: Symbol) -> Symbol:
         """Return `tensor` itself, or the value that was saved where it is computed now."""
