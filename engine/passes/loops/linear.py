@@ -83,16 +83,16 @@ def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
 
 
 def inside(node: Operation, tensor: Symbol, depth: int = 0) -> Linear | None:
-    """Return the form of an integer in the body of loop `node`; None if it has none."""
+    """Return the form of an integer in the body, or the condition, of loop `node`; None if it has none."""
     assert isinstance(node.op, While)
-    body = node.op.body
+    region = node.op.condition if tensor.operation.graph is node.op.condition else node.op.body
     spec, op = tensor.spec, tensor.operation.op
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
         return None
-    if is_among(tensor, body.parameters):
-        return _variable(node, place_among(tensor, body.parameters))
+    if is_among(tensor, region.parameters):
+        return _variable(node, place_among(tensor, region.parameters))
     if isinstance(op, Parameter):
-        outer = body.outer_of(tensor)
+        outer = region.outer_of(tensor)
         return None if outer is None else outside(outer)
     if isinstance(op, Constant):
         return Linear(0, int(op.value))
@@ -182,26 +182,12 @@ def _left(node: Operation, test: Operation) -> Linear | None:
     """Return the form of the number that is above zero as long as a comparison in a loop's condition holds."""
     if test.graph is not node.op.regions[0] or not isinstance(test.op, (Less, LessEqual, Greater, GreaterEqual)):
         return None
-    low, high = [_tested(node, tensor) for tensor in test.inputs]
+    low, high = [inside(node, tensor) for tensor in test.inputs]
     if low is None or high is None:
         return None
     if isinstance(test.op, (Greater, GreaterEqual)):
         low, high = high, low
     return high.minus(low).moved(1 if isinstance(test.op, (LessEqual, GreaterEqual)) else 0)
-
-
-def _tested(node: Operation, tensor: Symbol) -> Linear | None:
-    """Return the form of what a loop's condition compares."""
-    assert isinstance(node.op, While)
-    condition, op = node.op.condition, tensor.operation.op
-    if is_among(tensor, condition.parameters):
-        return inside(node, node.op.body.parameters[place_among(tensor, condition.parameters)])
-    if isinstance(op, Parameter):
-        outer = condition.outer_of(tensor)
-        return None if outer is None else outside(outer)
-    if isinstance(op, Constant):
-        return outside(tensor)
-    return _combined(op, [_tested(node, each) for each in _numbers(tensor.operation)])
 
 
 def array_size(array: Symbol) -> Linear | None:
