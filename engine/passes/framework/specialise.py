@@ -101,11 +101,7 @@ class Specialised:
         for tensor, spec in feeds.items():
             op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
-        self._copy_all(operations, self.graph, fetches)
-
-    def copy_inside(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
-        """Copy `operations` into a graph; what they take from elsewhere is among `tensors`, and can be captured."""
-        self._copy_all(operations, into, wanted)
+        self.copy_inside(operations, self.graph, fetches)
 
     def copy_region(
         self,
@@ -119,7 +115,8 @@ class Specialised:
         specs = {parameter: parameter.spec for parameter in parameters}
         return self._copy_region(region, into, specs, results, demanded)
 
-    def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
+    def copy_inside(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
+        """Copy `operations` into a graph; what they take from elsewhere is among `tensors`, and can be captured."""
         wanted = tuple(wanted)
         around, self._block = self._block, _Block(operations, wanted)
         users: dict[Symbol, list[Operation]] | None = None
@@ -454,7 +451,7 @@ class Specialised:
                 elif not isinstance(operation.op, Parameter):
                     self.tensors.pop(tensor, None)  # of an earlier try with narrower shapes
         recorded = [tensor for tensor in demanded if tensor.graph is region]
-        self._copy_all(needed, new, [*results, *recorded])
+        self.copy_inside(needed, new, [*results, *recorded])
         new.results = [self.tensors[result] for result in results]
         return new
 

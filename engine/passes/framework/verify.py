@@ -7,6 +7,7 @@ them, and `verify` applies them to all blocks. MLIR's verifier and tinygrad's sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import is_
 from typing import Any
 
@@ -89,13 +90,10 @@ def verify(
 
 def _blocks(block: Block) -> Iterator[Block]:
     yield block
-    kept = block.kept
     for operation in block.operations:
         for region in operation.op.regions:
-            needed, inside = kept.needed_in(region), kept.inside(region)
-            yield from _blocks(
-                Block(region, needed, operation, block.is_placed, inside, block.inferred, block.narrowed)
-            )
+            needed, kept = block.kept.needed_in(region), block.kept.inside(region)
+            yield from _blocks(replace(block, graph=region, operations=needed, holder=operation, kept=kept))
 
 
 def _fetched(step: Rewriter) -> Iterator[str]:

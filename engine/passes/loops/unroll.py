@@ -235,7 +235,7 @@ class Unrolled(Specialised):
         for iteration in range(trips):
             self._start(body, needed, dict(zip([body.parameters[k] for k in live], values, strict=True)), into)
             before = len(into.operations)
-            self._copy_all(needed, into, [*results, *demanded])
+            self.copy_inside(needed, into, [*results, *demanded])
             for operation in into.operations[before:]:
                 number = trips - 1 - iteration if runs_back else iteration
                 operation.iterations = (*operation.iterations, (node.name, number))
