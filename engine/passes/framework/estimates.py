@@ -29,7 +29,11 @@ def elements(shape: Shape) -> int:
 
 def is_static(*tensors: Symbol) -> bool:
     """Test whether all are tensors of known shapes."""
-    return all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
+    for tensor in tensors:
+        spec = tensor.spec
+        if not isinstance(spec, TensorSpec) or not spec.is_static:
+            return False
+    return True
 
 
 def size_of(tensor: Symbol) -> int:

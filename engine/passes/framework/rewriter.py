@@ -58,7 +58,7 @@ class _Uses:
         for operation in operations:
             self.add(operation)
             self.awaited.update(operation.control_inputs)
-            if operation.writes:
+            if operation.effects and operation.writes:
                 self.writes.setdefault(operation.graph, []).append(operation.index)
             if isinstance(operation.op, While):
                 self.named.update(*operation.op.cotangents.items())

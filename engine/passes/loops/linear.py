@@ -67,7 +67,7 @@ def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
     spec, op = tensor.spec, tensor.operation.op
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
         return None
-    known = number_of(tensor)
+    known = number_of(tensor) if isinstance(op, (Constant, Parameter)) else None
     if known is not None:
         return Linear(0, known)
     if isinstance(op, TripCount):
@@ -84,8 +84,8 @@ def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
 
 def inside(node: Operation, tensor: Symbol, depth: int = 0) -> Linear | None:
     """Return the form of an integer in the body, or the condition, of loop `node`; None if it has none."""
-    assert isinstance(node.op, While)
-    region = node.op.condition if tensor.operation.graph is node.op.condition else node.op.body
+    condition, body = node.op.regions
+    region = condition if tensor.operation.graph is condition else body
     spec, op = tensor.spec, tensor.operation.op
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
         return None
