@@ -14,6 +14,9 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.codegen.llvm.library import library
 from anabranch.engine.codegen.rule import fusion_rule
+from anabranch.engine.ops.arrays.gathering import Take
+from anabranch.engine.ops.base import apply
+from anabranch.engine.ops.containers.indexed_slices import AssignRows, deduplicated
 from anabranch.engine.ops.internal.fused import Fused
 from anabranch.engine.ops.internal.update_rows import UpdateRows
 from anabranch.engine.ops.math.elementwise import Add, Multiply
@@ -154,6 +157,27 @@ def test_a_look_between_the_writes() -> None:
     np.add.at(expected, positions, 1)
     np.testing.assert_allclose(first, expected, rtol=1e-6)
     np.testing.assert_array_equal(second, start[1])
+
+
+@needs_kernels
+def test_rows_that_were_read_before_an_update_are_not_changed_in_one_pass() -> None:
+    """The second of two writes computes with rows from before the first one, also where that is joined already."""
+    start, positions = _table(10, 4), (np.array([1, 2, 3], "int32"), np.array([3, 4, 5], "int32"))
+    variable, values = ab.Variable(start.copy()), np.ones((3, 4), "float32")
+    with ab.Graph().as_default() as graph:
+        ids, gradient = [ab.placeholder((3,), "int32") for _ in range(2)], ab.placeholder((3, 4), "float32")
+        whole: Any = variable.value
+        slices = [deduplicated(ab.IndexedSlices(gradient, each, ab.ops.shape(whole))) for each in ids]
+        taken = [apply(Take(0), whole, each.indices) for each in slices]
+        rows = [ab.ops.tanh(row) * each.values + row * row for row, each in zip(taken, slices, strict=True)]
+        write = AssignRows(variable)
+        written: list[Any] = [apply(write, whole, each.indices, row) for each, row in zip(slices, rows, strict=True)]
+    writes = [each.operation for each in written]
+    types = _types(graph, writes, [*ids, gradient])
+    assert (types.count("update_rows"), types.count("assign_rows")) == (1, 1)
+    Program(graph, writes, [*ids, gradient])(*positions, values)
+    shared = start[positions[1]]
+    np.testing.assert_allclose(variable.numpy()[positions[1]], np.tanh(shared) + shared * shared, rtol=1e-5)
 
 
 @needs_kernels

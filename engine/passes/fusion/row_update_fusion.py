@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...common.identity import is_among, place_among
 from ...common.quick_dataclass import dataclass
-from ...graph.graph import Operation
+from ...graph.graph import Graph, Operation
 from ...graph.spec import TensorSpec
 from ...graph.state.variable import Variable
 from ...graph.state.variable_ops import ReadVariable
@@ -32,13 +32,14 @@ _MOST_STEPS = 64
 def change_rows_at_once(step: Rewriter, rule: FusionRule) -> None:
     """Join such writes of a step, and in regions inside, with what leads to them."""
     writes: dict[Symbol, list[Operation]] = {}
+    blocks: dict[Graph, list[Operation]] = {}  # with the writes that are joined here: they disturb other ones
     for operation in step.walk():
+        blocks.setdefault(operation.graph, []).append(operation)
         if type(operation.op) is AssignRows:
             writes.setdefault(operation.inputs[1], []).append(operation)
     for positions, group in writes.items():
-        unique = unique_rows(positions)
+        unique, operations = unique_rows(positions), blocks[group[0].graph]
         update = None if unique is None else _Update.of(group, unique)
-        operations = [operation for operation in step.walk() if operation.graph is group[0].graph]
         if update is not None and update.is_undisturbed(operations):
             joined = update.joined(update.inside(operations, step, rule))
             if joined is not None:
