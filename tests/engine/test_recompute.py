@@ -466,3 +466,26 @@ def test_trip_counts_follow_from_counters():
         assert trips(0, 7, -1) == ASSUMED_TRIPS
         assert trips(0, n, 1, most=20) == 20
         assert trips(0, 7, 1, most=20) == 7
+
+
+def test_trip_counts_follow_from_counters_that_go_down_and_from_limits_that_count():
+    with ab.Graph().as_default():
+        for test, trips in [
+            (lambda t: t > 0, 7),
+            (lambda t: t >= 0, 8),
+            (lambda t: t > 2, 5),
+            (lambda t: t >= 7, 1),
+            (lambda t: t >= 8, 0),
+        ]:
+            assert trips_of(ab.while_loop(test, lambda t: t - 1, 7).operation) == trips
+        assert trips_of(ab.while_loop(lambda t: t >= 0, lambda t: t - 3, 7).operation) == 3  # 7, 4, 1
+        assert trips_of(ab.while_loop(lambda t: t <= 7, lambda t: t + 2, 0).operation) == 4  # 0, 2, 4, 6
+
+
+def test_a_backward_loop_has_the_trips_of_its_loop():
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((4,), "float32")
+        _, y = ab.while_loop(lambda i, _: i < STEPS, lambda i, x: (i + 1, ops.tanh(x)), (0, x))
+        ab.gradients(y, [x])
+    loops = [operation for operation in graph.operations if operation.type == "while"]
+    assert [trips_of(loop) for loop in loops] == [STEPS, STEPS]

@@ -330,4 +330,4 @@ _RULES: dict[type, _Rule] = {
     Saved: _of_one_branch,
 }
 
-__all__ = ["LoopSizes", "dims_of", "outermost"]
+__all__ = ["LoopSizes", "dims_of"]
