@@ -71,10 +71,9 @@ def bind_convolution(operation: Operation) -> BoundKernel | None:
 
 def bind_input_gradient(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `ConvInputGrad`."""
-    op = operation.op
+    op = op_of(operation, ConvInputGrad)
     dy, kernel = _shapes(operation.inputs[:2])
     (x,) = _shapes(operation.outputs)
-    assert isinstance(op, ConvInputGrad)
     if not x or not dy or not kernel or not _has_kernels(operation, x, kernel):
         return None
     (windows, images), groups = _three_axes(op.windows(x, kernel, dy), x[0]), x[-1] // kernel[-2]
@@ -104,10 +103,9 @@ def _transposed_phase(windows: Windows, kernel: Shape, depth: int, place: Sequen
 
 def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
     """Return the kernel of a `ConvFilterGrad`."""
-    op = operation.op
+    op = op_of(operation, ConvFilterGrad)
     x, dy = _shapes(operation.inputs[:2])
     (kernel,) = _shapes(operation.outputs)
-    assert isinstance(op, ConvFilterGrad)
     if not x or not dy or not kernel or not _has_kernels(operation, x, kernel):
         return None
     (windows, images), groups = _three_axes(op.windows(x, kernel, dy), x[0]), x[-1] // kernel[-2]

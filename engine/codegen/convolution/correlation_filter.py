@@ -276,7 +276,7 @@ def print_total(code: Builder, kernel: FilterGradient, lanes: int, source: str, 
     kind, vector = kernel.element, f"<{lanes} x {kernel.element}>"
     total = code.slot(vector, code.load_vector(vector, kind, source))
     with code.loop(1, fields["image_parts"]) as part:
-        code.add_to(vector, total, code.load_vector(vector, kind, source, code.mul(part, fields["sums_size"])))
+        code.combine(vector, total, code.load_vector(vector, kind, source, code.mul(part, fields["sums_size"])))
     return code.load(vector, total)
 
 

@@ -168,7 +168,7 @@ def _print_sum(kernel: DepthwiseFilterKernel, name: str) -> str:
         code.line(f"store {vector} {code.load_vector(vector, kind, sums, place)}, ptr {total}")
         with code.loop(1, fields["parts"]) as part:
             value = code.load_vector(vector, kind, sums, code.add(code.mul(part, fields["sums_size"]), place))
-            code.add_to(vector, total, value)
+            code.combine(vector, total, value)
         code.store_vector(vector, kind, code.load(vector, total), target, code.mul(channel, kernel.multiplier))
     return code.text()
 

@@ -16,7 +16,7 @@ from ...common.quick_dataclass import dataclass
 from ...graph.op import Op
 from ...ops.random.samplers import RandomIntegers, RandomKeep, RandomNormal, RandomUniform
 from ..expression.expression import HALVES, UnsupportedError
-from .elementwise import HEADERS, NUMBERS, ROUNDED, WIDENED
+from .elementwise import C_TYPES, HEADERS, ROUNDED, WIDENED
 from .rows import BLOCK
 
 _BLOCK_WORDS = 4  # of 64 bits that one counter gives
@@ -75,7 +75,7 @@ def draw_launch(op: Op) -> DrawLaunch:
         UnsupportedError: there is none.
     """
     name = dtypes.name_of(getattr(op, "dtype", None))
-    if name not in NUMBERS:
+    if name not in C_TYPES:
         raise UnsupportedError(f"random numbers of {name}")
     make = _MAKERS.get(type(op))
     if make is None:
@@ -110,7 +110,7 @@ def _blockwise(name: str, per_block: int, parameters: str, lines: list[str], hel
 
 
 def _head(name: str) -> str:
-    return f"{NUMBERS[name]}* __restrict__ out, long long n, unsigned long long k0, unsigned long long k1"
+    return f"{C_TYPES[name]}* __restrict__ out, long long n, unsigned long long k0, unsigned long long k1"
 
 
 def _computed(name: str) -> tuple[str, Any, int]:
@@ -133,7 +133,7 @@ def _uniform(op: RandomUniform, name: str) -> DrawLaunch:
     lines = [f"{kind} x = unit_of({_bits(per_block)});"]
     if (op.low, op.high) != (0.0, 1.0):
         lines.append("x = x * width + low;")
-    lines.append(f"{NUMBERS[name]} value = {_rounded(name, 'x')};")
+    lines.append(f"{C_TYPES[name]} value = {_rounded(name, 'x')};")
     limit, below = _bounds(op)
     if op.high > op.low and (name in HALVES or (op.low, op.high) != (0.0, 1.0)):
         read = f"{WIDENED[HALVES[name]]}(value)" if name in HALVES else "value"
@@ -152,16 +152,16 @@ def _bounds(op: RandomUniform) -> tuple[Any, Any]:
 def _keep(op: RandomKeep, name: str) -> DrawLaunch:
     per_block = 2 * _BLOCK_WORDS
     zero, kept = ("0.0", "scale") if name == "float64" else ("0.0f", "scale")
-    lines = [f"{NUMBERS[name]} value = {_rounded(name, f'({_bits(per_block)} >= least ? {kept} : {zero})')};"]
+    lines = [f"{C_TYPES[name]} value = {_rounded(name, f'({_bits(per_block)} >= least ? {kept} : {zero})')};"]
     source = _blockwise(name, per_block, "unsigned least, float scale", lines)
     least = np.uint32(min(round(op.rate * 2**32), 2**32 - 1))
     return DrawLaunch(source, per_block, (least, np.float32(1.0 / (1.0 - op.rate))))
 
 
 def _integers(op: RandomIntegers, name: str) -> DrawLaunch:
-    if name not in NUMBERS or np.dtype(name).kind not in "iu":
+    if name not in C_TYPES or np.dtype(name).kind not in "iu":
         raise UnsupportedError(f"random integers of {name}")
-    lines = [f"{NUMBERS[name]} value = ({NUMBERS[name]})((count ? words.w[k] % count : words.w[k]) + low);"]
+    lines = [f"{C_TYPES[name]} value = ({C_TYPES[name]})((count ? words.w[k] % count : words.w[k]) + low);"]
     source = _blockwise(name, _BLOCK_WORDS, "unsigned long long count, unsigned long long low", lines)
     count = op.high - op.low
     return DrawLaunch(source, _BLOCK_WORDS, (np.uint64(count if count < 2**64 else 0), np.uint64(op.low % 2**64)))

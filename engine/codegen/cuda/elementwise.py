@@ -20,7 +20,7 @@ OPTIONS = ("--fmad=false",)
 THREADS = 256  # of a block
 TYPES = {"float": "float", "double": "double", "i32": "int", "i64": "long long", "i1": "bool"}
 HALVES = {"half": "__half", "bfloat": "__nv_bfloat16"}
-NUMBERS = {  # types by dtypes
+C_TYPES = {  # types by dtypes
     "float32": "float",
     "float64": "double",
     "float16": "__half",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from ...common.quick_dataclass import dataclass
 from ..expression.expression import HALVES, UnsupportedError
-from .elementwise import HEADERS, NUMBERS, ROUNDED, WIDENED
+from .elementwise import C_TYPES, HEADERS, ROUNDED, WIDENED
 
 TILE = 32  # rows of which a thread combines one column
-_TYPES = {**NUMBERS, "bool": "bool"}
+_TYPES = {**C_TYPES, "bool": "bool"}
 # The types in which elements of others are combined.
 _WIDE = dict.fromkeys(HALVES, "float") | dict.fromkeys(("int8", "uint8", "int16", "uint16", "bool"), "int")
 _UNSIGNED = {"int": "unsigned", "long long": "unsigned long long"}

@@ -428,8 +428,8 @@ def _triangulate(context: FormContext, a: _Matrix, scales: Array) -> None:
         function.store(kind, zero, size)
         with function.loop(_after(function, j), a.rows) as i:
             value = a.load(i, j)
-            function.add_to(kind, square, _compute(function, "fmul", kind, value, value))
-            function.add_to(kind, size, _call(function, "fabs", kind, value))
+            function.combine(kind, square, _compute(function, "fmul", kind, value, value))
+            function.combine(kind, size, _call(function, "fabs", kind, value))
         first = a.load(j, j)
         own = _compute(function, "fmul", kind, first, first)
         whole = _compute(function, "fadd", kind, own, function.load(kind, square))
@@ -458,7 +458,7 @@ def _reflect(vectors: _Matrix, j: str, scale: str, x: _Matrix, column: Size) -> 
     function, kind, total = x.function, x.kind, x.function.slot(x.kind)
     function.store(kind, x.load(j, column), total)
     with function.loop(_after(function, j), x.rows) as i:
-        function.add_to(kind, total, _compute(function, "fmul", kind, vectors.load(i, j), x.load(i, column)))
+        function.combine(kind, total, _compute(function, "fmul", kind, vectors.load(i, j), x.load(i, column)))
     along = _compute(function, "fmul", kind, scale, function.load(kind, total))
     x.subtract(j, column, along, literal(1, kind))
     with function.loop(_after(function, j), x.rows) as i:

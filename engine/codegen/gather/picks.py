@@ -21,7 +21,7 @@ from ...ops.arrays.scattering import ScatterUpdate
 from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes, begin_open_run
 from ..elementwise.kernel_specs import native_dtype, specs_of
 from ..llvm.entry import Operand
-from .rows import inside, print_position
+from .rows import print_position, when_inside
 
 Runner = Callable[..., Any]
 _WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
@@ -116,7 +116,7 @@ class AlongKernel(KernelOfAnySizes):
             with code.loop(0, count) as number:
                 place = code.add(start, number)
                 position = print_position(code, "%d1", self.index, place, size)
-                with inside(code, position, size, "%sizes", self.failed):
+                with when_inside(code, position, size, "%sizes", self.failed):
                     code.store(self.word, code.load(self.word, source, position), "%d2", place)
         return code.text()
 
@@ -150,7 +150,7 @@ class ScatterKernel(KernelOfAnySizes):
         width = code.mul(*[code.load("i64", "%sizes", whole + axis) for axis in range(1, self.rank)])
         with code.loop(0, count) as number:
             position = code.load_integer(self.index, "%d1", number)
-            with inside(code, position, size, "%sizes", self.failed):
+            with when_inside(code, position, size, "%sizes", self.failed):
                 source = code.at(self.word, "%d0", code.mul(number, width))
                 target = code.at(self.word, "%d2", code.mul(position, width))
                 with code.loop(0, width) as place:

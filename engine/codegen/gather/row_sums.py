@@ -26,7 +26,7 @@ from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..llvm.tasks import begin_task, print_entry, print_share
 from .picks import Updating
-from .rows import inside, is_plain, print_position
+from .rows import is_plain, print_position, when_inside
 
 _AHEAD = 12  # rows
 _PARTS = 4  # a power of two
@@ -218,7 +218,7 @@ def _print_taken_task(element: str, index: str) -> str:
             coming = code.at(element, table, code.mul(ahead, width))
             code.prefetch(element, coming, 0, width)
             position = print_position(code, ids, index, place, size)
-            with inside(code, position, size, "%context", _TAKEN_FIELDS.index("failed")):
+            with when_inside(code, position, size, "%context", _TAKEN_FIELDS.index("failed")):
                 source = code.at(element, table, code.mul(position, width))
                 _print_row(code, element, source, target, width, "1.0")
     return code.text() + print_entry("sum_of_rows", _TAKEN_FIELDS)

@@ -323,12 +323,12 @@ def _positions(code: Builder, fields: Fields, index: str, element: str) -> Gener
         coming = code.at(element, table, code.mul(ahead, width))
         code.prefetch(element, coming, 0, width)
         position = print_position(code, ids, index, number, size)
-        with inside(code, position, size, "%context", _FIELDS.index("failed")):
+        with when_inside(code, position, size, "%context", _FIELDS.index("failed")):
             yield number, code.mul(position, width)
 
 
 @contextmanager
-def inside(code: Builder, position: str, size: Size, numbers: str, failed: int) -> Generator[None]:
+def when_inside(code: Builder, position: str, size: Size, numbers: str, failed: int) -> Generator[None]:
     """Print a block that runs where a position is inside; elsewhere number `failed` becomes 1."""
     with code.when(code.compare("uge", position, size)):
         code.store("i64", 1, numbers, failed)

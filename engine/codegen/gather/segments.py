@@ -194,7 +194,7 @@ def _print_sums(
     with code.loop(*rows) as place:
         row = code.let(f"inttoptr i64 {code.load('i64', order, place)} to ptr")
         for k, total in enumerate(sums):
-            code.add_to(vector, total, code.load_vector(vector, element, row, code.add(column, k * lanes)))
+            code.combine(vector, total, code.load_vector(vector, element, row, code.add(column, k * lanes)))
     for k, total in enumerate(sums):
         found = code.let(f"load {vector}, ptr {total}")
         code.store_vector(vector, element, found, target, code.add(column, k * lanes))

@@ -48,7 +48,7 @@ def print_rank(function: Function, row: Array, k: str, is_signed: bool = True) -
     value, found = function.load(row.kind, row.pointer, k), function.slot("i64", "0")
 
     def add(is_before: str) -> None:
-        function.add_to("i64", found, function.let(f"zext i1 {is_before} to i64"), "add")
+        function.combine("i64", found, function.let(f"zext i1 {is_before} to i64"), "add")
 
     with function.loop(0, k, metadata=LOOP) as j:
         is_behind = _is_less(function, row.kind, value, function.load(row.kind, row.pointer, j), is_signed)

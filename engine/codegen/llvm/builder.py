@@ -277,10 +277,10 @@ class Builder:
         total = self.load(kind, slot)
         self.store(kind, self.multiply_add(kind, left, right, total), slot)
 
-    def add_to(self, kind: str, slot: str, value: Size, adding: str = "fadd") -> None:
-        """Add a value to what a slot holds, by an instruction."""
+    def combine(self, kind: str, slot: str, value: Size, instruction: str = "fadd") -> None:
+        """Combine a value with what a slot holds, by an instruction that adds unless another one is given."""
         total = self.load(kind, slot)
-        self.store(kind, self.let(f"{adding} {kind} {total}, {value}"), slot)
+        self.store(kind, self.let(f"{instruction} {kind} {total}, {value}"), slot)
 
     # --- control --------------------------------------------------------------------------------------------
 

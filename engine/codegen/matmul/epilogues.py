@@ -33,7 +33,15 @@ from ..llvm.builder import SHORT_LOOP, FunctionBuilder
 from ..llvm.entry import Operand
 from ..llvm.library import library
 from . import gemm
-from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, print_calling, product_names
+from .gemm_bind import (
+    OpenPackedProduct,
+    OpenProduct,
+    is_faster,
+    is_ours,
+    may_be_large,
+    print_product_run,
+    product_names,
+)
 from .gemm_forms import PACKED
 from .parallel_products import Begun
 
@@ -122,7 +130,7 @@ class EpilogueKernel:
         added = [f"ptr %d{2 + k}, i64 %step{k}" for k in range(len(self.addends))] + ["ptr null, i64 0"] * 2
         arguments = [*self._factors(), f"ptr {c}", "i64 %n", *added[:2]]
         arguments += [f"ptr @{name}_block", "ptr %record"]
-        text = print_calling(self.operands, ("m", "n", "k", "block", *counts), ", ".join(arguments), lines)
+        text = print_product_run(self.operands, ("m", "n", "k", "block", *counts), ", ".join(arguments), lines)
         return text.replace("@NAME", f"@{name}")
 
     def _factors(self) -> list[str]:

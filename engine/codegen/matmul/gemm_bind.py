@@ -276,7 +276,9 @@ def _rows(element: str, rank: int = 2) -> Operand:
     return Operand(element, rank, has_step=rank == 2)
 
 
-def print_calling(operands: Sequence[Operand], numbers: Sequence[str], call: str, before: Sequence[str] = ()) -> str:
+def print_product_run(
+    operands: Sequence[Operand], numbers: Sequence[str], call: str, before: Sequence[str] = ()
+) -> str:
     """Print a run function that reads its numbers, and calls the function whose address is the first of them.
 
     Args:
@@ -313,7 +315,7 @@ def _product_kernel(dtype: str, ranks: tuple[int, int, int] = (2, 2, 2)) -> Prin
         "ptr %d2, i64 %n, ptr null, i64 0, ptr null, i64 0"
     )
     numbers = ("m", "n", "k", "a_transposed", "b_transposed")
-    return PrintedKernel(operands, 1 + len(numbers), print_calling(operands, numbers, call, before))
+    return PrintedKernel(operands, 1 + len(numbers), print_product_run(operands, numbers, call, before))
 
 
 @cache
@@ -322,7 +324,7 @@ def _packing_kernel(dtype: str, transpose: bool) -> PrintedKernel:
     step = "%k" if transpose else "%n"
     call = f"i64 %n, i64 %k, i64 %block, ptr %d0, i64 {step}, i64 {int(transpose)}, ptr %d1"
     operands = (_matrix(e), _matrix(e, True, 1))
-    return PrintedKernel(operands, 4, print_calling(operands, ("n", "k", "block"), call))
+    return PrintedKernel(operands, 4, print_product_run(operands, ("n", "k", "block"), call))
 
 
 @cache
@@ -339,4 +341,4 @@ def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
         f"ptr %d{2 + len(addends)}, i64 %n, {', '.join(added)}"
     )
     numbers = ("m", "n", "k", "block", *counts)
-    return PrintedKernel(operands, 1 + len(numbers), print_calling(operands, numbers, call, before))
+    return PrintedKernel(operands, 1 + len(numbers), print_product_run(operands, numbers, call, before))

@@ -260,7 +260,7 @@ def _print_digit(
         low = code.let(f"trunc {integers} {value} to <{lanes} x i8>")
         digit = code.let(f"sext <{lanes} x i8> {low} to {integers}")
     code.store_vector(kind, _element(dot), code.let(f"trunc {integers} {digit} to {kind}"), target, term)
-    code.add_to(integers, total, digit, "add")
+    code.combine(integers, total, digit, "add")
     rest = code.let(f"sub {integers} {value}, {digit}")
     return code.let(f"ashr {integers} {rest}, {code.broadcast(lanes, 'i32', '8')}")
 

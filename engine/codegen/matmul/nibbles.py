@@ -177,7 +177,7 @@ def _print_quarter(
             for slot, integers in zip(sides, halves, strict=True):
                 name = f"call {narrow} @llvm.x86.avx2.pmadd.ub.sw"
                 products = code.let(f"{name}(<{line} x i8> {integers}, <{line} x i8> {terms})")
-                code.add_to(narrow, slot, products, "add")
+                code.combine(narrow, slot, products, "add")
     ones = code.broadcast(2 * dot.lanes, "i16", "1")
     for own, sides in zip(slots, totals, strict=True):
         for slot, target in zip(own, sides, strict=True):

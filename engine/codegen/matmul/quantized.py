@@ -298,12 +298,12 @@ def _print_rounding(kernel: QuantizedKernel, name: str) -> str:
             with code.loop(start, stop, lanes) as term:
                 values = code.load_vector(floats, "float", x, term)
                 if kernel.is_fixed:  # 0 times them is 0, and NaN for NaN and infinities
-                    code.add_to(floats, zeros[part], code.let(f"fmul {floats} {values}, zeroinitializer"))
+                    code.combine(floats, zeros[part], code.let(f"fmul {floats} {values}, zeroinitializer"))
                 found = rounded(code, lanes, values, wide, limits)
                 narrow = code.let(f"trunc {integers} {found} to {kind}")
                 code.store_vector(kind, dot.element, narrow, q, term)
                 if dot.is_unsigned:
-                    code.add_to(integers, total, found, "add")
+                    code.combine(integers, total, found, "add")
         if kernel.is_fixed:
             code.store("float", _scale_or_nan(code, scale, zeros, most), "%s", row)
         with code.loop("%terms", code.round_up("%terms", dot.granule)) as term:

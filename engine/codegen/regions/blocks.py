@@ -256,7 +256,7 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     changing = [variable.state for variable in variables if variable.state is not None]
     if any(state.version != version for state, version in captured_states.items() if state not in changing):
         raise UnsupportedError("a TensorArray from outside is written in each iteration of a loop")
-    function.add_to("i64", trips, 1, "add")
+    function.combine("i64", trips, 1, "add")
     context.tick(context.work - before_loop)
     if context.exits and context.exits[-1] >= first_line:
         context.exits.append(len(function.lines))  # an exit may follow all of an earlier iteration

@@ -395,7 +395,7 @@ def _print_dots(function: Function, kind: str, rows: int, depth: int) -> None:
             x = function.load(kind, function.element(kind, row, k))
             y = function.load(kind, function.element(kind, "%b", k))
             product = function.let(f"fmul contract {kind} {x}, {y}")
-            function.add_to(kind, total, product, "fadd reassoc contract")
+            function.combine(kind, total, product, "fadd reassoc contract")
         function.store(kind, function.load(kind, total), function.element(kind, "%c", i))
 
 

@@ -242,7 +242,7 @@ class Variables:
         function = self.function
         target = function.copy_of(Array(held.pointer, "i64", (2,)))
         place = function.element("i64", held.pointer, "1")
-        function.add_to("i64", place, 1, "add")
+        function.combine("i64", place, 1, "add")
         self._note(held)
         return target
 
@@ -254,7 +254,7 @@ class Variables:
     def _note(self, held: Held) -> None:
         held.version += 1
         if held.number >= 0:
-            self.function.add_to("i64", self.written, 1 << held.number, "or")
+            self.function.combine("i64", self.written, 1 << held.number, "or")
 
     # --- the way back ---------------------------------------------------------------------------------------
 
