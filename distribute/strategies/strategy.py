@@ -40,7 +40,7 @@ class _Default:
 
 def current_strategy() -> Strategy | None:
     """Return the strategy whose `scope` is around, else that of the process; None where there is none."""
-    return _scopes.stack[-1] if _scopes.stack else _Default.strategy
+    return strategy_around() or _Default.strategy
 
 
 def strategy_around() -> Strategy | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ..llvm.builder import FunctionBuilder, taking
 from ..llvm.entry import KernelWithEntry, Operand, open_table_layout, print_open_entry
 from ..llvm.library import library
 from .kernel_specs import native_dtype
@@ -38,11 +37,6 @@ class KernelOfAnySizes(KernelWithEntry):
     def failed(self) -> int:
         """The position among the sizes where it is noted that the kernel could not do its work."""
         return self.first_size(len(self.operands))
-
-
-def begin_open_run(kernel: KernelOfAnySizes, name: str) -> FunctionBuilder:
-    """Return the run function of a kernel, without its body."""
-    return FunctionBuilder(f"{name}_run", taking([*[f"d{k}" for k in range(len(kernel.operands))], "sizes"]))
 
 
 class AnySizes:

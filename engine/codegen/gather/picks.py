@@ -18,9 +18,10 @@ from ...graph.operation import op_of
 from ...graph.spec import TensorSpec
 from ...ops.arrays.gathering import TakeAlongAxis
 from ...ops.arrays.scattering import ScatterUpdate
-from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes, begin_open_run
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
 from ..elementwise.kernel_specs import native_dtype, specs_of
 from ..llvm.entry import Operand
+from ..llvm.tasks import begin_run_function
 from .rows import print_position, when_inside
 
 Runner = Callable[..., Any]
@@ -106,7 +107,7 @@ class AlongKernel(KernelOfAnySizes):
         return Operand(self.word, self.rank), Operand(self.index, self.rank), Operand(self.word, self.rank, (), True)
 
     def print_run(self, name: str) -> str:
-        code = begin_open_run(self, name)
+        code = begin_run_function(self, name, "sizes")
         last = self.rank - 1
         rows = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(last)])
         size = code.load("i64", "%sizes", last)
@@ -143,7 +144,7 @@ class ScatterKernel(KernelOfAnySizes):
         return updates, Operand(self.index, self.depth), Operand(self.word, self.rank, (), True)
 
     def print_run(self, name: str) -> str:
-        code = begin_open_run(self, name)
+        code = begin_run_function(self, name, "sizes")
         whole = self.first_size(2)
         count = code.mul(*[code.load("i64", "%sizes", self.first_size(1) + axis) for axis in range(self.depth)])
         size = code.load("i64", "%sizes", whole)

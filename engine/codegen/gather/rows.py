@@ -25,13 +25,13 @@ from ...ops.arrays.gathering import PutRows, Take, checked_positions
 from ...ops.arrays.segments import SegmentSum
 from ...ops.base import Constant
 from ...ops.containers.indexed_slices import AssignRows, own_memory
-from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes, begin_open_run
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
 from ..elementwise.kernel_specs import native_dtype
 from ..llvm.builder import ELEMENTS, Builder, Size
 from ..llvm.entry import Operand
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
-from ..llvm.tasks import Fields, begin_task, print_entry, print_parallel, print_share
+from ..llvm.tasks import Fields, begin_run_function, begin_task, print_entry, print_parallel, print_share
 from .columns import Columns, are_pieces, column_putter, column_taker, columns_in_pieces, has_rows
 from .segments import added_rows, expect_sums
 
@@ -269,7 +269,7 @@ class TakeKernel(KernelOfAnySizes):
 
     def _print_call(self, name: str) -> str:
         """Print the function that is called: it writes down sizes, and runs all parts."""
-        code = begin_open_run(self, name)
+        code = begin_run_function(self, name, "sizes")
         fields = code.slot(f"[{len(_FIELDS)} x i64]")
         count = code.load("i64", "%sizes", self.first_size(1))
         elements = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(1, self.rank)], self.itemsize)

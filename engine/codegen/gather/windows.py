@@ -13,10 +13,11 @@ from ...common.quick_dataclass import dataclass
 from ...graph.graph import Operation
 from ...graph.operation import op_of
 from ...ops.signal.windows import SliceUpdate
-from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes, begin_open_run
+from ..elementwise.any_sizes import AnySizes, KernelOfAnySizes
 from ..elementwise.kernel_specs import specs_of
 from ..llvm.builder import BYTES, Builder, Size
 from ..llvm.entry import Operand
+from ..llvm.tasks import begin_run_function
 from .picks import INDICES, Updating, word_of
 from .rows import print_copy
 
@@ -59,7 +60,7 @@ class WindowKernel(KernelOfAnySizes):
         return updates, Operand(self.index, 1), Operand(self.word, self.rank, (), True)
 
     def print_run(self, name: str) -> str:
-        code = begin_open_run(self, name)
+        code = begin_run_function(self, name, "sizes")
         code.store("i64", 1, "%sizes", self.failed)
         has_all = code.compare("eq", code.load("i64", "%sizes", self.first_size(1)), self.rank)
         with code.when(has_all):

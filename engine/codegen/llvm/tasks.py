@@ -35,9 +35,15 @@ def stored_fields(code: Builder, pointers: Sequence[str], names: tuple[str, ...]
     return address, Fields(code, address, names)
 
 
-def begin_run_function(kernel: Kernel, name: str) -> FunctionBuilder:
-    """Return the run function of a kernel (see `Kernel`), without its body."""
-    return FunctionBuilder(f"{name}_run", taking([*[f"d{k}" for k in range(len(kernel.operands))], "numbers"]))
+def begin_run_function(kernel: Kernel, name: str, last: str = "numbers") -> FunctionBuilder:
+    """Return the run function of a kernel (see `Kernel`), without its body.
+
+    Args:
+        kernel: whose operands it takes.
+        name: of the kernel.
+        last: the name of its last parameter: a kernel of any sizes has those there.
+    """
+    return FunctionBuilder(f"{name}_run", taking([*[f"d{k}" for k in range(len(kernel.operands))], last]))
 
 
 def begin_task(name: str, names: tuple[str, ...], flushes: bool = False) -> tuple[FunctionBuilder, Fields]:

@@ -72,11 +72,12 @@ class KnownSizes:
 
     def _note(self, tensor: Symbol) -> None:
         """Infer the sizes of a tensor, of which those of its sources are known."""
-        operation, outer = tensor.operation, None if is_static(tensor) else captured(tensor)
+        if is_static(tensor):
+            self._sizes[tensor] = _filled(tensor, None)
+            return
+        operation, outer = tensor.operation, captured(tensor)
         if outer is not None:
             self._sizes[tensor] = _filled(tensor, self._sizes[outer])
-        elif is_static(tensor):
-            self._sizes[tensor] = _filled(tensor, None)
         else:
             inferred = operation.op.result_sizes(operation, self)
             inferred = _followed(operation, self) if inferred is None else inferred

@@ -27,6 +27,7 @@ from .iteration_spaces import (
     Space,
     broadcast_layout,
     canonical,
+    joined_layout,
     operand_layout,
     part_layout,
     reduced_layout,
@@ -486,6 +487,7 @@ def _place_joined(op: Any, space: Space, operands: _Operands, shape: Shape) -> _
         return None
     if any(layout not in (None, own[0]) for _, layout in operands):
         return None
+    assert joined_layout(own[0], axis, parts, is_new) == whole
     return settled, [own[0]] * len(operands), whole
 
 

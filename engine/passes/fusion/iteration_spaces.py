@@ -314,3 +314,14 @@ def part_layout(layout: Layout, axis: int, count: int, keeps_axis: bool) -> tupl
     width = high // low // count
     own = (None if width == 1 else (low, low * width),) if keeps_axis else ()
     return (*layout[:axis], *own, *layout[axis + 1 :]), (low * width, high)
+
+
+def joined_layout(layout: Layout, axis: int, parts: Interval, is_new: bool) -> Layout | None:
+    """Return the layout of parts put together, along an axis of theirs or a new one. The inverse of `part_layout`."""
+    if is_new:
+        return (*layout[:axis], parts, *layout[axis:])
+    interval = layout[axis]
+    low = parts[0] if interval is None else interval[0]
+    if interval is not None and interval[1] != parts[0]:
+        return None
+    return (*layout[:axis], (low, parts[1]), *layout[axis + 1 :])
