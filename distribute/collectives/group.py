@@ -33,9 +33,11 @@ from .hosts import Hosts
 from .links import Links
 from .membership_service import Seat, address_of_service
 from .reducing import bytes_of, is_half, reduced, share_of
-from .segments import Segment, opened
+from .results import Results
+from .segments import Segment, Segments
 
 _PATIENCE_SECONDS = 5.0  # for how long the end of a group waits for what another thread runs
+_PIECE = 1 << 16  # numbers that are reduced and copied at a time
 WAYS = ("direct", "chain", "hosts")
 
 
@@ -73,7 +75,7 @@ class ProcessGroup(Group):
         self.watches: Links | Seat | None = None
         self.left = [*range(len(links.names))]
         self.trainings, self.started = 0, len(links.names)
-        self._subgroups: dict[tuple[int, ...], ProcessGroup] = {}
+        self._results, self._subgroups = Results(), dict[tuple[int, ...], ProcessGroup]()
         self._join(links, tuple(range(len(links.names))))
 
     def _join(self, links: Links, ranks: tuple[int, ...]) -> None:
@@ -86,8 +88,7 @@ class ProcessGroup(Group):
         self._others = [rank for rank in ranks if rank != links.rank]
         self._bits = group_bits(ranks, len(links.names))
         self._number = 0
-        self._segments = [Segment(), Segment()]
-        self._maps: dict[tuple[int, int], tuple[tuple[int, int], Any]] = {}
+        self._segments = Segments(self._hosts.processes)
         self._parts = self._hosts.parts(ranks)
         self._here = next(part for part in self._parts if links.rank in part)
         self.shares_memory = len(self._parts) == 1
@@ -105,7 +106,7 @@ class ProcessGroup(Group):
                 found = self._subgroups[ranks] = object.__new__(ProcessGroup)
                 # One lock and one order for all groups of a process: they share its connections.
                 found._hosts, found.begun, found.lock = self._hosts, self.begun, self.lock
-                found._way, found._subgroups = None, {}
+                found._way, found._results, found._subgroups = None, self._results, {}
                 found.watches, found.left = None, [*ranks]
                 found.trainings, found.started = 0, len(ranks)
                 found._join(self.links, ranks)
@@ -155,25 +156,24 @@ class ProcessGroup(Group):
         return self._reduced_over_sockets(array, option, reduce)
 
     def _reduced_in_memory(self, array: Any, option: int, reduce: Any) -> Any:
-        flat = [view.view(array.dtype) for view in self._in_memory("all_reduce", option, array)]
         first, last = share_of(array.size, self.rank, self.size)
-        total = flat[self.rank][first:last]
-        running = total if self.rank < 2 else np.empty_like(total)  # in place, unless that comes later in the order
-        reduced([other[first:last] for other in flat], reduce, running)
-        if running is not total:
-            total[:] = running
+        parts = self._in_memory("all_reduce", option, array)
+        mine, flat = parts[self.rank], array.reshape(-1)
+        parts[self.rank], found = flat, self._results.like(flat)
+        for begin in range(first, last, _PIECE):  # what was added is still in the processor's cache when it is copied
+            piece = slice(begin, min(begin + _PIECE, last))
+            mine[piece] = reduced([part[piece] for part in parts], reduce, found[piece])
         self._exchange(b"\x01")
-        found = np.empty(array.size, array.dtype)
-        for place, view in enumerate(flat):
-            first, last = share_of(array.size, place, self.size)
-            found[first:last] = view[first:last]
+        for place, part in enumerate(parts):
+            if place != self.rank:
+                theirs = slice(*share_of(array.size, place, self.size))
+                found[theirs] = part[theirs]
         return found.reshape(array.shape)
 
     def _reduced_over_sockets(self, array: Any, option: int, reduce: Any) -> Any:
         slot, segment = self._number % 2, None
         if "hosts" in self.ways:
-            segment = self._segments[slot]
-            segment.grow(array.nbytes)
+            segment = self._segments.own(slot, array.nbytes)
         headers = self._agreed(self._header("all_reduce", option, array, segment), {})
         # Partial sums of half precision would be rounded on their way, or be twice the bytes.
         can_choose = not is_half(array.dtype)
@@ -200,7 +200,7 @@ class ProcessGroup(Group):
         """Reduce directly: each member gets its share from all, reduces it, and sends it to all."""
         shares = self._shares(flat.size)
         parts = self._shares_of_others(flat)
-        found = np.empty_like(flat)
+        found = self._results.like(flat)
         total = reduced(parts, reduce, found[shares[self._own]])
         self.links.exchange(
             {rank: [bytes_of(total)] for rank in self._others},
@@ -210,7 +210,7 @@ class ProcessGroup(Group):
 
     def _reduced_in_chain(self, flat: Any, reduce: Any) -> Any:
         """Reduce in a chain: sums go from member to member, and totals back."""
-        found = np.empty_like(flat)
+        found = self._results.like(flat)
         before = self.ranks[self.rank - 1] if self.rank else None
         behind = self.ranks[self.rank + 1] if self.rank + 1 < self.size else None
         reduce_lane(self.links, [flat], found, reduce, before, behind, self.ranks)
@@ -219,17 +219,13 @@ class ProcessGroup(Group):
 
     def _reduced_by_hosts(self, flat: Any, reduce: Any, slot: int, headers: dict[int, Header]) -> Any:
         """Reduce by hosts: members of a host reduce in shared memory, and sums go from host to host."""
-        segment, here = self._segments[slot], self._here
-        segment.memory[: flat.nbytes] = np.frombuffer(bytes_of(flat), "uint8")
+        here = self._here
+        mine = self._segments.own(slot, flat.nbytes).memory[: flat.nbytes].view(flat.dtype)
+        mine[:] = flat
         self._exchange(b"\x01", [rank for rank in here if rank != self._own])
-        arrays = {
-            rank: (segment.memory if rank == self._own else self._map(rank, slot, headers[rank]))[: flat.nbytes].view(
-                flat.dtype
-            )
-            for rank in here
-        }
+        arrays = {rank: mine if rank == self._own else self._numbers_of(rank, slot, flat, headers) for rank in here}
         lanes, host, lane = min(map(len, self._parts)), self._parts.index(here), here.index(self._own)
-        found = np.empty_like(flat)
+        found = self._results.like(flat)
         if lane < lanes:
             own = slice(*share_of(flat.size, lane, lanes))
             before = self._parts[host - 1][lane] if host else None
@@ -259,12 +255,12 @@ class ProcessGroup(Group):
         if array.nbytes <= SMALL:
             parts = [part.reshape(-1)[first:last] for part in self._gathered("reduce_scatter", option, array)]
         elif self.shares_memory:
-            views = self._in_memory("reduce_scatter", option, array)
-            parts = [view.view(array.dtype)[first:last] for view in views]
+            parts = [part[first:last] for part in self._in_memory("reduce_scatter", option, array)]
+            parts[self.rank] = array.reshape(-1)[first:last]
         else:
             self._agreed(self._header("reduce_scatter", option, array), {})
             parts = self._shares_of_others(array.reshape(-1))
-        return reduced(parts, reduce, np.empty_like(parts[0]))
+        return reduced(parts, reduce, self._results.like(parts[0]))
 
     def _shares_of_others(self, flat: Any) -> list[Any]:
         """Return each member's part of the own share, by rank; send each other member what it is to reduce."""
@@ -293,7 +289,7 @@ class ProcessGroup(Group):
             self._agreed(header, self._for_others([data]) if self._own == root else {})
             if self._own == root:
                 return array
-            found = np.empty_like(array)
+            found = self._results.like(array)
             self.links.exchange({}, {root: bytes_of(found)})
             return found
 
@@ -370,9 +366,8 @@ class ProcessGroup(Group):
         self.begun.close()
         for part in self._subgroups.values():
             part.close()
-        self._maps.clear()
-        for segment in self._segments:
-            segment.close()
+        self._results.clear()
+        self._segments.close()
 
     # --- after a loss -----------------------------------------------------------------------------------------------
 
@@ -505,21 +500,19 @@ class ProcessGroup(Group):
         return list(found.values())
 
     def _in_memory(self, kind: str, option: int, array: Any) -> list[Any]:
-        """Write the array into the own segment; return the bytes that all members have written, by rank."""
+        """Share the numbers that others reduce; return those of all members, by rank, without each one's own share."""
         slot = self._number % 2  # nobody reads this one any more, for all have begun the collective before this
-        segment = self._segments[slot]
-        segment.grow(array.nbytes)
-        segment.memory[: array.nbytes] = np.frombuffer(bytes_of(array), "uint8")
+        segment, flat = self._segments.own(slot, array.nbytes), array.reshape(-1)
+        mine = segment.memory[: array.nbytes].view(array.dtype)
+        first, last = share_of(array.size, self.rank, self.size)
+        mine[:first], mine[last:] = flat[:first], flat[last:]
         headers = self._agreed(self._header(kind, option, array, segment), {})
-        views = [segment.memory if rank == self._own else self._map(rank, slot, headers[rank]) for rank in self.ranks]
-        return [view[: array.nbytes] for view in views]
+        return [mine if rank == self._own else self._numbers_of(rank, slot, flat, headers) for rank in self.ranks]
 
-    def _map(self, rank: int, slot: int, header: Header) -> Any:
-        file = header.descriptor, header.size
-        known = self._maps.get((rank, slot))
-        if known is None or known[0] != file:
-            known = self._maps[rank, slot] = (file, opened(self._hosts.processes[rank], *file))
-        return known[1]
+    def _numbers_of(self, rank: int, slot: int, like: Any, headers: dict[int, Header]) -> Any:
+        """Return the numbers that another member shares, as many as `like` has, and of its dtype."""
+        header = headers[rank]
+        return self._segments.of(rank, slot, header.descriptor, header.size)[: like.nbytes].view(like.dtype)
 
     def _header(self, kind: str, option: int, array: Any, segment: Segment | None = None) -> Header:
         place = (-1, 0) if segment is None else (segment.descriptor, segment.size)

@@ -1,9 +1,13 @@
-"""`Segment`: memory of one process that others of the same host map. Nothing of it outlives the processes."""
+"""`Segment`: memory of one process that others of the same host map. Nothing of it outlives the processes.
+
+A member of a group has `Segments`: two of its own, used in turn, and those of others that it has mapped.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +47,45 @@ class Segment:
         self.descriptor, self.size, self.memory = -1, 0, np.zeros(0, "uint8")
 
 
+class Segments:
+    """Two segments of a member, and what it has mapped of those of others.
+
+    Args:
+        processes: the number of each member's process, by rank.
+    """
+
+    def __init__(self, processes: Sequence[int]) -> None:
+        self._processes = processes
+        self._own = (Segment(), Segment())
+        self._maps: dict[tuple[int, int], tuple[tuple[int, int], Any]] = {}
+
+    def own(self, slot: int, size: int) -> Segment:
+        """Return an own segment, of at least so many bytes."""
+        segment = self._own[slot]
+        segment.grow(size)
+        return segment
+
+    def of(self, rank: int, slot: int, descriptor: int, size: int) -> Any:
+        """Return the bytes of the segment of another member.
+
+        Args:
+            rank: of the member.
+            slot: which of its two.
+            descriptor, size: of the file, as the member has sent them.
+        """
+        file = descriptor, size
+        known = self._maps.get((rank, slot))
+        if known is None or known[0] != file:
+            known = self._maps[rank, slot] = (file, opened(self._processes[rank], *file))
+        return known[1]
+
+    def close(self) -> None:
+        """Give the memory up."""
+        self._maps.clear()
+        for segment in self._own:
+            segment.close()
+
+
 def opened(process: int, descriptor: int, size: int) -> Any:
     """Map the memory of another process of this host.
 
@@ -60,4 +103,4 @@ def _mapped(descriptor: int, size: int) -> Any:
     return np.frombuffer(mmap.mmap(descriptor, size), "uint8")  # the array holds the map
 
 
-__all__ = ["IS_AVAILABLE", "Segment", "opened"]
+__all__ = ["IS_AVAILABLE", "Segment", "Segments", "opened"]
