@@ -128,6 +128,27 @@ def test_the_gradient_of_the_factor(dtype: str, size: int, condition: float):
     assert error <= 4 * by_numpy + 20 * np.finfo(dtype).eps * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [449, 700])
+def test_the_gradient_of_a_factor_whose_rows_are_divided_into_parts(dtype: str, size: int):
+    rng = np.random.default_rng(size)
+    lower, cotangent = factor(rng, size, 1e2).astype(dtype), rng.normal(size=(size, size)).astype(dtype)
+    found = gradient(dtype)(lower, cotangent)
+    np.testing.assert_array_equal(found, found.T)
+    expected = _in_single_steps(lower.astype("float64"), cotangent.astype("float64"))
+    bound = 20 * np.finfo(dtype).eps * np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
+
+
+def _in_single_steps(lower: Any, cotangent: Any) -> Any:
+    """Compute Murray's equation 10 with the whole inverse."""
+    half = np.tril(lower.T @ np.tril(cotangent))
+    half -= np.diag(np.diag(half)) / 2
+    inverse = np.linalg.inv(lower)
+    whole = inverse.T @ half @ inverse
+    return (whole + whole.T) / 2
+
+
 def _in_extended_precision(lower: Any, cotangent: Any) -> Any:
     """Compute Murray's equation 10 in long doubles, by substitution."""
     lower, cotangent = np.tril(lower).astype("longdouble"), np.tril(cotangent).astype("longdouble")

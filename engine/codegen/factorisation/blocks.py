@@ -1,4 +1,8 @@
-"""Parts that the kernels of factorisations and of triangular systems share: blocks of 32 rows, products, transposes."""
+"""Parts that the kernels of factorisations and of triangular systems share: blocks of 32 rows, products, transposes.
+
+Rows below a block are divided into parts for threads, each with all that is done for its rows. So what a thread has
+written, it mostly reads itself for later blocks.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
-from ..llvm.builder import Builder, Size
+from ..llvm.builder import ELEMENTS, Builder, FunctionBuilder, Size
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..matmul import gemm
+from ..matmul.gemm_forms import DEEP, PACKED
 
 BLOCK = 32  # rows or columns
+MOST_PARTS = 16
+_LEAST_ROWS = 64  # of a part
+_PART_WORK = 6  # parts of a product that a part is to be worth: threads read what others have written
+_BESIDE = 128  # terms of a product for which a row takes as long as for all else
 
 
 def dtype_of_kernels(operation: Operation) -> Any:
@@ -83,6 +93,89 @@ def print_product(
     code.line(f"call void {product}({', '.join(f'{kind} {value}' for kind, value in given)})")
 
 
+def packed_width(element: str) -> int:
+    """Return the elements of a row of a block of columns that is packed as an operand of products."""
+    dtype = next(dtype for dtype, kind in ELEMENTS.items() if kind == element)
+    return gemm.packed_size(1, BLOCK, gemm.tiles(dtype).columns)
+
+
+def print_packing(code: Builder, pack: str, sizes: tuple[Size, Size], block: tuple[str, Size, int], out: str) -> None:
+    """Pack a block of columns for `print_packed_product`.
+
+    Args:
+        code: the function.
+        pack: the address of what packs.
+        sizes: columns, and terms of the product.
+        block: an address, the step from row to row, and whether it is transposed.
+        out: memory of `packed_width` elements for each term.
+    """
+    (columns, terms), (b, step, is_transposed) = sizes, block
+    given = f"i64 {columns}, i64 {terms}, i64 {DEEP}, ptr {b}, i64 {step}, i64 {is_transposed}, ptr {out}"
+    code.line(f"call void {pack}({given})")
+
+
+def print_packed_product(
+    code: Builder,
+    element: str,
+    product: str,
+    sizes: tuple[Size, Size, Size],
+    a: tuple[str, Size],
+    packed: str,
+    sums: str,
+) -> None:
+    """Add ``A @ B`` to rows of `BLOCK` elements, B being packed: as few rows at a time as one thread computes.
+
+    Another thread would read what this one has written. But small products would take longer.
+    """
+    (rows, columns, terms), (first, step) = sizes, a
+    alone = code.div(machine_profile().product_work - 1, code.mul(code.greatest(1, terms), BLOCK))
+    most = code.greatest(_LEAST_ROWS, code.mul(code.div(alone, _LEAST_ROWS), _LEAST_ROWS))
+    with code.loop(0, rows, most) as i:
+        own, c = code.at(element, first, code.mul(i, step)), (code.at(element, sums, cell(code, i, 0)), BLOCK)
+        here = code.least(most, code.sub(rows, i)), columns, terms
+        print_product(code, product, here, (own, step, 0), (packed, DEEP, PACKED), c, c)
+
+
+def print_parts(code: Builder, lanes: int, sizes: tuple[Size, Size, Size]) -> tuple[Size, Size]:
+    """Print into how many parts rows are divided, an even number if several, and how many rows a part has.
+
+    By sizes alone: results are the same for any number of threads. The sizes are those of `print_packed_product`.
+    """
+    rows, width, terms = sizes
+    work = code.mul(code.mul(rows, code.add(terms, _BESIDE)), width)
+    paying = code.div(work, _PART_WORK * machine_profile().product_part_work)
+    parts = code.least(code.least(paying, code.div(rows, _LEAST_ROWS)), MOST_PARTS)
+    parts = code.greatest(1, code.mul(code.div(parts, 2), 2))
+    part_rows = code.round_up(code.ceil_div(rows, parts), lanes)
+    return code.ceil_div(rows, part_rows), part_rows
+
+
+def print_context(code: Builder, context: str, addresses: Sequence[str], numbers: Sequence[Size]) -> None:
+    """Store what a task reads: addresses, then numbers."""
+    stored = [*[code.let(f"ptrtoint ptr {address} to i64") for address in addresses], *numbers]
+    for position, value in enumerate(stored):
+        code.store("i64", value, context, position)
+
+
+def print_transposition(element: str, lanes: int) -> str:
+    """Print ``transpose(x, x_step, y, y_step, rows, columns)``, which `print_transpose` calls.
+
+    Inlined, its exchanges in registers would be most of what is compiled.
+    """
+    code = FunctionBuilder("transpose", ["ptr %x", "i64 %x_step", "ptr %y", "i64 %y_step", "i64 %rows", "i64 %columns"])
+    print_transposed(code, element, lanes, ("%x", "%x_step"), ("%y", "%y_step"), ("%rows", "%columns"))
+    return code.text()
+
+
+def print_transpose(
+    code: Builder, source: tuple[str, Size], target: tuple[str, Size], sizes: tuple[Size, Size]
+) -> None:
+    """Print a call for what `print_transposed` prints."""
+    (x, x_step), (y, y_step), (rows, columns) = source, target, sizes
+    steps = f"ptr {x}, i64 {x_step}, ptr {y}, i64 {y_step}"
+    code.line(f"call void @transpose({steps}, i64 {rows}, i64 {columns})")
+
+
 def print_transposed(
     code: Builder,
     element: str,
@@ -90,38 +183,29 @@ def print_transposed(
     source: tuple[str, Size],
     target: tuple[str, Size],
     sizes: tuple[Size, Size],
-    change: Callable[[str, str], str] | None = None,
 ) -> None:
     """Copy the transpose of a block, in squares that fit into registers; what is left over goes one by one.
 
     Args:
+        code: the function.
+        element: the LLVM type of the elements.
+        lanes: elements of a vector.
         source: an address, and the step from row to row.
         target: the same; it may not overlap.
         sizes: rows and columns of the source.
-        change: gives the value that is stored for one of a type.
     """
     (x, x_step), (y, y_step), (rows, columns) = source, target, sizes
     vector = f"<{lanes} x {element}>"
     whole, broad = (code.sub(size, code.rem(size, lanes)) for size in sizes)
 
-    def changed(kind: str, value: str) -> str:
-        return change(kind, value) if change is not None else value
-
-    def single(i: Size, j: Size) -> None:
+    with code.loop(0, whole, lanes) as i, code.loop(0, broad, lanes) as j:
+        start, end = code.add(code.mul(i, x_step), j), code.add(code.mul(j, y_step), i)
+        loaded = [code.load_vector(vector, element, x, code.add(start, code.mul(x_step, k))) for k in range(lanes)]
+        for k, value in enumerate(print_exchange(code, element, loaded)):
+            code.store_vector(vector, element, value, y, code.add(end, code.mul(y_step, k)))
+    with code.loop(0, rows) as i, code.loop(code.choose(code.compare("slt", i, whole), broad, 0), columns) as j:
         value = code.load(element, x, code.add(code.mul(i, x_step), j))
-        code.store(element, changed(element, value), y, code.add(code.mul(j, y_step), i))
-
-    with code.loop(0, whole, lanes) as i:
-        with code.loop(0, broad, lanes) as j:
-            start, end = code.add(code.mul(i, x_step), j), code.add(code.mul(j, y_step), i)
-            loaded = [code.load_vector(vector, element, x, code.add(start, code.mul(x_step, k))) for k in range(lanes)]
-            for k, value in enumerate(print_exchange(code, element, loaded)):
-                place = code.add(end, code.mul(y_step, k))
-                code.store_vector(vector, element, changed(vector, value), y, place)
-        with code.loop(broad, columns) as j, code.loop(0, lanes) as k:
-            single(code.add(i, k), j)
-    with code.loop(whole, rows) as i, code.loop(0, columns) as j:
-        single(i, j)
+        code.store(element, value, y, code.add(code.mul(j, y_step), i))
 
 
 def print_exchange(code: Builder, kind: str, rows: Sequence[str]) -> list[str]:

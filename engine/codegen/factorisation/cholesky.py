@@ -2,8 +2,8 @@
 
 One product subtracts from each block of columns the contribution of the columns before it. The block is transposed
 then: the square on the diagonal is factorised in registers, and the rest follows by substitution, with vectors along
-the rows of the matrix. So no product has a size of its own to be compiled for, threads share them as any other
-product, and no block is inverted.
+the rows of the matrix. So no product has a size of its own to be compiled for, and no block is inverted. Until then
+the block has the other sign, and so has the square by which it is divided: products add, and need no negative operand.
 
 After N. Higham, Accuracy and Stability of Numerical Algorithms (2002), section 10.1, by block columns.
 """
@@ -21,15 +21,34 @@ from ...ops.linear_algebra.cholesky import Cholesky
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
-from ..llvm.tasks import Fields, begin_entry
+from ..llvm.tasks import Fields, begin_entry, begin_task, print_parallel
 from ..matmul import gemm
-from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_exchange, print_product, print_transposed
+from .blocks import (
+    BLOCK,
+    cell,
+    compiled,
+    dtype_of_kernels,
+    is_left,
+    packed_width,
+    print_context,
+    print_exchange,
+    print_packed_product,
+    print_packing,
+    print_parts,
+    print_transpose,
+    print_transposition,
+    vector_parts,
+)
 from .stacks import MOST, print_factor, run_stack
-from .triangular import print_substitution
+from .substitution import print_substitution_by_inverses
 
 _LEAST = 96  # rows: of one to three smaller matrices LAPACK is as quick,
 _FEW = 4
-_FIELDS = ("x", "out", "size", "count", "memory", "product", "failed")
+_FIELDS = ("x", "out", "size", "count", "memory", "product", "pack", "failed")
+_OF_PART = (
+    *("x", "out", "block", "rows", "packed", "lower", "product"),
+    *("size", "column", "width", "part_rows"),
+)
 
 
 def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
@@ -41,8 +60,9 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
     if dtype is None:
         return None
     element = gemm.ELEMENTS[dtype.name]
-    run = compiled("cholesky", element, (_print_factor, print_substitution, _print_all))
-    item = dtype.itemsize
+    run = compiled("cholesky", element, _PRINTERS)
+    products = gemm.product_address(dtype.name), gemm.packing_address(dtype.name)
+    of_row = (2 * BLOCK + packed_width(element)) * dtype.itemsize  # bytes of memory
 
     def cholesky(x: Any) -> Any:
         size = x.shape[-1]
@@ -53,8 +73,8 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
         if size <= MOST:
             arrays = x.ctypes.data, out.ctypes.data
             return op.run(np, x) if run_stack("factors", element, print_factor, arrays, (size, size, count)) else out
-        memory = own_memory(3 * BLOCK * size * item)
-        fields = [x.ctypes.data, out.ctypes.data, size, count, memory.ctypes.data, gemm.product_address(dtype.name)]
+        memory = own_memory(of_row * size)
+        fields = [x.ctypes.data, out.ctypes.data, size, count, memory.ctypes.data, *products]
         return op.run(np, x) if is_left(run, fields) else out
 
     return cholesky
@@ -69,103 +89,168 @@ def _print_all(element: str, lanes: int) -> str:
     size = fields["size"]
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
-        x, out = (code.at(element, fields.address(name), first) for name in ("x", "out"))
-        _print_half(code, element, lanes, x, out, size)
-        columns = _Columns(code, element, lanes, out, size, fields)
+        arrays = [code.at(element, fields.address(name), first) for name in ("x", "out")]
+        columns = _Columns(code, element, lanes, fields, arrays)
         with code.loop(0, size, BLOCK) as column:
             columns.print(column)
     return code.text()
 
 
-def _print_half(code: Builder, element: str, lanes: int, x: str, out: str, size: Size) -> None:
-    """Print half the sum of a matrix and its transpose, below the diagonal and on it; zeros above it."""
-    vector = f"<{lanes} x {element}>"
-    whole = code.sub(size, code.rem(size, lanes))
-
-    def half(kind: str, one: str, two: str) -> str:
-        factor = "0.5" if kind == element else code.broadcast(lanes, element, "0.5")
-        return code.let(f"fmul {kind} {code.let(f'fadd {kind} {one}, {two}')}, {factor}")
-
-    with code.loop(0, whole, lanes) as i, code.loop(0, code.add(i, 1), lanes) as j:
-        places = [code.add(code.mul(code.add(i, k), size), j) for k in range(lanes)]
-        others = [code.add(code.mul(code.add(j, k), size), i) for k in range(lanes)]
-        across = print_exchange(code, element, [code.load_vector(vector, element, x, place) for place in others])
-        for place, other in zip(places, across, strict=True):
-            value = half(vector, code.load_vector(vector, element, x, place), other)
-            code.store_vector(vector, element, value, out, place)
-    with code.loop(whole, size) as i, code.loop(0, code.add(i, 1)) as j:
-        place, other = code.add(code.mul(i, size), j), code.add(code.mul(j, size), i)
-        value = half(element, code.load(element, x, place), code.load(element, x, other))
-        code.store(element, value, out, place)
-    with code.loop(0, size) as i, code.loop(code.add(i, 1), size) as j:
-        code.store(element, "0.0", out, code.add(code.mul(i, size), j))
-
-
 class _Columns:
-    """The factor of a matrix, in place.
+    """Blocks of columns of a matrix, from the first.
 
     Args:
         code: the function.
         element: the LLVM type of the elements.
         lanes: elements of a vector.
-        out: the address of the matrix, of which the lower half counts.
-        size: its rows.
         fields: what the function is called with.
+        arrays: the addresses of the matrix and of its factor.
     """
 
-    def __init__(self, code: Builder, element: str, lanes: int, out: str, size: Size, fields: Fields) -> None:
-        self.code, self.element, self.lanes, self.out, self.size = code, element, lanes, out, size
-        self.product = fields.address("product")
-        memory = fields.address("memory")
-        self.negated, self.block, self.rows = (
-            code.at(element, memory, code.mul(size, number * BLOCK)) for number in range(3)
-        )
+    def __init__(self, code: Builder, element: str, lanes: int, fields: Fields, arrays: list[str]) -> None:
+        self.code, self.element, self.lanes, self.size = code, element, lanes, fields["size"]
+        self.arrays, self.product, self.pack = arrays, fields.address("product"), fields.address("pack")
+        self.block = fields.address("memory")
+        self.rows = code.at(element, self.block, code.mul(self.size, BLOCK))
+        self.packed = code.at(element, self.rows, code.mul(self.size, BLOCK))
         self.square, self.lower = (code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(2))
+        self.context = code.slot(f"[{len(_OF_PART)} x i64]")
 
     def print(self, column: Size) -> None:
         """Factorise a block of columns, those before it being done."""
-        code, element, size = self.code, self.element, self.size
+        code, size = self.code, self.size
         width, high = code.least(BLOCK, code.sub(size, column)), code.sub(size, column)
-        diagonal = self._place(column, column)
-        is_first = code.compare("eq", column, 0)
-        with code.unless(is_first):
-            self._subtract(column, width, high)
-        source = code.choose(is_first, diagonal, self.block, "ptr"), code.choose(is_first, size, BLOCK)
-        rows = self.rows, high
-        print_transposed(code, element, self.lanes, source, rows, (high, width))
-        with code.loop(0, BLOCK) as i, code.loop(0, BLOCK) as j:  # what a narrow block lacks are rows of the identity
-            is_on = code.compare("eq", i, j)
-            code.store(element, code.choose(is_on, "1.0", "0.0", element), self.square, cell(code, i, j))
-        with code.loop(0, width) as i, code.loop(i, width) as j:
-            value = code.load(element, self.rows, code.add(code.mul(i, high), j))
-            code.store(element, value, self.square, cell(code, i, j))
+        with code.when(code.compare("sgt", column, 0)):
+            before = code.at(self.element, self.arrays[1], code.mul(column, size)), size, 1
+            print_packing(code, self.pack, (width, column), before, self.packed)
+        parts, part_rows = print_parts(code, self.lanes, (high, width, column))
+        addresses = (*self.arrays, self.block, self.rows, self.packed, self.lower, self.product)
+        print_context(code, self.context, addresses, (size, column, width, part_rows))
+        print_parallel(code, "cholesky_remainder_task", self.context, parts)
+        self._factorise(width, high)
+        print_parallel(code, "cholesky_solution_task", self.context, parts)
+
+    def _factorise(self, width: Size, high: Size) -> None:
+        """Factorise the square on the diagonal, in its place, and load what divides the rows below it."""
+        code, element, vector = self.code, self.element, f"<{self.lanes} x {self.element}>"
+        with code.when(code.compare("slt", width, BLOCK)):  # what a narrow block lacks are rows of the identity
+            code.clear(element, self.square, BLOCK * BLOCK)
+            with code.loop(width, BLOCK) as i:
+                code.store(element, "1.0", self.square, cell(code, i, i))
+        self._copy_square((self.rows, high), (self.square, BLOCK), width, is_negative=True)
         failed = code.let(f"call i64 @factor(ptr {self.square})")
         with code.when(code.compare("ne", failed, 0)):
             code.store("i64", 1, "%numbers", _FIELDS.index("failed"))
-        with code.loop(0, width) as i, code.loop(0, width) as j:
-            value = code.load(element, self.square, cell(code, i, j))
-            value = code.choose(code.compare("sle", i, j), value, "0.0", element)
-            code.store(element, value, self.rows, code.add(code.mul(i, high), j))
-        below = code.sub(high, width)
-        with code.when(code.compare("sgt", below, 0)):
-            squares = (self.square, BLOCK), (self.lower, BLOCK)
-            print_transposed(code, element, self.lanes, *squares, (BLOCK, BLOCK))
-            rest = code.at(element, self.rows, width)
-            code.line(f"call void @substitute(ptr {self.lower}, ptr {rest}, i64 {high}, i64 {width}, i64 {below})")
-        print_transposed(code, element, self.lanes, rows, (diagonal, size), (width, high))
+        self._copy_square((self.square, BLOCK), (self.rows, high), width)
+        with code.loop(1, width) as i, code.loop(0, i) as j:
+            code.store(element, "0.0", self.rows, code.add(code.mul(i, high), j))
+        print_transpose(code, (self.square, BLOCK), (self.lower, BLOCK), (BLOCK, BLOCK))
+        with code.loop(0, BLOCK * BLOCK, self.lanes) as place:
+            value = code.load_vector(vector, element, self.lower, place)
+            code.store_vector(vector, element, code.let(f"fneg {vector} {value}"), self.lower, place)
+        with code.loop(0, width) as i:
+            inverse = code.let(f"fdiv {element} 1.0, {code.load(element, self.lower, cell(code, i, i))}")
+            code.store(element, inverse, self.lower, cell(code, i, i))
 
-    def _place(self, row: Size, column: Size) -> str:
-        return self.code.at(self.element, self.out, self.code.mul(row, self.size), column)
+    def _copy_square(
+        self, source: tuple[str, Size], target: tuple[str, Size], width: Size, is_negative: bool = False
+    ) -> None:
+        """Copy a square, or its negative, of addresses and steps from row to row."""
+        code, element = self.code, self.element
+        with code.loop(0, width) as i:
+            x, y = (code.at(element, first, code.mul(i, step)) for first, step in (source, target))
+            for lanes, start, stop in vector_parts(code, self.lanes, 0, width):
+                vector = f"<{lanes} x {element}>"
+                with code.loop(start, stop, lanes) as j:
+                    value = code.load_vector(vector, element, x, j)
+                    value = code.let(f"fneg {vector} {value}") if is_negative else value
+                    code.store_vector(vector, element, value, y, j)
 
-    def _subtract(self, column: Size, width: Size, high: Size) -> None:
-        """Put into `block` what is left of columns without what the columns before give."""
-        code, element, size = self.code, self.element, self.size
-        rows = self._place(column, 0)
-        with code.loop(0, width) as i, code.loop(0, column) as k:
-            value = code.load(element, rows, code.add(code.mul(i, size), k))
-            code.store(element, code.let(f"fneg {element} {value}"), self.negated, code.add(code.mul(i, column), k))
-        a, b, d = (rows, size, 0), (self.negated, column, 1), (self._place(column, column), size)
-        print_product(code, self.product, (high, width, column), a, b, (self.block, BLOCK), d)
+
+def _print_remainder(element: str, lanes: int) -> str:
+    """Print what is left of a part of a block's rows without what the columns before give, negative and transposed.
+
+    Right of the block, as many columns of the result become zeros.
+    """
+    code, get = begin_task("cholesky_remainder", _OF_PART)
+    size, column, width, out = get["size"], get["column"], get["width"], get.address("out")
+    first, count = _print_rows(code, get)
+    row = code.add(column, first)
+    block = code.at(element, get.address("block"), code.mul(row, BLOCK))  # each row has its own: caches hold it
+    _print_half(code, element, lanes, get.address("x"), block, (size, row, column), (count, width))
+    with code.when(code.compare("sgt", column, 0)):
+        a, packed = (code.at(element, out, code.mul(row, size)), size), get.address("packed")
+        print_packed_product(code, element, get.address("product"), (count, width, column), a, packed, block)
+    high = code.sub(size, column)
+    target = code.at(element, get.address("rows"), first), high
+    print_transpose(code, (block, BLOCK), target, (count, width))
+    right, end = code.greatest(row, code.add(column, width)), code.add(row, count)
+    with code.when(code.compare("slt", right, end)), code.loop(column, code.add(column, width)) as i:
+        code.clear(element, code.at(element, out, code.mul(i, size), right), code.sub(end, right))
+    return code.text()
+
+
+def _print_solution(element: str, lanes: int) -> str:
+    """Print the division of a part of a block's rows by its square, and their way back into columns."""
+    del lanes
+    code, get = begin_task("cholesky_solution", _OF_PART)
+    size, column, width = get["size"], get["column"], get["width"]
+    first, count = _print_rows(code, get)
+    high, rows = code.sub(size, column), get.address("rows")
+    start = code.greatest(first, width)
+    left = code.sub(code.add(first, count), start)
+    with code.when(code.compare("sgt", left, 0)):
+        rest = code.at(element, rows, start)
+        code.line(f"call void @substitute(ptr {get.address('lower')}, ptr {rest}, i64 {high}, i64 {width}, i64 {left})")
+    target = code.at(element, get.address("out"), code.mul(code.add(column, first), size), column)
+    print_transpose(code, (code.at(element, rows, first), high), (target, size), (width, count))
+    return code.text()
+
+
+def _print_rows(code: Builder, get: Fields) -> tuple[Size, Size]:
+    """Print the first row of a part, counted from the block's square, and how many there are."""
+    first = code.mul("%part", get["part_rows"])
+    return first, code.least(get["part_rows"], code.sub(code.sub(get["size"], get["column"]), first))
+
+
+def _print_half(
+    code: Builder,
+    element: str,
+    lanes: int,
+    x: str,
+    block: str,
+    place: tuple[Size, Size, Size],
+    sizes: tuple[Size, Size],
+) -> None:
+    """Print half the sum of some elements of a matrix and of those opposite, negative, as rows of a block.
+
+    Args:
+        code: the function.
+        element: the LLVM type of the elements.
+        lanes: elements of a vector.
+        x: the address of the matrix.
+        block: that of the rows.
+        place: the rows of the matrix, and the first row and column that count.
+        sizes: how many.
+    """
+    vector, (size, row, column), (count, width) = f"<{lanes} x {element}>", place, sizes
+    whole, broad = (code.sub(number, code.rem(number, lanes)) for number in (count, width))
+    own, opposite = code.at(element, x, code.mul(row, size), column), code.at(element, x, code.mul(column, size), row)
+
+    def half(kind: str, one: str, two: str) -> str:
+        factor = "-0.5" if kind == element else code.broadcast(lanes, element, "-0.5")
+        return code.let(f"fmul {kind} {code.let(f'fadd {kind} {one}, {two}')}, {factor}")
+
+    with code.loop(0, whole, lanes) as i, code.loop(0, broad, lanes) as j:
+        others = [code.add(code.mul(code.add(j, k), size), i) for k in range(lanes)]
+        across = print_exchange(code, element, [code.load_vector(vector, element, opposite, k) for k in others])
+        for k, other in enumerate(across):
+            value = code.load_vector(vector, element, own, code.add(code.mul(code.add(i, k), size), j))
+            code.store_vector(vector, element, half(vector, value, other), block, cell(code, code.add(i, k), j))
+    with code.loop(0, count) as i, code.loop(code.choose(code.compare("slt", i, whole), broad, 0), width) as j:
+        one = code.load(element, own, code.add(code.mul(i, size), j))
+        two = code.load(element, opposite, code.add(code.mul(j, size), i))
+        code.store(element, half(element, one, two), block, cell(code, i, j))
 
 
 def _print_factor(element: str, lanes: int) -> str:
@@ -202,3 +287,13 @@ def _print_subtract(code: Builder, element: str, lanes: int, factor: str, row: l
     for number, start in enumerate(range(0, BLOCK, lanes)):
         before = code.load_vector(vector, element, target, start)
         code.store_vector(vector, element, code.multiply_add(vector, times, row[number], before), target, start)
+
+
+_PRINTERS = (
+    print_transposition,
+    _print_factor,
+    print_substitution_by_inverses,
+    _print_remainder,
+    _print_solution,
+    _print_all,
+)

@@ -21,13 +21,33 @@ from ...ops.linear_algebra.triangular import CholeskyGradient
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, Size
-from ..llvm.tasks import begin_entry
+from ..llvm.tasks import Fields, begin_entry, begin_task, print_parallel
 from ..matmul import gemm
-from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, print_transposed, vector_parts
+from .blocks import (
+    BLOCK,
+    MOST_PARTS,
+    cell,
+    compiled,
+    dtype_of_kernels,
+    is_left,
+    packed_width,
+    print_context,
+    print_packed_product,
+    print_packing,
+    print_parts,
+    print_product,
+    print_transpose,
+    print_transposition,
+    vector_parts,
+)
 from .stacks import MOST, print_gradient, run_stack
-from .triangular import print_substitution
+from .substitution import print_substitution_by_inverses
 
-_FIELDS = ("lower", "cotangent", "out", "size", "count", "memory", "product", "is_singular")
+_FIELDS = ("lower", "cotangent", "out", "size", "count", "memory", "product", "pack", "is_singular")
+_OF_PART = (
+    *("lower", "cotangent", "out", "rows", "packed", "turned", "sums", "product"),
+    *("size", "start", "width", "below", "part_rows"),
+)
 
 
 def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] | None:
@@ -39,8 +59,11 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
     if dtype is None:
         return None
     element = gemm.ELEMENTS[dtype.name]
-    run = compiled("cholesky_gradient", element, (print_substitution, _print_all))
-    product = gemm.product_address(dtype.name)
+    run = compiled(
+        "cholesky_gradient", element, (print_transposition, print_substitution_by_inverses, _print_part, _print_all)
+    )
+    products = gemm.product_address(dtype.name), gemm.packing_address(dtype.name)
+    of_row, of_parts = BLOCK + packed_width(element), MOST_PARTS * BLOCK * BLOCK  # elements of memory
 
     def gradient(lower: Any, cotangent: Any) -> Any:
         if not lower.size or lower.shape != cotangent.shape or not (fits(lower, dtype) and fits(cotangent, dtype)):
@@ -52,8 +75,8 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
         if size <= MOST and count > 1:
             is_done = not run_stack("gradients", element, print_gradient, arrays, (size, size, count))
             return out if is_done else op.run(np, lower, cotangent)
-        memory = own_memory(2 * BLOCK * size * dtype.itemsize)
-        fields = [*arrays, size, count, memory.ctypes.data, product]
+        memory = own_memory((of_row * size + of_parts) * dtype.itemsize)
+        fields = [*arrays, size, count, memory.ctypes.data, *products]
         return op.run(np, lower, cotangent) if is_left(run, fields) else out
 
     return gradient
@@ -66,121 +89,170 @@ def _print_all(element: str, lanes: int) -> str:
     """Print ``(numbers)``: the gradient for each matrix of a stack; the last number becomes 1 for a singular factor."""
     code, fields = begin_entry("cholesky_gradient", _FIELDS)
     size = fields["size"]
-    squares = [code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(5)]
-    memory, product = fields.address("memory"), fields.address("product")
     with code.loop(0, fields["count"]) as number:
         first = code.mul(number, code.mul(size, size))
         arrays = [code.at(element, fields.address(name), first) for name in _FIELDS[:3]]
+        columns = _Columns(code, element, lanes, fields, arrays)
         with code.loop(0, size, BLOCK) as done:
             # The last blocks are whole, the first one may be narrow.
             stop = code.sub(size, done)
-            start = code.greatest(0, code.sub(stop, BLOCK))
-            _Columns(code, element, lanes, size, (start, stop), product).print(arrays, squares, memory)
+            columns.print(code.greatest(0, code.sub(stop, BLOCK)), stop)
     return code.text()
 
 
 class _Columns:
-    """The columns of a range, those behind them being done."""
+    """Blocks of columns of a matrix, from the last.
 
-    def __init__(
-        self, code: Builder, element: str, lanes: int, size: Size, columns: tuple[Size, Size], product: str
-    ) -> None:
-        self.code, self.element, self.lanes, self.size, self.product = code, element, lanes, size, product
-        self.start, self.stop = columns
-        self.width, self.below = code.sub(self.stop, self.start), code.sub(size, self.stop)
+    Args:
+        code: the function.
+        element: the LLVM type of the elements.
+        lanes: elements of a vector.
+        fields: what the function is called with.
+        arrays: the addresses of the factor, of its cotangent, and of the result.
+    """
 
-    def print(self, arrays: list[str], squares: list[str], memory: str) -> None:
-        """Print the cotangents of these columns, and of these rows right of the diagonal.
+    def __init__(self, code: Builder, element: str, lanes: int, fields: Fields, arrays: list[str]) -> None:
+        self.code, self.element, self.lanes, self.arrays, self.size = code, element, lanes, arrays, fields["size"]
+        self.product, self.pack = fields.address("product"), fields.address("pack")
+        self.upper, self.turned, self.here, self.other = (code.slot(f"[{BLOCK * BLOCK} x {element}]") for _ in range(4))
+        self.context = code.slot(f"[{len(_OF_PART)} x i64]")
+        self.rows = fields.address("memory")
+        self.packed = code.at(element, self.rows, code.mul(self.size, BLOCK))
+        self.sums = code.at(element, self.packed, code.mul(self.size, packed_width(element)))
 
-        Args:
-            arrays: the factor, the cotangent and the result.
-            squares: five of `BLOCK` rows and columns.
-            memory: two blocks of as many rows as the matrix has.
+    def print(self, start: Size, stop: Size) -> None:
+        """Print the cotangents of a block of columns, and of the same rows right of the diagonal.
+
+        Those behind it are done.
         """
-        code, element, size, width = self.code, self.element, self.size, self.width
-        lower, cotangent, out = arrays
-        upper, turned, double, here, other = squares
-        diagonal = [self._place(array, self.start, self.start) for array in (lower, cotangent, out)]
-        self._load_square(diagonal[0], upper, turned, double)
-        with code.loop(0, width) as i, code.loop(0, width) as j:
-            code.store(element, code.load(element, diagonal[1], code.add(code.mul(i, size), j)), here, cell(code, i, j))
-        with code.when(code.compare("sgt", self.below, 0)):
-            factor = code.at(element, memory, code.mul(size, BLOCK)), BLOCK, 0
-            self._print_factor(self._place(lower, self.stop, self.start), factor[0])
-            self._print_below(cotangent, out, double, memory, factor)
-            sums = self._place(out, self.start, self.stop), size, 0
-            print_product(code, self.product, (width, width, self.below), sums, factor, (here, BLOCK), (here, BLOCK))
-        self._keep_lower(here, "1.0")
+        code, element, lanes, size = self.code, self.element, self.lanes, self.size
+        upper, here, other = self.upper, self.here, self.other
+        width, below = code.sub(stop, start), code.sub(size, stop)
+        diagonal = [code.at(element, array, code.mul(start, size), start) for array in self.arrays]
+        self._load_square(diagonal[0], width)
+        with code.loop(0, width) as i:
+            _print_scaled(code, element, lanes, (diagonal[1], here), (code.mul(i, size), cell(code, i, 0)), width)
+        with code.when(code.compare("sgt", below, 0)):
+            self._print_below(start, width, below)
+        self._keep_lower(here, width, "1.0")
         a, b, c = (upper, BLOCK, 0), (here, BLOCK, 0), (other, BLOCK)
         print_product(code, self.product, (width, width, width), a, b, c, ("null", 0))
-        self._keep_lower(other, "0.5")
-        self._substitute(turned, (other, BLOCK), width)
-        print_transposed(code, element, self.lanes, (other, BLOCK), (here, BLOCK), (width, width))
-        self._substitute(turned, (here, BLOCK), width)
+        self._keep_lower(other, width, "0.5")
+        _print_substitute(code, element, self.turned, (other, BLOCK), (width, width))
+        print_transpose(code, (other, BLOCK), (here, BLOCK), (width, width))
+        _print_substitute(code, element, self.turned, (here, BLOCK), (width, width))
         with code.loop(0, width) as i, code.loop(0, width) as j:
             one, two = code.load(element, here, cell(code, i, j)), code.load(element, here, cell(code, j, i))
             value = code.let(f"fmul {element} {code.let(f'fadd {element} {one}, {two}')}, 0.5")
             code.store(element, value, diagonal[2], code.add(code.mul(i, size), j))
 
-    def _place(self, array: str, row: Size, column: Size) -> str:
-        return self.code.at(self.element, array, self.code.mul(row, self.size), column)
+    def _load_square(self, diagonal: str, width: Size) -> None:
+        """Load the transpose of the factor's square, and its negative in turned order, which is lower.
 
-    def _load_square(self, diagonal: str, upper: str, turned: str, double: str) -> None:
-        """Load the transpose of the factor's square; the same in turned order, which is lower; and that doubled."""
+        By that, rows less the cotangents become the result; for the square, which it divides twice, signs do not count.
+        """
         code, element = self.code, self.element
-        last = code.sub(self.width, 1)
-        with code.loop(0, self.width) as j, code.loop(0, code.add(j, 1)) as i:
-            value = code.load(element, diagonal, code.add(code.mul(j, self.size), i))
-            code.store(element, "0.0", upper, cell(code, j, i))
-            code.store(element, value, upper, cell(code, i, j))
-            place = cell(code, code.sub(last, i), code.sub(last, j))
-            code.store(element, value, turned, place)
-            code.store(element, code.let(f"fmul {element} {value}, 2.0"), double, place)
-            is_zero = code.let(f"fcmp oeq {element} {value}, 0.0")
-            with code.when(code.let(f"and i1 {is_zero}, {code.compare('eq', i, j)}")):
+        last = code.sub(width, 1)
+        with code.loop(0, width) as j:
+            with code.loop(0, j) as i:
+                value = code.load(element, diagonal, code.add(code.mul(j, self.size), i))
+                code.store(element, "0.0", self.upper, cell(code, j, i))
+                code.store(element, value, self.upper, cell(code, i, j))
+                value = code.let(f"fneg {element} {value}")
+                code.store(element, value, self.turned, cell(code, code.sub(last, i), code.sub(last, j)))
+            value, place = code.load(element, diagonal, code.mul(j, code.add(self.size, 1))), code.sub(last, j)
+            code.store(element, value, self.upper, cell(code, j, j))
+            code.store(element, code.let(f"fdiv {element} -1.0, {value}"), self.turned, cell(code, place, place))
+            with code.when(code.let(f"fcmp oeq {element} {value}, 0.0")):
                 code.store("i64", 1, "%numbers", _FIELDS.index("is_singular"))
 
-    def _print_factor(self, under: str, target: str) -> None:
-        """Copy the rows of the factor below the square, times -2, side by side: products subtract them twice."""
-        code, element = self.code, self.element
-        with code.loop(0, self.below) as i:
-            source, place = (
-                code.at(element, under, code.mul(i, self.size)),
-                code.at(element, target, code.mul(i, BLOCK)),
-            )
-            for lanes, start, stop in vector_parts(code, self.lanes, 0, self.width):
-                with code.loop(start, stop, lanes) as j:
-                    vector = f"<{lanes} x {element}>"
-                    value = code.load_vector(vector, element, source, j)
-                    value = code.let(f"fmul {vector} {value}, {code.broadcast(lanes, element, '-2.0')}")
-                    code.store_vector(vector, element, value, place, j)
+    def _print_below(self, start: Size, width: Size, below: Size) -> None:
+        """Print the rows below a square, in parts, and subtract from the square what they contribute to it."""
+        code, element, vector = self.code, self.element, f"<{self.lanes} x {self.element}>"
+        stop = code.add(start, width)
+        under = code.at(element, self.arrays[0], code.mul(stop, self.size), start)
+        print_packing(code, self.pack, (width, below), (under, self.size, 0), self.packed)
+        parts, part_rows = print_parts(code, self.lanes, (below, width, below))
+        addresses = (*self.arrays, self.rows, self.packed, self.turned, self.sums, self.product)
+        print_context(code, self.context, addresses, (self.size, start, width, below, part_rows))
+        print_parallel(code, "cholesky_gradient_task", self.context, parts)
+        twice = code.broadcast(self.lanes, element, "-2.0")
+        with code.loop(0, parts) as part, code.loop(0, BLOCK * BLOCK, self.lanes) as place:
+            own = code.load_vector(vector, element, self.sums, code.add(code.mul(part, BLOCK * BLOCK), place))
+            before = code.load_vector(vector, element, self.here, place)
+            code.store_vector(vector, element, code.multiply_add(vector, twice, own, before), self.here, place)
 
-    def _print_below(self, cotangent: str, out: str, double: str, memory: str, factor: tuple[str, Size, int]) -> None:
-        """Print the cotangents below the square, which are the result there, and right of it, transposed."""
-        code, element, lanes, size, width, below = (
-            self.code, self.element, self.lanes, self.size, self.width, self.below
-        )  # fmt: skip
-        given, left = (self._place(array, self.stop, self.start) for array in (cotangent, out))
-        right, known = self._place(out, self.start, self.stop), self._place(out, self.stop, self.stop)
-        c = (memory, BLOCK)
-        print_product(code, self.product, (below, width, below), (known, size, 0), factor, c, (given, size))
-        print_transposed(code, element, lanes, c, (right, size), (below, width))
-        self._substitute(double, (right, size), below)
-        print_transposed(code, element, lanes, (right, size), (left, size), (width, below))
-
-    def _substitute(self, turned: str, rows: tuple[str, Size], columns: Size) -> None:
-        """Solve for rows, from the last to the first, by a square whose order is turned around."""
-        code, (first, step) = self.code, rows
-        last = code.at(self.element, first, code.mul(code.sub(self.width, 1), step))
-        back = code.sub(0, step)
-        code.line(f"call void @substitute(ptr {turned}, ptr {last}, i64 {back}, i64 {self.width}, i64 {columns})")
-
-    def _keep_lower(self, square: str, factor: str) -> None:
+    def _keep_lower(self, square: str, width: Size, factor: str) -> None:
         """Put zeros above the diagonal of a square, and multiply the diagonal."""
         code, element = self.code, self.element
-        with code.loop(0, self.width) as i:
+        with code.loop(0, width) as i:
             place = cell(code, i, i)
             value = code.let(f"fmul {element} {code.load(element, square, place)}, {factor}")
             code.store(element, value, square, place)
-            with code.loop(code.add(i, 1), self.width) as j:
+            with code.loop(code.add(i, 1), width) as j:
                 code.store(element, "0.0", square, cell(code, i, j))
+
+
+def _print_part(element: str, lanes: int) -> str:
+    """Print a part of the rows below a square.
+
+    These are the result there and, transposed, right of the square. Further, what they contribute to the square.
+    """
+    code, get = begin_task("cholesky_gradient", _OF_PART)
+    size, width, below, product = get["size"], get["width"], get["below"], get.address("product")
+    first = code.mul("%part", get["part_rows"])
+    count = code.least(get["part_rows"], code.sub(below, first))
+    stop = code.add(get["start"], width)
+    row = code.add(stop, first)
+    across, down = code.mul(get["start"], size), code.mul(row, size)
+    lower, cotangent, left = (
+        code.at(element, get.address(name), down, get["start"]) for name in ("lower", "cotangent", "out")
+    )
+    known, right = code.at(element, get.address("out"), down, stop), code.at(element, get.address("out"), across, row)
+    rows = code.at(element, get.address("rows"), code.mul(row, BLOCK))  # each row has its own: caches hold it
+    with code.loop(0, count) as i:
+        places = code.mul(i, size), cell(code, i, 0)
+        _print_scaled(code, element, lanes, (cotangent, rows), places, width, "-0.5")
+    a, packed = (known, size), get.address("packed")
+    print_packed_product(code, element, product, (count, width, below), a, packed, rows)
+    print_transpose(code, (rows, BLOCK), (right, size), (count, width))
+    _print_substitute(code, element, get.address("turned"), (right, size), (width, count))
+    print_transpose(code, (right, size), (left, size), (width, count))
+    sums = code.at(element, get.address("sums"), code.mul("%part", BLOCK * BLOCK)), BLOCK
+    print_product(code, product, (width, width, count), (right, size, 0), (lower, size, 0), sums, ("null", 0))
+    return code.text()
+
+
+def _print_scaled(
+    code: Builder,
+    element: str,
+    lanes: int,
+    arrays: tuple[str, str],
+    places: tuple[Size, Size],
+    width: Size,
+    factor: str = "1.0",
+) -> None:
+    """Copy a row, multiplied: from an array to another one, each with a place where the row begins."""
+    source, target = (code.at(element, array, place) for array, place in zip(arrays, places, strict=True))
+    for size, start, stop in vector_parts(code, lanes, 0, width):
+        vector = f"<{size} x {element}>"
+        with code.loop(start, stop, size) as j:
+            value = code.load_vector(vector, element, source, j)
+            value = code.let(f"fmul {vector} {value}, {code.broadcast(size, element, factor)}")
+            code.store_vector(vector, element, value, target, j)
+
+
+def _print_substitute(
+    code: Builder, element: str, turned: str, rows: tuple[str, Size], sizes: tuple[Size, Size]
+) -> None:
+    """Solve for rows, from the last to the first, by a square whose order is turned around.
+
+    Args:
+        turned: the square.
+        rows: the address of the first row, and the step from row to row.
+        sizes: rows and columns.
+    """
+    (first, step), (width, columns) = rows, sizes
+    last = code.at(element, first, code.mul(code.sub(width, 1), step))
+    given = f"ptr {turned}, ptr {last}, i64 {code.sub(0, step)}, i64 {width}, i64 {columns}"
+    code.line(f"call void @substitute({given})")

@@ -31,12 +31,13 @@ from .blocks import (
     dtype_of_kernels,
     is_left,
     print_product,
-    print_transposed,
+    print_transpose,
+    print_transposition,
     vector_parts,
 )
 from .eliminations import print_factors
 from .stacks import is_small_stack, run_stack
-from .triangular import print_substitution
+from .substitution import print_substitution
 
 _FIELDS = ("x", "out", "pivots", "order", "rows", "columns", "count", "memory", "product", "failed")
 _FAILED = _FIELDS.index("failed")
@@ -46,7 +47,7 @@ def factors_of(x: Any, dtype: Any) -> tuple[Any, Any, Any] | None:
     """Return what `LuFactor` gives for float32 or float64, row by row in memory; None where an element is no number."""
     *batch, rows, columns = x.shape
     count, steps, element = x.size // (rows * columns), min(rows, columns), gemm.ELEMENTS[dtype.name]
-    run = compiled("lu", element, (_print_panel, print_substitution, _print_swap, _print_all))
+    run = compiled("lu", element, (_print_panel, print_transposition, print_substitution, _print_swap, _print_all))
     out = np.empty(x.shape, dtype)
     pivots, order = (np.empty((*batch, size), np.int32) for size in (steps, rows))
     memory = own_memory(BLOCK * (rows + columns) * dtype.itemsize)
@@ -143,16 +144,16 @@ class _Blocks:
 
     def print(self, column: Size, width: Size) -> None:
         """Eliminate a block of columns, those before it being done."""
-        code, element, columns = self.code, self.element, self.columns
+        code, columns = self.code, self.columns
         high, diagonal = code.sub(self.rows, column), self._place(column, column)
-        print_transposed(code, element, self.lanes, (diagonal, columns), (self.panel, high), (high, width))
+        print_transpose(code, (diagonal, columns), (self.panel, high), (high, width))
         own = code.at("i32", self.pivots, column)
         failed = code.let(
             f"call i64 @panel(ptr {self.panel}, i64 {high}, i64 {width}, ptr {own}, i64 {column})",
         )
         with code.when(code.compare("ne", failed, 0)):
             code.store("i64", 1, "%numbers", _FAILED)
-        print_transposed(code, element, self.lanes, (self.panel, high), (diagonal, columns), (width, high))
+        print_transpose(code, (self.panel, high), (diagonal, columns), (width, high))
         behind = code.add(column, width)
         right = code.sub(columns, behind)
         with code.loop(column, behind) as row:

@@ -27,6 +27,7 @@ from ..llvm.tasks import Fields, begin_entry
 from ..matmul import gemm
 from .blocks import BLOCK, cell, compiled, dtype_of_kernels, is_left, print_product, vector_parts
 from .stacks import MOST, Solution, run_stack
+from .substitution import print_substitution
 
 _FEW = 4  # right sides: of fewer or as many each is solved by itself
 _WIDE = 4  # vectors of right sides that are substituted at a time
@@ -160,40 +161,6 @@ def _print_block(code: Builder, element: str, fields: Fields, a: str, x: str, do
     step = code.choose(is_forward, columns, code.sub(0, columns))
     rows = code.at(element, first, begin)
     code.line(f"call void @substitute(ptr {square}, ptr {rows}, i64 {step}, i64 {width}, i64 {columns})")
-
-
-def print_substitution(element: str, lanes: int) -> str:
-    """Print ``substitute(square, rows, step, width, columns)``: solve for the rows of a block; the square is lower."""
-    parameters = ["ptr %square", "ptr %rows", "i64 %step", "i64 %width", "i64 %columns"]
-    code = FunctionBuilder("substitute", parameters)
-    start: Size = 0
-    for vectors, width in ((_WIDE, lanes), (1, lanes), (1, 1)):
-        count = code.sub("%columns", start)
-        stop = code.add(start, code.sub(count, code.rem(count, vectors * width)))
-        with code.loop(start, stop, vectors * width) as column, code.loop(0, "%width") as i:
-            _print_unknown(code, element, width, vectors, column, i)
-        start = stop
-    return code.text()
-
-
-def _print_unknown(code: Builder, element: str, lanes: int, vectors: int, column: Size, i: Size) -> None:
-    """Solve for an unknown of `vectors` times `lanes` right sides, those before it in the block being known."""
-    vector = f"<{lanes} x {element}>"
-    line = code.at(element, "%square", code.mul(i, BLOCK))
-    own = code.at(element, "%rows", code.add(code.mul(i, "%step"), column))
-    sums = [code.slot(vector) for _ in range(vectors)]
-    for number, place in enumerate(sums):
-        code.store(vector, code.load_vector(vector, element, own, number * lanes), place)
-    with code.loop(0, i) as k:
-        times = code.broadcast(lanes, element, code.let(f"fneg {element} {code.load(element, line, k)}"))
-        known = code.at(element, "%rows", code.add(code.mul(k, "%step"), column))
-        for number, place in enumerate(sums):
-            value = code.load_vector(vector, element, known, number * lanes)
-            code.store(vector, code.multiply_add(vector, times, value, code.load(vector, place)), place)
-    divisor = code.broadcast(lanes, element, code.load(element, line, i))
-    for number, place in enumerate(sums):
-        value = code.let(f"fdiv {vector} {code.load(vector, place)}, {divisor}")
-        code.store_vector(vector, element, value, own, number * lanes)
 
 
 def _print_one(element: str, lanes: int) -> str:
