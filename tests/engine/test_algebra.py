@@ -165,6 +165,22 @@ def test_small_powers_of_floats_are_products_unless_every_bit_is_to_stay(exponen
     np.testing.assert_array_equal(np.signbit(found), np.signbit(expected) | np.isnan(expected) & np.signbit(found))
 
 
+def test_products_by_repeated_ones():
+    """The gradient of a sum repeats a one, of many elements without making a constant of them."""
+    x, row, n = (
+        ab.placeholder(shape, "float32", name) for shape, name in (((30, 40), "x"), (40, "r"), ((None, 40), "n"))
+    )
+    weights = np.resize(special("float32"), (30, 40))
+    (slope,) = ab.gradients(ops.sum(ops.sin(x) * weights), [x])
+    assert types_of([slope], [x]) == {"cos": 1, "multiply": 1}
+    ones, open_ones = ops.broadcast_to(ab.constant(np.float32(1)), (30, 40)), ops.broadcast_to(1.0, ops.shape(n))
+    assert types_of([ones * x, x * ones], [x]) == {}
+    agree([slope, ones * x, x * ones], {x: weights[::-1].copy()})
+    assert types_of([row * ones], [row]) == {"multiply": 1, "broadcast_to": 1}
+    assert types_of([x * ops.broadcast_to(ab.constant(np.float32(2)), (30, 40))], [x])["multiply"] == 1
+    assert types_of([n * open_ones], [n])["multiply"] == 1
+
+
 def test_powers_of_more_factors_stay():
     x = ab.placeholder((12,), "float32", "x")
     for exponent in (0, 0.5, 5, 2.5, -2):

@@ -15,6 +15,7 @@ from ...graph.graph import Operation
 from ...graph.op import as_scalar_or_array
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
+from ...ops.arrays.shaping import BroadcastTo
 from ...ops.base import Cast, Constant
 from ...ops.math.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
 from ...ops.math.comparison import Maximum, Minimum, Where
@@ -29,6 +30,7 @@ from ...ops.math.elementwise import (
     Subtract,
 )
 from ...ops.math.mathematics import Power
+from ...ops.math.reduced import BroadcastReduced
 from ...ops.run_time_shapes import BroadcastToShape, ZerosOfShape
 from ..framework.patterns import ANY, Match, constant, op, tensor
 from ..framework.rules import Rewrite, Rule, Site, every, keeps_shape, making, shape_of
@@ -46,6 +48,11 @@ def _input(match: Match, site: Site) -> Symbol:
 
 def _without_constant(match: Match, site: Site) -> Rewrite:
     return match["x"] if keeps_shape(match["x"], match["c"]) else None
+
+
+def _without_repeated(match: Match, site: Site) -> Rewrite:
+    shape = shape_of(match["x"])
+    return match["x"] if shape is not None and match["repeated"].outputs[0].shape == shape else None
 
 
 def _adds_nothing(value: Any) -> bool:
@@ -170,6 +177,7 @@ _signed = tensor("x", lambda x: x.dtype.kind != "u")  # the -x of an unsigned x 
 _minus_x, _minus_y = op(Negative, of=[_x]), op(Negative, of=[_y])
 _float_one = constant("c", lambda value: value.dtype.kind == "f" and every(value, 1))
 _one, _zero = constant("c", _is_one), constant("c", _is_exact_zero)
+_ones = op(BroadcastReduced, BroadcastTo, BroadcastToShape, of=[_one], name="repeated")
 _exponent = constant("c", lambda value: np.shape(value) == () and value in range(1, _MOST_FACTORS + 1))
 _minus_one = constant("c", lambda value: np.shape(value) == () and value == -1)
 _choice = constant("condition", _is_one_choice)
@@ -177,6 +185,7 @@ RULES = (
     Rule("what passes values on is its input", op(Identity, StopGradient, of=[_x]), _input),
     Rule("x + 0", op(Add, of=[_x, constant("c", _adds_nothing)], any_order=True), _without_constant),
     Rule("x * 1", op(Multiply, of=[_x, _one], any_order=True), _without_constant),
+    Rule("x * 1, repeated", op(Multiply, of=[_x, _ones], any_order=True), _without_repeated),
     Rule("x - 0", op(Subtract, of=[_x, constant("c", _subtracts_nothing)]), _without_constant),
     Rule("x * 0 of integers", op(Multiply, of=[_x, _zero], any_order=True), _no_product),
     Rule("x / 1", op(Divide, of=[_x, _float_one]), _without_constant),
