@@ -16,6 +16,7 @@ from ...common.machine_profile import machine_profile
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ..llvm.builder import ELEMENTS, Builder, FunctionBuilder, Size
+from ..llvm.compiler import Effort
 from ..llvm.library import LaterFunction, library
 from ..llvm.registers import registers_of
 from ..matmul import gemm
@@ -37,20 +38,23 @@ def dtype_of_kernels(operation: Operation) -> Any:
 
 
 @cache
-def compiled(name: str, element: str, printers: tuple[Callable[[str, int], str], ...]) -> LaterFunction:
+def compiled(
+    name: str, element: str, printers: tuple[Callable[[str, int], str], ...], effort: Effort = Effort.FULL
+) -> LaterFunction:
     """Return a compiled function of the address of its numbers.
 
     Args:
         name: of the function, which no other one has.
         element: the LLVM type of the elements.
         printers: print its code, from that type and the elements of a register.
+        effort: that the compiler makes.
     """
 
     def text() -> str:
         lanes = registers_of(library.host, element).lanes
         return "".join([printer(element, lanes) for printer in printers])
 
-    return library.later(f"{name} {element}", text, name)
+    return library.later(f"{name} {element}", text, name, effort)
 
 
 def is_left(run: LaterFunction, fields: Sequence[int]) -> bool:
@@ -75,6 +79,19 @@ def absolute(code: Builder, element: str, lanes: int, value: str) -> str:
     is_negative = code.let(f"fcmp olt {vector} {value}, {code.broadcast(lanes, element, '0.0')}")
     negative = code.let(f"fneg {vector} {value}")
     return code.let(f"select <{lanes} x i1> {is_negative}, {vector} {negative}, {vector} {value}")
+
+
+def print_masked(code: Builder, element: str, lanes: int, row: str, count: Size, keeps_first: bool) -> None:
+    """Keep the first elements of a block's row, or all but these, and put zeros in the place of the others."""
+    vector = f"<{lanes} x {element}>"
+    places = ", ".join(f"i64 {lane}" for lane in range(lanes))
+    for start in range(0, BLOCK, lanes):
+        counts = code.broadcast(lanes, "i64", str(code.sub(count, start)))
+        is_first = code.let(f"icmp slt <{lanes} x i64> <{places}>, {counts}")
+        value = code.load_vector(vector, element, row, start)
+        kept = (value, "zeroinitializer") if keeps_first else ("zeroinitializer", value)
+        chosen = code.let(f"select <{lanes} x i1> {is_first}, {vector} {kept[0]}, {vector} {kept[1]}")
+        code.store_vector(vector, element, chosen, row, start)
 
 
 def print_product(

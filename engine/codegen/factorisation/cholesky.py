@@ -21,6 +21,7 @@ from ...ops.linear_algebra.cholesky import Cholesky
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, FunctionBuilder, Size
+from ..llvm.compiler import Effort
 from ..llvm.tasks import Fields, begin_entry, begin_task, print_parallel
 from ..matmul import gemm
 from .blocks import (
@@ -60,7 +61,7 @@ def cholesky_runner(operation: Operation) -> Callable[[Any], Any] | None:
     if dtype is None:
         return None
     element = gemm.ELEMENTS[dtype.name]
-    run = compiled("cholesky", element, _PRINTERS)
+    run = compiled("cholesky", element, _PRINTERS, Effort.PRINTED)
     products = gemm.product_address(dtype.name), gemm.packing_address(dtype.name)
     of_row = (2 * BLOCK + packed_width(element)) * dtype.itemsize  # bytes of memory
 

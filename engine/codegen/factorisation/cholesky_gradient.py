@@ -21,6 +21,7 @@ from ...ops.linear_algebra.triangular import CholeskyGradient
 from ..elementwise.kernel_specs import fits
 from ..host.scratch import own_memory
 from ..llvm.builder import Builder, Size
+from ..llvm.compiler import Effort
 from ..llvm.tasks import Fields, begin_entry, begin_task, print_parallel
 from ..matmul import gemm
 from .blocks import (
@@ -32,6 +33,7 @@ from .blocks import (
     is_left,
     packed_width,
     print_context,
+    print_masked,
     print_packed_product,
     print_packing,
     print_parts,
@@ -59,9 +61,8 @@ def cholesky_gradient_runner(operation: Operation) -> Callable[[Any, Any], Any] 
     if dtype is None:
         return None
     element = gemm.ELEMENTS[dtype.name]
-    run = compiled(
-        "cholesky_gradient", element, (print_transposition, print_substitution_by_inverses, _print_part, _print_all)
-    )
+    printers = print_transposition, print_substitution_by_inverses, _print_part, _print_all
+    run = compiled("cholesky_gradient", element, printers, Effort.PRINTED)
     products = gemm.product_address(dtype.name), gemm.packing_address(dtype.name)
     of_row, of_parts = BLOCK + packed_width(element), MOST_PARTS * BLOCK * BLOCK  # elements of memory
 
@@ -141,10 +142,8 @@ class _Columns:
         _print_substitute(code, element, self.turned, (other, BLOCK), (width, width))
         print_transpose(code, (other, BLOCK), (here, BLOCK), (width, width))
         _print_substitute(code, element, self.turned, (here, BLOCK), (width, width))
-        with code.loop(0, width) as i, code.loop(0, width) as j:
-            one, two = code.load(element, here, cell(code, i, j)), code.load(element, here, cell(code, j, i))
-            value = code.let(f"fmul {element} {code.let(f'fadd {element} {one}, {two}')}, 0.5")
-            code.store(element, value, diagonal[2], code.add(code.mul(i, size), j))
+        print_transpose(code, (here, BLOCK), (other, BLOCK), (width, width))
+        self._print_half(diagonal[2], width)
 
     def _load_square(self, diagonal: str, width: Size) -> None:
         """Load the transpose of the factor's square, and its negative in turned order, which is lower.
@@ -153,18 +152,29 @@ class _Columns:
         """
         code, element = self.code, self.element
         last = code.sub(width, 1)
-        with code.loop(0, width) as j:
-            with code.loop(0, j) as i:
-                value = code.load(element, diagonal, code.add(code.mul(j, self.size), i))
-                code.store(element, "0.0", self.upper, cell(code, j, i))
-                code.store(element, value, self.upper, cell(code, i, j))
-                value = code.let(f"fneg {element} {value}")
-                code.store(element, value, self.turned, cell(code, code.sub(last, i), code.sub(last, j)))
-            value, place = code.load(element, diagonal, code.mul(j, code.add(self.size, 1))), code.sub(last, j)
-            code.store(element, value, self.upper, cell(code, j, j))
-            code.store(element, code.let(f"fdiv {element} -1.0, {value}"), self.turned, cell(code, place, place))
+        print_transpose(code, (diagonal, self.size), (self.upper, BLOCK), (width, width))
+        with code.loop(0, width) as i:
+            own = code.at(element, self.upper, cell(code, i, 0))
+            turned = code.at(element, self.turned, cell(code, code.sub(last, i), 0))
+            print_masked(code, element, self.lanes, own, i, keeps_first=False)
+            with code.loop(code.add(i, 1), width) as j:
+                value = code.let(f"fneg {element} {code.load(element, own, j)}")
+                code.store(element, value, turned, code.sub(last, j))
+            value = code.load(element, own, i)
+            code.store(element, code.let(f"fdiv {element} -1.0, {value}"), turned, code.sub(last, i))
             with code.when(code.let(f"fcmp oeq {element} {value}, 0.0")):
                 code.store("i64", 1, "%numbers", _FIELDS.index("is_singular"))
+
+    def _print_half(self, target: str, width: Size) -> None:
+        """Print half the sum of a square and of its transpose, which is `other`."""
+        code, element = self.code, self.element
+        with code.loop(0, width) as i:
+            for lanes, start, stop in vector_parts(code, self.lanes, 0, width):
+                vector, half = f"<{lanes} x {element}>", code.broadcast(lanes, element, "0.5")
+                with code.loop(start, stop, lanes) as j:
+                    one, two = (code.load_vector(vector, element, x, cell(code, i, j)) for x in (self.here, self.other))
+                    value = code.let(f"fmul {vector} {code.let(f'fadd {vector} {one}, {two}')}, {half}")
+                    code.store_vector(vector, element, value, target, code.add(code.mul(i, self.size), j))
 
     def _print_below(self, start: Size, width: Size, below: Size) -> None:
         """Print the rows below a square, in parts, and subtract from the square what they contribute to it."""
@@ -186,11 +196,10 @@ class _Columns:
         """Put zeros above the diagonal of a square, and multiply the diagonal."""
         code, element = self.code, self.element
         with code.loop(0, width) as i:
-            place = cell(code, i, i)
+            row, place = code.at(element, square, cell(code, i, 0)), cell(code, i, i)
+            print_masked(code, element, self.lanes, row, code.add(i, 1), keeps_first=True)
             value = code.let(f"fmul {element} {code.load(element, square, place)}, {factor}")
             code.store(element, value, square, place)
-            with code.loop(code.add(i, 1), width) as j:
-                code.store(element, "0.0", square, cell(code, i, j))
 
 
 def _print_part(element: str, lanes: int) -> str:

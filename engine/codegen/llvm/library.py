@@ -214,17 +214,17 @@ class Library:
         self._llvm()  # by this thread, as imports take turns
         self._coming[name] = self._workers.submit(self._emit, name, text(), self._at_most(effort))
 
-    def later(self, key: str, text: Callable[[], str], name: str) -> LaterFunction:
+    def later(self, key: str, text: Callable[[], str], name: str, effort: Effort = Effort.FULL) -> LaterFunction:
         """Return the function called `name` of a module, which takes an address; it need not be compiled yet.
 
         Args:
-            key, text: as for `load`.
+            key, text, effort: as for `load`.
             name: the function's.
         """
-        self.prepare(key, text)
+        self.prepare(key, text, effort)
 
         def load() -> Callable[[int], None]:
-            return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(self.load(key, text).get_function_address(name))
+            return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(self.load(key, text, effort).get_function_address(name))
 
         return LaterFunction(load)
 
