@@ -8,6 +8,8 @@ BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 VENV := .venv/.made
 RUNTIME := .venv/.runtime
 DEV := .venv/.dev
+# Type checkers name a module by its folders, so that they need one with the name of the package.
+SOURCES := build/src/anabranch
 CUDA := .venv/.cuda
 PORTABLE := .venv/.portable
 
@@ -80,11 +82,11 @@ lint: $(DEV) ## ruff: rules and format; codespell: spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 
-types: $(DEV) ## pyright: strict in engine/
+types: types-package ## the same, and pyright over the tests, which use the package as users do
 	$(BIN)/pyright
 
-types-package: $(DEV) ## the same without tests, which take more than half of its time
-	$(BIN)/pyright __init__.py __main__.py distribute engine examples framework layers optim
+types-package: $(DEV) ## pyrefly over the package and the examples: strict in engine/
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --relative-to $(CURDIR)/$(SOURCES) --summary=none
 
 imports: $(DEV) ## import-linter: layers of the house, third-party packages confined
 	$(BIN)/lint-imports --no-cache
@@ -136,10 +138,12 @@ $(RUNTIME): $(VENV) pyproject.toml
 	$(INSTALL) --editable .
 	@touch $@
 
-$(DEV): $(VENV) pyproject.toml
+$(DEV): $(VENV) pyproject.toml | $(SOURCES)
 	$(INSTALL) --editable '.[dev,examples]'
-	mkdir -p .venv/src && ln -sfn ../.. .venv/src/anabranch
 	@touch $(RUNTIME) $@
+
+$(SOURCES):
+	mkdir -p $(@D) && ln -sfn ../.. $@
 
 # Not all that developers use can be installed everywhere.
 $(PORTABLE): $(RUNTIME)

@@ -111,7 +111,7 @@ class Gymnasium:
 
     def __init__(self, name: str, seed: int) -> None:
         try:
-            import gymnasium  # pyright: ignore[reportMissingImports]
+            import gymnasium
         except ImportError as error:
             raise ImportError(
                 f"The environment {name!r} comes from Gymnasium, which is not installed: pip install anabranch[rl]. "

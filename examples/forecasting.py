@@ -107,6 +107,7 @@ class Decoder(layers.Layer):
         self.cell = cell
         self.difference = layers.Dense(1, name="difference")
 
+    # pyrefly: ignore[bad-override] - layers take as many shapes as inputs
     def build(self, last_shape: Any, before_shape: Any, state_shape: Any) -> None:
         self.cell.build((last_shape[0], 1 + before_shape[-1]))
         self.difference.build(state_shape)

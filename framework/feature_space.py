@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from ..layers.core.layer import Layer
 if TYPE_CHECKING:
     from ..engine.objects.identifiers import Config
     from .structures import Array, Tensors
+
+Boundaries: TypeAlias = Sequence[float]  # here, for `float` is a method in the class below
+Numbers: TypeAlias = float | Boundaries
 
 
 class Feature:
@@ -126,9 +129,7 @@ class FeatureSpace(Layer):
         return Feature("float32", made, "float")
 
     @classmethod
-    def float_rescaled(
-        cls, scale: float | Sequence[float] = 1.0, offset: float | Sequence[float] = 0.0, name: str | None = None
-    ) -> Feature:
+    def float_rescaled(cls, scale: Numbers = 1.0, offset: Numbers = 0.0, name: str | None = None) -> Feature:
         """Return a feature of numbers times `scale` plus `offset`."""
         made = layers.Rescaling(scale, offset, name=_named(name, "float_rescaled"))
         return Feature("float32", made, "float")
@@ -143,7 +144,7 @@ class FeatureSpace(Layer):
     def float_discretized(
         cls,
         num_bins: int | None,
-        bin_boundaries: Sequence[float] | None = None,
+        bin_boundaries: Boundaries | None = None,
         output_mode: str = "one_hot",
         name: str | None = None,
     ) -> Feature:

@@ -114,6 +114,7 @@ class LBFGS(Optimizer):
         self._count = self.add_variable((), dtype="int32", name="count")
         self.loss = self.add_variable((), dtype=kinds[0], name="loss")
 
+    # pyrefly: ignore[bad-override] - it evaluates the loss itself, without a tape
     def minimize(self, loss: Any, var_list: Iterable[Variable]) -> Operation:
         """Add a run of at most `max_iterations` iterations to the graph.
 

@@ -243,7 +243,7 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
         return slots[self._indices[variable]]
 
     @property
-    def variables(self) -> list[Variable]:
+    def variables(self) -> list[Variable]:  # pyrefly: ignore[bad-override] - parts of this class only read it
         """Its state, in the order in which it is saved: iteration, learning rate (unless scheduled), slots."""
         return list(self._variables)
 

@@ -82,7 +82,7 @@ class Header(NamedTuple):
         return cls(number, kind, option, axes, dtype.rstrip(b"\0"), shape, descriptor, size, group, on_gpu)
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # pyrefly: ignore[bad-override] - not the one of tuples
         """The number of elements of the array."""
         return int(np.prod(self.shape, dtype="int64"))
 

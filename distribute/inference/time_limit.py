@@ -29,8 +29,9 @@ async def time_limit(seconds: float | None) -> AsyncGenerator[None]:
         RequestError: the time is over.
     """
     note_time_limit(seconds)
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             yield
     except TimeoutError:
         if not limit.expired():

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 
 from ...engine.common.deadlines import seconds_late, seconds_left
@@ -191,7 +191,7 @@ class Channels:
                 channel.close()
 
     @contextlib.contextmanager
-    def channel(self) -> Iterator[Channel]:
+    def channel(self) -> Generator[Channel]:
         """Yield a connection for one request; it is kept for the next one unless it breaks."""
         channel = self.take() or self.open()
         is_whole = False

@@ -134,6 +134,7 @@ class Front:
         self._is_serving = True
         self._threads: Any = _DaemonThreads("anabranch-front")
         options = [("grpc.so_reuseport", 0), CALLS_WAIT]
+        # pyrefly: ignore[bad-argument-type] - gRPC calls `submit` alone
         self._server = grpc.server(self._threads, options=options, maximum_concurrent_rpcs=_CALLS)
         self._server.add_generic_rpc_handlers(
             (
@@ -284,7 +285,7 @@ def _answer(
         try:
             return call(HelloRequest(protocol=PROTOCOL), timeout=max(min(left, _CALL_SECONDS), _PATIENCE))
         except grpc.RpcError as error:
-            code = error.code()  # pyright: ignore[reportAttributeAccessIssue]
+            code = error.code()
             if code == grpc.StatusCode.UNIMPLEMENTED:
                 raise TaskUnavailableError(
                     f"What answers at {address} is no task of anabranch; {name} was expected there."

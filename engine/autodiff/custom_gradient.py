@@ -265,7 +265,8 @@ class _InGraph:
 
     def reads(self, results: list[Tensor]) -> tuple[list[Tensor], dict[Variable, Tensor]]:
         captured: list[Any] = [self._graph.capture(result) for result in results]
-        return captured, _variable_reads(self._graph, captured, set(self._copies), self._start)  # pyright: ignore
+        arguments: set[Any] = set(self._copies)
+        return captured, _variable_reads(self._graph, captured, arguments, self._start)
 
 
 class _AtOnce:
@@ -360,6 +361,7 @@ def _check_takes_variables(grad_fn: Callable[..., Any], name: str, variables: It
 
 def _leaf_names(f: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     """Return a name for each leaf of the arguments, in the user's own words."""
+    parameters: list[inspect.Parameter]
     try:
         parameters = [p for p in inspect.signature(f).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     except (TypeError, ValueError):

@@ -37,7 +37,7 @@ class Recorded:
     """
 
     __slots__ = ("inputs", "needed", "op", "outputs")
-    location = None
+    location: None = None
     device = ""
 
     def __init__(

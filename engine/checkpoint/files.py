@@ -284,7 +284,8 @@ def _stored(array: Any) -> Any:
 
 def _crc32(array: Any) -> int:
     if array.dtype.kind == "T":
-        return zlib.crc32("\0".join(array.ravel().tolist()).encode())
+        texts: list[str] = array.ravel().tolist()
+        return zlib.crc32("\0".join(texts).encode())
     flat: Any = np.ascontiguousarray(array).reshape(-1).view("uint8")
     return zlib.crc32(flat)
 

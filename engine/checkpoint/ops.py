@@ -342,7 +342,7 @@ def restore(prefix: Any, names: Sequence[str], specs: Sequence[Any]) -> list[Ten
 
 def _as_text(value: Any) -> Tensor:
     if isinstance(value, os.PathLike):
-        value = os.fspath(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        value = os.fspath(value)
     return _text_tensor(value)
 
 

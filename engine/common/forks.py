@@ -12,11 +12,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 _LONGEST_IMPORT = 30.0  # seconds; a module that waits for the thread that forks would never be ready
 
 importing = threading.RLock()  # who imports for a public name
-_locks: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()  # locks, whose type in typeshed has not all of their methods
 
 
 def fork_safe_lock() -> threading.Lock:
@@ -32,7 +33,7 @@ def fork_safe_lock() -> threading.Lock:
 
 def _free_locks() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        lock._at_fork_reinit()
 
 
 class _Forks:
@@ -61,7 +62,7 @@ class _Forks:
 
 
 def _wait_for_imports() -> None:
-    frame = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    frame = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             return  # this thread imports something itself

@@ -445,10 +445,11 @@ class _NameElsewhere:
     """
 
     def __init__(self, owner: type[object], name: str, remedy: str) -> None:
-        self.owner, self.name, self.remedy = owner, name, remedy
+        self.owner: Any = owner
+        self.name, self.remedy = name, remedy
 
     def __get__(self, instance: object, cls: type[object]) -> Any:
-        behind = super(self.owner, cls if instance is None else instance)
+        behind: Any = super(self.owner, cls if instance is None else instance)
         if hasattr(behind, self.name):  # a base that comes later in the class of a user
             return getattr(behind, self.name)
         what = f"class {cls.__name__!r}" if instance is None else f"{cls.__name__!r} object"

@@ -112,7 +112,7 @@ class _Template:
     any: Any
 
 
-_FIELD_TYPE: Any = dataclasses.fields(_Template)[0]._field_type  # pyright: ignore[reportAttributeAccessIssue]
+_FIELD_TYPE: Any = dataclasses.fields(_Template)[0]._field_type  # pyrefly: ignore[missing-attribute] - no public name
 
 
 def _field(name: str, annotation: str, default: Any) -> _Field:
@@ -139,7 +139,7 @@ def _with_slots(cls: Any, names: Sequence[str], frozen: bool) -> Any:
     namespace["__slots__"] = tuple([name for name in names if name not in inherited])
     if frozen:
         namespace = _copying(names) | namespace
-    made = type(cls)(cls.__name__, cls.__bases__, namespace)
+    made: Any = type(cls)(cls.__name__, cls.__bases__, namespace)
     made.__qualname__ = cls.__qualname__
     return made
 
@@ -202,6 +202,7 @@ def _comparing(cls: type[object], names: Sequence[str], frozen: bool) -> _Method
     values = _getter(names)
 
     def equal(self: Any, other: Any) -> Any:
+        # pyrefly: ignore[unknown-argument-type] - `other` is unknown once its type is compared
         return values(self) == values(other) if type(other) is type(self) else NotImplemented
 
     def equal_class(self: Any, other: Any) -> Any:
@@ -226,16 +227,18 @@ def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return get if len(names) > 1 else lambda instance: (get(instance),)
 
 
-def _refusing(cls: type[object], names: Sequence[str]) -> _Methods:
+def _refusing(cls: Any, names: Sequence[str]) -> _Methods:
     def set_attribute(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in names:
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(cls, self).__setattr__(name, value)
+        above: Any = super(cls, self)
+        above.__setattr__(name, value)
 
     def delete_attribute(self: Any, name: str) -> None:
         if type(self) is cls or name in names:
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        super(cls, self).__delattr__(name)
+        above: Any = super(cls, self)
+        above.__delattr__(name)
 
     return {"__setattr__": set_attribute, "__delattr__": delete_attribute}
 

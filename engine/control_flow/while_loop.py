@@ -16,6 +16,7 @@ from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec
 from ..graph.state.lifting import Creations
 from ..graph.tensor import Symbol, Tensor
+from ..graph.value import Value
 from ..ops.base import convert_to_tensor
 from ..ops.containers.cotangent import accumulate
 from ..ops.containers.tensor_arrays import read_or_zeros
@@ -188,7 +189,8 @@ def run_at_once(loop: Callable[[], Any], name: str) -> Any:
         TypeError: there is a symbol, but variables have been changed by then.
     """
     before, around = graph_context.effects, graph_context.lost_gradients
-    captured = graph_context.lost_gradients = []
+    captured: list[tuple[Value, Graph]] = []
+    graph_context.lost_gradients = captured
     try:
         result = loop()
     except FoundSymbolError as found:

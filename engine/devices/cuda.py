@@ -24,7 +24,7 @@ def load_cupy(device: str = "gpu:0") -> Any:
         GpuUnavailableError: it is not installed, or does not load.
     """
     try:
-        import cupy  # pyright: ignore[reportMissingImports]
+        import cupy
     except ImportError as error:
         raise GpuUnavailableError(
             f"Device {device} needs cupy, which can't be imported ({error}). Install it with pip install "

@@ -58,6 +58,11 @@ class Work(Pending):
     __slots__ = ("asked", "blocks", "client", "generation", "kind", "then")
 
     client: Client
+    generation: int
+    kind: str
+    blocks: bool
+    then: Callable[[Any], None] | None
+    asked: list[Work]
 
     def is_dropped(self) -> bool:
         """Test whether its step has failed or was aborted."""

@@ -187,7 +187,7 @@ def _owners(value: Any) -> Iterator[Any]:
     if is_array(value):
         yield _owner(value)
     elif isinstance(value, ArrayValue):
-        store: Any = value._store  # pyright: ignore[reportPrivateUsage]
+        store = _store(value)
         if store.items is not None:
             yield store
         elif store.buffer is not None:
@@ -195,6 +195,10 @@ def _owners(value: Any) -> Iterator[Any]:
     elif is_sequence(value):
         for element in value:
             yield from _owners(element)
+
+
+def _store(value: ArrayValue) -> Any:
+    return value._store  # pyrefly: ignore[protected-access] - memory is counted by what holds it
 
 
 def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -220,7 +224,7 @@ def is_traceable(value: Any) -> bool:
     if is_array(value):
         return _owner(value).base is None
     if isinstance(value, ArrayValue):
-        store: Any = value._store  # pyright: ignore[reportPrivateUsage]
+        store = _store(value)
         return store.items is None and is_traceable(store.buffer)
     return not is_sequence(value) or all(map(is_traceable, value))
 

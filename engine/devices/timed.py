@@ -74,7 +74,8 @@ class Tally(Memory):
 
     def hold(self, value: Any, label: str, fresh: bool = False) -> tuple[Any, ...]:
         nbytes = value.nbytes if type(value) is np.ndarray else value_bytes(value)
-        in_use = self.in_use = self.in_use + nbytes
+        in_use: int = self.in_use + nbytes
+        self.in_use = in_use
         if in_use > self.peak:
             self.peak = in_use
         return (nbytes,)

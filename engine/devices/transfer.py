@@ -25,14 +25,15 @@ class Parts:
     (array([ 0, 10, 20]), None, 2)
     """
 
-    def __init__(self, value: Any, kind: type) -> None:
+    def __init__(self, value: Any, kind: type[Any]) -> None:
         self._kind = kind
         self.arrays: list[Any] = []
         self._shape = self._take_apart(value)
 
     def _take_apart(self, value: Any) -> Any:
         if isinstance(value, self._kind):
-            self.arrays.append(value)
+            array: Any = value
+            self.arrays.append(array)
             return _Array
         if isinstance(value, ArrayValue):
             return self._take_elements(value)

@@ -18,7 +18,7 @@ _OWN_PREFIXES = tuple(
 )
 _own_files: dict[str, bool] = {}
 Line = tuple[str, int]
-_frame_above = sys._getframe  # pyright: ignore[reportPrivateUsage] - quicker than a walk from `currentframe`
+_frame_above = sys._getframe  # quicker than a walk from `currentframe`
 
 
 class Part(NamedTuple):

@@ -326,7 +326,7 @@ class Symbol(Tensor):
     def __init__(self, operation: Operation, index: int, spec: Spec) -> None:
         self.operation = operation
         self.index = index
-        self.spec = spec  # pyright: ignore[reportIncompatibleMethodOverride] - a slot in place of the property
+        self.spec = spec  # a slot in place of the property
         self._annotations: dict[str, Any] | None = None
 
     @property

@@ -114,7 +114,7 @@ class GPTQDTypePolicy(QuantizedDTypePolicy):
     """
 
     kind = "gptq"
-    bits = _GPTQ_BITS
+    bits: tuple[int, ...] = _GPTQ_BITS
 
     def __init__(self, mode: str, source_name: str | None = None) -> None:
         name = type(self).__name__

@@ -350,7 +350,7 @@ def _serialize_object(obj: Any) -> dict[str, Any]:
     }
     for key, method in (("build_config", "get_build_config"), ("compile_config", "get_compile_config")):
         getter = getattr(obj, method, None)
-        value = getter() if callable(getter) else None
+        value: Any = getter() if callable(getter) else None
         if value:
             config[key] = serialize_keras_object(value)
     written = _numbers_written.get()

@@ -102,7 +102,7 @@ class OrthogonalRegularizer(Regularizer):
         products = (
             ops.matmul(unit, ops.transpose(unit)) if self.mode == "rows" else ops.matmul(ops.transpose(unit), unit)
         )
-        size = x.shape[1 - axis]
+        size: Any = x.shape[1 - axis]  # weights have known sizes
         off_diagonal = products * (1.0 - ops.eye(size, dtype=x.dtype))
         return self.factor * 0.5 * ops.sum(ops.abs(off_diagonal)) / max(1.0, size * (size - 1.0) / 2.0)
 

@@ -412,11 +412,11 @@ def assert_rank(x: TensorLike, rank: int | Sequence[int], message: str | None = 
     Raises:
         InvalidArgumentError: it has not; at once where the rank is known, otherwise when the program runs.
     """
-    ranks = tuple(rank) if is_sequence(rank) else (rank,)
+    ranks: tuple[Any, ...] = tuple(rank) if is_sequence(rank) else (rank,)
     if not ranks or not all(isinstance(item, (int, np.integer)) and item >= 0 for item in ranks):
         raise ValueError(f"assert_rank: a rank is a non-negative integer, or several; got {rank!r}.")
     tensor = convert_to_tensor(x)
-    return apply_effect(AssertShape(None, ranks, message), tensor, name="assert_rank")  # pyright: ignore[reportArgumentType]
+    return apply_effect(AssertShape(None, ranks, message), tensor, name="assert_rank")
 
 
 def assert_shape(x: TensorLike, shape: Any, message: str | None = None) -> Operation | None:

@@ -174,7 +174,9 @@ class Collective(Op, abstract=True):
         group: the ranks of the members.
     """
 
-    group: Members = None
+    @property
+    def group(self) -> Members:
+        return None
 
     def effects(self) -> Iterable[Effect]:
         return (Effect(OUTSIDE_WORLD, writes=True),)

@@ -209,7 +209,7 @@ def _sip_hash(rows: Rows, key: tuple[int, int]) -> Words:
     count, length = rows.shape
     first, second = (np.uint64(part % 2**64) for part in key)
     start = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-    v = [
+    v: list[Words] = [
         np.full(count, np.uint64(word) ^ part) for word, part in zip(start, (first, second, first, second), strict=True)
     ]
     whole = length // 8 * 8

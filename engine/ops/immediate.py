@@ -88,7 +88,7 @@ def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, 
         error.add_note(f"In op {op.type_name!r}; inputs: {given}. Give it smaller ones, or fewer rows at a time.")
         raise
     if watch.check is not None:
-        watch.check(op, arrays, [output.array for output in outputs])  # pyright: ignore[reportAttributeAccessIssue]
+        watch.check(op, arrays, [output.array for output in outputs])
     for tensor in inputs:
         if tensor.of_weights:
             if op.type_name != "stop_gradient":
@@ -126,6 +126,7 @@ def _outputs(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value,
             raise
         with quiet():
             result = plan(*arrays)
+    # pyrefly: ignore[unknown-argument-type, unknown-variable-type] - items of a tuple that is known by its class alone
     return tuple([Value(array) for array in result]) if result.__class__ is tuple else (Value(result),)
 
 

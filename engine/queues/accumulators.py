@@ -371,7 +371,8 @@ class SparseConditionalAccumulator(_Accumulator):
         wrong = indices[:0] if rows is None else indices[(indices < -rows) | (indices >= rows)]
         if wrong.size:
             raise IndexError(f"{self.label}: index {int(wrong[0])} is out of range for a table of {rows} rows.")
-        positions = np.array(np.where(indices < 0, indices + (rows or 0), indices), "int64")
+        from_start: Any = np.where(indices < 0, indices + (rows or 0), indices)
+        positions = np.array(from_start, "int64")
         return positions, values, np.array([-1 if dim is None else dim for dim in whole], "int32")
 
     def _whole(self, fed: Any, values_shape: Sequence[int]) -> tuple[int | None, ...]:

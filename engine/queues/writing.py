@@ -179,7 +179,7 @@ def _give_back(runs: Iterable[Writing]) -> None:
 
 def _take_back(runs: Sequence[Writing]) -> None:
     """Take the locks of all runs, in the order of all."""
-    locks = sorted({lock for run in runs for lock in run.locks}, key=id)
+    locks: list[Lock] = sorted({lock for run in runs for lock in run.locks}, key=id)
     try:
         for lock in locks:
             if not lock.acquire(False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def annotate(
     loops += "".join(f", {depth} {'call' if depth == 1 else 'calls'} deep in {name!r}" for name, depth in calls)
     where = "" if device is None else f" on {device}"
     error.add_note(f"In operation {name!r} ({kind}){where}{loops}; inputs: {inputs}; defined at {location}")
-    error._anabranch_operation = name  # type: ignore[attr-defined]
+    cast(Any, error)._anabranch_operation = name
 
 
 def annotate_from(

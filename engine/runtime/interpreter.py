@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -207,7 +207,7 @@ def _in_double(op: Op) -> Op:
         for name, value in fields.items()
         if dtypes.is_dtype(value) and dtypes.is_floating(value)
     }
-    return dataclasses.replace(op, **wide) if wide else op
+    return dataclasses.replace(cast(Any, op), **wide) if wide else op
 
 
 def as_outputs(result: Any) -> Sequence[Any]:

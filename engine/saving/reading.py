@@ -8,7 +8,7 @@ from typing import Any
 from ..common.nest import is_mapping, is_sequence
 from ..control_flow.call import Body
 from ..graph.device import Colocation
-from ..graph.graph import Graph
+from ..graph.graph import Graph, Operation
 from ..graph.op import Effect, Op, imported_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
@@ -149,7 +149,9 @@ class _GraphReader:
         place: int
         output: int
         block, place, output = reference
-        return self._graphs[block].operations[place].outputs[output]
+        operation: Operation = self._graphs[block].operations[place]
+        found: Symbol = operation.outputs[output]
+        return found
 
     def _region(self, number: int) -> Region:
         known = self._graphs.get(number)

@@ -12,7 +12,7 @@ import inspect
 import math
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from types import EllipsisType
 from typing import Any, TypeGuard
@@ -106,7 +106,8 @@ class ValueWriter:
         if value is None or isinstance(value, (bool, str)) or type(value) is int:
             return value
         if is_sequence(value) and type(value) is tuple:
-            return [self.write(item, cls, f"{where}[{position}]") for position, item in enumerate(value)]
+            items: Sequence[Any] = value
+            return [self.write(item, cls, f"{where}[{position}]") for position, item in enumerate(items)]
         written = self._number(value)
         if written is None:
             written = self._object(value)

@@ -319,7 +319,7 @@ def _user_lines(users: Sequence[tuple[str, int]], known: Mapping[tuple[str, int]
         yield f'<span class="l"><b>{escape(os.path.basename(filename))}</b></span>'
         texts = linecache.getlines(filename)
         shown = sorted({n for line in own for n in range(line - _AROUND, line + _AROUND + 1) if 0 < n <= len(texts)})
-        last = 0
+        last: int = 0
         for number in shown or own:
             if last and number != last + 1:
                 yield '<span class="l no">   ...</span>'

@@ -94,8 +94,8 @@ def lowered(fetches: Any, feeds: Sequence[Any] = (), placement: Placement | None
     """
     graph = graph_of(fetches)
     session = Session(graph)
-    leaves = tuple(session._resolve_fetches(fetches))  # pyright: ignore[reportPrivateUsage]
-    given = session._resolve_feeds(list(feeds) or placeholders_of(graph, leaves))  # pyright: ignore[reportPrivateUsage]
+    leaves = tuple(session._resolve_fetches(fetches))  # pyrefly: ignore[protected-access]
+    given = session._resolve_feeds(list(feeds) or placeholders_of(graph, leaves))  # pyrefly: ignore[protected-access]
 
     def assign(operations: Any, fed: Sequence[Symbol]) -> Any:
         return place_by_cost(operations, fed, placement)

@@ -10,7 +10,7 @@ from ..graph.spec import TensorSpec, as_shape
 from ..graph.tensor import Symbol
 from ..ops import convert_to_tensor as _ensure_ops  # operators over tensors come with the ops
 
-assert _ensure_ops
+del _ensure_ops
 
 
 def placeholder(shape: Any = None, dtype: Any = "float32", name: str | None = None) -> Symbol:

@@ -260,7 +260,8 @@ def mentions(python_function: Any, target: TracedFunction, kind: type[Any]) -> b
             if known is target:
                 return True
             if isinstance(known, kind):
-                pending.append(known.python_function)
+                traced: Any = known
+                pending.append(traced.python_function)
             elif isinstance(known, FunctionType) and known.__module__ == current.__module__:
                 pending.append(known)
     return False
@@ -341,7 +342,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and bool(a == b)
+    return type(a) is type(b) and bool(a == b)  # pyrefly: ignore[unknown-argument-type] - any values
 
 
 def _kind(spec: Spec) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -272,7 +272,7 @@ def with_floats(op: Op, dtype: Any) -> Op:
         return op
     fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
     changed = {k: np.dtype(dtype) for k, v in fields.items() if is_dtype(v) and is_floating(v)}
-    return dataclasses.replace(op, **changed) if changed else op
+    return dataclasses.replace(cast(Any, op), **changed) if changed else op
 
 
 def in_float64(sample: Sample) -> tuple[Op, list[Any]]:

@@ -409,7 +409,7 @@ class PyDatasetData(Data):
         self._has_begun = False  # a pass that was looked at, and has not ended
 
     @property
-    def batches(self) -> int | None:  # type: ignore[override]
+    def batches(self) -> int | None:  # pyrefly: ignore[bad-override] - counted in each epoch
         count = self.source.num_batches if isinstance(self.source, PyDataset) else len(self.source)
         return None if count is None else int(count)
 

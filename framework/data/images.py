@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from numpy.typing import ArrayLike
-    from PIL.Image import Image  # pyright: ignore[reportMissingImports]
+    from PIL.Image import Image
 
 PathLike = str | os.PathLike[str]
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
@@ -37,7 +37,7 @@ def _pillow(what: str) -> ModuleType:
         ImportError: it is not installed.
     """
     try:
-        import PIL.Image  # pyright: ignore[reportMissingImports]
+        import PIL.Image
     except ImportError as error:
         raise ImportError(
             f"{what} reads and writes images with Pillow, which is not installed. Install it with "

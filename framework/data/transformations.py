@@ -133,7 +133,7 @@ class Transformations(ABC, ExplainsNames, elsewhere=DATASETS):
                 done += 1
 
         known = self._known
-        return self._derived(elements, None if forever or known is None else cast(int, count) * known)
+        return self._derived(elements, None if forever or known is None else count * known)
 
     # Elements one by one ----------------------------------------------------------------------------------------------
 

@@ -213,6 +213,11 @@ def as_predictions(y_pred: TensorLike) -> Tensor:
     return tensor if tensor.spec.differentiable else ops.cast(tensor, "float32")
 
 
+def mark_of_class_numbers(loss: Callable[..., Tensor]) -> None:
+    """Note of a loss that its targets are numbers of classes, which `LossFunctionWrapper` does not round to floats."""
+    loss.takes_class_numbers = True  # pyrefly: ignore[missing-attribute] - read by `getattr`
+
+
 def join_masks(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     """Return a mask that keeps what both masks keep; None stands for a mask that keeps all."""
     if first is None or second is None:

@@ -17,7 +17,7 @@ from ...engine.graph import Symbol, Tensor
 from ...engine.graph.spec import shape_text, shapes_compatible
 from ...engine.ops.base import TensorLike
 from ..calling import on_tensors
-from .base import aligned, as_predictions
+from .base import aligned, as_predictions, mark_of_class_numbers
 
 EPSILON = 1e-7
 
@@ -304,7 +304,7 @@ def categorical_generalized_cross_entropy(y_true: TensorLike, y_pred: TensorLike
     return (1.0 - ops.power(ops.sum(prediction * right, axis=-1), q)) / q
 
 
-categorical_generalized_cross_entropy.takes_class_numbers = True  # type: ignore[attr-defined]
+mark_of_class_numbers(categorical_generalized_cross_entropy)
 
 
 @on_tensors
@@ -338,7 +338,7 @@ def sparse_categorical_crossentropy(
     return losses
 
 
-sparse_categorical_crossentropy.takes_class_numbers = True  # type: ignore[attr-defined]
+mark_of_class_numbers(sparse_categorical_crossentropy)
 
 
 def _sparse_losses(label: Tensor, prediction: Tensor, from_logits: bool, axis: int) -> Tensor:
@@ -375,7 +375,7 @@ def _argument_of(prediction: Tensor, activation: str, axis: int = -1) -> Tensor 
     if node.type != activation:
         return None
     if activation == "softmax" and prediction.shape is not None:
-        axes = {position % len(prediction.shape) for position in node.op.axes}  # type: ignore[attr-defined]
+        axes = {position % len(prediction.shape) for position in node.op.axes}  # pyrefly: ignore[missing-attribute]
         if axes != {axis % len(prediction.shape)}:
             return None
     elif activation == "softmax":

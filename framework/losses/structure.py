@@ -11,7 +11,7 @@ from ...engine.graph import Tensor
 from ...engine.graph.spec import shape_text
 from ...engine.session import Function
 from ..calling import as_argument, is_symbolic, on_tensors
-from .base import aligned, as_predictions
+from .base import aligned, as_predictions, mark_of_class_numbers
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -163,6 +163,6 @@ def _column(labels: TensorLike) -> Tensor:
 
 
 for _function in (ctc, circle):
-    _function.takes_class_numbers = True  # type: ignore[attr-defined]
+    mark_of_class_numbers(_function)
 
 __all__ = ["circle", "ctc", "dice", "tversky"]

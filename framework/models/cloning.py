@@ -75,7 +75,9 @@ def _compile_alike(clone: Model, model: Model) -> None:
         name: map_leaves(lambda leaf: _anew(leaf) if isinstance(leaf, Metric) else leaf, given[name])
         for name in ("metrics", "weighted_metrics")
     }
-    clone.compile(**{**given, **own, "optimizer": model.optimizer and _anew(model.optimizer)})
+    arguments = dict(given)
+    arguments.update(own, optimizer=model.optimizer and _anew(model.optimizer))
+    clone.compile(**arguments)
 
 
 def _anew(item: Metric | Optimizer) -> Metric | Optimizer:

@@ -345,7 +345,7 @@ class Model(Trainer, NestedState, Layer, Generic[Outputs]):
 
         return explain_step(self, (x, y, sample_weight), kind, batch_size, passes)
 
-    def quantize(  # pyright: ignore[reportIncompatibleMethodOverride] - as in Keras
+    def quantize(  # pyrefly: ignore[bad-override] - as in Keras
         self,
         mode: str | None = None,
         config: str | QuantizationConfig | None = None,

@@ -237,7 +237,7 @@ def as_nodes(outputs: Iterable[Symbol], inputs: Iterable[Symbol]) -> None:
             keras = dataclasses.replace(keras, given=tuple(map(literal_of, keras.given)))
         made = RawOp(operation.op, keras, operation if isinstance(operation.op, RegionOp) else None)
         outputs = operation.outputs if made.made is None else operation.outputs[:-1]  # without the frame
-        Node(made, (tuple(map(literal_of, operation.inputs)), {}), outputs)  # type: ignore[arg-type]
+        Node(made, (tuple(map(literal_of, operation.inputs)), {}), outputs)  # pyrefly: ignore[bad-argument-type] - as a layer
 
 
 def _check_repeatable(operation: Operation) -> None:

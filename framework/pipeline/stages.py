@@ -45,10 +45,11 @@ class Stages:
         if isinstance(strategy.stages, int):
             self.layers = _cut(model, strategy.stages)
         else:
-            self.layers = [list(stage) for stage in strategy.stages]
-            _check_all(model, self.layers)
+            given = [list(stage) for stage in strategy.stages]
+            _check_all(model, given)
             if graph is not None:
-                _add_ops(graph, self.layers)
+                _add_ops(graph, given)
+            self.layers = given
         self.places = _places(strategy)
         strategy.names = [[each.name for each in stage if isinstance(each, Layer)] for stage in self.layers]
         strategy.places = list(self.places)
@@ -159,7 +160,8 @@ def _add_ops(graph: LayerGraph, stages: list[list[Layer]]) -> None:
         if isinstance(node.layer, RawOp) and id(node.layer) not in stage_of:
             stage_of[id(node.layer)] = number
             stages[number].append(node.layer)
-        made.update(dict.fromkeys(node.output_tensors, number))
+        for tensor in node.output_tensors:
+            made[tensor] = number
 
 
 # --- cutting by cost ------------------------------------------------------------------------------------------------

@@ -86,13 +86,12 @@ class _Loop:
         self._share = share
         rows = tensors[0].shape[0] if tensors[0].shape else None
         self._rows: int | Tensor = ops.shape(tensors[0])[0] if rows is None else rows
-        self._count: Any = ops.minimum(strategy.microbatches, self._rows) if rows is None else None
-        if rows is not None:
-            self._count = max(min(strategy.microbatches, rows), 1)
-        self._is_even = rows is not None and rows % self._count == 0
-        if self._is_even:
+        count = None if rows is None else max(min(strategy.microbatches, rows), 1)
+        self._count: Any = ops.minimum(strategy.microbatches, self._rows) if count is None else count
+        self._is_even = rows is not None and count is not None and rows % count == 0
+        if count is not None and self._is_even:
             with device(None):
-                self._stacked = [_stacked(tensor, self._count) for tensor in tensors]
+                self._stacked = [_stacked(tensor, count) for tensor in tensors]
 
     def build(self) -> list[IndexedSlices | Tensor]:
         """Build it; return what each of the tracer's entries has come to: a tensor, or rows of a table."""

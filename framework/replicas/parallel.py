@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -300,7 +300,7 @@ class ParallelFit(ParallelJoins):
         return make_progress(verbosity, f"Epoch {self._at.epoch + 1}/{stop}", self.passes.steps, self._logs)
 
     @contextmanager
-    def _whole_optimizer(self, *names: str) -> Iterator[None]:
+    def _whole_optimizer(self, *names: str) -> Generator[None]:
         """Have the chief hold all of the optimizer's variables, if it has callbacks whose methods may use them.
 
         Callbacks may change it: the parts take their changes afterwards.

@@ -222,7 +222,7 @@ def _bessel(op: BesselI, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) ->
 
 def _sparse_cross_entropy(op: Op, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     logits, labels = inputs
-    config = {"from_logits": True, "axis": -1}
+    config: dict[str, object] = {"from_logits": True, "axis": -1}
     return KerasOp("nn.SparseCategoricalCrossentropy", config, given=(labels, logits))
 
 
@@ -277,7 +277,7 @@ def _convolution(op: Conv, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) 
     padding = _padding(op)
     if padding is None:
         return None
-    config = {"strides": list(op.strides), "padding": padding, "dilation_rate": list(op.dilation)}
+    config: dict[str, object] = {"strides": list(op.strides), "padding": padding, "dilation_rate": list(op.dilation)}
     config["data_format"] = "channels_last"
     channels = inputs[0].shape[-1] if inputs[0].shape else None
     kernel = inputs[1].shape

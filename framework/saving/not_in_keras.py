@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...engine.objects.identifiers import Config
 from ..models.raw_ops import OWN_OPS
 
 # Layers, cells and optimizers that Keras 3.15 lacks.
@@ -34,7 +33,7 @@ def check_for_keras(config: dict[str, Any]) -> None:
         )
 
 
-def _missing(config: Config) -> Iterator[str]:
+def _missing(config: object) -> Iterator[str]:
     if isinstance(config, list):
         for item in config:
             yield from _missing(item)

@@ -27,7 +27,7 @@ def modern_config(config: Config, keras_version: str) -> Any:
     return _modern(config, version) if version < _NESTED_BEFORE else config
 
 
-def _modern(config: Config, version: tuple[int, ...]) -> object:
+def _modern(config: object, version: tuple[int, ...]) -> object:
     if isinstance(config, list):
         return [_modern(item, version) for item in config]
     if not isinstance(config, Mapping):
@@ -45,7 +45,7 @@ def _modern(config: Config, version: tuple[int, ...]) -> object:
     return config
 
 
-def _single(addresses: Sequence[object]) -> object:
+def _single(addresses: object) -> object:
     return addresses[0] if isinstance(addresses, list) and len(addresses) == 1 else addresses
 
 

@@ -68,4 +68,4 @@ def rebuild(
         raise SavedFileError(f"{str(path)!r}: the model can't be made from the saved configuration: {error}") from error
     if not isinstance(model, (Model, FeatureSpace)):
         raise SavedFileError(f"{str(path)!r} describes {model!r} of type {type(model).__name__}, not a model.")
-    return model  # pyright: ignore[reportReturnType] - what is not a model is saved and loaded in the same way
+    return model  # pyrefly: ignore[bad-return] - what is not a model is saved and loaded in the same way

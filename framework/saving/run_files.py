@@ -37,7 +37,8 @@ def write_state(path: Path, state: State) -> None:
 def _write(stream: IO[bytes], state: State) -> None:
     arrays: dict[str, Any] = {}
     text = json.dumps(_encoded(state, arrays))
-    np.savez(stream, **{_STATE: np.frombuffer(text.encode(), "uint8")}, **arrays)
+    arrays = {_STATE: np.frombuffer(text.encode(), "uint8"), **arrays}
+    np.savez(stream, **arrays)
 
 
 def write_backup(folder: Folder, state: State, step: int) -> None:

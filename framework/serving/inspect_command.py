@@ -161,7 +161,7 @@ def _line(kind: str, info: dict[str, Any]) -> str:
 
 
 def _described(info: TensorInfo) -> dict[str, object]:
-    described = {"name": info.name, "dtype": info.dtype, "shape": list(info.shape)}
+    described: dict[str, object] = {"name": info.name, "dtype": info.dtype, "shape": list(info.shape)}
     return described if info.image is None else {**described, "image": info.image.to_json()}
 
 

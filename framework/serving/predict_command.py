@@ -12,7 +12,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,7 +183,7 @@ def _joined(rows: Sequence[Array]) -> Array:
 
 
 @contextmanager
-def _written_aside(path: Path) -> Iterator[Path]:
+def _written_aside(path: Path) -> Generator[Path]:
     """Yield a path beside `path`: the file there becomes `path` when the block ends well, and is removed otherwise."""
     aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:

@@ -206,7 +206,12 @@ class Signature:
 
 
 def _info_to_json(info: TensorInfo) -> dict[str, object]:
-    written = {"name": info.name, "dtype": info.dtype, "shape": list(info.shape), "tensor": info.tensor}
+    written: dict[str, object] = {
+        "name": info.name,
+        "dtype": info.dtype,
+        "shape": list(info.shape),
+        "tensor": info.tensor,
+    }
     return written if info.image is None else {**written, "image": info.image.to_json()}
 
 

@@ -241,7 +241,7 @@ def _write_files(
 
 def _signature_document(signatures: Mapping[str, Signature], decoder: Mapping[str, object] | None) -> dict[str, object]:
     written = {name: signature.to_json() for name, signature in signatures.items()}
-    document = {"format": FORMAT, "version": FORMAT_VERSION, "signatures": written}
+    document: dict[str, object] = {"format": FORMAT, "version": FORMAT_VERSION, "signatures": written}
     return document if decoder is None else {**document, "decoder": dict(decoder)}
 
 

@@ -48,7 +48,7 @@ class Sizes(tuple[Any, ...]):
         found = super().__getitem__(key)
         return Sizes(found) if isinstance(key, slice) else found
 
-    def __add__(self, other: object, /) -> Sizes | Tensor:
+    def __add__(self, other: object, /) -> Sizes | Tensor:  # pyrefly: ignore[bad-override] - unlike tuples
         return self._with(operator.add, other)
 
     def __radd__(self, other: object, /) -> Sizes | Tensor:
@@ -60,10 +60,10 @@ class Sizes(tuple[Any, ...]):
     def __rsub__(self, other: object, /) -> Sizes | Tensor:
         return self._with(lambda own, theirs: theirs - own, other)
 
-    def __mul__(self, other: object, /) -> Sizes | Tensor:
+    def __mul__(self, other: object, /) -> Sizes | Tensor:  # pyrefly: ignore[bad-override] - unlike tuples
         return self._with(operator.mul, other)
 
-    def __rmul__(self, other: object, /) -> Sizes | Tensor:
+    def __rmul__(self, other: object, /) -> Sizes | Tensor:  # pyrefly: ignore[bad-override] - unlike tuples
         return self._with(operator.mul, other)
 
     def __floordiv__(self, other: object, /) -> Sizes | Tensor:

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,7 +125,7 @@ def _model() -> tuple[Sequential, Array, Array]:
 
 
 @contextlib.contextmanager
-def _empty_folder() -> Iterator[None]:
+def _empty_folder() -> Generator[None]:
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -364,6 +364,7 @@ def explain_step(
     lines = tuple(_explained(model, program))
     rows = model._steps[kind].describe_rows(batch) if kind == "predict" else []
     report, summary = format_pass_log(log), summary_of(program, log, rows)
+    # pyrefly: ignore[missing-attribute] - set on the function
     return ModelExplanation(model.name, kind, program.source, lines, report, summary, program, passes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 from ...engine import ops
 from ...engine.graph import Tensor, flatten, pack_as
@@ -70,7 +70,7 @@ class AttentionCell(Layer):
         check_cell(cell)
         if score not in ("general", "dot", "additive"):
             raise ValueError(f"AttentionCell: score must be 'general', 'dot' or 'additive', got {score!r}.")
-        self.cell: Any = cell  # of the user's class
+        self.cell = cast(Any, cell)  # of the user's class
         self.units = positive_int("AttentionCell", "units", units)
         self.score = score
         self.output_size = self.units

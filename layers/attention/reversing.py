@@ -45,6 +45,7 @@ def reverse_values(layer: ReversibleEmbedding, mode: str, config: QuantizationCo
         table, scale, zero = grouped_arrays(weight, layer._int4_block_size)
         found["reverse_embeddings_zero"] = zero
     elif quantizer is not None:
+        # pyrefly: ignore[unexpected-keyword] - those of weights take more than `Quantizer`
         table, scale = [part.numpy() for part in quantizer(weight, axis=0, to_numpy=True)]
         scale = scale.reshape(-1)
     else:

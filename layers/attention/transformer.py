@@ -344,7 +344,8 @@ class TransformerDecoderCell(Layer):
     def state_size(self) -> list[tuple[int, ...]]:
         """The shapes of keys, values and number of places."""
         size = (self.output_size or 0) // self.decoder.num_heads  # 0 until the decoder is built
-        return [(self.max_length, self.decoder.num_heads, size)] * 2 + [()]
+        heads: tuple[int, ...] = (self.max_length, self.decoder.num_heads, size)
+        return [heads, heads, ()]
 
     @property
     def output_size(self) -> int | None:

@@ -84,7 +84,7 @@ class LeakyReLU(Layer):
 
     def __init__(self, negative_slope: float = 0.3, **kwargs: Unpack[LayerOptions]) -> None:
         if "alpha" in kwargs:  # its name in Keras 2, and in its files
-            negative_slope = kwargs.pop("alpha")
+            negative_slope = kwargs.pop("alpha")  # pyrefly: ignore[no-matching-overload] - not among today's options
         super().__init__(**kwargs)
         self._build_at_init()
         check_numbers("LeakyReLU", negative_slope=negative_slope)

@@ -54,7 +54,7 @@ class _Policy(RandomImageLayer):
         self.value_range = value_pair(self, value_range)
         self.factor = factor_pair(self, factor, "factor", (0, 1))
         self.interpolation = interpolation
-        self.names = (*_MOVES, *_COLORS, *_VALUES)  # of the layers that are drawn from
+        self.names: tuple[str, ...] = (*_MOVES, *_COLORS, *_VALUES)  # of the layers that are drawn from
         factor, colors = self.factor, {"value_range": self.value_range, "data_format": data_format, "dtype": self.dtype}
         moves = {"interpolation": interpolation, "data_format": data_format, "seed": seed, "dtype": self.dtype}
         drawn = {**colors, "seed": seed}

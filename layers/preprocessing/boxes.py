@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from ...engine import ops
 from ...engine.objects.arguments import check_numbers
@@ -65,7 +65,7 @@ class MaxNumBoundingBoxes(ImageLayer):
         return {**data, "bounding_boxes": {name: self._of_max_number(each, axis) for name, each in boxes.items()}}
 
     def _of_max_number(self, values: Any, axis: int) -> Tensor:
-        values = ops.convert_to_tensor(values)
-        widths = [(0, self.max_number if k == axis else 0) for k in range(values.ndim)]
-        filled = ops.pad(values, widths, constant_values=self.fill_value)
+        tensor = ops.convert_to_tensor(values)
+        widths = [(0, self.max_number if k == axis else 0) for k in range(cast(int, tensor.ndim))]
+        filled = ops.pad(tensor, widths, constant_values=self.fill_value)
         return filled[(*[slice(None)] * axis, slice(0, self.max_number))]

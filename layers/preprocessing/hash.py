@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 import numpy as np
 
@@ -152,7 +152,7 @@ class HashedCrossing(PreprocessingLayer):
         if args and isinstance(args[0], (list, tuple)):
             features = [value if isinstance(value, Tensor) else np.asarray(value) for value in args[0]]
             args = (features, *args[1:])
-        return super().__call__(*args, **kwargs)
+        return cast("Result", super().__call__(*args, **kwargs))
 
     def call(self, inputs: Tensor) -> Tensor:
         if not isinstance(inputs, (list, tuple)) or len(inputs) < 2:

@@ -110,7 +110,7 @@ class ImageLayer(Layer):
             return self._on_images(data, None, training)[0]
         self._check_keys(data)
         images, transformation = self._on_images(data["images"], None, training)
-        made = {**data, "images": images}
+        made: dict[str, object] = {**data, "images": images}
         if "labels" in data and transformation:
             made["labels"] = self._on_labels(data["labels"], images, transformation)
         if self.moves_pixels and "segmentation_masks" in data:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import math
 import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Unpack
@@ -437,7 +437,7 @@ class IndexLookup(PreprocessingLayer):
         if self.output_mode == "tf_idf" and len(self._learnt):
             store["idf_weights"] = self.idf_weights.numpy()
 
-    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
+    def load_own_variables(self, store: Mapping[str, np.ndarray]) -> None:
         if self.output_mode == "tf_idf" and "idf_weights" in store:
             self.idf_weights.write_value(np.asarray(store["idf_weights"], floatx()))
 

@@ -166,7 +166,8 @@ class Normalization(PreprocessingLayer):
         if self.input_mean is not None:
             return self.mean, self.variance
         weights = (self.adapt_mean, self.adapt_variance)
-        return tuple(ops.reshape(ops.cast(each.value, self.compute_dtype), self._broadcast) for each in weights)  # type: ignore[return-value]
+        mean, variance = (ops.reshape(ops.cast(each.value, self.compute_dtype), self._broadcast) for each in weights)
+        return mean, variance
 
     def call(self, inputs: TensorLike) -> Tensor:
         inputs = ops.cast(inputs, self.compute_dtype)

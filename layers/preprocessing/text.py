@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
@@ -289,7 +289,7 @@ class TextVectorization(PreprocessingLayer):
     def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         self._lookup_layer.save_own_variables(store)
 
-    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
+    def load_own_variables(self, store: Mapping[str, np.ndarray]) -> None:
         self._lookup_layer.load_own_variables(store)
 
     def save_assets(self, dir_path: str | os.PathLike[str]) -> None:

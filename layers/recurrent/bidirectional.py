@@ -75,6 +75,7 @@ class Bidirectional(Layer):
         self.backward_layer: Any = backward_layer or _copy(layer, "backward_", go_backwards=not wrapped.go_backwards)
         self._check_layers()
         for part in (self.forward_layer, self.backward_layer):
+            # pyrefly: ignore[missing-attribute] - recurrent layers have both
             part.zero_output_for_mask = part.return_sequences
         self.merge_mode = merge_mode
         self._first_weights = weights

@@ -104,6 +104,7 @@ def build_cell(cell: Cell, input_shape: Sequence[int | None] | Sequence[Sequence
     """Build a cell that is a layer; one that leaves that to its parts is called on symbols once, with its states."""
     if not isinstance(cell, Layer) or cell.built:
         return
+    # pyrefly: ignore[missing-attribute] - a layer's class
     if type(cell).build is Layer.build and any(not layer.built for layer in cell._sublayers()):
         batch = input_shape[0] if isinstance(input_shape, tuple) else None
         cell.compute_output_shape(input_shape, map_leaves(lambda size: (batch, *size.dims), state_form(cell)))

@@ -72,7 +72,7 @@ class Compiler:
     """
 
     def __init__(self) -> None:
-        import llvmlite.binding as llvm_binding  # pyright: ignore[reportMissingTypeStubs]
+        import llvmlite.binding as llvm_binding
 
         self.binding: Any = llvm_binding
         self.binding.initialize_native_target()

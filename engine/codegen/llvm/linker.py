@@ -185,8 +185,9 @@ class _ObjectFile:
                     raise NotLinkedError(f"it has a relocation of type {kind}")
                 if offset > last:
                     raise NotLinkedError("the file is damaged: a relocation is beyond its section")
-                if not self._has_address(self._symbols[symbol]):
-                    raise NotLinkedError(f"the symbol {self._symbols[symbol].name!r} has no address in it")
+                target: _Symbol = self._symbols[symbol]
+                if not self._has_address(target):
+                    raise NotLinkedError(f"the symbol {target.name!r} has no address in it")
                 yield start + offset, kind, symbol, addend
 
     def link(self, address_of: Callable[[str], int]) -> Linked:

@@ -77,7 +77,8 @@ class Member:
         if not isinstance(kernel, BoundKernel):
             found = kernel(*values)
             return (found,) if self._is_single else found
-        _, results = self.begin(*values) or (kernel, ())
+        begun = self.begin(*values)
+        results = () if begun is None else begun.results
         if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
             kernel.refit(values, results)
         return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved, TripCount
@@ -490,11 +491,11 @@ def _check_alike(value: Value, other: Value) -> None:
         raise UnsupportedError("branches with different results")
 
 
-def _from_slot(block: Block, slot: str, like: Value, places: set[object]) -> Value:
+def _from_slot(block: Block, slot: str, like: Value, places: set[Any]) -> Value:
     if isinstance(like, Slots):
         return Slots(like.state, like.state.version)
     if isinstance(like, Scalar):
         return Scalar(block.function.let(f"load {like.kind}, ptr {slot}"), like.kind)
     assert isinstance(like, Array)
     pointer = block.function.let(f"load ptr, ptr {slot}")
-    return Array(pointer, like.kind, like.shape, frozenset(places))  # pyright: ignore[reportArgumentType]
+    return Array(pointer, like.kind, like.shape, frozenset(places))

@@ -400,7 +400,7 @@ def _get_item(context: FormContext, operation: Operation, inputs: Sequence[Value
         elif item is Place.INPUT:
             term = _picked(context, next(remaining), dim, step)
         elif is_integer(item):
-            term = str(int(item) % dim * step)  # pyright: ignore[reportArgumentType]
+            term = str(int(item) % dim * step)
         else:
             raise UnsupportedError("an index of another kind")
         offset = function.let(f"add nsw i64 {offset}, {term}")

@@ -142,7 +142,8 @@ class Pieces:
         function, context = self.function, self.context
         lines, block, exits = function.lines, function.block, context.exits
         function.lines, context.exits = [], []
-        self._is_inside, self._own, self._local, self._taken = True, set(), {}, []
+        self._is_inside, self._own, self._local = True, set(), {}
+        self._taken = []
         yield
         body, may_fail = function.lines, bool(context.exits)
         function.lines, function.block, context.exits = lines, block, exits

@@ -29,7 +29,7 @@ class RaggedArray(ArrayValue):
         self._made: Any = None
 
     @property
-    def _store(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def _store(self) -> Any:  # pyrefly: ignore[bad-override] - made when it is first used
         if self._made is None:
             places = itertools.pairwise(self.ends.tolist())
             elements = [ArrayValue.from_stacked(self.stacked[start:end]) for start, end in places]

@@ -109,7 +109,7 @@ def _add_item(context: FormContext, operation: Operation, inputs: Sequence[Value
     print_strided_copy(function, base, target, strides_of(base.shape, base.shape))
     if 0 in part.shape:
         return [target]
-    before: Scalar | Array = function.allocate(base.kind, part.shape)
+    before = function.allocate(base.kind, part.shape)
     function.hold(before)
     print_strided_copy(function, part.of(function, base), before, part.strides)
     if isinstance(value, Array):

@@ -8,6 +8,7 @@ Source: Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning" (O
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -49,7 +50,7 @@ class Rows:
         self.step = step
 
     @property
-    def slice(self) -> slice:
+    def slice(self) -> builtins.slice:
         """The same as a slice of the first axis."""
         return slice(self.first, self.stop, self.step)
 

@@ -56,7 +56,7 @@ class Assign(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (value,) = inputs
-        self.variable._check_shape(tuple(value.shape))  # pyright: ignore[reportPrivateUsage]
+        self.variable._check_shape(tuple(value.shape))  # pyrefly: ignore[protected-access]
         self.variable.write_value(value)
         return value
 

@@ -139,7 +139,7 @@ class GpuKernels:
         if is_array(value):
             return value if travels(value) else self.on_device(value)
         op = _op_of(value)
-        return value if op is None else self._runner(op)  # pyright: ignore[reportUnknownVariableType]
+        return value if op is None else self._runner(op)
 
     def _runner(self, op: Op) -> Callable[..., Any]:
         if isinstance(op, Fused):

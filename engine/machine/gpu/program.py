@@ -94,7 +94,8 @@ class GpuProgram:
         self.device = device
         self._origin = (graph, targets, feeds, specs)
         self._budget, self._turned_off = memory_budget(), turned_off()
-        self._make_machine, self._machine = machine, None
+        self._make_machine = machine
+        self._machine: MachineProgram | None = None
         self._dispatcher = dispatcher_of(device.number, device.memory_limit)
         self._variables = touched_variables(prepared.operations)
         self._locks = locks_of(written_variables(prepared.operations))

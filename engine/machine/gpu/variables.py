@@ -175,7 +175,7 @@ class DeviceVariable:
         self.name = variable.name
         self.dtype = variable.dtype
         self.shape = variable.shape
-        self._check_shape = variable._check_shape  # pyright: ignore[reportPrivateUsage]
+        self._check_shape = variable._check_shape  # pyrefly: ignore[protected-access]
 
     @property
     def _value(self) -> Any:

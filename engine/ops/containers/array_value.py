@@ -16,7 +16,7 @@ import numpy as np
 
 from ...common.dtypes import DTypeLike
 from ...common.nest import is_sequence
-from ...graph.op import as_scalar_or_array, is_array
+from ...graph.op import as_scalar_or_array, is_array, is_plain_array
 from ..base import is_numpy
 
 _NEVER = 1 << 62
@@ -70,7 +70,8 @@ class _Store:
 
     def at(self, index: int, version: int) -> Any:
         """Return what slot `index` holds at `version`; None for nothing."""
-        for since, value in reversed(self.changes.get(index, ())):
+        changes: Sequence[tuple[int, Any]] = self.changes.get(index, ())
+        for since, value in reversed(changes):
             if since <= version:
                 return value
         return self.get(index) if self.written_at[index] <= version < self.cleared_at[index] else _CLEARED
@@ -337,10 +338,10 @@ class ArrayValue:
         store = self._store
         if store.items is None and not store.changed:
             return store.buffer[: self.size]
-        stacked = _stack_items([self._at(index) for index in range(self.size)])
+        stacked: Any = _stack_items([self._at(index) for index in range(self.size)])
         items = store.items
         is_whole = items is not None and len(items) == self.size and not store.changed
-        if is_whole and type(stacked) is np.ndarray and stacked.ndim > 1 and stacked.dtype.kind != "T":
+        if is_whole and is_plain_array(stacked) and stacked.ndim > 1 and stacked.dtype.kind != "T":
             store.buffer, store.items = stacked, None  # the next stack is free
         return stacked
 

@@ -69,7 +69,8 @@ class SpansOfMask(Op):
         steps, rows = mask.shape
         starts, ends = np.zeros(rows, "int32"), np.full(rows, steps, "int32")
         if steps and self.begins:
-            starts[:] = np.where(mask.any(0), mask.argmax(0), steps)
+            first: Any = np.where(mask.any(0), mask.argmax(0), steps)
+            starts[:] = first
         elif steps:
             ends[:] = np.where(mask.any(0), steps - mask[::-1].argmax(0), 0)
         return starts, ends

@@ -260,7 +260,8 @@ def _put_back(values: Tensor, share: Tensor, x: Tensor, axis: AxisLike, keepdims
     if not keepdims:
         return result
     if axis is not None and x.ndim is None:
-        return expand_dims(result, int(axis) + vector if int(axis) >= 0 else axis)  # pyright: ignore[reportArgumentType]
+        only: Any = axis  # several axes need a known rank
+        return expand_dims(result, int(only) + vector if int(only) >= 0 else only)
     axes = normalize_axes(axis, x.ndim)
     if axes is None:
         raise ValueError("keepdims=True over all axes needs an input of known rank; that of the input is unknown.")

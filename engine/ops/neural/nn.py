@@ -258,7 +258,8 @@ def glu(x: TensorLike, axis: int = -1) -> Tensor:
         ValueError: the size of the axis is not known to be even.
     """
     tensor = as_floating(x)
-    size = None if tensor.shape is None else tensor.shape[axes_attribute(axis, tensor.ndim)[0]]  # type: ignore[index]
+    axes = axes_attribute(axis, tensor.ndim)
+    size = None if tensor.shape is None or axes is None else tensor.shape[axes[0]]
     if size is None or size % 2:
         raise ValueError(
             f"glu halves axis {axis} of its input; got shape {shape_text(tensor.shape)}, whose size there is "

@@ -46,7 +46,7 @@ class Draw(Later):
     key: tuple[int, ...]
     numbers: tuple[Any, ...]
     whole: tuple[int, ...]
-    dtype: DType
+    dtype: DType  # pyrefly: ignore[bad-override] - nothing sets that of another first value
     rows: Rows | None = None
 
     @property

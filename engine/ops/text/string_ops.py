@@ -404,7 +404,7 @@ class StringFormat(_StringOp):
         return TensorSpec((), dtypes.string)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return text.array_of(text.filled(self.parts, inputs, self.summarize), ())  # pyright: ignore[reportArgumentType]
+        return text.array_of(text.filled(self.parts, inputs, self.summarize), ())
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -64,7 +64,8 @@ def _shaped_by(place: int) -> Callable[[Any, Sequence[Symbol]], Rewrite]:
         if wanted is None or known == wanted or min(wanted, default=0) < 0:
             return None
         fits = known is None or len(known) == len(wanted)
-        for declared, size in zip(known or (), wanted, strict=False):
+        sizes: Sequence[int | None] = known or ()
+        for declared, size in zip(sizes, wanted, strict=False):
             fits = fits and declared in (None, size)
         return replace(op, shape=wanted) if fits else None
 

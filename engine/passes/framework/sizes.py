@@ -148,7 +148,7 @@ def _common(sizes: Sequence[Size]) -> Size | None:
         return whole[0]
     if len(others) < 2:
         return next(iter(others), 1)
-    names = [name[1] if name[0] is _BROADCAST else [name] for name in others if isinstance(name, tuple)]
+    names: list[Any] = [name[1] if name[0] is _BROADCAST else [name] for name in others if isinstance(name, tuple)]
     return (_BROADCAST, frozenset([each for own in names for each in own]))
 
 

@@ -207,7 +207,8 @@ def form_of(
 
 def _shape(spec: TensorSpec) -> Shape:
     assert spec.shape is not None
-    return tuple([dim or 0 for dim in spec.shape]) if None in spec.shape else spec.shape  # pyright: ignore[reportReturnType]
+    shape: Any = spec.shape
+    return tuple([dim or 0 for dim in shape]) if None in shape else shape
 
 
 def _size(spec: TensorSpec) -> int:
@@ -378,7 +379,7 @@ def place(form: Form, taken: Sequence[Spec], space: Space, known: Sequence[Layou
     specs: list[Any] = [taken[position] for position in form.inputs]
     shapes = [_shape(spec) for spec in specs]
     layouts: list[Layout | None] = list(known)
-    current: Space | None = space
+    current = space
     unplaced: list[tuple[int, int]] = []
     for op, arguments in form.steps:
         try:
@@ -498,7 +499,7 @@ def _place_reduction(op: Any, space: Space, operand: tuple[Shape, Layout | None]
     own = operand[0]
     rank = len(own)
     axes = range(rank) if op.axes is None else sorted(axis % rank for axis in op.axes)
-    settled: Space | None = space.reducing(reduced_layout(layout, axes, keepdims=True))
+    settled = space.reducing(reduced_layout(layout, axes, keepdims=True))
     if op.kernel_role is KernelRole.NORMALISATION:  # which uses its own sums
         settled = settled.with_layout(layout)
         settled = None if settled is None else settled.using(reduced_layout(layout, axes, keepdims=True))

@@ -189,7 +189,7 @@ class Space:
         if row is not None and self.row not in (None, row[1]):
             return None
         reduced = self.reduced.union(filter(None, map(embedding.interval, small.reduced)))
-        joined: Space | None = replace(self, row=self.row if row is None else row[1], reduced=reduced)
+        joined = replace(self, row=self.row if row is None else row[1], reduced=reduced)
         joined = joined.with_cuts(embedding.cuts(small.cuts))
         if joined is None or small.parts is None:
             return joined

@@ -72,7 +72,8 @@ def _permuted_result(match: Match, site: Site) -> Rewrite:
 
 def _product_of_matrices(match: Match, site: Site) -> Rewrite:
     """Make one product of a contraction without shared axes, whose rows, columns and terms are each contiguous."""
-    a, b, op = match["a"], match["b"], match["contraction"].op
+    a, b = match["a"], match["b"]
+    op: Contraction = match["contraction"].op
     shapes = [shape_of(a), shape_of(b)]
     if shapes[0] is None or shapes[1] is None or any(_is_shared(op, label) for label in op.out):
         return None

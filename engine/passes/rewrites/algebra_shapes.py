@@ -13,6 +13,7 @@ import numpy as np
 from ...common.identity import is_same
 from ...graph.graph import Operation
 from ...graph.kernel_roles import KernelRole
+from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.arrays.axes import Transpose
@@ -63,7 +64,8 @@ def _known_entries(match: Match, site: Site) -> Rewrite:
     filled = tuple([int(next(remaining)) if dim is None else dim for dim in op.shape])
     if any(dim < 0 for dim in filled):  # what can't be, fails when it runs
         return None
-    return site.make(type(op)(filled), x)
+    resized: Op = type(op)(filled)
+    return site.make(resized, x)
 
 
 def _known_rows(match: Match, site: Site) -> Rewrite:
@@ -168,12 +170,14 @@ def _one_broadcast(match: Match, site: Site) -> Rewrite:
 def _transposed_left(match: Match, site: Site) -> Rewrite:
     """Rewrite a transposed operand of a product to a flag of it."""
     op = match["product"].op
-    return site.make(type(op)(not op.transpose_a, op.transpose_b), match["a"], match["b"])
+    turned: Op = type(op)(not op.transpose_a, op.transpose_b)
+    return site.make(turned, match["a"], match["b"])
 
 
 def _transposed_right(match: Match, site: Site) -> Rewrite:
     op = match["product"].op
-    return site.make(type(op)(op.transpose_a, not op.transpose_b), match["a"], match["b"])
+    turned: Op = type(op)(op.transpose_a, not op.transpose_b)
+    return site.make(turned, match["a"], match["b"])
 
 
 def _swaps_last_two(transpose: Operation) -> bool:

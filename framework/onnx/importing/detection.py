@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -87,8 +87,9 @@ def _picked(x: Tensor, places: list[Tensor], sizes: list[int], how: str, aligned
         index = ops.add(ops.multiply(index, size), ops.cast(place, "int32"))
     batch, channels = shape_of(x)[:2]
     flat = ops.reshape(x, (batch, channels, -1))
-    spread = ops.broadcast_to(ops.reshape(index, (batch, 1, -1)), (batch, channels, int(np.prod(index.shape[1:]))))
-    found = ops.reshape(ops.take_along_axis(flat, spread, axis=2), (batch, channels, *index.shape[1:]))
+    cells = cast(tuple[int, ...], index.shape)[1:]
+    spread = ops.broadcast_to(ops.reshape(index, (batch, 1, -1)), (batch, channels, int(np.prod(cells))))
+    found = ops.reshape(ops.take_along_axis(flat, spread, axis=2), (batch, channels, *cells))
     return found if valid is None else ops.where(ops.expand_dims(valid, 1), found, ops.zeros_like(found))
 
 

@@ -182,7 +182,8 @@ class OnnxLayer(Layer):
         except ValueError as error:
             raise OnnxError(f"OnnxLayer: model is no ONNX model in base64 ({error}).") from error
         kwargs["name"] = kwargs.get("name") or _layer_name(proto.graph.name)
-        super().__init__(**{"autocast": False, **kwargs})
+        options: dict[str, Any] = {"autocast": False, **kwargs}
+        super().__init__(**options)
         self._encoded, self._described = model, [list(each) for each in weights]
         # Each weight is an attribute, where `quantize` replaces it.
         self._attributes = {each[0]: f"onnx_weight_{place}" for place, each in enumerate(self._described)}

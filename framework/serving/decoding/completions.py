@@ -127,7 +127,7 @@ class Completions:
         for prompt in prompts:
             for _ in range(count):
                 choices.append(await _choice(served, body, prompt, len(choices)))
-        head = {
+        head: dict[str, object] = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(time.time()),

@@ -97,6 +97,7 @@ class Plan:
             KeyError, TypeError, ValueError: the document is not whole, or names what the graph does not hold.
         """
         entries = {
+            # pyrefly: ignore[bad-typed-dict-key] - the fields are its keys
             str(name): Entry(*[tuple(map(str, entry[field])) for field in Entry._fields])
             for name, entry in document["entries"].items()
         }

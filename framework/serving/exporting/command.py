@@ -33,14 +33,13 @@ def add_import_option(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Load the model and export it; return the exit status."""
-    from ....engine.queues.errors import DataLossError
     from .keras_files import import_modules, load_with_weights
 
     try:
         import_modules(options.modules)
         model = load_with_weights(options.model, options.weights)
         model.export(options.out, options.format, version=options.version, opset_version=options.opset)
-    except (OSError, ValueError, TypeError, KeyError, ImportError, DataLossError) as error:
+    except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
         print(f"anabranch export: {error}", file=sys.stderr)
         return 2
     return 0

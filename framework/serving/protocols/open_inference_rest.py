@@ -123,7 +123,8 @@ def _inputs(document: Mapping[str, object], rest: memoryview) -> list[WireTensor
         else:
             data = rest[place : place + size]
             place += size
-        found.append(WireTensor(entry["name"], str(entry.get("datatype")), entry.get("shape"), data))  # pyright: ignore
+        # pyrefly: ignore[bad-argument-type] - whoever reads the tensor checks the shape
+        found.append(WireTensor(entry["name"], str(entry.get("datatype")), entry.get("shape"), data))
     if place != len(rest):
         raise RequestError(400, f"{len(rest) - place} bytes behind the last tensor belong to none.")
     return found

@@ -63,7 +63,7 @@ class Tls:
                 context.load_verify_locations(self.client_authorities)
             authorities = None if self.client_authorities is None else Path(self.client_authorities).read_bytes()
             return Path(self.certificate).read_bytes(), Path(self.key).read_bytes(), authorities
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:  # an `ssl.SSLError`, too
             raise ValueError(
                 f"TLS with the certificate {str(self.certificate)!r} and the key {str(self.key)!r}: {error}"
             ) from None

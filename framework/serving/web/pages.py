@@ -195,7 +195,7 @@ def _value(dtype: str) -> dict[str, str]:
 
 
 def _nested(info: TensorInfo, start: int) -> Mapping[str, object]:
-    found = _value(info.dtype)
+    found: dict[str, object] = dict(_value(info.dtype))
     for size in reversed(info.shape[start:]):
         found = {"type": "array", "items": found}
         if size is not None:
