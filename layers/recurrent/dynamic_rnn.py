@@ -19,7 +19,7 @@ def dynamic_rnn(
     cell: CellLike | Sequence[CellLike],
     inputs: TensorLike,
     sequence_length: TensorLike | None = None,
-    initial_state: Sequence[Tensor] | None = None,
+    initial_state: Sequence[Nest[Tensor]] | None = None,
     time_major: bool = False,
     training: bool | None = False,
 ) -> tuple[Tensor, list[Nest[Tensor]]]:

@@ -10,6 +10,7 @@ import anabranch as ab
 from anabranch import layers
 
 LENGTHS = np.array([3, 0, 5, 1], "int32")
+dynamic_rnn: Any = ab.dynamic_rnn  # the structure of the states is that of each cell
 BEYOND = np.arange(6) >= LENGTHS[:, None]  # (batch, steps), of sequences of 6 steps
 
 
@@ -50,7 +51,7 @@ def test_against_rows_one_by_one(kind: Any, time_major: bool) -> None:
     x = data(4, 6, 2)
     expected, states = by_row(layer, x, LENGTHS)
     given = x.swapaxes(0, 1) if time_major else x
-    outputs, final = ab.dynamic_rnn(layer.cell, given, sequence_length=LENGTHS, time_major=time_major)
+    outputs, final = dynamic_rnn(layer.cell, given, sequence_length=LENGTHS, time_major=time_major)
     np.testing.assert_allclose(outputs.swapaxes(0, 1) if time_major else outputs, expected, rtol=1e-5, atol=1e-6)
     for state, wanted in zip(final, states, strict=True):
         np.testing.assert_allclose(state, wanted, rtol=1e-5, atol=1e-6)
@@ -60,7 +61,7 @@ def test_against_rows_one_by_one(kind: Any, time_major: bool) -> None:
 def test_the_loop_ends_with_the_longest_row() -> None:
     cell = Counting()
     x = data(4, 6, 2)
-    outputs, (total, count) = ab.dynamic_rnn(cell, x, sequence_length=LENGTHS)
+    outputs, (total, count) = dynamic_rnn(cell, x, sequence_length=LENGTHS)
     assert float(cell.steps.numpy()) == 5
     np.testing.assert_array_equal(count[:, 0], LENGTHS)
     sums = np.where(BEYOND[..., None], 0, x).cumsum(1)
@@ -147,11 +148,11 @@ def test_time_major_masks() -> None:
 def test_unknown_sizes_and_no_rows() -> None:
     cell = layers.LSTMCell(3)
     x = data(4, 6, 2)
-    expected = np.asarray(ab.dynamic_rnn(cell, x, sequence_length=LENGTHS)[0])
+    expected = np.asarray(dynamic_rnn(cell, x, sequence_length=LENGTHS)[0])
     with ab.Graph().as_default():
         symbol = ab.placeholder((None, None, 2), "float32")
         lengths = ab.placeholder((None,), "int64")
-        outputs, (hidden, _) = ab.dynamic_rnn(cell, symbol, sequence_length=lengths)
+        outputs, (hidden, _) = dynamic_rnn(cell, symbol, sequence_length=lengths)
         assert outputs.shape == (None, None, 3)
         session = ab.Session()
         for rows, steps in ((4, 6), (2, 4), (1, 3)):
@@ -181,10 +182,10 @@ def test_what_lies_past_the_end_takes_no_part() -> None:
 
 def test_stacked_cells_and_first_states() -> None:
     cells, x = [layers.LSTMCell(3), layers.GRUCell(2)], data(4, 6, 2)
-    outputs, ((hidden, memory), (other,)) = ab.dynamic_rnn(cells, x, sequence_length=LENGTHS)
+    outputs, ((hidden, memory), (other,)) = dynamic_rnn(cells, x, sequence_length=LENGTHS)
     assert (outputs.shape, hidden.shape, memory.shape, other.shape) == ((4, 6, 2), (4, 3), (4, 3), (4, 2))
-    first, state = ab.dynamic_rnn(cells, x[:, :2], sequence_length=np.minimum(LENGTHS, 2))
-    second, _ = ab.dynamic_rnn(cells, x[:, 2:], sequence_length=np.maximum(LENGTHS - 2, 0), initial_state=state)
+    first, state = dynamic_rnn(cells, x[:, :2], sequence_length=np.minimum(LENGTHS, 2))
+    second, _ = dynamic_rnn(cells, x[:, 2:], sequence_length=np.maximum(LENGTHS - 2, 0), initial_state=state)
     np.testing.assert_allclose(np.concatenate([first, second], 1), outputs, rtol=1e-5, atol=1e-6)
 
 
