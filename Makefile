@@ -82,11 +82,11 @@ lint: $(DEV) ## ruff: rules and format; codespell: spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 
-types: types-package ## the same, and pyright over the tests, which use the package as users do
-	$(BIN)/pyright
-
 types-package: $(DEV) ## pyrefly over the package and the examples: strict in engine/
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --relative-to $(CURDIR)/$(SOURCES) --summary=none
+
+types: types-package ## the same, and pyright over the tests, which use the package as users do
+	$(BIN)/pyright
 
 imports: $(DEV) ## import-linter: layers of the house, third-party packages confined
 	$(BIN)/lint-imports --no-cache
