@@ -83,7 +83,7 @@ class Adafactor(Optimizer):
 
     def begin_step(self, learning_rate: Tensor) -> AdafactorStep:
         """Return the size of steps relative to the weights, and what running means keep."""
-        number = ops.cast(self.iterations + 1, "float32")
+        number = ops.cast(self.iterations + 1, self.shared_dtype)
         size = ops.minimum(learning_rate, ops.rsqrt(number))
         return AdafactorStep(size, 1.0 - ops.power(number, self.beta_2_decay))
 

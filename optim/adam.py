@@ -10,6 +10,7 @@ from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
 from ..engine.objects.arguments import check_numbers
 from .optimizer import LearningRate, Optimizer
 from .options import OptimizerOptions
+from .updates import power_of
 
 
 class Moments(Optimizer):
@@ -45,7 +46,7 @@ class Moments(Optimizer):
 
     def step_number(self) -> Tensor:
         """Return the number of this step, counted from 1."""
-        return ops.cast(self.iterations + 1, "float32")
+        return ops.cast(self.iterations + 1, self.shared_dtype)
 
     def update_moments(self, gradient: Tensor, variable: Variable) -> tuple[Tensor, Tensor]:
         """Assign the new running means, and return them."""
@@ -98,7 +99,7 @@ class Adam(Moments):
     def begin_step(self, learning_rate: Tensor) -> Tensor:
         """Return the learning rate times the bias corrections of both means."""
         number = self.step_number()
-        beta_1, beta_2 = (ops.power(ops.cast(beta, "float32"), number) for beta in (self.beta_1, self.beta_2))
+        beta_1, beta_2 = (power_of(beta, number) for beta in (self.beta_1, self.beta_2))
         return learning_rate * ops.sqrt(1.0 - beta_2) / (1.0 - beta_1)
 
     def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
@@ -155,9 +156,9 @@ class Nadam(Moments):
         """Return a step's weights of momentum and gradient, with the learning rate, and that of the square root."""
         number = self.step_number()
         this, following = self._schedule(number), self._schedule(number + 1.0)
-        product = ops.cast(self._u_product, "float32") * this
+        product = ops.cast(self._u_product, number.dtype) * this
         self._u_product.assign(product)
-        beta_2 = ops.power(ops.cast(self.beta_2, "float32"), number)
+        beta_2 = power_of(self.beta_2, number)
         return NadamStep(
             learning_rate * following / (1.0 - product * following),
             learning_rate * (1.0 - this) / (1.0 - product),
@@ -165,7 +166,7 @@ class Nadam(Moments):
         )
 
     def _schedule(self, number: Tensor) -> Tensor:
-        return self.beta_1 * (1.0 - 0.5 * ops.power(ops.cast(0.96, "float32"), number))
+        return self.beta_1 * (1.0 - 0.5 * power_of(0.96, number))
 
     def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
         momentum, velocity = self.update_moments(gradient, variable)
@@ -187,7 +188,8 @@ class Adamax(Moments):
 
     def begin_step(self, learning_rate: Tensor) -> Tensor:
         """Return the learning rate with the bias correction of the mean."""
-        return learning_rate / (1.0 - ops.power(ops.cast(self.beta_1, "float32"), self.step_number()))
+        number = self.step_number()
+        return learning_rate / (1.0 - power_of(self.beta_1, number))
 
     def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
@@ -216,7 +218,7 @@ class Lamb(Moments):
     def begin_step(self, learning_rate: Tensor) -> LambStep:
         """Return the learning rate and the bias corrections."""
         number = self.step_number()
-        beta_1, beta_2 = (ops.power(ops.cast(beta, "float32"), number) for beta in (self.beta_1, self.beta_2))
+        beta_1, beta_2 = (power_of(beta, number) for beta in (self.beta_1, self.beta_2))
         return LambStep(learning_rate, 1.0 / (1.0 - beta_1), ops.rsqrt(1.0 - beta_2))
 
     def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:

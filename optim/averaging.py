@@ -199,11 +199,11 @@ class MovingAverage(_Averages):
 
     def mix(self, number: Tensor) -> None:
         """Take the new weights into the averages."""
-        decay: Any = ops.cast(self.average_decay, "float32")
+        decay: Any = ops.convert_to_tensor(self.average_decay, self.shared_dtype)
         if self.dynamic_decay:
-            later = ops.cast(number - self.start_step, "float32")
+            later = ops.cast(number - self.start_step, self.shared_dtype)
             decay = ops.minimum(decay, later / (9.0 + later))
-        decay = ops.where(number > self.start_step, decay, 0.0)
+        decay = ops.where(number > self.start_step, decay, ops.zeros_like(decay))
         for variable, average in self._pairs():
             average.assign(average + (variable - average) * (1.0 - decay))
 
@@ -259,6 +259,6 @@ class SWA(_Averages):
     def mix(self, number: Tensor) -> None:
         """Take the new weights into the means."""
         count = ops.floor_divide(number - self.start_averaging, self.average_period) + 1
-        share = 1.0 / ops.cast(count, "float32")
+        share = 1.0 / ops.cast(count, self.shared_dtype)
         for variable, average in self._pairs():
             average.assign(average + (variable - average) * share)

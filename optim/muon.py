@@ -12,6 +12,7 @@ from ..engine.graph import ShardedVariable, Tensor, Variable, colocate_with
 from ..engine.objects.arguments import check_numbers, check_optional_numbers, listed
 from .adam import towards
 from .optimizer import LearningRate, Optimizer, path_of
+from .updates import power_of
 
 
 class MuonStep(NamedTuple):
@@ -111,8 +112,8 @@ class Muon(Optimizer):
 
     def begin_step(self, learning_rate: Tensor) -> MuonStep:
         """Return the learning rate, and Adam's with its bias corrections."""
-        number = ops.cast(self.iterations + 1, "float32")
-        beta_1, beta_2 = (ops.power(ops.cast(b, "float32"), number) for b in (self.adam_beta_1, self.adam_beta_2))
+        number = ops.cast(self.iterations + 1, self.shared_dtype)
+        beta_1, beta_2 = (power_of(b, number) for b in (self.adam_beta_1, self.adam_beta_2))
         of_adam = learning_rate * self.adam_lr_ratio * ops.sqrt(1.0 - beta_2) / (1.0 - beta_1)
         return MuonStep(learning_rate, of_adam)
 

@@ -535,7 +535,8 @@ class Optimizer(ChecksKeywords, SavedState, StatelessSteps, Updates):
             self._take_averages()
 
     def _take_averages(self) -> None:
-        momentum = ops.where(ops.equal(self.iterations, 0), 0.0, self.ema_momentum)  # the first step is copied
+        not_first = ops.cast(ops.not_equal(self.iterations, 0), self.shared_dtype)  # the first step is copied
+        momentum = not_first * self.ema_momentum
         for variable, average in zip(self._trainable_variables, self._averages, strict=True):
             average.assign(momentum * average + (1.0 - momentum) * variable)
         if self.ema_overwrite_frequency:

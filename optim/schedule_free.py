@@ -11,6 +11,7 @@ from ..engine.objects.arguments import check_numbers
 from .adam import towards
 from .optimizer import LearningRate, Optimizer
 from .options import OptimizerOptions
+from .updates import power_of
 
 
 class _Shared(NamedTuple):
@@ -79,10 +80,10 @@ class ScheduleFreeAdamW(Optimizer):
             momentum.write_value(variable.numpy())
 
     def begin_step(self, learning_rate: Tensor) -> _Shared:
-        number = ops.cast(self.iterations + 1, "float32")
+        number = ops.cast(self.iterations + 1, self.shared_dtype)
         if self.warmup_steps > 0:
             learning_rate = learning_rate * ops.minimum(number / self.warmup_steps, 1.0)
-        return _Shared(learning_rate, 1.0 - ops.power(self.beta_2, number), 1.0 / number)
+        return _Shared(learning_rate, 1.0 - power_of(self.beta_2, number), 1.0 / number)
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         rate, correction, weight = (ops.cast(value, variable.dtype) for value in learning_rate)

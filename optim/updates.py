@@ -38,11 +38,17 @@ class Updates(Clips):
     _current_learning_rate: Callable[[], Any]
     _decay: Callable[[Sequence[Variable], Tensor], None]
     _is_decayed: Callable[[Variable], bool]
+    _indices: dict[Variable, int]
 
     def __init__(self) -> None:
         self._guards: list[Guard] = []
         self._least_norm: float | None = None  # of an update of all variables together
         self._least_norm_of_each: float | None = None
+
+    @property
+    def shared_dtype(self) -> str:
+        """The dtype of numbers that all variables share in a step: float64 if all variables are, else float32."""
+        return "float64" if {str(variable.dtype) for variable in self._indices} == {"float64"} else "float32"
 
     def _judge(self, least_norm: float, per_variable: bool) -> None:
         """Leave updates out that are smaller than this, from the next step that is built on."""
@@ -218,6 +224,11 @@ class _TriedRows(VariableRows):
 
     def rows_of(self, other: Variable) -> VariableRows:
         return _TriedRows(other, self.indices, self._kept)
+
+
+def power_of(base: float, number: Tensor) -> Tensor:
+    """Return ``base ** number`` with the accuracy of the number's dtype."""
+    return ops.power(ops.convert_to_tensor(base, number.dtype), number)
 
 
 def _wide(dtype: DTypeLike) -> str:

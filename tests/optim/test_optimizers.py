@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -406,3 +407,29 @@ def test_an_optimizer_is_built_once() -> None:
 
     assert weight.numpy().tolist() == [-1.0 - 1.5 - 1.75]
     assert len(optimizer.variables) == 3  # iterations, learning rate, velocity
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: optim.Adam(0.125, epsilon=0.0),
+        lambda: optim.AdamW(0.125, epsilon=0.0, weight_decay=0.0),
+        lambda: optim.Adamax(0.125, epsilon=0.0),
+        lambda: optim.Muon(0.125, epsilon=0.0, adam_lr_ratio=1.0, adam_weight_decay=0.0),
+    ],
+    ids=["Adam", "AdamW", "Adamax", "Muon"],
+)
+def test_bias_corrections_have_the_accuracy_of_float64(make: Callable[[], optim.Optimizer]) -> None:
+    """With the same gradient in each step, each step has the length of the learning rate, which is exact here."""
+    optimizer, w = make(), ab.Variable([1.0, -2.0], dtype="float64")
+    for _ in range(5):
+        optimizer.apply([np.array([3.0, -0.5])], [w])
+    np.testing.assert_allclose(w.numpy(), [1.0 - 5 * 0.125, -2.0 + 5 * 0.125], rtol=1e-12, atol=0)
+
+
+def test_averages_have_the_accuracy_of_float64() -> None:
+    optimizer, w = optim.SGD(1.0, use_ema=True, ema_momentum=0.9), ab.Variable([0.0], dtype="float64")
+    for _ in range(3):
+        optimizer.apply([np.array([-1.0])], [w])
+    optimizer.finalize_variable_values([w])
+    np.testing.assert_allclose(w.numpy(), [(1.0 * 0.9 + 2.0 * 0.1) * 0.9 + 3.0 * 0.1], rtol=1e-14, atol=0)
