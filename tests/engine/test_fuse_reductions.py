@@ -90,6 +90,15 @@ def test_a_sum_over_another_axis_is_used_outside():
     Check([z], {x: values((64, 9))}, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("axes", [(0, 1), (0, 2), (1,), (2,)])
+def test_a_sum_beside_a_larger_array_counts_each_element_once(axes: tuple[int, ...]):
+    """The gradients of two biases with a reshape between them: the column is the same along two loops of the other."""
+    column, row = ab.placeholder((16, 1), "float32"), ab.placeholder((12, 1), "float32")
+    twice = column + column
+    product = o.reshape(o.matmul(twice, o.transpose(row)), (16, 4, 3))
+    Check([o.sum(twice), o.sum(product, axis=axes)], {column: values((16, 1)), row: values((12, 1))}, tolerance=1e-5)
+
+
 @pytest.mark.parametrize("keepdims", [True, False])
 def test_what_a_reduction_gives_back_is_read_where_it_lies(keepdims: bool):
     """The gradient of a sum over the last axis is no array of its own, wherever its cotangent comes from."""

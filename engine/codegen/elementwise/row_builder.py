@@ -341,9 +341,12 @@ def _check(spec: RowSpec) -> None:
 
 
 def _keeps_rest(spec: RowSpec, reduction: int, output: int) -> bool:
-    """Test whether no loop is both reduced and kept."""
-    mask = spec.nodes[reduction].value[1]
-    return not any(a and b for a, b in zip(mask, spec.outputs[output].steps, strict=True))
+    """Test whether each loop is either reduced or kept; along a row, the value may also be the same.
+
+    It would be added again in each iteration of an outer loop along which it is the same.
+    """
+    mask, steps = spec.nodes[reduction].value[1], spec.outputs[output].steps
+    return all(a != b for a, b in zip(mask[:-1], steps[:-1], strict=True)) and not (mask[-1] and steps[-1])
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
