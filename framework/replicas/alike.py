@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,8 @@ def unnumbered(name: str) -> str:
 def _comparable(config: object) -> object:
     """Return a configuration with such names, and without learning rates that are numbers: of inner optimizers, too."""
     if isinstance(config, dict):
+        if config.get("class_name") == "__lambda__":  # bytecode: it names the path of the script, and may differ
+            return "lambda"
         found = {key: _comparable(value) for key, value in config.items()}
         if not isinstance(config.get("learning_rate"), dict):
             found.pop("learning_rate", None)
@@ -77,7 +80,8 @@ def _comparable(config: object) -> object:
 def _as_text(value: object) -> str:
     """Describe an argument of `compile`, alike in all processes."""
     try:
-        config = serialize_keras_object(value)
+        with warnings.catch_warnings(action="ignore"):  # nothing is saved
+            config = serialize_keras_object(value)
     except (TypeError, ValueError):  # no file can have it
         return type(value).__name__
     return json.dumps(_comparable(config), sort_keys=True, default=lambda each: type(each).__name__)

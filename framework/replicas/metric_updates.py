@@ -144,41 +144,74 @@ def _place_in(tensors: list[Symbol], leaf: object) -> object:
 def can_be_summed(metric: Metric, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Test whether what replicas' updates add to a metric can be summed.
 
-    They have to add numbers to the metric's variables that do not depend on these, and no more. What is updated with
-    numbers of the whole batch alone, and adds a number that does not depend on them, counts steps, not replicas.
+    They have to add numbers to the metric's variables that do not depend on these, and no more. An update that adds a
+    number that does not depend on what it is given, such as 1 for a mean over the batch, counts steps, not replicas.
 
     Args:
         metric: one that has its variables.
         args, kwargs: what it is updated with. Nothing but shapes and dtypes of tensors is used.
     """
-    given: list[Symbol] = []
-    with Graph().as_default() as graph, handing_updates(None):
-
-        def placeholder(value: object) -> Any:
-            if not isinstance(value, Symbol | Variable):
-                return value
-            found = graph.add(Placeholder(TensorSpec(value.shape, value.dtype)), (), "given").outputs[0]
-            given.append(found)
-            mask = mask_of(value)
-            if mask is not None:
-                found.annotations["mask"] = placeholder(mask)
-            return found
-
-        args, kwargs = map_structure(placeholder, (args, kwargs))
-        arguments = set(given)
-        state = [placeholder(variable) for variable in metric.variables]
-        results = metric.stateless_update_state(state, *args, **kwargs)
-    if any(operation.writes for operation in graph.operations):
+    try:  # so that numbers of rows are computed of what is given
+        added, is_constant = _Added.by(metric, args, kwargs, with_rows=False), False
+    except (TypeError, ValueError):  # an update that needs to know how many rows there are
+        added, is_constant = _Added.by(metric, args, kwargs, with_rows=True), True
+    if added.is_other:
         return False
-    dependent = _dependent(graph, state)
-    added = [_added(value, old, dependent) for value, old in zip(results, state, strict=True)]
-    if None in added:
-        return False
-    has_rows = any(each.shape != () or not each.spec.differentiable for each in arguments)
-    if has_rows or not arguments or any(isinstance(leaf, int | float | np.number) for leaf in flatten((args, kwargs))):
+    if not added.counts_calls:
         return True
-    of_arguments = _dependent(graph, arguments)
-    return all(each in of_arguments for terms in added if terms is not None for each in terms)
+    return is_constant if added.has_rows else _is_given_alone(args, kwargs)
+
+
+def _is_given_alone(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """Test whether there is nothing of the batch among arguments, or a number of the caller's."""
+    leaves = flatten((args, kwargs))
+    is_of_batch = any(isinstance(leaf, Symbol | Variable) for leaf in leaves)
+    return not is_of_batch or any(isinstance(leaf, int | float | np.number) for leaf in leaves)
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What an update adds to the state of a metric.
+
+    Attributes:
+        is_other: it changes the state in another way.
+        has_rows: some argument has rows.
+        counts_calls: it adds numbers that do not depend on the arguments.
+    """
+
+    is_other: bool
+    has_rows: bool
+    counts_calls: bool
+
+    @classmethod
+    def by(cls, metric: Metric, args: tuple[object, ...], kwargs: dict[str, object], with_rows: bool) -> _Added:
+        """Trace an update, of arguments whose numbers of rows are known or not."""
+        given: list[Symbol] = []
+        with Graph().as_default() as graph, handing_updates(None):
+
+            def placeholder(value: object, with_rows: bool = True) -> Any:
+                if not isinstance(value, Symbol | Variable):
+                    return value
+                shape = value.shape if with_rows or not value.shape else (None, *value.shape[1:])
+                found = graph.add(Placeholder(TensorSpec(shape, value.dtype)), (), "given").outputs[0]
+                given.append(found)
+                mask = mask_of(value)
+                if mask is not None:
+                    found.annotations["mask"] = placeholder(mask, with_rows)
+                return found
+
+            args, kwargs = map_structure(lambda leaf: placeholder(leaf, with_rows), (args, kwargs))
+            arguments = set(given)
+            state = [placeholder(variable) for variable in metric.variables]
+            results = metric.stateless_update_state(state, *args, **kwargs)
+        dependent = _dependent(graph, state)
+        added = [_added(value, old, dependent) for value, old in zip(results, state, strict=True)]
+        of_arguments = _dependent(graph, arguments)
+        return cls(
+            any(operation.writes for operation in graph.operations) or None in added,
+            any(each.shape != () or not each.spec.differentiable for each in arguments),
+            any(each not in of_arguments for terms in added if terms is not None for each in terms),
+        )
 
 
 def _dependent(graph: Graph, tensors: Iterable[Symbol]) -> set[Symbol]:

@@ -51,3 +51,17 @@ def test_schedules_count() -> None:
     check_alike("worker 1", facts(10), "worker 0", facts(10))
     with pytest.raises(ValueError, match=r"\"decay_steps\": 10"):
         check_alike("worker 1", facts(10), "worker 0", facts(20))
+
+
+def test_lambdas_are_compared_without_a_warning() -> None:
+    """Nothing is saved. Their bytecode is not compared: it names the script's path, which may differ between hosts."""
+
+    def facts(loss: str) -> dict[str, str]:
+        model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2)])
+        metric = eval(compile("lambda y, predicted: y - predicted", f"/{loss}/script.py", "eval"))
+        model.compile("sgd", loss, metrics=[metric, ab.metrics.MeanMetricWrapper(metric, name="error")])
+        return facts_of_model(model, model.variables)
+
+    check_alike("worker 1", facts("mse"), "worker 0", facts("mse"))
+    with pytest.raises(ValueError, match=r"^Workers differ in what they train\. loss: "):
+        check_alike("worker 1", facts("mse"), "worker 0", facts("mae"))

@@ -115,6 +115,11 @@ class OwnStep(ab.Sequential):
         }
 
 
+def root_of_mean(y: Any, predicted: Any) -> Any:
+    """One number for a batch, of which an epoch has the mean."""
+    return ops.sqrt(ops.mean(ops.square(y - predicted)))
+
+
 def trained(kind: str, strategy: Any) -> dict[str, Any]:
     ab.utils.set_random_seed(1)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
@@ -126,7 +131,7 @@ def trained(kind: str, strategy: Any) -> dict[str, Any]:
             model.offset = ab.Variable([1.0, -3.0], name="offset", trainable=False, dtype="float64")
             model.compile("sgd")
         else:
-            metrics = [Largest(kind == "lazy", name="largest"), "mae"]
+            metrics = [Largest(kind == "lazy", name="largest"), "mae", root_of_mean]
             model.compile("sgd", "mse", metrics=metrics, weighted_metrics=[Ratio(name="ratio")])
     options: Any = {} if kind == "own step" else {"sample_weight": WEIGHTS}
     return model.fit(X, Y, batch_size=4, epochs=2, verbose=0, **options).history
@@ -156,6 +161,8 @@ def test_metrics_are_those_of_one_device(kind: str) -> None:
         (ab.metrics.R2Score(), True),
         (Largest(), False),
         (Ratio(), False),
+        (ab.metrics.MeanMetricWrapper(lambda y, predicted: ops.abs(y - predicted)), True),
+        (ab.metrics.MeanMetricWrapper(lambda y, predicted: root_of_mean(y, predicted)), False),
     ],
 )
 def test_states_that_are_sums_are_added_up(metric: Any, adds: bool) -> None:
