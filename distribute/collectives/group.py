@@ -341,6 +341,7 @@ class ProcessGroup(Group):
     def abort(self, reason: str) -> None:
         """Have all members that run a collective, or will, fail with this reason; then leave the group."""
         self.note_end()
+        later = "" if self.links.has_lost else reason  # the loss is the reason there
         self.begun.close()  # others come to what runs; it does not wait for ever
         if isinstance(self.watches, Seat):
             self.watches.fail(reason)
@@ -350,16 +351,16 @@ class ProcessGroup(Group):
                 header = Header.abort(self._number, len(text), self._bits).packed()
                 self.links.exchange(self._for_others([header, text]), {})
             self.lock.release()
-        self.close()
+        self.close(later)
 
     def note_end(self) -> None:
         """Leave a note for the launcher that this process ends, before others learn of it, unless it ends by a loss."""
         if not self.links.has_lost:
             note_end()
 
-    def close(self) -> None:
-        """End the connections and give the memory up, that of parts of the group, too."""
-        self.links.close()
+    def close(self, reason: str = "") -> None:
+        """End the connections and give the memory up, that of parts of the group, too; see `Links.close`."""
+        self.links.close(reason)
         self.gpus.close()
         if self.watches is not None:
             self.watches.close()
@@ -561,16 +562,19 @@ class ProcessGroup(Group):
         if found.kind == ABORT:
             reason = bytearray(found.size)
             self.links.exchange({}, {rank: reason})
-            raise CancelledError(f"{self.links.names[rank]} has ended what the group runs: {reason.decode()}")
+            text = f"{self.links.names[rank]} has ended what the group runs: {reason.decode()}"
+            self.links.refuse(text)
+            raise CancelledError(text)
         may_differ = OFFER in (own.kind, found.kind) and own.group == found.group and own.number == found.number
         if not may_differ and not own.agrees(found):
-            self.links.close()  # what follows in the streams has no meaning any more
             processes = len(self.links.names)
-            raise ValueError(
+            text = (
                 f"Members of the group disagree: {self.links.names[self._own]} runs {own.text(processes)}, and "
                 f"{self.links.names[rank]} runs {found.text(processes)}. All members have to run the same collectives "
                 "in the same order, on the same shapes and dtypes."
             )
+            self.links.close(text)  # what follows in the streams has no meaning any more
+            raise ValueError(text)
         return found
 
     def _for_others(self, buffers: Sequence[Any]) -> dict[int, Sequence[Any]]:

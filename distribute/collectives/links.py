@@ -457,12 +457,19 @@ class Links:
         while not self.wait((), (rank,)):
             pass
 
-    def close(self) -> None:
-        """End all connections."""
+    def close(self, reason: str = "") -> None:
+        """End all connections; collectives that come later fail, with the reason if one is given."""
         for sock in self._sockets.values():
             sock.close()
-        if self._error is None:
-            self._error = RuntimeError("The group of processes is closed. Collectives run while it is open.")
+        if self._error is None or reason:
+            self.refuse(reason)
+
+    def refuse(self, reason: str) -> None:
+        """Have collectives that come later fail, and name what has ended the group."""
+        text = "The group of processes is closed. Collectives run while it is open."
+        if reason:
+            text = f"The group of processes is closed by an earlier error: {reason}"
+        self._error = RuntimeError(text)
 
 
 def _listening(host: str, port: int) -> socket.socket:

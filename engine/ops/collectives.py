@@ -199,6 +199,28 @@ class Collective(Op, abstract=True):
         return _own(found, x) if xp is np else xp.array(found) if found is x else found
 
 
+_REDUCED = {
+    "sum": "integers, floating-point and complex numbers",
+    "mean": "floating-point and complex numbers",
+    "max": "integers and floating-point numbers",
+    "min": "integers and floating-point numbers",
+}
+
+
+def _check_reduced(name: str, reduce_op: str, x: TensorSpec) -> None:
+    """Refuse a reduction that there is not, and tensors that have none.
+
+    Raises:
+        ValueError: of the reduction.
+        TypeError: of the tensor.
+    """
+    if reduce_op not in REDUCE_OPS:
+        raise ValueError(f"{name}: reduce_op is one of {', '.join(REDUCE_OPS)}; got {reduce_op!r}.")
+    refused = {"mean": "bTiu", "sum": "bT"}.get(reduce_op, "bTc")
+    if x.dtype.kind in refused:
+        raise TypeError(f"{name}({reduce_op!r}) takes {_REDUCED[reduce_op]}; got {x}. Cast the tensor first.")
+
+
 @dataclass(frozen=True)
 class AllReduce(Collective):
     """The sum, mean, maximum or minimum of the members' tensors."""
@@ -208,12 +230,7 @@ class AllReduce(Collective):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
-        if self.reduce_op not in REDUCE_OPS:
-            raise ValueError(f"all_reduce: reduce_op is one of {', '.join(REDUCE_OPS)}; got {self.reduce_op!r}.")
-        if x.dtype.kind in "bT" or (x.dtype.kind == "c" and self.reduce_op in ("max", "min")):
-            raise TypeError(f"all_reduce({self.reduce_op!r}) takes numbers that have one; got {x}. Cast them first.")
-        if self.reduce_op == "mean" and x.dtype.kind in "iu":
-            raise TypeError(f"all_reduce('mean') takes floating-point numbers; got {x}. Cast them first.")
+        _check_reduced("all_reduce", self.reduce_op, x)
         return x
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -238,7 +255,7 @@ class AllReduce(Collective):
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
         yield ErrorSample(lambda: all_reduce([1.0], "product"), ValueError, "sum, mean, max, min; got 'product'")
-        yield ErrorSample(lambda: all_reduce([True]), TypeError, "takes numbers")
+        yield ErrorSample(lambda: all_reduce([True]), TypeError, r"takes integers, .*; got bool\[1\]")
         yield ErrorSample(lambda: all_reduce([1, 2], "mean"), TypeError, "floating-point")
 
 
@@ -252,7 +269,7 @@ class ReduceScatter(Collective):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
-        AllReduce(self.reduce_op).infer(x)
+        _check_reduced("reduce_scatter", self.reduce_op, x)
         if x.shape is None:
             return x
         rows = x.shape[0] if x.shape else 1
@@ -287,6 +304,7 @@ class ReduceScatter(Collective):
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
         yield ErrorSample(lambda: reduce_scatter(1.0), ValueError, "do not divide by 1 members")
+        yield ErrorSample(lambda: reduce_scatter([True]), TypeError, r"^reduce_scatter\('sum'\) takes integers")
 
 
 @dataclass(frozen=True)

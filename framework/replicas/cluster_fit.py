@@ -216,8 +216,15 @@ def ends_group(step: int, together: int, steps: int | None) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """Say what an error says; its type where it says nothing."""
-    return str(error) or type(error).__name__
+    """Say what an error says, with its type where that is nothing or one word, such as the key of a `KeyError`.
+
+    >>> reason_of(KeyError("rate")), reason_of(KeyboardInterrupt()), reason_of(ValueError("No rows."))
+    ("KeyError: 'rate'", 'KeyboardInterrupt', 'No rows.')
+    """
+    text, name = str(error).strip(), type(error).__name__
+    if not text:
+        return name
+    return text if " " in text else f"{name}: {text}"
 
 
 def seed_now() -> list[int]:

@@ -160,8 +160,10 @@ def test_members_that_disagree_are_both_named(first: Any, second: Any, match: st
     assert [type(error) for error in found] == [ValueError, ValueError]
     with pytest.raises(ValueError, match=match):
         raise found[0]
-    with pytest.raises(RuntimeError, match="is closed"):
-        one.barrier()
+    for member, error in zip((one, other), found, strict=True):
+        with pytest.raises(RuntimeError) as later:
+            member.barrier()
+        assert str(later.value) == f"The group of processes is closed by an earlier error: {error}"
 
 
 def test_a_member_that_comes_when_others_have_ended_by_a_disagreement_learns_of_it() -> None:
@@ -190,6 +192,9 @@ def test_an_abort_tells_the_others_why() -> None:
     for error in (first, second):
         assert isinstance(error, CancelledError)
         assert str(error) == "/job:worker/task:2 has ended what the group runs: no luck"
+    for member in group:
+        with pytest.raises(RuntimeError, match=r"closed by an earlier error: (/job:worker/task:2 has .*: )?no luck$"):
+            member.barrier()
     for member in group:
         member.close()
 
