@@ -190,7 +190,7 @@ class Recording:
         read = [symbol for symbols in self._reads.values() for symbol in symbols]
         fed = [*self._feeds, *self._captured]
         self._op = Staged(graph, [*fed, *whole, *self._noted], [*fed, *read, *self._noted], self._results, at_once)
-        self._run = runner(graph, [*self._results, *self._noted, *effects], fed, at_once) if self.is_possible else None
+        self._run = runner(graph, [*self._results, *self._noted, *effects], fed, at_once)
 
     def _look_at(self, operation: Operation, written: set[Any]) -> None:
         op = operation.op
@@ -204,8 +204,17 @@ class Recording:
             self._noted |= {output: None for output in operation.outputs if isinstance(output.spec, TensorSpec)}
 
     def on_values(self, values: Sequence[Value]) -> list[Value]:
-        """Return the results for values, noted by the tapes that record."""
-        assert self._run is not None
+        """Return the results for values, noted by the tapes that record.
+
+        Raises:
+            RuntimeError: a tape records, and the gradient can't be computed later.
+        """
+        if not self.is_possible and graph_context.tapes:
+            raise RuntimeError(
+                f"A tape can't record {self._op.graph.traced}: it has effects in loops or branches, which the gradient "
+                "would repeat. Compute it in an ab.function with the tape, or outside of the tape; or use ops.map, "
+                "each of whose steps a tape records."
+            )
         before: list[Tensor] = [variable.value for variable, symbols in self._reads.items() for _ in symbols]
         fed = [*values, *self._values]
         found = self._run(*[value.array for value in fed])

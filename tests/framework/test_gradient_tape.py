@@ -252,3 +252,19 @@ def test_a_penalty_on_gradients_through_layer_normalization() -> None:
         above = float(penalty())
         kernel.assign(before - moved)
         assert (above - float(penalty())) / (2 * step) == pytest.approx(slope[place], rel=0.02, abs=1e-3)
+
+
+def test_effects_in_loops_that_a_tape_does_not_record() -> None:
+    """The gradient would repeat them. `vectorized_map` loops over what it can't batch."""
+    v = ab.Variable(0.0, dtype="float64")
+
+    def counted(e: Any) -> Any:
+        v.assign_add(e)
+        return e * 2
+
+    x = np.array([1.0, 2.0, 4.0])
+    np.testing.assert_array_equal(ab.vectorized_map(counted, x), [2.0, 4.0, 8.0])
+    assert v.numpy() == 7.0
+    with ab.GradientTape(), pytest.raises(RuntimeError, match=r"A tape can't record function 'mapped': it has effects"):
+        ab.vectorized_map(counted, x)
+    assert v.numpy() == 7.0
