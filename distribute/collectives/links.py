@@ -461,7 +461,7 @@ class Links:
         """End all connections; collectives that come later fail, with the reason if one is given."""
         for sock in self._sockets.values():
             sock.close()
-        if self._error is None or reason:
+        if self._error is None or (reason and self.has_lost):
             self.refuse(reason)
 
     def refuse(self, reason: str) -> None:

@@ -93,6 +93,10 @@ class CallbackList:
         """Test whether methods of one of these names may use the optimizer's variables."""
         return any(item.uses_optimizer and item.has_any(*names) for item in self.callbacks)
 
+    def has_any(self, *names: str) -> bool:
+        """Test whether any callback overrides a method of one of these names."""
+        return any(item.has_any(*names) for item in self.callbacks)
+
     def reads_batch_logs(self, mode: str) -> bool:
         """Test whether any of these callbacks looks at the logs of single batches."""
         return any(item.reads_batch_logs for item in self._callbacks_at_batches(mode))

@@ -363,7 +363,7 @@ class ParallelFit(ParallelJoins):
     def _run_epoch(self, shares: Shares | HandedOut, progress: Progress) -> None:
         """Make the steps of an epoch, of which some may have been made before."""
         at, hooks, model = self._at, self.hooks, self.model
-        watches, steps = self._agreed_on_steps()
+        watches, begins, steps = self._agreed_on_steps()
         reads_logs = watches and hooks.reads_batch_logs("train")
         together = model.steps_per_execution
 
@@ -373,6 +373,12 @@ class ParallelFit(ParallelJoins):
             called.end_batch("train", at.done - 1, self._logs() if reads_logs else {})
             self._share_changes(before, is_within=True)
             at.ended = at.done
+
+        def begin_group() -> None:
+            before = self._values() if begins else []
+            self._hooks_at("begin of batch", at.done).begin_batch("train", at.done)
+            if begins:
+                self._share_changes(before, is_within=True)
 
         has_taken_over, self._has_taken_over = self._has_taken_over, False
         if has_taken_over and watches and at.ended < at.done:
@@ -388,7 +394,7 @@ class ParallelFit(ParallelJoins):
             if self._is_leaving:
                 raise LeavingError
             if watches and (at.done % together == 0 or at.done == at.first):
-                self._hooks_at("begin of batch", at.done).begin_batch("train", at.done)
+                begin_group()
             self._step(at.done, shares)
             if ends_group(at.done - 1, together, steps):
                 if watches:

@@ -32,8 +32,9 @@ class ParallelJoins(ParallelSteps):
     _all_validate = False
     _seed_within: list[int] | None = None  # of the order of rows of an epoch that was interrupted
     _first = 0  # how many steps of the first epoch were done before
-    _steps: tuple[bool, int | None] = False, None  # whether the chief's callbacks watch them, and how many there are
-    _resumes: tuple[bool, int | None] | None = None  # the same, in a worker that has just joined within an epoch
+    # Whether the chief's callbacks watch steps, and may change something where one begins, and how many there are.
+    _steps: tuple[bool, bool, int | None] = False, False, None
+    _resumes: tuple[bool, bool, int | None] | None = None  # the same, in a worker that has just joined within an epoch
     _start = 0  # the first epoch
     _replayed = 0  # the epoch up to which callbacks have seen the ends of those that were over when this worker joined
     _seen_begin = -1  # the latest of which they have seen the begin
@@ -45,12 +46,13 @@ class ParallelJoins(ParallelSteps):
         if self.strategy.is_chief and self._together.has_joiners:
             self._together.admit(self._whole_state)
 
-    def _agreed_on_steps(self) -> tuple[bool, int | None]:
-        """Return whether the chief's callbacks watch steps, and how many steps an epoch has, if that is known."""
+    def _agreed_on_steps(self) -> tuple[bool, bool, int | None]:
+        """Agree on what `_steps` has, for an epoch."""
         found, self._resumes = self._resumes, None
         if found is None:
-            watches = self._broadcast(self.hooks.wants_batches("train"))
-            found = watches, self._broadcast(self.passes.steps)
+            begins = self.hooks.has_any("on_train_batch_begin", "on_batch_begin")
+            watches, begins, steps = self._broadcast([self.hooks.wants_batches("train"), begins, self.passes.steps])
+            found = watches, begins, steps
         self._steps = found
         return found
 
@@ -173,8 +175,8 @@ class ParallelJoins(ParallelSteps):
             at.stage = Stage.TRAINED
             return at
         at.stage, at.has_states = Stage.STEPS, True
-        watches, steps = found["steps"]
-        self._resumes = watches, steps
+        watches, begins, steps = found["steps"]
+        self._resumes = watches, begins, steps
         if self._hands_out:
             at.shares = HandedOut(self._together, None, at.done, found["read"])
         else:
