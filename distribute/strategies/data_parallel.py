@@ -112,6 +112,7 @@ class DataParallel(Strategy):
         self._join(cluster, place_of("DataParallel", cluster, job_name, task_index))
         self.steps = 0
         self._mesh = self._checked_mesh(device_mesh, devices)
+        self.auto_shard_dataset = auto_shard_dataset
         if not auto_shard_dataset and self.num_workers > 1:
             raise ValueError(
                 "DataParallel: auto_shard_dataset=False is not supported on clusters: all workers read the same data, "
@@ -172,6 +173,11 @@ class DataParallel(Strategy):
         return DeviceMesh([len(names)], [BATCH], names) if len(names) > 1 else _mesh_of_all()
 
     @property
+    def batch_dim_name(self) -> str:
+        """The axis of the mesh over which rows are spread."""
+        return self.device_mesh.axis_names[0]
+
+    @property
     def devices(self) -> list[str]:
         """The names of the devices that have a replica each."""
         found = self.device_mesh.devices
@@ -185,7 +191,7 @@ class DataParallel(Strategy):
     def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:
         """Return the layout of a batch: its rows are spread."""
         mesh = self.device_mesh
-        return TensorLayout([mesh.axis_names[0], *[None] * (len(data_shape) - 1)], mesh)
+        return TensorLayout([self.batch_dim_name, *[None] * (len(data_shape) - 1)], mesh)
 
     def get_variable_layout(self, variable: Any) -> TensorLayout:
         """Return the layout of a variable: it is whole on each device."""

@@ -58,18 +58,26 @@ class DeviceMesh:
 
     Raises:
         ValueError: shape, names and devices do not fit together.
+        TypeError: the shape is a number, or the names are one text.
 
     >>> DeviceMesh((2, 2), ("batch", "model"), ["cpu:0", "cpu:1", "cpu:2", "cpu:3"]).devices[1, 0]
     np.str_('cpu:2')
     """
 
     def __init__(self, shape: Sequence[int], axis_names: Sequence[str], devices: Any = None) -> None:
+        if isinstance(shape, int | np.integer) or isinstance(axis_names, str):
+            raise TypeError(
+                f"DeviceMesh: shape={shape!r} and axis_names={axis_names!r} must be a tuple of sizes and a list of "
+                "names, also for one axis: DeviceMesh((4,), ['model'])."
+            )
         if not shape or not axis_names or len(shape) != len(axis_names):
             raise ValueError(
                 f"DeviceMesh: shape={shape} and axis_names={axis_names} must be of the same length, and not empty."
             )
         if len(set(axis_names)) != len(axis_names):
             raise ValueError(f"DeviceMesh: axis_names={list(axis_names)} has a name twice.")
+        if any(size < 1 for size in shape):
+            raise ValueError(f"DeviceMesh: shape={tuple(shape)} must have sizes of at least 1.")
         given = np.array(list_devices() if devices is None else devices)
         if int(np.prod(shape)) != given.size:
             raise ValueError(
@@ -111,14 +119,25 @@ class TensorLayout:
         device_mesh: the mesh; it may be set later, once.
 
     Raises:
-        ValueError: the mesh has no such axis.
+        ValueError: the mesh has no such axis, or an axis is named twice.
+        TypeError: the axes are no list or tuple.
 
     >>> TensorLayout((None, "model"))
     <TensorLayout axes=(None, 'model'), device_mesh=None>
     """
 
     def __init__(self, axes: Sequence[str | None], device_mesh: DeviceMesh | None = None) -> None:
+        if not isinstance(axes, (list, tuple)):
+            raise TypeError(
+                f"TensorLayout: axes must be a tuple with a name or None for each axis of the tensor; got {axes!r}. "
+                "That of one axis has a comma: ('model',)."
+            )
         self._axes = tuple(axes)
+        named = [name for name in axes if name is not None]
+        if len(set(named)) < len(named):
+            raise ValueError(
+                f"TensorLayout: axes={self._axes} names an axis of the mesh twice. A device has one place."
+            )
         self._device_mesh = device_mesh
         self._check()
 
@@ -211,6 +230,10 @@ class LayoutMap(MutableMapping[str, Any]):
             layout = TensorLayout(layout)
         if not isinstance(layout, TensorLayout):
             raise ValueError(f"LayoutMap: expected a TensorLayout or a tuple of names, got {layout!r} for {key!r}.")
+        try:
+            re.compile(key)
+        except re.error as error:
+            raise ValueError(f"LayoutMap: {key!r} is no regular expression: {error}.") from None
         if layout.device_mesh is None and self._device_mesh is not None:
             layout.device_mesh = self._device_mesh
         self._layouts[key] = layout

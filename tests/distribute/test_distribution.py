@@ -75,6 +75,13 @@ def test_a_mesh_is_an_array_of_devices() -> None:
         DeviceMesh((4,), ("a", "b"))
     with pytest.raises(ValueError, match="a name twice"):
         DeviceMesh((2, 2), ("a", "a"))
+    with pytest.raises(ValueError, match=r"shape=\(-1, 4\) must have sizes of at least 1"):
+        DeviceMesh((-1, 4), ("a", "b"))
+    one: Any = 4
+    with pytest.raises(TypeError, match=r"must be a tuple of sizes .*: DeviceMesh\(\(4,\), \['model'\]\)"):
+        DeviceMesh(one, ["a"])
+    with pytest.raises(TypeError, match="shape=\\(4,\\) and axis_names='batch' must be"):
+        DeviceMesh((4,), "batch")
 
 
 def test_layouts_name_axes_of_their_mesh() -> None:
@@ -85,6 +92,10 @@ def test_layouts_name_axes_of_their_mesh() -> None:
         layout.device_mesh = mesh
     with pytest.raises(ValueError, match=r"names \['rows'\]; the mesh has \['model'\]"):
         TensorLayout(("rows",), mesh)
+    with pytest.raises(TypeError, match=r"got 'model'\. That of one axis has a comma: \('model',\)"):
+        TensorLayout("model", mesh)
+    with pytest.raises(ValueError, match="names an axis of the mesh twice"):
+        TensorLayout(("model", "model"), mesh)
     value = distribution.distribute_tensor([[1.0, 2.0]], layout)
     assert value.numpy().tolist() == [[1.0, 2.0]]
     with pytest.raises(ValueError, match="2 devices, which do not divide 3"):
@@ -114,6 +125,8 @@ def test_layouts_are_found_by_regular_expressions() -> None:
     assert len(layouts) == 2
     with pytest.raises(ValueError, match="expected a TensorLayout"):
         layouts["x"] = "model"
+    with pytest.raises(ValueError, match=r"'x\(' is no regular expression: missing \)"):
+        layouts["x("] = ("model",)
 
 
 # --- the strategy of the process ------------------------------------------------------------------------------------
@@ -157,6 +170,7 @@ def test_layouts_of_data_parallel_spread_rows_alone() -> None:
     assert strategy.get_data_layout((None, 3, 2)).axes == ("batch", None, None)
     assert strategy.get_variable_layout(ab.Variable(np.zeros((2, 2)))).axes == (None, None)
     assert strategy.get_tensor_layout("dense/output") is None
+    assert (strategy.batch_dim_name, strategy.auto_shard_dataset) == ("batch", True)
     with pytest.warns(UserWarning, match="over the first alone"):
         found = DataParallel(DeviceMesh((2, 1), ("rows", "model"))).devices
     assert found == ["cpu:0", "cpu:1"]
