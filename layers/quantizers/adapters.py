@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
-from ...engine.graph import Variable, eagerly
+from ...engine.graph import ShardedVariable, Variable, eagerly
+from ...engine.graph.state.sharded import expanded, grouped
 from ...engine.objects import initializers
 from ...engine.objects.arguments import check_optional_numbers
 from ...engine.objects.identifiers import InitializerLike
@@ -128,7 +129,7 @@ class AdaptableLayer(Layer):
                 )
                 setattr(self, name, factor)
         main = getattr(self, f"_{self.main_weight}", None)
-        if isinstance(main, Variable):
+        if isinstance(main, Variable | ShardedVariable):
             main.trainable = False
         self.lora_enabled = True
         self.lora_rank = rank
@@ -179,7 +180,7 @@ class AdaptableLayer(Layer):
         if (self.quantization_mode is None or self._rounded_weights) and not self.lora_enabled:
             return super()._stored_variables()
         named = [getattr(self, name, None) for name in self._saved_names(self.quantization_mode)]
-        found = [variable for variable in named if isinstance(variable, Variable)]
+        found = expanded([variable for variable in named if isinstance(variable, Variable | ShardedVariable)])
         factors = [] if not self.lora_enabled else list(self._lora_factors())
         known = {id(variable) for variable in (*found, *factors)}
         return [*found, *[variable for variable in self._own_variables() if id(variable) not in known]]
@@ -188,7 +189,7 @@ class AdaptableLayer(Layer):
         if not self.lora_enabled:
             return super()._stored_values()
         merged = {id(getattr(self, name)): value for name, value in self._merged_values().items()}
-        return [merged.get(id(variable), variable.numpy()) for variable in self._stored_variables()]
+        return [merged.get(id(variable), variable.numpy()) for variable in grouped(self._stored_variables())]
 
     def _after_loading(self) -> None:
         """Reset adapters, of which files hold the sum with the weights."""

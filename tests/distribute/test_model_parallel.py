@@ -420,3 +420,27 @@ def test_weights_that_can_not_be_cut_are_refused() -> None:
         model.compile("sgd", "mse")  # has no weights yet
     with pytest.raises(ValueError, match=r"\(LayerNormalization\) has layout \('model',\)"):
         model.train_on_batch(X, X)
+
+
+def test_adapters_freeze_the_weight_of_which_each_device_has_a_part(tmp_path: Path) -> None:
+    ab.config.set_devices(cpu=2)
+
+    def adapted(strategy: Any) -> Any:
+        ab.utils.set_random_seed(3)
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            up = layers.Dense(4, name="up")
+            model = ab.Sequential([ab.Input((3, 8)), layers.Flatten(), up])
+            up.enable_lora(2)
+            model.compile("sgd", "mse")
+        model.fit(X, Y, batch_size=4, epochs=2, verbose=0, shuffle=False)
+        return model
+
+    alone, found = adapted(None), adapted(strategy_of((2,), {"up/kernel": (None, "model")}, ("model",)))
+    for one, other in zip(alone.get_weights(), found.get_weights(), strict=True):
+        np.testing.assert_allclose(other, one, 1e-10, 1e-12)
+    assert [variable.path for variable in found.non_trainable_variables] == ["up/kernel/part_0", "up/kernel/part_1"]
+    found.save(tmp_path / "found.keras")
+    again: Any = ab.saving.load_model(tmp_path / "found.keras")
+    np.testing.assert_allclose(again.predict(X, verbose=0), alone.predict(X, verbose=0), 1e-6)
+    found.layers[-1].merge_lora()
+    assert len(found.trainable_variables) == 3
