@@ -171,7 +171,7 @@ def _is_given_alone(args: tuple[object, ...], kwargs: dict[str, object]) -> bool
 
 @dataclass(frozen=True)
 class _Added:
-    """What an update adds to the state of a metric.
+    """The terms that an update adds to the state of a metric.
 
     Attributes:
         is_other: it changes the state in another way.
