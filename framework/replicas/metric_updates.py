@@ -153,7 +153,7 @@ def can_be_summed(metric: Metric, args: tuple[object, ...], kwargs: dict[str, ob
     """
     try:  # so that numbers of rows are computed of what is given
         added, is_constant = _Added.by(metric, args, kwargs, with_rows=False), False
-    except (TypeError, ValueError):  # an update that needs to know how many rows there are
+    except (TypeError, ValueError):  # an update that needs the number of rows
         added, is_constant = _Added.by(metric, args, kwargs, with_rows=True), True
     if added.is_other:
         return False
