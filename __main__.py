@@ -10,8 +10,10 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from types import ModuleType
 
 from . import version
+from .engine.runtime.collector import leave_out_modules, without_collector
 
 # By name: the module, imported when the command is given, and a line of help. A module has `add_arguments(parser)` and
 # `run(options)`, which gives the exit status; its docstring describes the command.
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (target, summary) in _COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name in given[:1]:  # others need not be imported
-            module = importlib.import_module(target, __package__)
+            module = _imported(target, is_own_process=arguments is None)
             command.description = _description(summary, module.__doc__ or "")
             command.formatter_class = argparse.RawDescriptionHelpFormatter
             module.add_arguments(command)
@@ -56,6 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written when Python ends
         return 141  # as of other commands that SIGPIPE ends
     return status
+
+
+def _imported(target: str, is_own_process: bool) -> ModuleType:
+    """Import the module of a command, and all that it needs, without the garbage collector, for the modules stay.
+
+    In a process of the command's own they are left out of all collections, also of the last one.
+    """
+    module = without_collector(importlib.import_module)(target, __package__)
+    if is_own_process:
+        leave_out_modules()
+    return module
 
 
 def _meant(command: argparse.ArgumentParser, unknown: Sequence[str]) -> str:

@@ -43,3 +43,12 @@ def make_old() -> None:
     if not gc.get_freeze_count():  # what a program has frozen stays so
         gc.freeze()
         gc.unfreeze()
+
+
+def leave_out_modules() -> None:
+    """Leave what has been made so far, such as modules, out of all collections from now on.
+
+    Each object that a collection visits holds Python's lock for longer, and the last one, at the end of a process,
+    takes modules apart. This is for the processes of commands: in others it would keep garbage of the user's.
+    """
+    gc.freeze()

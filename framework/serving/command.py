@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     """Serve by this process."""
-    from .memory import leave_out_modules
+    from ...engine.runtime.collector import leave_out_modules
     from .storage import ServableError
 
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler

@@ -63,14 +63,6 @@ def give_back_cycles() -> None:
     give_back()
 
 
-def leave_out_modules() -> None:
-    """Leave what has been made so far, such as modules, out of all collections from now on.
-
-    Each object that a collection visits holds Python's lock for longer, and the requests that wait for it.
-    """
-    gc.freeze()
-
-
 @cache
 def _trim() -> Callable[[int], int] | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import anabranch as ab
+from anabranch.__main__ import main
 from anabranch.engine.runtime.collector import make_old, without_collector
 from anabranch.engine.runtime.program import Program
 
@@ -90,4 +92,14 @@ def test_objects_become_old_and_are_still_collected() -> None:
 def test_objects_that_a_program_has_frozen_stay_so() -> None:
     gc.freeze()
     make_old()
+    assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_a_command_leaves_its_modules_out_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["launch", "no_such_script.py"]
+    assert main(command) == 2
+    assert gc.get_freeze_count() == 0
+    monkeypatch.setattr(sys, "argv", ["anabranch", *command])
+    assert main() == 2
     assert gc.get_freeze_count() > 0

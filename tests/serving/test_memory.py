@@ -10,7 +10,8 @@ import pytest
 from shared.serving_clients import ask
 
 import anabranch as ab
-from anabranch.framework.serving.memory import give_back_cycles, leave_out_modules
+from anabranch.engine.runtime.collector import leave_out_modules
+from anabranch.framework.serving.memory import give_back_cycles
 from anabranch.framework.serving.storage import bytes_on_disk
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
