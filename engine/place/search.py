@@ -7,12 +7,15 @@ Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Iterator, Sequence
 
 from .simulate import Durations, Simulated, Transfers, simulate
 from .tasks import Layout
 
+_Rank = tuple[int, float]  # see Simulated.rank
+_Placed = tuple[list[int], _Rank]  # for each group the number of its device
 _UNDECIDED = -1
 _RESTARTS = 20
 _LEAST_EFFORT, _MOST_EFFORT = 2_000, 100_000  # tasks that are simulated
@@ -50,51 +53,60 @@ class _Search:
             self.work[task.group] += min(task.seconds)
         self.spent = 0
         self.has_limits = any(device.memory_limit is not None for device in layout.devices)
-        self._known: dict[tuple[int, ...], Simulated] = {}
+        self._known: dict[tuple[int, ...], _Rank] = {}
         self._durations = Durations(layout, self.transfers)
         self._least: dict[tuple[int, ...], float] = {}  # seconds that runs take at least
         self.moves = self._all_moves()
         self.neighbours = self._neighbours()
 
     def run(self) -> tuple[list[int], Simulated]:
-        if not self.moves and not self.has_limits:
-            return self._simulated(next(self._candidates()))
-        starts = [self._simulated(places) for places in self._candidates()]
-        starts.sort(key=lambda start: start[1].rank)
-        if not self.is_effort_given and not starts[0][1].over:  # else memory has to be found, whatever it takes
-            self.effort = min(max(int(starts[0][1].seconds * _EFFORT_A_SECOND), _LEAST_EFFORT), _MOST_EFFORT)
-            if self._free_work() < _LITTLE_WORK * starts[0][1].seconds:
+        is_free = self.moves or self.has_limits
+        places = self._best() if is_free else next(self._candidates())
+        return places, simulate(self.layout, places, self.transfers)
+
+    def _best(self) -> list[int]:
+        starts = sorted([self._ranked(places) for places in self._candidates()], key=_rank)
+        over, seconds = starts[0][1]
+        if not self.is_effort_given and not over:  # else memory has to be found, whatever it takes
+            self.effort = min(max(int(seconds * _EFFORT_A_SECOND), _LEAST_EFFORT), _MOST_EFFORT)
+            if self._free_work() < _LITTLE_WORK * seconds:
                 self.effort = min(self.effort, _EFFORT_OF_LITTLE)
-                return self._improve(*starts[0])
+                return self._improve(*starts[0])[0]
         best = self._improve(*starts[0])
-        for places, found in starts[1:]:
-            best = min(best, self._improve(places, found), key=_rank)
+        for places, rank in starts[1:]:
+            best = min(best, self._improve(places, rank), key=_rank)
         generator = random.Random(0)  # steps are placed alike every time
         for _ in range(_RESTARTS):
             if self.spent >= self.effort:
                 break
             best = min(best, self._improve(*self._shaken(best[0], generator)), key=_rank)
-        return best
+        return best[0]
 
     def _free_work(self) -> float:
         """Return the seconds of what has a choice of devices."""
         return sum([work for work, choices in zip(self.work, self.layout.choices, strict=True) if len(choices) > 1])
 
-    def _shaken(self, places: list[int], generator: random.Random) -> tuple[list[int], Simulated]:
+    def _shaken(self, places: list[int], generator: random.Random) -> _Placed:
         """Return a third of the groups on other devices: a new start, from which an improvement may lead elsewhere."""
         trial = [
             generator.choice(choices) if generator.random() < 1 / 3 else place
             for choices, place in zip(self.layout.choices, places, strict=True)
         ]
-        return self._simulated(trial)
+        return self._ranked(trial)
 
-    def _simulated(self, places: list[int]) -> tuple[list[int], Simulated]:
-        """Return `places` with their run; several ways lead to the same places, most of all for bound groups."""
+    def _ranked(self, places: list[int]) -> _Placed:
+        """Return `places` with the rank of their run; several ways lead to the same, most of all for bound groups."""
         key = tuple(places)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = simulate(self.layout, places, self.transfers)
-        return places, found
+        if key not in self._known:
+            self._known[key] = self._rank_of(places)
+        return places, self._known[key]
+
+    def _rank_of(self, places: list[int]) -> _Rank:
+        if self.has_limits:
+            return simulate(self.layout, places, self.transfers).rank
+        seconds = self._durations.of(places, math.inf)
+        assert seconds is not None
+        return 0, seconds
 
     def _candidates(self) -> Iterator[list[int]]:
         count = len(self.layout.devices)
@@ -126,39 +138,40 @@ class _Search:
     def _count(self) -> int:
         return len(self.layout.devices)
 
-    def _improve(self, places: list[int], found: Simulated) -> tuple[list[int], Simulated]:
+    def _improve(self, places: list[int], rank: _Rank) -> _Placed:
         """Move one group, or one with those that it hands values to, while the run gets better."""
         improved = True
         while improved:
             improved = False
             for move, device in self.moves:
                 if self.spent >= self.effort:
-                    return places, found
+                    return places, rank
                 trial = self._moved(places, move, device)
                 if trial is None:
                     continue
-                result = self._better(trial, found)
-                if result is not None:
-                    places, found, improved = trial, result, True
-        return places, found
+                better = self._better(trial, rank)
+                if better is not None:
+                    places, rank, improved = trial, better, True
+        return places, rank
 
-    def _better(self, places: list[int], found: Simulated) -> Simulated | None:
-        """Return the run of `places` if it is better than `found`; most are not, which is seen before their ends."""
+    def _better(self, places: list[int], rank: _Rank) -> _Rank | None:
+        """Return the rank of `places` if it is better than `rank`; most are not, which is seen before their ends."""
         key = tuple(places)
         if key not in self._known and not self.has_limits:
-            limit = found.seconds * _LESS
+            limit = rank[1] * _LESS
             if key not in self._least:
                 self.spent += len(self.layout.tasks)
             elif self._least[key] >= limit:
                 return None
             seconds = self._durations.of(places, limit)
             self._least[key] = limit if seconds is None else seconds
-            if self._least[key] >= limit:
+            if seconds is None or seconds >= limit:
                 return None
+            self._known[key] = (0, seconds)
         elif key not in self._known:
             self.spent += len(self.layout.tasks)
-        _, result = self._simulated(places)
-        return result if _is_better(result, found) else None
+        _, found = self._ranked(places)
+        return found if _is_better(found, rank) else None
 
     def _all_moves(self) -> list[tuple[tuple[int, ...], int]]:
         """Return moves of single groups, most work first; then of pairs where one gives the other a value.
@@ -201,12 +214,12 @@ class _Search:
         return found
 
 
-def _rank(placed: tuple[list[int], Simulated]) -> tuple[int, float]:
-    return placed[1].rank
+def _rank(placed: _Placed) -> _Rank:
+    return placed[1]
 
 
-def _is_better(result: Simulated, found: Simulated) -> bool:
-    return result.over < found.over or (result.over == found.over and result.seconds < found.seconds * _LESS)
+def _is_better(rank: _Rank, other: _Rank) -> bool:
+    return rank[0] < other[0] or (rank[0] == other[0] and rank[1] < other[1] * _LESS)
 
 
 def on_one_device(layout: Layout, device: int) -> list[int]:

@@ -70,14 +70,17 @@ class Durations:
         self._transfers = transfers
         self._groups = [task.group for task in tasks]
         self._seconds = [task.seconds for task in tasks]
-        self._weights = [task.weight for task in tasks]
-        self._users = [task.users for task in tasks]
+        weights = [task.weight for task in tasks]
+        self._users = [
+            [(user, size, min(task.weight, weights[user])) for user, size in task.users] for task in tasks
+        ]  # of each task: who takes a value, its bytes, how often
         self._missing = [len(task.inputs) for task in tasks]
+        self._first = [(0.0, _READY, number) for number, count in enumerate(self._missing) if not count]
         self._count = len(layout.devices)
         self._rest = [0.0] * len(tasks)  # the least time from a task's start to the end of the step
         for number in reversed(range(len(tasks))):
             choices, seconds = layout.choices[self._groups[number]], self._seconds[number]
-            behind = max([self._rest[user] for user, _ in self._users[number]], default=0.0)
+            behind = max([self._rest[user] for user, _, _ in self._users[number]], default=0.0)
             self._rest[number] = min([seconds[device] for device in choices]) + behind
 
     def of(self, places: Sequence[int], limit: float) -> float | None:
@@ -96,11 +99,11 @@ class Durations:
 
     def _run(self, place: list[int], bound: float) -> float | None:
         """Take the events that `_Run` takes, in the same order."""
-        all_seconds, all_users, rest = self._seconds, self._users, self._rest
+        all_seconds, all_users, rest, transfer = self._seconds, self._users, self._rest, self._transfers.seconds
         missing, arrived = self._missing.copy(), [0.0] * len(place)
         idle = [True] * self._count
         queues: list[list[int]] = [[] for _ in idle]
-        events = [(0.0, _READY, number) for number, count in enumerate(missing) if not count]  # sorted: a heap
+        events = self._first.copy()  # sorted: a heap
         end = 0.0
         while events:
             now, what, number = heappop(events)
@@ -111,13 +114,16 @@ class Durations:
             else:
                 if what == _DONE:
                     idle[device] = True
-                end = max(end, now)
-                crossed: dict[int, float] = {}
-                for user, size in all_users[number]:
+                end = now  # no event is before the last one
+                crossed: dict[int, float] | None = None  # when a value has come to each device
+                for user, size, weight in all_users[number]:
                     there, arrival = place[user], now
                     if there != device:
-                        arrival += self._crossing(number, user, device, there, size)
-                        crossed[there] = arrival = max(arrival, crossed.get(there, 0.0))
+                        arrival += transfer(device, there, size) * weight
+                        crossed = {} if crossed is None else crossed
+                        if arrival < crossed.get(there, 0.0):
+                            arrival = crossed[there]
+                        crossed[there] = arrival
                     if arrival > arrived[user]:
                         arrived[user] = arrival
                     missing[user] -= 1
@@ -133,10 +139,6 @@ class Durations:
                 idle[device] = False
                 heappush(events, (now + all_seconds[started][device], _DONE, started))
         return end
-
-    def _crossing(self, number: int, user: int, device: int, there: int, size: int) -> float:
-        weight = min(self._weights[number], self._weights[user])
-        return self._transfers.seconds(device, there, size) * weight
 
 
 def simulate(layout: Layout, places: Sequence[int], transfers: Transfers | None = None) -> Simulated:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -340,16 +339,11 @@ def test_a_search_takes_longer_where_steps_do(monkeypatch: pytest.MonkeyPatch, s
     simulated: set[tuple[int, ...]] = set()
     plain = Durations.of
 
-    def counted(layout: Layout, places: list[int], *arguments: Any) -> Any:
-        simulated.add(tuple(places))
-        return simulate(layout, places, *arguments)
-
-    def counted_durations(durations: Durations, places: list[int], limit: float) -> Any:
+    def counted(durations: Durations, places: list[int], limit: float) -> Any:
         simulated.add(tuple(places))
         return plain(durations, places, limit)
 
-    monkeypatch.setattr(sys.modules[search.__module__], "simulate", counted)
-    monkeypatch.setattr(Durations, "of", counted_durations)
+    monkeypatch.setattr(Durations, "of", counted)
     search(layout)
     spent = len(simulated) * len(layout.tasks)
     assert spent < effort + 30 * len(layout.tasks)  # the starts come on top
