@@ -30,6 +30,7 @@ settings.register_profile(
 settings.load_profile("ci")
 
 _TOLD = "told: "
+_OF_CHILDREN = str(Path(__file__).parent / "shared" / "children")  # what Python processes that tests start begin with
 # Every step that a test prepares, child processes included, is verified after each pass that changed it.
 os.environ.setdefault("ANABRANCH_VERIFY", "1")
 # In slow files in which that took more than a twentieth of the time, one of four steps is.
@@ -90,12 +91,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have LLVM compile kernels with the least effort in `make test`, in this process and in those that tests start.
 
     That takes a third of the time. What the kernels compute is the same; how fast they are is measured elsewhere.
+    Processes that tests start also end sooner: see shared/children/sitecustomize.py.
     """
     config.pluginmanager.register(ProcessorTime())
     if hasattr(config, "workerinput"):  # a process of pytest-xdist
         config.pluginmanager.register(OneReport())
     if config.option.markexpr == "not slow":
         os.environ.setdefault("ANABRANCH_KERNELS", "quick")
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if _OF_CHILDREN not in paths:
+            os.environ["PYTHONPATH"] = os.pathsep.join([_OF_CHILDREN, *filter(None, paths)])
 
 
 @pytest.hookimpl(wrapper=True)
