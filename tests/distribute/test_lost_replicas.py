@@ -338,8 +338,11 @@ def test_a_run_that_is_started_again_goes_on_from_its_backup(
     with Launch(2, ps, restoring(ps, folder), max_restarts=2) as run:
         assert reached(folder) == "two steps"
         job, _, number = victim.partition(" ")
-        for process in run.workers if not number else [(run.ps if job == "ps" else run.workers)[int(number)]]:
+        victims = run.workers.copy() if not number else [(run.ps if job == "ps" else run.workers)[int(number)]]
+        for process in victims:
             process.kill()
+        for process in victims:  # while one is still there, another may be started again alone
+            process.wait(PATIENCE)
         status = Waiting(run.wait)
         if is_alone and victim != "worker 0":
             go(folder)
