@@ -31,7 +31,7 @@ ADDRESSES = {PS: "localhost:2201", WORKER: "localhost:2202"}
 CLUSTER = ClusterSpec({"ps": [ADDRESSES[PS]], "worker": [ADDRESSES[WORKER]]})
 CONFIG = ServerConfig(connect_timeout=10.0, plane="tcp")
 PATIENT = 60.0  # simulated seconds, in which each request is answered or its connection over
-FEW, CHUNK = 300, 500
+FEW, CHUNK = 150, 500
 SIMULATIONS = int(os.environ.get("ANABRANCH_SIMULATIONS", "10000"))  # of the slow tests; `make sweep` asks for more
 Request = tuple[int, Any, list[Any]]
 
