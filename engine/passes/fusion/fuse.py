@@ -33,7 +33,7 @@ from .stand_ins import laid_out_with, stand_in, unknown_sizes
 
 __all__ = ["FusionRule", "fuse"]
 
-_ATTEMPTS = 3
+_ATTEMPTS = 4
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class _Fusion:
             refused = [rewrite for rewrite in rewrites if not self._rule.has_kernel(rewrite.fused)]
             if not refused:
                 return rewrites
-            plain = plain.union(*[rewrite.members for rewrite in refused])
+            plain = plain.union(*[rewrite.partial or rewrite.members for rewrite in refused])
         return self._attempt(operations, kept, plain)
 
     def _attempt(self, operations: Sequence[Operation], kept: set[Symbol], plain: set[Operation]) -> list[_Rewrite]:
@@ -211,7 +211,11 @@ class _Found:
 
 
 class _Rewrite:
-    """One fused operation instead of the members of a group. Their tensors live on as its outputs."""
+    """One fused operation instead of the members of a group. Their tensors live on as its outputs.
+
+    Attributes:
+        partial: those members that reduce a value which does not fill the space. Kernels may lack these alone.
+    """
 
     def __init__(
         self,
@@ -220,8 +224,10 @@ class _Rewrite:
         outputs: list[Symbol],
         inputs: tuple[Symbol, ...],
         op: Fused,
+        partial: Sequence[Operation] = (),
     ) -> None:
         self.members = members
+        self.partial = partial
         self.views = views
         self.outputs = outputs
         last = members[-1]
@@ -259,7 +265,15 @@ def _rewrite_of(block: Block, group: Group, used: Container[Symbol]) -> _Rewrite
     viewed = {tensor for view in views for tensor in view.inputs}
     made = [tensor for member in group.members if member not in views for tensor in member.outputs]
     outputs = [tensor for tensor in made if tensor in used or tensor in viewed]
-    return _Rewrite(group.members, views, outputs, *_fused(block, group, outputs)) if outputs else None
+    if not outputs:
+        return None
+    partial = [member for member in group.members if block.forms[member].reduces and _is_partial(group, member)]
+    return _Rewrite(group.members, views, outputs, *_fused(block, group, outputs), partial)
+
+
+def _is_partial(group: Group, member: Operation) -> bool:
+    """Test whether a member has an operand that is the same along some axis of the group's space."""
+    return any(group.space.missing(layout) for layout in group.placed[member].inputs)
 
 
 def _kept_views(block: Block, group: Group, used: Container[Symbol]) -> set[Operation]:
