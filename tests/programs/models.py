@@ -34,6 +34,7 @@ class RandomModel:
     def __init__(self, seed: int, rows: int = ROWS, is_by_row: bool = False) -> None:
         self._rows, self._is_by_row = rows, is_by_row
         self._rng = np.random.default_rng(seed)
+        self._widths = np.random.default_rng(seed + 50_000)
         ab.utils.set_random_seed(seed)
         given, values = self._inputs()
         for _ in range(self._number(2, 6)):
@@ -101,9 +102,13 @@ class RandomModel:
 
     def _outputs(self, values: list[Any]) -> list[Any]:
         if self._happens(0.5):
-            return [layers.Dense(2, name=f"output_{n}")(value) for n, value in enumerate(values[-2:])]
+            return [self._last(n)(value) for n, value in enumerate(values[-2:])]
         flat = [self._flat(value) for value in values]
-        return [layers.Dense(2, name="output_0")(layers.Concatenate()(flat) if len(flat) > 1 else flat[0])]
+        return [self._last(0)(layers.Concatenate()(flat) if len(flat) > 1 else flat[0])]
+
+    def _last(self, number: int) -> Any:
+        """Return the layer of an output, of one unit or two: an axis of size 1 is a case of its own in kernels."""
+        return layers.Dense(int(self._widths.integers(1, 3)), name=f"output_{number}")
 
     def _flat(self, value: Any) -> Any:
         while len(value.shape) > 2:
