@@ -1,10 +1,10 @@
 """`ProcessGroup`: collectives of several processes.
 
 A collective begins with a header from each member to each other, so that members that disagree all learn of it. Small
-arrays follow the header. Large ones of one host go through shared memory: each member writes its array into its own
-segment, reduces its share of all segments in place, and reads the shares of the others. Between hosts, members send
-each other their shares, or pass sums along a chain, whichever took less time. Numbers are always added in the order of
-ranks, so the way does not change bits.
+arrays follow the header. Large ones of one host go through shared memory: each member writes what others reduce into
+its own segment, reduces its share of all arrays into that segment, and reads the shares of the others. Between hosts,
+members send each other their shares, or pass sums along a chain, whichever took less time. Numbers are always added in
+the order of ranks, so the way does not change bits. Large results go into memory of earlier ones (`Results`).
 """
 
 from __future__ import annotations
