@@ -563,7 +563,7 @@ class ProcessGroup(Group):
             reason = bytearray(found.size)
             self.links.exchange({}, {rank: reason})
             text = f"{self.links.names[rank]} has ended what the group runs: {reason.decode()}"
-            self.links.refuse(text)
+            self.links.refuse(text, CancelledError)  # as what was begun before, and is ended later
             raise CancelledError(text)
         may_differ = OFFER in (own.kind, found.kind) and own.group == found.group and own.number == found.number
         if not may_differ and not own.agrees(found):

@@ -464,12 +464,12 @@ class Links:
         if self._error is None or (reason and self.has_lost):
             self.refuse(reason)
 
-    def refuse(self, reason: str) -> None:
-        """Have collectives that come later fail, and name what has ended the group."""
+    def refuse(self, reason: str, kind: type[RuntimeError] = RuntimeError) -> None:
+        """Have collectives that come later fail, by an error of a kind, and name what has ended the group."""
         text = "The group of processes is closed. Collectives run while it is open."
         if reason:
             text = f"The group of processes is closed by an earlier error: {reason}"
-        self._error = RuntimeError(text)
+        self._error = kind(text)
 
 
 def _listening(host: str, port: int) -> socket.socket:

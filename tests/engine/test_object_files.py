@@ -275,9 +275,9 @@ else:
     from anabranch.engine.codegen.llvm.library import Library
     later, texts = Library.later, {{}}
 
-    def noted(self, key, text, name):
+    def noted(self, key, text, *others):
         assert texts.setdefault(key, text()) == text(), key
-        return later(self, key, text, name)
+        return later(self, key, text, *others)
     Library.later = noted
 ops, rng = ab.ops, np.random.default_rng(0)
 table, columns = rng.random((3000, 64), "float32"), rng.random((512, 600), "float32")
