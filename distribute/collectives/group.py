@@ -75,7 +75,8 @@ class ProcessGroup(Group):
         self.watches: Links | Seat | None = None
         self.left = [*range(len(links.names))]
         self.trainings, self.started = 0, len(links.names)
-        self._results, self._subgroups = Results(), dict[tuple[int, ...], ProcessGroup]()
+        self._results = Results()
+        self._subgroups: dict[tuple[int, ...], ProcessGroup] = {}
         self._join(links, tuple(range(len(links.names))))
 
     def _join(self, links: Links, ranks: tuple[int, ...]) -> None:
@@ -157,9 +158,8 @@ class ProcessGroup(Group):
 
     def _reduced_in_memory(self, array: Any, option: int, reduce: Any) -> Any:
         first, last = share_of(array.size, self.rank, self.size)
-        parts = self._in_memory("all_reduce", option, array)
-        mine, flat = parts[self.rank], array.reshape(-1)
-        parts[self.rank], found = flat, self._results.like(flat)
+        mine, parts = self._in_memory("all_reduce", option, array)
+        found = self._results.like(parts[self.rank])
         for begin in range(first, last, _PIECE):  # what was added is still in the processor's cache when it is copied
             piece = slice(begin, min(begin + _PIECE, last))
             mine[piece] = reduced([part[piece] for part in parts], reduce, found[piece])
@@ -255,8 +255,8 @@ class ProcessGroup(Group):
         if array.nbytes <= SMALL:
             parts = [part.reshape(-1)[first:last] for part in self._gathered("reduce_scatter", option, array)]
         elif self.shares_memory:
-            parts = [part[first:last] for part in self._in_memory("reduce_scatter", option, array)]
-            parts[self.rank] = array.reshape(-1)[first:last]
+            _, parts = self._in_memory("reduce_scatter", option, array)
+            parts = [part[first:last] for part in parts]
         else:
             self._agreed(self._header("reduce_scatter", option, array), {})
             parts = self._shares_of_others(array.reshape(-1))
@@ -500,15 +500,18 @@ class ProcessGroup(Group):
         self.links.exchange({} if is_small else data, into)
         return list(found.values())
 
-    def _in_memory(self, kind: str, option: int, array: Any) -> list[Any]:
-        """Share the numbers that others reduce; return those of all members, by rank, without each one's own share."""
+    def _in_memory(self, kind: str, option: int, array: Any) -> tuple[Any, list[Any]]:
+        """Share the numbers that others reduce; return the memory for these, and the numbers of all members, by rank.
+
+        Those of others lack the shares that they reduce themselves.
+        """
         slot = self._number % 2  # nobody reads this one any more, for all have begun the collective before this
         segment, flat = self._segments.own(slot, array.nbytes), array.reshape(-1)
         mine = segment.memory[: array.nbytes].view(array.dtype)
         first, last = share_of(array.size, self.rank, self.size)
         mine[:first], mine[last:] = flat[:first], flat[last:]
         headers = self._agreed(self._header(kind, option, array, segment), {})
-        return [mine if rank == self._own else self._numbers_of(rank, slot, flat, headers) for rank in self.ranks]
+        return mine, [flat if rank == self._own else self._numbers_of(rank, slot, flat, headers) for rank in self.ranks]
 
     def _numbers_of(self, rank: int, slot: int, like: Any, headers: dict[int, Header]) -> Any:
         """Return the numbers that another member shares, as many as `like` has, and of its dtype."""

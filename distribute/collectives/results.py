@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.graph.state.aligned import aligned_bytes
+
 _LEAST = 1 << 20  # bytes: the allocator itself uses again what is smaller
-_LINE = 64  # bytes of a cache line
 _KEPT = 64  # results after which memory goes back to the system that none of them was in
 
 
@@ -19,20 +20,19 @@ class _Block:
     """Memory that begins at a cache line.
 
     Attributes:
-        size: bytes.
-        memory: its bytes, and some before.
-        address: of the first byte.
+        memory: its bytes.
         latest: the number of the last result in it.
     """
 
-    __slots__ = ("address", "latest", "memory", "size")
+    __slots__ = ("latest", "memory")
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.memory: Any = np.empty(size + _LINE, "uint8")
-        start = self.memory.__array_interface__["data"][0]
-        self.address = start + -start % _LINE
+        self.memory = aligned_bytes(size)
         self.latest = 0
+
+    @property
+    def size(self) -> int:
+        return self.memory.nbytes
 
 
 class _Room:
@@ -42,12 +42,7 @@ class _Room:
 
     def __init__(self, block: _Block, returned: collections.deque[_Block]) -> None:
         self._block, self._returned = block, returned
-        self.__array_interface__ = {
-            "shape": (block.size,),
-            "typestr": "|u1",
-            "data": (block.address, False),
-            "version": 3,
-        }
+        self.__array_interface__ = block.memory.__array_interface__
 
     def __del__(self) -> None:
         self._returned.append(self._block)  # in whatever thread that happens

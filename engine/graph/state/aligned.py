@@ -13,6 +13,13 @@ _LEAST = 1 << 15  # bytes: what is smaller stays in the nearest cache
 _NUMBERS = "biufcV"  # kinds of dtypes: those of ml_dtypes are "V"
 
 
+def aligned_bytes(size: int) -> Any:
+    """Return an array of so many bytes, to be filled, which begins at a cache line."""
+    memory = np.empty(size + _LINE, "uint8")
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + size]
+
+
 def aligned_copy(value: Any, dtype: Any = None) -> Any:
     """Copy a value into an array in C's order, which begins at a cache line if it is large.
 
@@ -25,9 +32,7 @@ def aligned_copy(value: Any, dtype: Any = None) -> Any:
     size = array.size * wanted.itemsize
     if size < _LEAST or wanted.kind not in _NUMBERS or wanted.hasobject:
         return np.array(value, wanted, copy=True, order="C")
-    memory = np.empty(size + _LINE, "uint8")
-    start = -memory.ctypes.data % _LINE
-    made = memory[start : start + size].view(wanted).reshape(array.shape)
+    made = aligned_bytes(size).view(wanted).reshape(array.shape)
     np.copyto(made, array, casting="unsafe")
     return made
 
@@ -37,4 +42,4 @@ def own_copy(value: Any, dtype: Any = None) -> Any:
     return as_scalar_or_array(aligned_copy(value, dtype))
 
 
-__all__ = ["aligned_copy", "own_copy"]
+__all__ = ["aligned_bytes", "aligned_copy", "own_copy"]
