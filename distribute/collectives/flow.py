@@ -97,7 +97,7 @@ def _send(links: Links, rank: int, out: Outgoing) -> bool:
             if out.produce is None:
                 break
             out.produce(out.ready)
-        count = links.send_some(rank, out.memory[out.sent : min(out.ready, out.sent + _MOST_AT_ONCE)])
+        count = links.send_some(rank, [out.memory[out.sent : min(out.ready, out.sent + _MOST_AT_ONCE)]])
         if not count:
             break
         moved = True

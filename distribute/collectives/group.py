@@ -2,9 +2,9 @@
 
 A collective begins with a header from each member to each other, so that members that disagree all learn of it. Small
 arrays follow the header. Large ones of one host go through shared memory: each member writes what others reduce into
-its own segment, reduces its share of all arrays into that segment, and reads the shares of the others. Between hosts,
-members send each other their shares, or pass sums along a chain, whichever took less time. Numbers are always added in
-the order of ranks, so the way does not change bits. Large results go into memory of earlier ones (`Results`).
+one of its two segments, reduces its share of all arrays into the other one, and reads the shares of the others. Between
+hosts, members send each other their shares, or pass sums along a chain, whichever took less time. Numbers are always
+added in the order of ranks, so the way does not change bits. Large results go into memory of earlier ones (`Results`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from .segments import Segment, Segments
 
 _PATIENCE_SECONDS = 5.0  # for how long the end of a group waits for what another thread runs
 _PIECE = 1 << 16  # numbers that are reduced and copied at a time
+_PLACE = struct.Struct("<qq")  # the descriptor and size of a segment
 WAYS = ("direct", "chain", "hosts")
 
 
@@ -90,6 +91,7 @@ class ProcessGroup(Group):
         self._bits = group_bits(ranks, len(links.names))
         self._number = 0
         self._segments = Segments(self._hosts.processes)
+        self._read = 0  # the own segment from which others may still read
         self._parts = self._hosts.parts(ranks)
         self._here = next(part for part in self._parts if links.rank in part)
         self.shares_memory = len(self._parts) == 1
@@ -128,6 +130,10 @@ class ProcessGroup(Group):
         self.begun.drain()
         return self.all_reduce_in_turn(array, reduce_op)
 
+    def all_reduce_over(self, array: Any, reduce_op: str) -> Any:
+        self.begun.drain()
+        return self.all_reduce_in_turn(array, reduce_op, array.reshape(-1))
+
     def begin_all_reduce(self, array: Any, reduce_op: str) -> int:
         return self.begun.begin(partial(self.all_reduce_in_turn, array, reduce_op))
 
@@ -141,39 +147,40 @@ class ProcessGroup(Group):
         with self.lock:
             yield
 
-    def all_reduce_in_turn(self, array: Any, reduce_op: str) -> Any:
+    def all_reduce_in_turn(self, array: Any, reduce_op: str, over: Any = None) -> Any:
+        """Reduce as `all_reduce`, once it is its turn; the result may be written to `over`, the array itself, flat."""
         array = np.ascontiguousarray(array).reshape(array.shape)
         with self.lock:
-            reduced = self._all_reduce(array, NAMES.index(reduce_op))
+            reduced = self._all_reduce(array, NAMES.index(reduce_op), over)
         return np.divide(reduced, np.asarray(self.size, array.dtype), out=reduced) if reduce_op == "mean" else reduced
 
-    def _all_reduce(self, array: Any, option: int) -> Any:
+    def _all_reduce(self, array: Any, option: int, over: Any) -> Any:
         reduce = list(REDUCTIONS.values())[option]
         if array.nbytes <= SMALL:
             parts = self._gathered("all_reduce", option, array)
             return reduced(parts, reduce, np.empty_like(array))
         if self.shares_memory:
-            return self._reduced_in_memory(array, option, reduce)
+            return self._reduced_in_memory(array, option, reduce, over)
         return self._reduced_over_sockets(array, option, reduce)
 
-    def _reduced_in_memory(self, array: Any, option: int, reduce: Any) -> Any:
+    def _reduced_in_memory(self, array: Any, option: int, reduce: Any, over: Any) -> Any:
         first, last = share_of(array.size, self.rank, self.size)
-        mine, parts = self._in_memory("all_reduce", option, array)
-        found = self._results.like(parts[self.rank])
+        parts = self._in_memory("all_reduce", option, array)
+        found = self._results.like(parts[self.rank]) if over is None else over
+        segment = self._segments.own(self._read, array.nbytes)  # all have come here, so nobody reads it any more
+        mine = segment.memory[: array.nbytes].view(array.dtype)
         for begin in range(first, last, _PIECE):  # what was added is still in the processor's cache when it is copied
             piece = slice(begin, min(begin + _PIECE, last))
-            mine[piece] = reduced([part[piece] for part in parts], reduce, found[piece])
-        self._exchange(b"\x01")
-        for place, part in enumerate(parts):
+            found[piece] = reduced([part[piece] for part in parts], reduce, mine[piece])
+        places = self._exchange(_PLACE.pack(segment.descriptor, segment.size))
+        for place, rank in enumerate(self.ranks):
             if place != self.rank:
                 theirs = slice(*share_of(array.size, place, self.size))
-                found[theirs] = part[theirs]
+                found[theirs] = self._shared_by(rank, self._read, _PLACE.unpack(places[rank]), found)[theirs]
         return found.reshape(array.shape)
 
     def _reduced_over_sockets(self, array: Any, option: int, reduce: Any) -> Any:
-        slot, segment = self._number % 2, None
-        if "hosts" in self.ways:
-            segment = self._segments.own(slot, array.nbytes)
+        segment = self._segments.own(1 - self._read, array.nbytes) if "hosts" in self.ways else None
         headers = self._agreed(self._header("all_reduce", option, array, segment), {})
         # Partial sums of half precision would be rounded on their way, or be twice the bytes.
         can_choose = not is_half(array.dtype)
@@ -185,7 +192,7 @@ class ProcessGroup(Group):
         elif way == "chain":
             found = self._reduced_in_chain(flat, reduce)
         else:
-            found = self._reduced_by_hosts(flat, reduce, slot, headers)
+            found = self._reduced_by_hosts(flat, reduce, headers)
         if can_choose:
             self.choice.took(array.nbytes, time.perf_counter() - began)
         return found.reshape(array.shape)
@@ -217,13 +224,16 @@ class ProcessGroup(Group):
         self._exchange(b"\x01")  # nobody leaves before all are done, so that who leaves before is lost
         return found
 
-    def _reduced_by_hosts(self, flat: Any, reduce: Any, slot: int, headers: dict[int, Header]) -> Any:
+    def _reduced_by_hosts(self, flat: Any, reduce: Any, headers: dict[int, Header]) -> Any:
         """Reduce by hosts: members of a host reduce in shared memory, and sums go from host to host."""
-        here = self._here
+        here, slot = self._here, 1 - self._read
         mine = self._segments.own(slot, flat.nbytes).memory[: flat.nbytes].view(flat.dtype)
         mine[:] = flat
         self._exchange(b"\x01", [rank for rank in here if rank != self._own])
-        arrays = {rank: mine if rank == self._own else self._numbers_of(rank, slot, flat, headers) for rank in here}
+        arrays = {
+            rank: mine if rank == self._own else self._shared_by(rank, slot, headers[rank].place, flat) for rank in here
+        }
+        self._read = slot
         lanes, host, lane = min(map(len, self._parts)), self._parts.index(here), here.index(self._own)
         found = self._results.like(flat)
         if lane < lanes:
@@ -255,8 +265,8 @@ class ProcessGroup(Group):
         if array.nbytes <= SMALL:
             parts = [part.reshape(-1)[first:last] for part in self._gathered("reduce_scatter", option, array)]
         elif self.shares_memory:
-            _, parts = self._in_memory("reduce_scatter", option, array)
-            parts = [part[first:last] for part in parts]
+            parts = [part[first:last] for part in self._in_memory("reduce_scatter", option, array)]
+            self._read = 1 - self._read
         else:
             self._agreed(self._header("reduce_scatter", option, array), {})
             parts = self._shares_of_others(array.reshape(-1))
@@ -500,23 +510,25 @@ class ProcessGroup(Group):
         self.links.exchange({} if is_small else data, into)
         return list(found.values())
 
-    def _in_memory(self, kind: str, option: int, array: Any) -> tuple[Any, list[Any]]:
-        """Share the numbers that others reduce; return the memory for these, and the numbers of all members, by rank.
+    def _in_memory(self, kind: str, option: int, array: Any) -> list[Any]:
+        """Share the numbers that others reduce; return the numbers of all members, by rank.
 
-        Those of others lack the shares that they reduce themselves.
+        Those of others lack the shares that they reduce themselves. They are in that of their two segments which nobody
+        reads any more.
         """
-        slot = self._number % 2  # nobody reads this one any more, for all have begun the collective before this
+        slot = 1 - self._read
         segment, flat = self._segments.own(slot, array.nbytes), array.reshape(-1)
         mine = segment.memory[: array.nbytes].view(array.dtype)
         first, last = share_of(array.size, self.rank, self.size)
         mine[:first], mine[last:] = flat[:first], flat[last:]
         headers = self._agreed(self._header(kind, option, array, segment), {})
-        return mine, [flat if rank == self._own else self._numbers_of(rank, slot, flat, headers) for rank in self.ranks]
+        return [
+            flat if rank == self._own else self._shared_by(rank, slot, headers[rank].place, flat) for rank in self.ranks
+        ]
 
-    def _numbers_of(self, rank: int, slot: int, like: Any, headers: dict[int, Header]) -> Any:
-        """Return the numbers that another member shares, as many as `like` has, and of its dtype."""
-        header = headers[rank]
-        return self._segments.of(rank, slot, header.descriptor, header.size)[: like.nbytes].view(like.dtype)
+    def _shared_by(self, rank: int, slot: int, place: tuple[int, int], like: Any) -> Any:
+        """Return the numbers in a segment of another member, as many as `like` has, and of its dtype."""
+        return self._segments.of(rank, slot, *place)[: like.nbytes].view(like.dtype)
 
     def _header(self, kind: str, option: int, array: Any, segment: Segment | None = None) -> Header:
         place = (-1, 0) if segment is None else (segment.descriptor, segment.size)
@@ -541,7 +553,6 @@ class ProcessGroup(Group):
                 return found
             rest = {rank: bytearray(found[rank].nbytes_behind(rank)) for rank in self._others}
             self.links.exchange({}, {rank: memory for rank, memory in rest.items() if memory})
-            self._number += 1  # two in all, as segments go by odd and even numbers
             if is_mixed:
                 self.gpus.share_reasons()
             if own.kind == OFFER or (own.on_gpu and is_mixed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any, NamedTuple
 
@@ -82,9 +83,13 @@ class Header(NamedTuple):
         return cls(number, kind, option, axes, dtype.rstrip(b"\0"), shape, descriptor, size, group, on_gpu)
 
     @property
+    def place(self) -> tuple[int, int]:
+        return self.descriptor, self.size
+
+    @property
     def count(self) -> int:  # pyrefly: ignore[bad-override] - not the one of tuples
         """The number of elements of the array."""
-        return int(np.prod(self.shape, dtype="int64"))
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

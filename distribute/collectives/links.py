@@ -20,6 +20,7 @@ from ..transport.wire import Decoder, FrameError, Kind, encode_document
 SAYS_SECONDS = 30.0  # after how long a member says for whom it waits
 _RETRY_SECONDS = 0.05
 _LOOK_MILLISECONDS = 500  # how often a wait looks whether it was interrupted
+_MOST_BUFFERS = 64  # that go by one call of the system
 _OPEN, _COUNT = b"\x01", b"\x02"  # the first byte of a connection: to join a group, or to say who is left of one
 _LEFT = b"left"  # begins the answer to _COUNT; a member that forms a group sends a refusal in its place
 _ENDED = getattr(select, "POLLRDHUP", 0)  # the other side has ended the connection, whatever it has sent before
@@ -365,13 +366,13 @@ class Links:
         left = out[rank]
         moved = False
         while left:
-            count = self.send_some(rank, left[0])
+            count = self.send_some(rank, left[:_MOST_BUFFERS])
             if not count:
                 return moved
             moved = True
-            if count == len(left[0]):
-                del left[0]
-            else:
+            while left and count >= len(left[0]):
+                count -= len(left.pop(0))
+            if count:
                 left[0] = left[0][count:]
         del out[rank]
         return True
@@ -388,14 +389,14 @@ class Links:
         del into[rank]
         return True
 
-    def send_some(self, rank: int, data: memoryview) -> int:
+    def send_some(self, rank: int, buffers: Sequence[memoryview]) -> int:
         """Send what goes without waiting, of at least one byte; return how many bytes went.
 
         Raises:
             TaskFailedError: the member is gone.
         """
         try:
-            return self._sockets[rank].send(data)
+            return self._sockets[rank].sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:

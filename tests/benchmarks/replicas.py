@@ -72,7 +72,8 @@ def sums_of_ours() -> Record:
         array = np.ones(size // 4, "float32")
         total = group.all_reduce(array, "sum")
         assert (total == 2).all(), "the sum is another one"
-        found[name] = timed(lambda array=array: group.all_reduce(array, "sum"), ROUNDS[name])
+        array[...] = 0  # so that sums stay finite
+        found[name] = timed(lambda array=array: group.all_reduce_over(array, "sum"), ROUNDS[name])
     return found
 
 

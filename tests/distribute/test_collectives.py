@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import socket
 import threading
@@ -26,6 +27,7 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch.distribute.collectives import links
 from anabranch.distribute.collectives.group import ProcessGroup
+from anabranch.distribute.collectives.headers import SMALL
 from anabranch.distribute.collectives.links import Links
 from anabranch.distribute.environment import note_end, time_of_end
 from anabranch.distribute.transport.connections import RefusedError
@@ -94,6 +96,40 @@ def test_results_are_nobody_elses(members: Members) -> None:
     for results in found:
         for k, array in enumerate(results):
             np.testing.assert_array_equal(array, np.full(50_000, k * len(members)))
+
+
+KINDS = ["all_reduce", "all_reduce_over", "reduce_scatter", "all_gather", "broadcast"]
+
+
+@settings(max_examples=examples(8, 60), deadline=None)
+@given(
+    calls=st.lists(
+        st.tuples(st.sampled_from(KINDS), st.sampled_from([6, 6_000, 60_000, 120_000])), min_size=2, max_size=9
+    )
+)
+def test_collectives_one_after_another_leave_results_and_operands_alone(
+    members: Members, calls: list[tuple[str, int]]
+) -> None:
+    """No member writes what another still reads, though some are behind."""
+    arrays = [np.random.default_rng(n).normal(size=(len(members), size)) for n, (_, size) in enumerate(calls)]
+    totals = [functools.reduce(np.add, array) for array in arrays]
+
+    def run(member: ProcessGroup) -> list[Any]:
+        found: list[Any] = []
+        for (kind, _), array in zip(calls, arrays, strict=True):
+            own = array[member.rank].copy()
+            found.append(getattr(member, kind)(own, {"all_gather": 0, "broadcast": 1}.get(kind, "sum")))
+            if kind == "all_reduce_over":
+                assert np.shares_memory(found[-1], own) == (member.shares_memory and own.nbytes > SMALL)
+            else:
+                np.testing.assert_array_equal(own, array[member.rank])
+        return found
+
+    for rank, found in enumerate(each(members, run)):
+        for (kind, size), array, total, result in zip(calls, arrays, totals, found, strict=True):
+            part = slice(size * rank // len(members), size * (rank + 1) // len(members))
+            wanted = {"all_gather": array.reshape(-1), "broadcast": array[1], "reduce_scatter": total[part]}
+            np.testing.assert_array_equal(result, wanted.get(kind, total))
 
 
 def test_members_wait_at_a_barrier(members: Members) -> None:

@@ -77,6 +77,14 @@ def test_the_new_value_may_be_read_through_views(x: Tensor):
     assert updates_of(check.program.source) == 1
 
 
+@pytest.mark.parametrize("is_fetched", [False, True])
+def test_sums_over_processes_are_in_the_memory_of_what_nothing_else_needs(x: Tensor, is_fetched: bool):
+    y = ops.tanh(x)
+    total = ab.distribute.all_reduce(ab.distribute.all_reduce(y)) * 1
+    check = Check([total, y] if is_fetched else [total], {x: X})
+    assert updates_of(check.program.source) == (1 if is_fetched else 2)
+
+
 def test_several_updates_of_one_array(x: Tensor):
     def body(i: Any, kept: Tensor) -> tuple[Tensor]:
         return (written(written(kept, i, ops.ones(4)), 2 - i, ops.zeros(4)),)
