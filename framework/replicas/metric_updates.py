@@ -15,9 +15,10 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.common.nest import flatten, map_structure
-from ...engine.graph import Graph, IndexedSlices, Placeholder, Symbol, TensorSpec, Variable
+from ...engine.graph import Graph, IndexedSlices, Operation, Placeholder, Symbol, TensorSpec, Variable
 from ...engine.graph.spec import shape_text
-from ...engine.ops.math.elementwise import Add
+from ...engine.ops.base import Cast
+from ...engine.ops.math.elementwise import Add, Subtract
 from ...engine.queues.replica_sums import Part
 from ..calling import mask_of
 from ..metrics.replicas import handing_updates
@@ -146,6 +147,8 @@ def can_be_summed(metric: Metric, args: tuple[object, ...], kwargs: dict[str, ob
 
     They have to add numbers to the metric's variables that do not depend on these, and no more. An update that adds a
     number that does not depend on what it is given, such as 1 for a mean over the batch, counts steps, not replicas.
+    Nor is a number a sum over rows that is computed of several of such sums, or by another function of one: the root of
+    a mean, or its product with a sum of weights.
 
     Args:
         metric: one that has its variables.
@@ -174,7 +177,7 @@ class _Added:
     """The terms that an update adds to the state of a metric.
 
     Attributes:
-        is_other: it changes the state in another way.
+        is_other: it changes the state in another way, or by numbers that are no sums over rows.
         has_rows: some argument has rows.
         counts_calls: it adds numbers that do not depend on the arguments.
     """
@@ -207,8 +210,10 @@ class _Added:
         dependent = _dependent(graph, state)
         added = [_added(value, old, dependent) for value, old in zip(results, state, strict=True)]
         of_arguments = _dependent(graph, arguments)
+        no_sums = set() if with_rows else _no_sums(graph, arguments, of_arguments)
+        is_sum = all(terms is not None and no_sums.isdisjoint(terms) for terms in added)
         return cls(
-            any(operation.writes for operation in graph.operations) or None in added,
+            any(operation.writes for operation in graph.operations) or not is_sum,
             any(each.shape != () or not each.spec.differentiable for each in arguments),
             any(each not in of_arguments for terms in added if terms is not None for each in terms),
         )
@@ -221,6 +226,55 @@ def _dependent(graph: Graph, tensors: Iterable[Symbol]) -> set[Symbol]:
         if any(each in found for each in operation.inputs):
             found.update(operation.outputs)
     return found
+
+
+def _no_sums(graph: Graph, arguments: set[Symbol], dependent: set[Symbol]) -> set[Symbol]:
+    """Return the tensors that are no sums over rows, of those that are computed of sums over rows.
+
+    Args:
+        graph: an update, of arguments whose numbers of rows are unknown.
+        arguments: what it is updated with.
+        dependent: these, and what is computed of them.
+    """
+    if all(each.shape == () for each in arguments):
+        return set()
+    sums = {each for each in arguments if each.shape == () and each.spec.differentiable}  # such as a loss
+    found: set[Symbol] = set()
+    for operation in graph.operations:
+        given = [each for each in operation.inputs if each in dependent]
+        if not given:
+            continue
+        results = [each for each in operation.outputs if each.spec.differentiable]
+        if any(each in found for each in given):
+            found.update(operation.outputs)
+        elif any(each in sums for each in given):
+            (sums if _keeps_sums(operation, given, sums) else found).update(operation.outputs)
+        elif not any(_has_unknown_size(each) for each in results):
+            (sums if _is_linear(operation, given) else found).update(results)
+    return found
+
+
+def _keeps_sums(operation: Operation, given: Sequence[Symbol], sums: set[Symbol]) -> bool:
+    """Test whether an operation on sums over rows, and on what does not depend on rows, gives sums over rows."""
+    if isinstance(operation.op, Add | Subtract):
+        return True
+    # A sum that was added to each row would be added up once for each.
+    is_repeated = any(_has_unknown_size(each) for each in given) and not operation.op.view
+    return len(given) == 1 and _is_linear(operation, given) and not is_repeated and given[0] in sums
+
+
+def _is_linear(operation: Operation, given: Sequence[Symbol]) -> bool:
+    """Test whether an operation is linear in each of some of its inputs; those that hold sizes do not count."""
+    if isinstance(operation.op, Cast):
+        (value,) = operation.inputs
+        is_truth_of_rows = value.dtype.kind == "b" and not _has_unknown_size(value)
+        return operation.outputs[0].spec.differentiable and not is_truth_of_rows
+    linear = [operation.inputs[position] for position in operation.op.linear_in]
+    return all(each in linear for each in given if each.spec.differentiable)
+
+
+def _has_unknown_size(tensor: Symbol) -> bool:
+    return tensor.shape is None or None in tensor.shape
 
 
 def _added(value: object, old: Symbol, dependent: set[Symbol]) -> list[Symbol] | None:

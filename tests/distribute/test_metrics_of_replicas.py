@@ -132,7 +132,8 @@ def trained(kind: str, strategy: Any) -> dict[str, Any]:
             model.compile("sgd")
         else:
             metrics = [Largest(kind == "lazy", name="largest"), "mae", root_of_mean]
-            model.compile("sgd", "mse", metrics=metrics, weighted_metrics=[Ratio(name="ratio")])
+            weighted = [Ratio(name="ratio"), root_of_mean, "mse"]
+            model.compile("sgd", "mse", metrics=metrics, weighted_metrics=weighted)
     options: Any = {} if kind == "own step" else {"sample_weight": WEIGHTS}
     return model.fit(X, Y, batch_size=4, epochs=2, verbose=0, **options).history
 
@@ -170,6 +171,38 @@ def test_states_that_are_sums_are_added_up(metric: Any, adds: bool) -> None:
     metric.update_state(*given)  # makes variables
     with ab.Graph().as_default():
         assert can_be_summed(metric, tuple(map(ops.convert_to_tensor, given)), {"sample_weight": None}) is adds
+
+
+def centred(y: Any, predicted: Any) -> Any:
+    """Return numbers for rows that depend on a mean over all rows."""
+    return ops.mean(ops.square(predicted - ops.mean(predicted, axis=0)), axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "adds"),
+    [
+        (ab.metrics.MeanSquaredError(), True),
+        (ab.metrics.AUC(), True),
+        (ab.metrics.Hinge(), True),
+        (ab.metrics.Precision(), True),
+        (ab.metrics.R2Score(), True),
+        (ab.metrics.F1Score(), True),
+        (ab.metrics.MeanMetricWrapper(root_of_mean), False),
+        (ab.metrics.MeanMetricWrapper(lambda y, predicted: ops.mean(ops.abs(y - predicted))), False),
+        (ab.metrics.MeanMetricWrapper(lambda y, predicted: ops.max(ops.abs(y - predicted))), False),
+        (ab.metrics.MeanMetricWrapper(lambda y, predicted: ops.cast(ops.mean(predicted) > 0, "float64")), False),
+        (ab.metrics.MeanMetricWrapper(lambda y, predicted: ops.cast(ops.any(predicted > 0), "float64")), False),
+        (ab.metrics.MeanMetricWrapper(centred), False),
+    ],
+)
+def test_numbers_of_a_batch_times_its_weights_are_no_sums(metric: Any, adds: bool) -> None:
+    """A number for a batch counts as often as its weights say: its product with their sum is none over rows."""
+    given = np.ones((3, 2)), np.ones((3, 2)) / 4
+    weights = np.ones(3)
+    metric.update_state(*given, sample_weight=weights)  # makes variables
+    with ab.Graph().as_default():
+        given = tuple(map(ops.convert_to_tensor, given))
+        assert can_be_summed(metric, given, {"sample_weight": ops.convert_to_tensor(weights)}) is adds
 
 
 class OwnLoss(ab.Sequential):
