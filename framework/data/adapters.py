@@ -84,7 +84,11 @@ _X_Y_WEIGHT = layout_of(0, 0, 0)
 
 
 def batch_of(x: Rows, y: Rows | None = None, sample_weight: Rows | None = None) -> Batch:
-    """Return a batch from arrays, or structures of arrays, that are all rows of one step."""
+    """Return a batch from arrays, or structures of arrays, that are all that one step gets.
+
+    They may have different numbers of rows, as where a step takes some rows with labels and more without: it is the
+    model that decides what goes with what. The size is that of the first array.
+    """
     if type(x) is np.ndarray and type(y) is np.ndarray and x.ndim and y.ndim:  # the common, quick case
         if sample_weight is None:
             return Batch(_X_Y, [_as_model_dtype(x), _as_model_dtype(y)], len(x))
@@ -96,7 +100,7 @@ def batch_of(x: Rows, y: Rows | None = None, sample_weight: Rows | None = None) 
     leaves = [np.asarray(array) if isinstance(array, LazyArray) else array for array in given]
     if not leaves:
         raise ValueError("A batch holds no array: x is empty.")
-    return Batch(layout_of(*parts), leaves, check_lengths(*parts))
+    return Batch(layout_of(*parts), leaves, len(leaves[0]))
 
 
 def unpack_x_y_sample_weight(data: object) -> tuple[Any, Any, Any]:

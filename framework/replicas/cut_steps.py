@@ -22,6 +22,7 @@ from ...engine.passes.framework.prune import needed_operations
 from ..data.adapters import Batch, Layout
 from ..training.running_logs import build_again
 from .checks import losses_of_rows
+from .shares import check_cut
 from .traced import Entry, StepTracer, placeholders
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class CutSteps:
             return self.model._build_plain_step(mode, layout, tensors)
 
     def _build_train(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        check_cut(layout, tensors, self.part)
         tracer = self._tracer(layout, tensors)
         with self.placed():
             sums = self.build_sums(tracer, layout, tensors)

@@ -14,7 +14,7 @@ from ..data.adapters import X_ONLY, Batch, layout_of
 from ..training.epochs import Epochs
 from .cluster_fit import Logs
 from .programs import ReplicaPrograms
-from .shares import Totals, bounds
+from .shares import Totals, bounds, check_cut
 from .ways import Operations, joined_bytes, packed, parted_bytes, unpacked
 
 
@@ -221,6 +221,7 @@ def _written(whole: Batch, rank: int, parts: int, totals: Totals | None = None) 
     Raises:
         TypeError: the structure of the batch can't be written.
     """
+    check_cut(whole.layout, whole.leaves)
     first, last = bounds(whole.size, rank, parts)
     try:
         ast.literal_eval(whole.layout.key)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...engine.common.nest import flatten_with_path
+from ...engine.graph import Tensor
 from ...engine.ops.random.keys import global_generator
-from ..data.adapters import ArrayData, Batch, Data
+from ..data.adapters import ArrayData, Batch, Data, Layout
 from ..training.epochs import Epochs
 
 if TYPE_CHECKING:
@@ -129,8 +131,30 @@ def bounds(rows: int, part: int, parts: int, count: int = 1) -> tuple[int, int]:
     return part * size + min(part, more), end * size + min(end, more)
 
 
+def check_cut(layout: Layout, leaves: Sequence[Tensor | NDArray[Any]], part: str = "worker's part") -> None:
+    """Check that a batch can be cut into parts by its rows.
+
+    Args:
+        layout: of the batch.
+        leaves: its arrays or tensors; those whose number of rows is not known yet are passed over.
+        part: how errors call a part.
+
+    Raises:
+        ValueError: they have different numbers of rows, so that nothing says which of them belong together.
+    """
+    parts = zip(("x", "y", "sample_weight"), layout.pack([(leaf.shape or (None,))[0] for leaf in leaves]), strict=True)
+    rows = {name + path: count for name, counts in parts for path, count in flatten_with_path(counts)}
+    if len({count for count in rows.values() if isinstance(count, int)}) > 1:
+        listed = ", ".join(f"{name}: {count}" for name, count in rows.items())
+        raise ValueError(
+            f"All arrays of a batch must have the same number of rows (size of axis 0) where a {part} has some of the "
+            f"rows. Got {listed}."
+        )
+
+
 def part_of(whole: Batch, part: int, parts: int, count: int = 1) -> Batch:
     """Return the rows of one of so many parts of a batch, or of so many from that on."""
+    check_cut(whole.layout, whole.leaves)
     first, last = bounds(whole.size, part, parts, count)
     return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 

@@ -192,8 +192,15 @@ def test_histogram_refuses():
         ops.histogram([1.0], 1.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="range must be a pair of ascending numbers"):
         ops.histogram([1.0], range=(2, 1))
-    with pytest.raises(ValueError, match=r"takes a vector; got shape \[1,1\]"):
-        ops.histogram([[1.0]])
+
+
+def test_histogram_counts_the_elements_of_an_array_of_any_shape():
+    x = np.arange(12.0).reshape(2, 3, 2) ** 2
+    counts, edges = run(ops.histogram(x, 5))
+    wanted, wanted_edges = np.histogram(x, 5)
+    assert counts.tolist() == wanted.tolist()
+    np.testing.assert_allclose(edges, wanted_edges)
+    assert run(ops.histogram(3.0, 2, (0, 4))[0]).tolist() == [0, 1]
 
 
 # --- windows --------------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import layers, tf
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(12, 3)).astype("float32")
@@ -290,3 +291,75 @@ def test_contrastive_learning_makes_the_step_that_a_plain_graph_makes() -> None:
     np.testing.assert_allclose(encoder.get_weights()[0], expected, rtol=1e-4, atol=1e-6)
     step = 0.1 * (X @ expected).T @ (2 * error / Y.size)
     np.testing.assert_allclose(probe.get_weights()[0], p - step, rtol=1e-4, atol=1e-6)
+
+
+class SemiSupervised(ab.Model):
+    """Rows with labels beside more rows without, as in semi-supervised learning."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.probe = layers.Dense(2, use_bias=False), layers.Dense(2, use_bias=False)
+
+    def build(self, input_shape):
+        self.encoder.build((None, 3))
+        self.probe.build((None, 2))
+
+    def train_step(self, data):
+        unlabelled, (labelled, targets) = data
+        with ab.GradientTape() as tape:
+            spread = ab.ops.mean(self.encoder(ab.ops.concatenate([unlabelled, labelled])) ** 2)
+            error = ab.ops.mean((self.probe(self.encoder(labelled)) - targets) ** 2)
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(spread + error, weights), weights)
+        return {"spread": spread, "error": error}
+
+
+class UnlikeRows(ab.utils.PyDataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return X[8 * index : 8 * index + 8], (X[4 * index : 4 * index + 4], Y[4 * index : 4 * index + 4])
+
+
+@pytest.mark.parametrize("source", ["dataset", "list", "PyDataset", "train_on_batch"])
+def test_batches_may_have_parts_of_unlike_numbers_of_rows(source: str):
+    batches = UnlikeRows()
+    labelled = tf.data.Dataset.from_tensor_slices((X[:8], Y[:8])).batch(4)
+    dataset = tf.data.Dataset.zip((tf.data.Dataset.from_tensor_slices(X[:16]).batch(8), labelled))
+    given = {"dataset": dataset, "list": [batches[0], batches[1]], "PyDataset": batches}
+    model = SemiSupervised()
+    model.build((None, 3))
+    model.compile(ab.optim.SGD(0.5), steps_per_execution=2 if source == "list" else 1)
+    w, p = (weight.astype("float64") for weight in model.get_weights())
+    if source == "train_on_batch":
+        found = [model.train_on_batch(*batches[number], return_dict=True) for number in range(2)][-1]
+    else:
+        found = {k: v[0] for k, v in model.fit(given[source], shuffle=False, verbose=0).history.items()}
+    for number in range(2):
+        unlabelled, (rows, targets) = batches[number]
+        every = np.concatenate([unlabelled, rows])
+        spread, error = np.mean((every @ w) ** 2), rows @ w @ p - targets
+        by_output = 2 * error / error.size
+        by_encoder = every.T @ (2 * (every @ w) / (len(every) * 2)) + rows.T @ by_output @ p.T
+        w, p = w - 0.5 * by_encoder, p - 0.5 * (rows @ w).T @ by_output
+    assert found == {"error": pytest.approx(np.mean(error**2), rel=1e-4), "spread": pytest.approx(spread, rel=1e-4)}
+    np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(model.get_weights()[1], p, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def two_devices() -> Iterator[None]:
+    ab.config.set_devices(cpu=2)
+    yield
+    ab.config.set_devices()
+
+
+def test_batches_that_devices_share_have_as_many_rows_in_all_parts(two_devices: None):
+    with ab.distribute.DataParallel(devices=["cpu:0", "cpu:1"]).scope():
+        model = SemiSupervised()
+        model.build((None, 3))
+        model.compile("sgd")
+    message = r"where a part of a batch has some of the rows\. Got x: 8, y\[0\]: 4, y\[1\]: 4"
+    with pytest.raises(ValueError, match=message):
+        model.fit(UnlikeRows(), verbose=0)

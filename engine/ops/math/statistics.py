@@ -288,7 +288,7 @@ def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = Non
     """Count the elements in each of `bins` intervals of equal width.
 
     Args:
-        x: a vector; integers count as float32.
+        x: numbers, of any shape; integers count as float32.
         bins: how many intervals.
         range: where the first begins and the last ends, which has its end in it; by default the smallest and the
             largest element. Elements outside, and NaNs, are not counted.
@@ -298,7 +298,7 @@ def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = Non
 
     Raises:
         TypeError: `bins` is not an integer.
-        ValueError: `bins` is not positive, `range` is not an ascending pair, or `x` is not a vector.
+        ValueError: `bins` is not positive, or `range` is not an ascending pair.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.histogram([0.0, 0.5, 3.0, 4.0], bins=2))
@@ -308,10 +308,7 @@ def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = Non
         raise TypeError(f"histogram: bins must be an int; got {bins!r}.")
     if bins < 1:
         raise ValueError(f"histogram: bins must be positive; got bins={bins}.")
-    tensor = as_floating(x)
-    if tensor.ndim is not None and tensor.ndim > 1:
-        raise ValueError(f"histogram takes a vector; got shape {shape_text(tensor.shape)}. Flatten it with ops.ravel.")
-    values = ravel(tensor)
+    values = ravel(as_floating(x))
     low, high = _limits(values, range)
     edges = linspace(low, high, bins + 1)
     below_end = searchsorted(edges, values, side="right") - 1
