@@ -304,7 +304,7 @@ class TrainingRun:
             set_random_state(state["random"])
             batch = self.data.peek()
         if batch is not None:
-            model._steps["train"].prepare(batch)
+            model._steps["train"].make_state(batch)
 
     def _lacks(self, state: State) -> bool:
         return bool(state["variables"].keys() - stateful_parts(self.model).keys())

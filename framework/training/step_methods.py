@@ -1,8 +1,9 @@
 """`StepMethods`: what a step of training, testing or predicting computes, as methods that a model may override.
 
 Each method is called with tensors while a step is built, once for each kind of batch; after that the compiled step runs
-without Python. What a step returns for the logs is fetched only where a subclass has a say in it: otherwise the running
-averages are read from the metrics' variables when somebody looks at them.
+without Python. Under `run_eagerly` it is called with values, once for each batch. What a step returns for the logs is
+fetched only where a subclass has a say in it: otherwise the running averages are read from the metrics' variables when
+somebody looks at them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -17,9 +19,11 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.autodiff import gradients
+from ...engine.autodiff.tape import Tape
 from ...engine.common.outputs import HasCall, Result
 from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ...engine.graph.provenance import building_part, user_stacklevel
+from ...engine.graph.tensor import NoValueError
 from ...engine.place.devices import devices_version
 from ...engine.summaries.scopes import using_step
 from ...layers.core.layer import Layer
@@ -40,6 +44,7 @@ _FOR_PYTORCH = (
     "gradients = ab.gradients(loss, self.trainable_weights), or with ab.GradientTape; then "
     "self.optimizer.apply(gradients, self.trainable_weights)."
 )
+_FOR_VALUES = "With model.compile(..., run_eagerly=True) Python computes each step on values; that is slower."
 _OF_COMPILE = frozenset({"_loss_tracker", "_compiled_loss", "_compiled_metrics", "_latest", "_found_metrics"})
 
 
@@ -61,6 +66,7 @@ class StepMethods:
     trainable_variables: list[Variable]
     untracked: ClassVar[frozenset[str]]
     compiled: bool
+    run_eagerly: bool
     optimizer: Any
     call: Callable[..., Any]
     _flatten_layers: Callable[..., list[Any]]
@@ -80,12 +86,18 @@ class StepMethods:
         self._steps_on_cluster: object = None  # what makes the steps of `train_on_batch` with other workers
         self._splits: dict[tuple[str, str], bool] = {}  # by kind of step and layout: whether workers may share a pass
         modes = ("train", "test", "predict")
-        self._steps = {mode: StepPrograms(partial(self._build_step, mode), self._remote) for mode in modes}
+        self._steps = {
+            mode: StepPrograms(partial(self._build_step, mode), self._remote, self._is_eager) for mode in modes
+        }
         self._cut_steps: CutSteps | None = None  # what builds the steps of a model on several devices of this process
         self._output_structure: dict[str, Any] = {}
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
         self._latest: dict[str, tuple[str, tuple[Array, ...]]] = {}  # by kind of step: layout and values of the latest
         self._found_metrics: tuple[list[Metric], dict[int, str]] | None = None  # so that single steps are quick
+
+    def _is_eager(self) -> bool:
+        """Test whether Python computes each step on values, as `run_eagerly` asks for."""
+        return self.run_eagerly and self._cut_steps is None
 
     def _forget_programs(self) -> None:
         for steps in self._steps.values():
@@ -105,7 +117,8 @@ class StepMethods:
         """Make one step of training, on tensors. Override it to train in a way of your own.
 
         It is called once for each kind of batch, to build the step that `fit` and `train_on_batch` run: whatever it
-        computes, assigns and updates is part of that step. Python's `print` and counters act once only.
+        computes, assigns and updates is part of that step. Python's `print` and counters act once only. With
+        ``compile(run_eagerly=True)`` it is called for each batch, on values.
 
         Args:
             data: what the batch holds: x, ``(x, y)`` or ``(x, y, sample_weight)``, of tensors.
@@ -132,17 +145,19 @@ class StepMethods:
         ['half', 'loss']
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
-        y_pred = self(x, training=True)
-        loss = self._loss_of(x, y, y_pred, sample_weight, True)
-        if loss is None:
-            raise ValueError(
-                f"Model {self.name!r} has no loss to minimise: pass loss=... to compile(), or add one in a layer with "
-                "add_loss()."
-            )
-        variables = self.trainable_variables
+        with nullcontext() if in_explicit_graph() else Tape().watching(()):
+            y_pred = self(x, training=True)
+            loss = self._loss_of(x, y, y_pred, sample_weight, True)
+            if loss is None:
+                raise ValueError(
+                    f"Model {self.name!r} has no loss to minimise: pass loss=... to compile(), or add one in a layer "
+                    "with add_loss()."
+                )
+            variables = self.trainable_variables
+            found = gradients(self.optimizer.scale_loss(loss), variables) if variables else []
         self._loss_tracker.update_state(loss, sample_weight=row_count(x))
         if variables:
-            self.optimizer.apply(gradients(self.optimizer.scale_loss(loss), variables), variables)
+            self.optimizer.apply(found, variables)
         else:
             what = f"Model {self.name!r} has no trainable variables: fit() changes nothing."
             warnings.warn(what, stacklevel=user_stacklevel())
@@ -274,6 +289,8 @@ class StepMethods:
         metrics, names = self._metrics_and_names()
         if self._is_building_step or in_explicit_graph():
             return _results(metrics, names)
+        if self._is_eager():
+            return {name: plain(np.asarray(value)) for name, value in sorted(_results(metrics, names).items())}
         known = self._read_logs_program
         if known is None or known[1] != metrics or known[3] != devices_version():
             known = self._read_logs_program = _compile_results(metrics, names)
@@ -344,6 +361,9 @@ class StepMethods:
         except AttributeError as error:
             if error.name in ("backward", "zero_grad"):
                 error.add_note(_FOR_PYTORCH)
+            raise
+        except NoValueError as error:
+            error.add_note(_FOR_VALUES)
             raise
         finally:
             self._is_building_step = False

@@ -48,11 +48,18 @@ class StepPrograms:
         build: builds a step in the current graph from the layout and the tensors of a batch, and returns what to
             fetch. All effects that it builds (assignments) are part of the step, whether or not a fetch needs them.
         remote: gives what runs the steps elsewhere, if something does.
+        is_eager: tells whether Python computes each step anew, on values, and nothing is compiled.
     """
 
-    def __init__(self, build: Build, remote: Callable[[], Remote | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        build: Build,
+        remote: Callable[[], Remote | None] = lambda: None,
+        is_eager: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._build = build
         self._remote = remote
+        self._is_eager = is_eager
         self._devices = devices_version()
         self._recording = recording()
         self._replacements = replacements()
@@ -65,10 +72,24 @@ class StepPrograms:
     def run(self, batch: Batch) -> tuple[Array, ...]:
         """Run the step on a batch; return what it fetches."""
         try:
+            if self._is_eager():
+                return self._run_at_once(batch)
             return self.prepare(batch)(*batch.leaves)
         except MemoryError as error:
             _name_the_batch(error, batch)
             raise
+
+    def make_state(self, batch: Batch) -> None:
+        """Make the variables that only a step makes; if Python computes the steps, by a step that changes them, too."""
+        if self._is_eager():
+            self._run_at_once(batch)
+        else:
+            self.prepare(batch)
+
+    def _run_at_once(self, batch: Batch) -> tuple[Array, ...]:
+        asked_device("A step of a model")
+        found = self._build(batch.layout, [ops.convert_to_tensor(leaf) for leaf in batch.leaves])
+        return tuple(np.asarray(value) for value in found)
 
     def run_together(self, batches: Sequence[Batch]) -> tuple[Array, ...]:
         """Run the step on one batch after the other, those of equal shapes in one loop; return what the last fetches.
@@ -163,7 +184,7 @@ class StepPrograms:
         A loop whose length is known runs quicker, so there is one for the length that comes first: other groups, as at
         the end of an epoch, are few.
         """
-        if len(batches) == 1 or not all(type(leaf) is np.ndarray for leaf in batches[0].leaves):
+        if len(batches) == 1 or self._is_eager() or not all(type(leaf) is np.ndarray for leaf in batches[0].leaves):
             return None
         self._check_scopes()
         if key not in self._loops and len(self._loops) < STATIC_PROGRAMS:

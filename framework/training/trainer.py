@@ -18,6 +18,7 @@ import numpy as np
 from ... import optim
 from ...distribute.strategies.strategy import Strategy, current_strategy, strategy_around
 from ...engine.graph import in_explicit_graph
+from ...engine.graph.provenance import user_stacklevel
 from ...engine.graph.tracebacks import short_tracebacks
 from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..callbacks.base import Callback, History
@@ -95,8 +96,9 @@ class Trainer(PassMethods):
             loss_weights: a factor for each output's loss, in a list or dict.
             metrics: a list of metrics, names or functions; for several outputs a list or dict of such lists.
             weighted_metrics: the same, for metrics that sample weights apply to.
-            run_eagerly: accepted as in Keras, and kept for the config: steps are compiled either way, so that Python in
-                a step runs once for each kind of batch. To see values, fetch them or use `ab.debugging`.
+            run_eagerly: let Python compute each step of training, testing and predicting, on values, and compile
+                nothing: to look at values in `call` and `train_step` by `print`, `float` or a debugger. It is slower.
+                Steps under a strategy that cuts batches into parts are compiled all the same, with a warning.
             steps_per_execution: how many steps of training or testing are made in one call of the engine, as a loop in
                 the graph. Results are those of single steps; callbacks' batch methods are called once for each call.
                 It pays for small models, where what is between two steps counts.
@@ -134,6 +136,9 @@ class Trainer(PassMethods):
         self._given_loss = loss
         self._cut_steps = self._found_cut_steps()
         self.run_eagerly = run_eagerly
+        if run_eagerly and self._is_on_several():
+            what = f"run_eagerly=True: training steps under {type(self.distribute_strategy).__name__} are compiled."
+            warnings.warn(what, stacklevel=user_stacklevel())
         self.steps_per_execution = max(int(steps_per_execution or 1), 1)
         self.jit_compile = jit_compile
         names = getattr(self, "output_names", None)
@@ -175,6 +180,11 @@ class Trainer(PassMethods):
 
             check_compiled(self, strategy)
         return None
+
+    def _is_on_several(self) -> bool:
+        """Test whether several devices or processes share the training steps."""
+        strategy = self.distribute_strategy
+        return self._cut_steps is not None or (strategy is not None and strategy.is_distributed)
 
     def _note_steps(self, count: int) -> None:
         if self.distribute_strategy is not None:
