@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 from ...engine.common.dtypes import name_of
 from ...engine.common.nest import flatten_with_path, map_structure
 from ...engine.common.quick_dataclass import dataclass
+from ...engine.graph.provenance import user_stacklevel
 from ...engine.ops.base import as_array
 from ...engine.ops.random.keys import global_generator, key_words
 from ...engine.ops.text.numbers import as_strings
@@ -553,8 +555,9 @@ def as_data(
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ValueError(f"{name} must not be given when x is a {type(x).__name__}: its batches hold {name} too.")
-    if batch_size is not None and not hasattr(x, "__array__"):
-        raise ValueError(f"batch_size must not be given when x is a {type(x).__name__}: it makes its own batches.")
+    if batch_size is not None:
+        what = f"batch_size={batch_size} has no effect, as x is a {type(x).__name__}, which makes its own batches."
+        warnings.warn(what, stacklevel=user_stacklevel())
     if isinstance(x, Prefetch):
         made = as_data(x.source, shuffle=shuffle, class_weight=class_weight, labels=labels)
         return PrefetchedData(made, x.max_queue_size)

@@ -114,11 +114,19 @@ def test_data_that_do_not_fit_are_refused(x, y, error, message) -> None:
         as_data(x, y)
 
 
-def test_batch_size_must_be_positive_and_is_not_for_generators() -> None:
+def test_batch_size_must_be_positive_and_changes_no_batches_that_are_given() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         as_data(X, batch_size=0)
-    with pytest.raises(ValueError, match="batch_size must not be given"):
-        as_data(iter([X]), batch_size=3)
+    model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    batches = [(X[:6], X[:6]), (X[6:], X[6:])]
+    for source, name in (
+        (iter(batches), "list_iterator"),
+        (tf.data.Dataset.from_tensors(batches[0]), "ElementDataset"),
+    ):
+        with pytest.warns(UserWarning, match=f"batch_size=3 has no effect, as x is a {name}, which makes") as caught:
+            model.fit(source, batch_size=3, verbose=0)
+        assert caught[0].filename == __file__
 
 
 # --- splits ---------------------------------------------------------------------------------------------------------

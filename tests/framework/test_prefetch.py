@@ -306,5 +306,5 @@ def test_what_cannot_be_made_ahead():
         Prefetch(Rows())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Prefetch: max_queue_size must be at least 1, got 0"):
         Prefetch([], 0)
-    with pytest.raises(ValueError, match="batch_size must not be given when x is a Prefetch"):
-        as_data(Prefetch([]), batch_size=3)
+    with pytest.warns(UserWarning, match="batch_size=3 has no effect, as x is a Prefetch"):
+        as_data(Prefetch(iter([])), batch_size=3)
