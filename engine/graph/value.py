@@ -104,13 +104,15 @@ class Value(Tensor, elsewhere=VALUES):
         return function(*_as_arrays(args), **_as_arrays(kwargs))
 
     def numpy(self) -> Any:
-        """Return a copy of the value as a NumPy array, or as a NumPy scalar where the rank is 0.
+        """Return a copy of the value as a NumPy array; where the rank is 0 as a NumPy scalar, of a string as a `str`.
 
         >>> import anabranch as ab
         >>> ab.ops.add([1, 2], 3).numpy()
         array([4, 5], dtype=int32)
+        >>> ab.constant("word").numpy()
+        'word'
         """
-        return self.array.copy()
+        return _copied(self.array)
 
     def item(self, *index: Any) -> Any:
         """Return the value, of which there is one element (or the one at an index), as a Python number."""
@@ -118,7 +120,7 @@ class Value(Tensor, elsewhere=VALUES):
 
     def eval(self, feed_dict: Any = None) -> Any:
         """Return the value as a NumPy array, as of a symbol that a session runs."""
-        return self.array.copy()
+        return _copied(self.array)
 
     def tolist(self) -> Any:
         """Return the value as nested lists of Python numbers, or as a number."""
@@ -230,6 +232,11 @@ class FlowValue(Value):
 
     def _repr_html_(self) -> str:
         return Operators._repr_html_(self)
+
+
+def _copied(array: Any) -> Any:
+    """Return a copy for the caller; a single string, which has no scalar of NumPy's, as a `str`."""
+    return array.copy() if array.ndim or array.dtype.kind != "T" else array[()]
 
 
 def _as_arrays(structure: Any) -> Any:

@@ -299,7 +299,7 @@ def _serialize_special(obj: Any) -> Any:
         array = cast("np.ndarray[Any, Any]", obj)
         return _special("__numpy__", value=array.tolist(), dtype=array.dtype.name)
     if isinstance(obj, (Variable, Value)):
-        return _special("__tensor__", value=obj.numpy().tolist(), dtype=name_of(obj.dtype))
+        return _special("__tensor__", value=np.asarray(obj).tolist(), dtype=name_of(obj.dtype))
     if isinstance(obj, Tensor):
         raise TypeError(f"{obj!r} can't be written to a config: it has no value. Use a NumPy array.")
     if isinstance(obj, np.dtype):

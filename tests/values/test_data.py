@@ -90,3 +90,13 @@ def test_initializers_called_by_hand_give_tensors() -> None:
     layer = k.layers.Dense(3, kernel_initializer=lambda shape, dtype=None: initializer(shape, dtype) + 1.0)
     layer.build((None, 2))
     np.testing.assert_allclose(layer.kernel.numpy(), found.numpy() + 1.0)
+
+
+def test_a_single_string_is_a_str():
+    word = k.ops.strings.reduce_join(k.constant(["w", "or", "d"]))
+    for found in (word.numpy(), word.eval(), word.item(), k.Session().run(word)):
+        assert type(found) is str
+        assert found == "word"
+    assert word.numpy() in {"word": 1}
+    assert np.asarray(word).shape == ()
+    assert k.constant(["w"]).numpy().tolist() == ["w"]
