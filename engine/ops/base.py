@@ -275,6 +275,20 @@ def known_array(tensor: Any) -> Any:
     return None
 
 
+def is_source(tensor: Tensor, given: Any = None) -> bool:
+    """Test whether a gradient may be asked for by a tensor, which then must not become a part of a constant.
+
+    Args:
+        tensor: a value, for which it may if a tape records what is computed from it; or a symbol.
+        given: what the caller gave for it. A number is no source, even where a constant of a graph stands for it.
+    """
+    if not tensor.spec.differentiable:
+        return False
+    if isinstance(tensor, Value):
+        return any(tape.has(tensor) for tape in graph_context.tapes)
+    return isinstance(given, Symbol)
+
+
 def check_numbers(op: Op, *specs: Any) -> None:
     """Refuse strings, for ops that compute with numbers.
 

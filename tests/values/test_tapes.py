@@ -61,6 +61,54 @@ def test_tape_persistent_or_not() -> None:
     refused(lambda: tape.gradient(y, x), RuntimeError)
 
 
+_IMAGE = np.arange(9.0, dtype="float32").reshape(1, 3, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: k.ops.full((3,), a) * b,
+        lambda a, b: k.ops.full_like(_IMAGE, a) * b,
+        lambda a, b: k.ops.pad(_IMAGE, 1, constant_values=a) * b,
+        lambda a, b: k.ops.arange(a, 3.0, b),
+        lambda a, b: k.ops.image.scale_and_translate(
+            _IMAGE, (1, 4, 4, 1), k.ops.stack([a, b]), [a, a], (1, 2), "cubic"
+        ),
+        lambda a, b: k.ops.power(_IMAGE + b, a),
+    ],
+    ids=["full", "full_like", "pad", "arange", "scale_and_translate", "power"],
+)
+def test_parameters_of_functions_have_gradients_as_values_constants_and_symbols(function: Callable[..., Any]) -> None:
+    def derived(xs: Any) -> list[Any]:
+        slopes = k.gradients(k.ops.sum(k.ops.sin(function(*xs))), xs)
+        return [*slopes, *k.gradients(k.ops.sum(k.ops.sin(k.ops.stack(slopes))), xs)]
+
+    at = [np.float32(0.7), np.float32(0.8)]
+    with k.Graph().as_default():
+        symbols = [k.placeholder((), "float32") for _ in at]
+        expected = k.Session().run(derived(symbols), dict(zip(symbols, at, strict=True)))
+        of_constants = k.Session().run(derived([k.constant(number) for number in at]))
+    with k.GradientTape(persistent=True) as tape:
+        values = [k.ops.array(number) for number in at]
+        tape.watch(values)
+        of_values = derived(values)
+    for found in (of_constants, of_values):
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+
+
+@pytest.mark.parametrize("exponent", [-1.5, 0.0, 1.0, 3.0])
+def test_mixed_second_derivatives_of_a_power_by_a_scalar_exponent(exponent: float) -> None:
+    x, y = k.ops.array(1.7), k.ops.array(exponent)
+    with k.GradientTape() as outer:
+        outer.watch(y)
+        with k.GradientTape() as inner:
+            inner.watch([x, y])
+            z = k.ops.power(x, y)
+        slope = inner.gradient(z, x)
+    same(outer.gradient(slope, y), 1.7 ** (exponent - 1) * (1 + exponent * np.log(1.7)), 1e-5)
+
+
 def test_tape_in_tape() -> None:
     x = k.ops.array(2.0)
     with k.GradientTape() as outer:

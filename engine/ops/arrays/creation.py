@@ -17,7 +17,7 @@ from ...graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ...graph.spec import Shape, TensorSpec
 from ...graph.tensor import Tensor
 from .. import row_rules
-from ..base import TensorLike, apply, cast, convert_to_tensor, make_constant, normalize_axis, promote
+from ..base import TensorLike, apply, cast, convert_to_tensor, is_source, make_constant, normalize_axis, promote
 from ..run_time_shapes import ZerosOfShape, broadcast_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape
 from .shaping import broadcast_to, constant_value, dim, elements, expand_dims, is_shape_vector, reshape, resolve_shape
@@ -98,7 +98,7 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike = None) -> T
         raise ValueError(f"Shape {static} has a negative size. Sizes that are not known yet come from ops.shape.")
     if value.shape != ():
         return broadcast_to(value, shape)
-    known = constant_value(value)
+    known = None if is_source(value, fill_value) else constant_value(value)
     if known is not None and _small(static):
         if not static and value is fill_value:
             return value
@@ -238,7 +238,7 @@ def arange(
     if any(value is None for value in values):
         return convert_to_tensor(apply(Range(None), *inputs), wanted)
     size = _arange_size(*values)
-    if size <= _LARGEST_CONSTANT:
+    if size <= _LARGEST_CONSTANT and not any(map(is_source, inputs, (start, stop, step))):
         return make_constant(_arange(np, *values).astype(wanted))
     return convert_to_tensor(apply(Range(size), *inputs), wanted)
 

@@ -23,6 +23,7 @@ from ..base import (
     as_floating,
     cast,
     convert_to_tensor,
+    is_source,
     known_array,
 )
 from ..run_time_shapes import sum_like
@@ -96,7 +97,7 @@ def _reduced_exponent(x: Tensor, y: Tensor) -> Any:
     """
     known = known_array(y)
     if known is not None and np.all(known != 0):
-        return known.item() - 1 if y.shape == () else y - 1
+        return known.item() - 1 if y.shape == () and not is_source(y, y) else y - 1
     return where(logical_and(equal(x, 0), equal(y, 0)), 1, y - 1)
 
 

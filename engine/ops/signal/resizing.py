@@ -27,6 +27,7 @@ from ..base import (
     TensorLike,
     cast,
     convert_to_tensor,
+    is_source,
     make_constant,
     normalize_axis,
     promote,
@@ -300,9 +301,16 @@ def scale_and_translate(
                 f"scale_and_translate: {name} needs a number for each of the {len(axes)} spatial_dims; "
                 f"got shape {shape_text(vector.shape)}."
             )
-    result = _in_floats(tensor)
+    result, kernel = _in_floats(tensor), _KERNELS[method]
+    are_fixed = not is_source(factors, scale) and not is_source(shifts, translation)
+    known = [constant_value(vector) for vector in (factors, shifts) if are_fixed]
     for place, axis in enumerate(axes):
-        weights = _placed_weights(result, axis, output_shape[axis], factors, shifts, place, _KERNELS[method], antialias)
+        length, target = dim(result, axis), output_shape[axis]
+        if isinstance(length, int) and are_fixed and all(vector is not None for vector in known):
+            factor, shift = (float(vector[place]) for vector in known)
+            weights = make_constant(_known_weights(kernel, length, target, 1.0 / factor, shift, antialias))
+        else:
+            weights = _symbolic_weights(kernel, length, target, 1.0 / factors[place], shifts[place], antialias)
         result = _contract(result, weights, axis)
     return _as_before(result, tensor)
 
@@ -315,16 +323,6 @@ def _check_kept_axes(tensor: Tensor, output_shape: Sequence[int], axes: Sequence
                 f"scale_and_translate: axis {axis} is none of spatial_dims={tuple(axes)}, so output_shape must keep "
                 f"its size {size}; got {tuple(output_shape)}."
             )
-
-
-def _placed_weights(
-    x: Tensor, axis: int, target: int, factors: Tensor, shifts: Tensor, place: int, kernel: Any, antialias: bool
-) -> Tensor:
-    length, factor, shift = dim(x, axis), constant_value(factors), constant_value(shifts)
-    if isinstance(length, int) and factor is not None and shift is not None:
-        inverse = 1.0 / float(factor[place])
-        return make_constant(_known_weights(kernel, length, target, inverse, float(shift[place]), antialias))
-    return _symbolic_weights(kernel, length, target, 1.0 / factors[place], shifts[place], antialias)
 
 
 __all__ = ["resize", "scale_and_translate"]
