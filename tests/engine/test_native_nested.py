@@ -15,6 +15,7 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.codegen.regions import rule
 from anabranch.engine.codegen.regions.ragged import RaggedArray, rows_and_ends
+from anabranch.engine.codegen.regions.region import NativeRegion
 from anabranch.engine.codegen.regions.rule import LEAST_WORK, least_work
 from anabranch.engine.ops.containers.array_value import ArrayValue
 from anabranch.engine.passes.framework.switches import without
@@ -380,3 +381,33 @@ def test_generated_nested_loops(outer_update: Any, inner_update: Any, count: int
     with without("native"):
         for found, wanted in zip(Program(graph, targets, feeds)(value), exact(value), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_loop_around_the_gradient_of_a_branch_is_given_what_the_branch_not_taken_saves(
+    is_taken: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """It saves nothing: the loop gets zeros of the shapes in its place, of integers, too, and stays native."""
+
+    def powered(x: Any) -> Any:
+        return ops.power(ops.abs(x) + 0.5, ops.clip(ops.sum(x), -2, 2))
+
+    def written(x: Any, n: Any) -> Any:
+        places = ops.reshape(ops.mod(ops.arange(2) + n, 3), (2, 1))
+        return ops.tensor_scatter_nd_update(x, places, ops.tanh(x[:2]))
+
+    def build(x: Any, flag: Any, n: Any) -> list[Any]:
+        y = ab.cond(flag, lambda: powered(x), lambda: written(x, n))
+        return [ab.jacobian(y, x, parallel=False)]
+
+    results: list[Any] = []
+    call = NativeRegion.__call__
+
+    def noted(self: NativeRegion, *given: Any) -> Any:
+        results.append(call(self, *given))
+        return results[-1]
+
+    monkeypatch.setattr(NativeRegion, "__call__", noted)
+    check(build, draw(12), np.bool_(is_taken), np.int32(1), native=1)
+    assert len(results) == 3
+    assert None not in results

@@ -310,7 +310,14 @@ def _array_value(rows: Any, flags: Any, size: int) -> ArrayValue:
 
 
 def _fitted(value: Any, operand: Any) -> Any:
-    """Return a value as the region takes it: contiguous, and of the very dtype."""
+    """Return a value as the region takes it: contiguous, and of the very dtype.
+
+    None, which a branch saves if it is not taken, becomes zeros: only the gradient of the same branch reads it.
+    """
+    if value is None:
+        if operand.shape is None:
+            return operand.dtype.type(0)
+        return np.zeros([size or 0 for size in operand.shape], operand.dtype)
     if operand.shape is None:
         return operand.dtype.type(value)
     fitted = np.ascontiguousarray(value, operand.dtype)
