@@ -41,12 +41,14 @@ from ..training.gradient_tape import GradientTape as GradientTape
 from . import config as config
 from . import data as data
 from . import debugging as debugging
+from . import dtypes as dtypes
 from . import image as image
 from . import io as io
 from . import linalg as linalg
 from . import math as math
 from . import nn as nn
 from . import random as random
+from . import signal as signal
 from . import strings as strings
 from .arrays import argsort as argsort
 from .arrays import boolean_mask as boolean_mask
@@ -120,6 +122,23 @@ from .control_flow import switch_case as switch_case
 from .control_flow import vectorized_map as vectorized_map
 from .control_flow import while_loop as while_loop
 from .debugging import Assert as Assert
+from .dtypes import bfloat16 as bfloat16
+from .dtypes import bool as bool
+from .dtypes import complex as complex
+from .dtypes import complex64 as complex64
+from .dtypes import complex128 as complex128
+from .dtypes import float16 as float16
+from .dtypes import float32 as float32
+from .dtypes import float64 as float64
+from .dtypes import int8 as int8
+from .dtypes import int16 as int16
+from .dtypes import int32 as int32
+from .dtypes import int64 as int64
+from .dtypes import string as string
+from .dtypes import uint8 as uint8
+from .dtypes import uint16 as uint16
+from .dtypes import uint32 as uint32
+from .dtypes import uint64 as uint64
 from .math import abs as abs
 from .math import acos as acos
 from .math import acosh as acosh
@@ -196,11 +215,6 @@ if TYPE_CHECKING:
     )
     random_normal_initializer, random_uniform_initializer = initializers.RandomNormal, initializers.RandomUniform
 
-float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
-int8, int16, int32, int64 = "int8", "int16", "int32", "int64"
-uint8, uint16, uint32, uint64 = "uint8", "uint16", "uint32", "uint64"
-bool, string, complex64, complex128 = "bool", "string", "complex64", "complex128"
-
 
 def device(device_name: str | DeviceFunction | None) -> AbstractContextManager[None]:
     """Ask for a device for what is made inside, as `anabranch.device` does."""
@@ -254,6 +268,7 @@ _INSTEAD = {
     "compat": "It holds names of TensorFlow 1. Those of its graphs are in anabranch: placeholder, Session, while_loop.",
     "distribute": "Use the strategies of anabranch.distribute, such as ParameterServer and DataParallel.",
     "estimator": "Use anabranch.Model with fit, or anabranch.wrappers for scikit-learn.",
+    "lookup": "Use anabranch.layers.StringLookup or IntegerLookup, which look up a vocabulary.",
     "placeholder": "It is a part of graphs. Use anabranch.placeholder in an anabranch.Graph.",
     "ragged": _PADDED,
     "saved_model": "Use model.export and anabranch.serving.load.",
@@ -269,7 +284,7 @@ def _look_up(name: str) -> object:
         return getattr(import_module("...", __name__), _MODULES[name])
     if name in _INITIALIZERS:
         return getattr(_look_up("initializers"), _INITIALIZERS[name])
-    raise no_attribute(__name__, name, _INSTEAD, "TensorFlow")
+    raise no_attribute("anabranch.tf", name, _INSTEAD, "TensorFlow")
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for a public one
@@ -307,6 +322,7 @@ __all__ = [
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",
+    "complex",
     "complex64",
     "complex128",
     "concat",
@@ -324,6 +340,7 @@ __all__ = [
     "debugging",
     "device",
     "divide",
+    "dtypes",
     "dynamic_partition",
     "dynamic_stitch",
     "einsum",
@@ -423,6 +440,7 @@ __all__ = [
     "shape",
     "sigmoid",
     "sign",
+    "signal",
     "sin",
     "sinh",
     "size",

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...engine import ops
-from ...engine.common.dtypes import DType, DTypeLike, as_dtype, is_floating, is_integer
+from ...engine.common.dtypes import DTypeLike
 from ...engine.graph import Tensor
 from ...engine.ops.base import TensorLike
 from ...engine.ops.random import samplers
 from ..data.images import img_to_array, load_img, open_image
+from .image_colors import adjust_brightness as adjust_brightness
+from .image_colors import adjust_contrast as adjust_contrast
+from .image_colors import adjust_hue as adjust_hue
+from .image_colors import adjust_saturation as adjust_saturation
+from .image_colors import convert_image_dtype as convert_image_dtype
+from .image_colors import grayscale_to_rgb as grayscale_to_rgb
+from .image_colors import hsv_to_rgb as hsv_to_rgb
+from .image_colors import per_image_standardization as per_image_standardization
+from .image_colors import random_brightness as random_brightness
+from .image_colors import random_contrast as random_contrast
+from .image_colors import random_hue as random_hue
+from .image_colors import random_saturation as random_saturation
+from .image_colors import rgb_to_grayscale as rgb_to_grayscale
+from .image_colors import rgb_to_hsv as rgb_to_hsv
+from .image_colors import rgb_to_yiq as rgb_to_yiq
+from .image_colors import rgb_to_yuv as rgb_to_yuv
+from .image_colors import yiq_to_rgb as yiq_to_rgb
+from .image_colors import yuv_to_rgb as yuv_to_rgb
+from .image_quality import image_gradients as image_gradients
+from .image_quality import psnr as psnr
+from .image_quality import sobel_edges as sobel_edges
+from .image_quality import ssim as ssim
+from .image_quality import total_variation as total_variation
 
 
 def resize(
@@ -107,6 +130,90 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
     return pad_to_bounding_box(image, above, before, target_height, target_width)
 
 
+def resize_with_pad(
+    image: TensorLike, target_height: int, target_width: int, method: str = "bilinear", antialias: bool = False
+) -> Tensor:
+    """Resize images with their ratio of sizes kept, and add zeros around them up to a height and width.
+
+    Args:
+        image: images of known height and width.
+        target_height, target_width: the new sizes.
+        method, antialias: as of `resize`.
+    """
+    tensor = ops.convert_to_tensor(image)
+    height, width = ops.shape(tensor)[-3:-1]
+    ratio = max(width / target_width, height / target_height)
+    rows, columns = int(height / ratio), int(width / ratio)
+    top, left = (int((wanted - size / ratio) / 2) for wanted, size in ((target_height, height), (target_width, width)))
+    resized = resize(tensor, (rows, columns), method, antialias=antialias)
+    return pad_to_bounding_box(resized, max(top, 0), max(left, 0), target_height, target_width)
+
+
+def crop_and_resize(
+    image: TensorLike,
+    boxes: TensorLike,
+    box_indices: TensorLike,
+    crop_size: Sequence[int],
+    method: str = "bilinear",
+    extrapolation_value: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """Cut boxes out of images and resize them all to one height and width.
+
+    Args:
+        image: [batch, height, width, channels].
+        boxes: [boxes, 4]: top, left, bottom and right, as shares of the way from the first pixel to the last.
+        box_indices: [boxes], the image of each box.
+        crop_size: the height and width of the results.
+        method: "bilinear" or "nearest".
+        extrapolation_value: what is outside of an image.
+
+    Returns:
+        float32, [boxes, crop height, crop width, channels].
+
+    Raises:
+        ValueError: the method is another one.
+    """
+    if method not in ("bilinear", "nearest"):
+        raise ValueError(f"tf.image.crop_and_resize: method must be 'bilinear' or 'nearest', got {method!r}.")
+    images, corners = ops.cast(image, "float32"), ops.cast(boxes, "float32")
+    _, height, width, channels = ops.shape(images)
+    rows = _places(corners[:, 0], corners[:, 2], int(crop_size[0]), height)
+    columns = _places(corners[:, 1], corners[:, 3], int(crop_size[1]), width)
+    pixels = ops.reshape(images, (-1, channels))
+    first = ops.cast(box_indices, "int32")[:, None, None] * height * width
+
+    def read(row: Tensor, column: Tensor) -> Tensor:
+        row, column = (
+            ops.cast(ops.clip(place, 0, size - 1), "int32") for place, size in ((row, height), (column, width))
+        )
+        return ops.take(pixels, first + row[:, :, None] * width + column[:, None, :], axis=0)
+
+    if method == "nearest":
+        found = read(ops.floor(rows + 0.5), ops.floor(columns + 0.5))
+    else:
+        top, left = ops.floor(rows), ops.floor(columns)
+        down, right = (rows - top)[:, :, None, None], (columns - left)[:, None, :, None]
+        above = read(top, left) * (1 - right) + read(top, ops.ceil(columns)) * right
+        below = read(ops.ceil(rows), left) * (1 - right) + read(ops.ceil(rows), ops.ceil(columns)) * right
+        found = above * (1 - down) + below * down
+    is_row, is_column = _is_within(rows, height), _is_within(columns, width)
+    inside = ops.logical_and(is_row[:, :, None, None], is_column[:, None, :, None])
+    return ops.where(inside, found, extrapolation_value)
+
+
+def _is_within(place: Tensor, size: Any) -> Tensor:
+    return ops.logical_and(place >= 0, place <= ops.cast(size - 1, "float32"))
+
+
+def _places(start: Tensor, end: Tensor, count: int, size: Any) -> Tensor:
+    """Return where the pixels of each box are along an axis, [boxes, count]."""
+    last = ops.cast(size - 1, "float32")
+    if count == 1:
+        return (0.5 * (start + end) * last)[:, None]
+    return start[:, None] * last + ops.arange(count, dtype="float32") * ((end - start) * last / (count - 1))[:, None]
+
+
 def random_crop(value: TensorLike, size: Sequence[int], seed: int | None = None, name: str | None = None) -> Tensor:
     """Cut a part of the given shape out of a tensor, at a place that is drawn.
 
@@ -159,130 +266,6 @@ def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
 def transpose(image: TensorLike, name: str | None = None) -> Tensor:
     """Swap height and width."""
     return ops.swapaxes(image, -3, -2)
-
-
-def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Tensor:
-    """Cast images and scale them: floats are within 0 and 1, whole numbers within 0 and their largest value.
-
-    Args:
-        image: a tensor.
-        dtype: the new dtype.
-        saturate: whether values beyond the range of whole numbers become its ends.
-    """
-    image, wanted = ops.convert_to_tensor(image), as_dtype(dtype)
-    if image.dtype == wanted:
-        return image
-    if not is_integer(wanted):
-        values = ops.cast(image, wanted)
-        return values * (1.0 / _largest(image.dtype)) if is_integer(image.dtype) else values
-    if is_floating(image.dtype):
-        scaled = image * (_largest(wanted) + 0.5)
-    elif _largest(image.dtype) > _largest(wanted):
-        scaled = ops.floor_divide(image, (_largest(image.dtype) + 1) // (_largest(wanted) + 1))
-    else:
-        scaled = ops.cast(image, wanted) * ((_largest(wanted) + 1) // (_largest(image.dtype) + 1))
-    return ops.saturate_cast(scaled, wanted) if saturate else ops.cast(scaled, wanted)
-
-
-def _largest(dtype: DType) -> int:
-    return int(np.iinfo(dtype).max)
-
-
-def _as_floats(change: Callable[[Tensor], Tensor], image: TensorLike) -> Tensor:
-    """Apply a function of floats to images of any dtype, and give the result that dtype."""
-    image = ops.convert_to_tensor(image)
-    floats = convert_image_dtype(image, image.dtype if is_floating(image.dtype) else "float32")
-    return convert_image_dtype(change(floats), image.dtype, saturate=True)
-
-
-def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
-    """Add `delta` to each value; whole numbers are scaled to floats before and back after."""
-    return _as_floats(lambda floats: ops.add(floats, ops.cast(delta, floats.dtype)), image)
-
-
-def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
-    """Multiply the distance of each value from the mean of its image and channel."""
-
-    def change(floats: Tensor) -> Tensor:
-        mean = ops.mean(floats, axis=(-3, -2), keepdims=True)
-        return (floats - mean) * ops.cast(contrast_factor, floats.dtype) + mean
-
-    return _as_floats(change, images)
-
-
-def _in_hsv(image: TensorLike, change: Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]) -> Tensor:
-    def through(floats: Tensor) -> Tensor:
-        parts = ops.unstack(rgb_to_hsv(floats), axis=-1)
-        return hsv_to_rgb(ops.stack(list(change(*parts)), axis=-1))
-
-    return _as_floats(through, image)
-
-
-def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: str | None = None) -> Tensor:
-    """Multiply the saturation of RGB images, and cut it off at 0 and 1."""
-    return _in_hsv(image, lambda h, s, v: (h, ops.clip(ops.multiply(s, saturation_factor), 0.0, 1.0), v))
-
-
-def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
-    """Turn the hue of RGB images by a share of the circle."""
-    return _in_hsv(image, lambda h, s, v: (ops.mod(ops.add(h, delta), 1.0), s, v))
-
-
-def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """Add one number, drawn between ``-max_delta`` and ``max_delta``, to all pixels."""
-    return adjust_brightness(image, samplers.uniform((), -max_delta, max_delta, seed=seed))
-
-
-def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """Turn the hue of RGB images by a share of the circle, drawn between ``-max_delta`` and ``max_delta``."""
-    return adjust_hue(image, samplers.uniform((), -max_delta, max_delta, seed=seed))
-
-
-def random_contrast(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """Multiply the distance of pixels from the mean of their channel by a number between `lower` and `upper`."""
-    return adjust_contrast(image, samplers.uniform((), lower, upper, seed=seed))
-
-
-def random_saturation(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """Multiply the saturation of RGB images by a number that is drawn between `lower` and `upper`."""
-    return adjust_saturation(image, samplers.uniform((), lower, upper, seed=seed))
-
-
-def per_image_standardization(image: TensorLike) -> Tensor:
-    """Subtract each image's mean, and divide by its standard deviation, or by ``1 / sqrt(size)`` if that is larger."""
-    floats = ops.cast(image, "float32")
-    mean = ops.mean(floats, axis=(-3, -2, -1), keepdims=True)
-    deviation = ops.std(floats, axis=(-3, -2, -1), keepdims=True)
-    height, width, channels = ops.shape(floats)[-3:]
-    least = ops.rsqrt(ops.cast(height * width * channels, "float32"))
-    return (floats - mean) / ops.maximum(deviation, least)
-
-
-def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
-    """Weigh red, green and blue into one channel, with the dtype of `images`."""
-    return _as_floats(lambda floats: ops.image.rgb_to_grayscale(floats, "channels_last"), images)
-
-
-def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Repeat the only channel three times.
-
-    Raises:
-        ValueError: there are several channels.
-    """
-    channels = ops.shape(images)[-1]
-    if channels != 1:
-        raise ValueError(f"tf.image.grayscale_to_rgb: images must have one channel, got {channels}.")
-    return ops.repeat(images, 3, axis=-1)
-
-
-def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
-    """Turn red, green and blue, within 0 and 1, into hue, saturation and value."""
-    return ops.image.rgb_to_hsv(images, "channels_last")
-
-
-def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Turn hue, saturation and value, within 0 and 1, into red, green and blue."""
-    return ops.image.hsv_to_rgb(images, "channels_last")
 
 
 def extract_patches(
@@ -362,6 +345,7 @@ __all__ = [
     "adjust_saturation",
     "central_crop",
     "convert_image_dtype",
+    "crop_and_resize",
     "crop_to_bounding_box",
     "decode_image",
     "decode_jpeg",
@@ -371,8 +355,10 @@ __all__ = [
     "flip_up_down",
     "grayscale_to_rgb",
     "hsv_to_rgb",
+    "image_gradients",
     "pad_to_bounding_box",
     "per_image_standardization",
+    "psnr",
     "random_brightness",
     "random_contrast",
     "random_crop",
@@ -382,8 +368,16 @@ __all__ = [
     "random_saturation",
     "resize",
     "resize_with_crop_or_pad",
+    "resize_with_pad",
     "rgb_to_grayscale",
     "rgb_to_hsv",
+    "rgb_to_yiq",
+    "rgb_to_yuv",
     "rot90",
+    "sobel_edges",
+    "ssim",
+    "total_variation",
     "transpose",
+    "yiq_to_rgb",
+    "yuv_to_rgb",
 ]

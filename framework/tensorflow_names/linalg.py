@@ -149,6 +149,25 @@ def diag(
     )
 
 
+def set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = None, k: int = 0) -> Tensor:
+    """Return matrices with another diagonal: the main one, or `k` above it.
+
+    Args:
+        input: the matrices, the last two axes.
+        diagonal: the vectors on it, the last axis.
+        k: the diagonal: 0 is the main one, positive ones are above it.
+
+    Raises:
+        TypeError: `k` is a pair: of TensorFlow's bands only single diagonals are supported.
+    """
+    above = _one_diagonal("set_diag", k)
+    matrices, values = ops.convert_to_tensor(input), ops.expand_dims(diagonal, -1)
+    rows, columns = ops.shape(matrices)[-2:]
+    down, across = ops.expand_dims(ops.arange(rows), -1), ops.arange(columns)
+    index = ops.clip(ops.arange(rows) + min(above, 0), 0, ops.shape(values)[-2] - 1)
+    return ops.where(ops.equal(across - down, above), ops.take(values, index, -2), matrices)
+
+
 def diag_part(input: TensorLike, name: str | None = None, k: int = 0) -> Tensor:
     """Return a diagonal of matrices, the last two axes: the main one, or `k` above it.
 
@@ -199,6 +218,7 @@ __all__ = [
     "norm",
     "pinv",
     "qr",
+    "set_diag",
     "slogdet",
     "solve",
     "svd",

@@ -156,6 +156,16 @@ def batch_normalization(
     return ops.add(ops.multiply(x, factor), shift if offset is None else ops.add(shift, offset))
 
 
+def depth_to_space(input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None) -> Tensor:
+    """Spread the channels of each pixel over a block of pixels; see `anabranch.ops.depth_to_space`."""
+    return ops.depth_to_space(input, block_size, _order(data_format))
+
+
+def space_to_depth(input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None) -> Tensor:
+    """Put the pixels of each block into the channels of one; see `anabranch.ops.space_to_depth`."""
+    return ops.space_to_depth(input, block_size, _order(data_format))
+
+
 def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
     """Add a vector to the channels: the last axis, or the second one where `data_format` begins with "NC"."""
     value = ops.convert_to_tensor(value)
@@ -487,6 +497,7 @@ __all__ = [
     "conv2d",
     "conv2d_transpose",
     "conv3d",
+    "depth_to_space",
     "depthwise_conv2d",
     "dropout",
     "elu",
@@ -515,6 +526,7 @@ __all__ = [
     "softmax_cross_entropy_with_logits",
     "softplus",
     "softsign",
+    "space_to_depth",
     "sparse_softmax_cross_entropy_with_logits",
     "swish",
     "tanh",

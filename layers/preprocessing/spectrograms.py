@@ -287,12 +287,20 @@ class MelSpectrogram(Layer):
         Returns:
             ``(num_spectrogram_bins, num_mel_bins)``.
         """
-        frequencies = np.linspace(0.0, sampling_rate / 2.0, num_spectrogram_bins)[1:]  # without the mean
-        places = _mel_of(frequencies)[:, None]
-        edges = np.linspace(_mel_of(lower_edge_hertz), _mel_of(upper_edge_hertz), num_mel_bins + 2)
-        lower, center, upper = edges[:-2], edges[1:-1], edges[2:]
-        rising, falling = (places - lower) / (center - lower), (upper - places) / (upper - center)
-        return np.pad(np.maximum(0.0, np.minimum(rising, falling)), [[1, 0], [0, 0]]).astype(dtype)
+        edges = lower_edge_hertz, upper_edge_hertz
+        return mel_weights(num_mel_bins, num_spectrogram_bins, sampling_rate, *edges).astype(dtype)
+
+
+def mel_weights(
+    bands: int, frequencies: int, sampling_rate: float, lower_edge_hertz: float, upper_edge_hertz: float
+) -> np.ndarray:
+    """Return the matrix by which a spectrogram is multiplied to give mel bands, [frequencies, bands]."""
+    hertz = np.linspace(0.0, sampling_rate / 2.0, frequencies)[1:]  # without the mean
+    places = _mel_of(hertz)[:, None]
+    edges = np.linspace(_mel_of(lower_edge_hertz), _mel_of(upper_edge_hertz), bands + 2)
+    lower, center, upper = edges[:-2], edges[1:-1], edges[2:]
+    rising, falling = (places - lower) / (center - lower), (upper - places) / (upper - center)
+    return np.pad(np.maximum(0.0, np.minimum(rising, falling)), [[1, 0], [0, 0]])
 
 
 def _mel_of(hertz: float | np.ndarray) -> np.ndarray:

@@ -395,6 +395,27 @@ def test_parts_of_an_open_axis() -> None:
         tf.split(inputs, [-1, 1], axis=1)
 
 
+def test_signals_and_images_of_open_sizes_have_gradients() -> None:
+    @tf.function
+    def loss(signals: Any, images: Any) -> Any:
+        spectrum = tf.signal.stft(signals, 4, 2, pad_end=True)
+        back = tf.signal.inverse_stft(spectrum, 4, 2, window_fn=tf.signal.inverse_stft_window_fn(2))
+        crops = tf.image.crop_and_resize(images, [[0.1, 0.1, 0.8, 0.9]], [0], (3, 3))
+        return tf.reduce_sum(back[:, :8] ** 2) + tf.reduce_sum(crops) + tf.reduce_sum(tf.image.rgb_to_yuv(crops))
+
+    draw = np.random.default_rng(2)
+    for rows in range(1, 12):  # from the ninth shape on it is traced for any size
+        signals, images = (draw.normal(size=shape).astype("float32") for shape in ((rows, 8), (rows, 5, 4, 3)))
+        with tf.GradientTape() as tape:
+            given = tf.constant(signals), tf.constant(images)
+            tape.watch(given)
+            value = loss(*given)
+        by_signals, by_images = tape.gradient(value, given)
+        np.testing.assert_allclose(by_signals[:, 2:], 2 * signals[:, 2:], rtol=1e-3, atol=1e-4)  # the ends are cut off
+        assert np.abs(by_images[0]).sum() > 1
+        assert np.abs(by_images[1:]).sum() == 0
+
+
 def test_keras_and_modules_are_those_of_the_package() -> None:
     assert tf.keras is ab
     assert tf.keras.layers is ab.layers
@@ -406,16 +427,26 @@ def test_keras_and_modules_are_those_of_the_package() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("Session", "compat", "distribute", "estimator", "placeholder", "saved_model", "train"),
+        *("Session", "compat", "distribute", "estimator", "lookup", "placeholder", "saved_model", "train"),
         *("RaggedTensor", "SparseTensor", "ragged", "sparse"),
     ],
 )
 def test_names_that_are_not_there_say_what_to_use(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"does not have TensorFlow's {name}\. .*(anabranch|model)"):
+    with pytest.raises(
+        AttributeError, match=rf"module 'anabranch\.tf' does not have TensorFlow's {name}\. .*(anabranch|model)"
+    ):
         getattr(tf, name)
 
 
 def test_wrong_arguments_name_the_function() -> None:
+    with pytest.raises(ValueError, match=r"dct takes type 2 or 3 along axis -1; got type=1, axis=-1, norm=None"):
+        tf.signal.dct(X, type=1)
+    with pytest.raises(ValueError, match=r"idct: n must be None; got 3"):
+        tf.signal.idct(X, n=3)
+    with pytest.raises(ValueError, match=r"crop_and_resize: method must be 'bilinear' or 'nearest', got 'area'"):
+        tf.image.crop_and_resize(IMAGES, [[0, 0, 1, 1]], [0], (2, 2), "area")
+    with pytest.raises(TypeError, match=r"set_diag: k must be an int, the number of one diagonal, got \(0, 1\)"):
+        tf.linalg.set_diag(X, X, k=(0, 1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"conv2d_transpose: output_shape \(9, 9\) .* does not give \(4, 5\)"):
         tf.nn.conv2d_transpose(IMAGES, np.ones((3, 3, 2, 3)), (6, 9, 9, 2), 2)
     with pytest.raises(ValueError, match="add_n: inputs must hold at least one tensor"):
