@@ -28,7 +28,7 @@ from .begun import Begun
 from .chain import reduce_lane
 from .choice import Choice
 from .gpus import GpuGroup
-from .headers import ABORT, NAMES, OFFER, REDUCTIONS, SMALL, Header, group_bits
+from .headers import ABORT, NAMES, OFFER, REDUCTIONS, SMALL, Header, disagreement, group_bits
 from .hosts import Hosts
 from .links import Links
 from .membership_service import Seat, address_of_service
@@ -310,13 +310,13 @@ class ProcessGroup(Group):
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Gather what each member has in all members, by rank: for what isn't an array of one dtype."""
         with self._turn():
-            return [part.tobytes() for part in self._gathered("all_gather", 0, np.frombuffer(data, "uint8"))]
+            return [part.tobytes() for part in self._gathered("bytes", 0, np.frombuffer(data, "uint8"))]
 
     def scatter_bytes(self, parts: Sequence[bytes] | None, root: int) -> bytes:
         """Give each member its part of what one of them has, by place in the group; others pass None."""
         own = [0] * self.size if parts is None else [len(part) for part in parts]
         with self._turn():
-            sizes = self._gathered("all_gather", 0, np.array(own, "int64"))[self.ranks.index(root)]
+            sizes = self._gathered("bytes", 0, np.array(own, "int64"))[self.ranks.index(root)]
             if parts is not None:
                 self.links.exchange(
                     {rank: [part] for rank, part in zip(self.ranks, parts, strict=True) if rank != self._own}, {}
@@ -569,7 +569,13 @@ class ProcessGroup(Group):
         def arrived(rank: int) -> None:  # each is looked at as it comes: who disagrees may keep others away
             found[rank] = self._checked(own, rank, Header.unpacked(into[rank]))
 
-        self.links.exchange({rank: [packed, *data.get(rank, ())] for rank in self._others}, into, arrived)
+        try:
+            self.links.exchange({rank: [packed, *data.get(rank, ())] for rank in self._others}, into, arrived)
+        except TaskFailedError as error:
+            if not getattr(error, "__notes__", ()):  # of the first collective that needed who was lost
+                what = own.text(len(self.links.names))
+                error.add_note(f"This process ran {what}. All members have to run the same collectives, as often.")
+            raise
         return found
 
     def _checked(self, own: Header, rank: int, found: Header) -> Header:
@@ -581,12 +587,7 @@ class ProcessGroup(Group):
             raise CancelledError(text)
         may_differ = OFFER in (own.kind, found.kind) and own.group == found.group and own.number == found.number
         if not may_differ and not own.agrees(found):
-            processes = len(self.links.names)
-            text = (
-                f"Members of the group disagree: {self.links.names[self._own]} runs {own.text(processes)}, and "
-                f"{self.links.names[rank]} runs {found.text(processes)}. All members have to run the same collectives "
-                "in the same order, on the same shapes and dtypes."
-            )
+            text = disagreement(self.links.names, [(self._own, own), (rank, found)])
             self.links.close(text)  # what follows in the streams has no meaning any more
             raise ValueError(text)
         return found

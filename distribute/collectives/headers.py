@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,8 @@ import numpy as np
 from ...engine.common.dtypes import as_dtype, name_of
 
 ABORT = 255
-KINDS = ("barrier", "all_reduce", "all_gather", "broadcast", "reduce_scatter", "offer")
-OFFER = KINDS.index("offer")
+KINDS = ("barrier", "all_reduce", "all_gather", "broadcast", "reduce_scatter", "offer", "bytes")
+OFFER, BYTES = KINDS.index("offer"), KINDS.index("bytes")  # what strategies run themselves
 SMALL = 1 << 14  # bytes of an array that are sent with the header
 REDUCTIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
 NAMES = list(REDUCTIONS)
@@ -109,7 +110,7 @@ class Header(NamedTuple):
             return False
         if self[:5] != other[:5] or KINDS[self.kind] == "barrier":
             return self[:5] == other[:5]
-        free = self.option if KINDS[self.kind] == "all_gather" else -1
+        free = self.option if KINDS[self.kind] in ("all_gather", "bytes") else -1
         pairs = enumerate(zip(self.shape, other.shape, strict=True))
         return all(axis == free or mine == theirs for axis, (mine, theirs) in pairs)
 
@@ -118,8 +119,9 @@ class Header(NamedTuple):
         kind = KINDS[self.kind] if self.kind < len(KINDS) else f"op {self.kind}"
         ranks = ranks_of(self.group)
         number = f"(number {self.number})" if len(ranks) == processes else f"in group {ranks} (number {self.number})"
-        if kind in ("barrier", "offer"):
-            return f"{'evaluate or predict' if kind == 'offer' else kind} {number}"
+        if kind in ("barrier", "offer", "bytes"):
+            names = {"offer": "evaluate or predict", "bytes": "an exchange of fit or of its strategy"}
+            return f"{names.get(kind, kind)} {number}"
         option = {
             "all_reduce": NAMES[self.option % len(NAMES)],
             "reduce_scatter": NAMES[self.option % len(NAMES)],
@@ -127,6 +129,26 @@ class Header(NamedTuple):
             "broadcast": f"root {self.option}",
         }.get(kind, "?")
         return f"{kind}, {option}, of {self.dtype.decode()}{list(self.shape)} {number}"
+
+
+def disagreement(names: Sequence[str], pair: Sequence[tuple[int, Header]]) -> str:
+    """Return the message for two members that run different collectives.
+
+    Args:
+        names: those of all processes of the job, by rank.
+        pair: the ranks of the two, and what each of them runs.
+    """
+    runs = [f"{names[rank]} runs {header.text(len(names))}" for rank, header in pair]
+    text = (
+        f"Members of the group disagree: {', and '.join(runs)}. All members have to run the same collectives in the "
+        "same order, on the same shapes and dtypes."
+    )
+    if sum(header.kind in (OFFER, BYTES) for _, header in pair) != 1:
+        return text
+    return (
+        f"{text} While a worker is in fit, another one can't run collectives of its own. Callbacks are called in the "
+        "chief alone, unless they have on_all_workers = True."
+    )
 
 
 def group_bits(ranks: tuple[int, ...], processes: int) -> bytes:
@@ -147,4 +169,15 @@ def ranks_of(bits: bytes) -> list[int]:
     return [rank for rank in range(8 * len(bits)) if bits[rank // 8] >> rank % 8 & 1]
 
 
-__all__ = ["ABORT", "KINDS", "NAMES", "OFFER", "REDUCTIONS", "SMALL", "Header", "group_bits", "ranks_of"]
+__all__ = [
+    "ABORT",
+    "KINDS",
+    "NAMES",
+    "OFFER",
+    "REDUCTIONS",
+    "SMALL",
+    "Header",
+    "disagreement",
+    "group_bits",
+    "ranks_of",
+]

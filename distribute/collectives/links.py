@@ -450,7 +450,9 @@ class Links:
 
     def _lose(self, rank: int, reason: str) -> NoReturn:
         # The sockets stay open until this process ends or closes the group: others see who was lost, not who noticed.
-        self._error = task_failed(self.names[rank], reason)
+        name = self.names[rank]
+        text = f"{name} has failed, or its script has ended: {reason}. Collectives need all members of the group."
+        self._error = TaskFailedError(text, name, reason, None)
         raise self._error
 
     def wait_for(self, rank: int) -> None:

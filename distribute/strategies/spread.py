@@ -29,6 +29,7 @@ class SpreadTasks:
 
     Args:
         group: of all processes.
+        strategy: as messages call it.
 
     Raises:
         SystemExit: in the others, with status 0 when the first one has ended.
@@ -38,7 +39,7 @@ class SpreadTasks:
         client: runs steps on all tasks.
     """
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: ProcessGroup, strategy: str) -> None:
         from ..tasks.client import connect
         from ..tasks.server import Server
 
@@ -56,6 +57,11 @@ class SpreadTasks:
         self.client: Client = connect(self._server.target)
         self.client.places = self._places
         self._containers: dict[Any, str] = {}  # of what this process shares with its task
+        group.refuses = (
+            f"{strategy} is over {group.size} processes, of which this one alone runs the script; the others serve "
+            "their devices, and would not run it. Leave it out: tensors are whole here. DataParallel has replicas of "
+            "the script, which run collectives."
+        )
         atexit.register(self.close)
 
     def _serve(self) -> None:
@@ -136,7 +142,7 @@ def tasks_of(devices: Iterable[Any], strategy: str) -> SpreadTasks | None:
     if strange:
         raise ValueError(f"{strategy}: there are no tasks {strange}; the processes are {sorted(known)}.")
     if group not in _made:
-        _made[group] = SpreadTasks(group)
+        _made[group] = SpreadTasks(group, strategy)
     return _made[group]
 
 

@@ -34,11 +34,13 @@ class Group:
         rank: the number of this process in the group, from 0.
         size: how many there are.
         ranks: their numbers among all processes, in ascending order.
+        refuses: why scripts can't run collectives in it, with a remedy; empty where they can.
     """
 
     rank = 0
     size = 1
     ranks: tuple[int, ...] = (0,)
+    refuses = ""
 
     def of_arrays(self, xp: Any) -> Group:
         """Return the same group for arrays of another module than NumPy, such as cupy.
@@ -113,12 +115,15 @@ def members_of(group: Iterable[int] | None, name: str) -> Members:
         The ranks in ascending order; None if they are all processes.
 
     Raises:
-        ValueError: a rank is not a rank of this job, or comes twice, or this process is not a member.
+        ValueError: a rank is not a rank of this job, or comes twice, or this process is not a member; or the other
+            processes run no collectives.
         TypeError: `group` holds something else.
     """
+    whole = current_group()
+    if whole.refuses:
+        raise ValueError(f"{name}: {whole.refuses}")
     if group is None:
         return None
-    whole = current_group()
     try:
         ranks = tuple(sorted(operator.index(rank) for rank in group))
     except TypeError:
@@ -296,18 +301,22 @@ class ReduceScatter(Collective):
         return self._run(xp, x, lambda group, x: group.reduce_scatter(x, self.reduce_op))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
+        (x,), (y,), (dy,) = node.inputs, node.outputs, cotangents
         if dy is None:
             return (None,)
-        scale = self.size if self.reduce_op == "mean" else 1
-        gathered = all_gather(dy, group=self.group)
-        return (reshape_like(gathered / scale if scale > 1 else gathered, node.inputs[0]),)
+        dx = reshape_like(all_gather(dy, group=self.group), x)
+        if self.reduce_op in ("sum", "mean"):
+            return (dx / self.size if self.reduce_op == "mean" and self.size > 1 else dx,)
+        here = cast(comparison.equal(x, reshape_like(all_gather(y, group=self.group), x)), x.dtype)
+        return (dx * here / all_reduce(here, group=self.group),)  # ties share, as in `AllReduce`
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         x = np.array([[1.0, -2.0], [3.0, 0.5]], "float32")
         yield Sample(cls("sum", 1), [x], x, label="sum")
         yield Sample(cls("mean", 1), [x], x, label="mean")
+        yield Sample(cls("max", 1), [x], x, label="max")
+        yield Sample(cls("min", 1), [x], x, label="min")
         yield Sample(cls("sum", 1), [x[:0]], x[:0], label="no rows")
 
     @classmethod
@@ -331,16 +340,20 @@ class AllGather(Collective):
             raise TypeError(f"all_gather takes numbers; got {x}.")
         if x.shape is None:
             return TensorSpec(None, x.dtype)
-        if not 0 <= self.axis < len(x.shape):
-            raise ValueError(
-                f"all_gather: there is no axis {self.axis} in shape {shape_text(x.shape)}. Give one of its axes."
-            )
         dims = list(x.shape)
-        dims[self.axis] = None
+        dims[self._from_front(x.shape)] = None
         return TensorSpec(tuple(dims), x.dtype)
 
+    def _from_front(self, shape: tuple[Any, ...]) -> int:
+        """Return the axis in a shape, counted from its front: of tensors of unknown rank it may count from the end."""
+        if not -len(shape) <= self.axis < len(shape):
+            raise ValueError(
+                f"all_gather: there is no axis {self.axis} in shape {shape_text(shape)}. Give one of its axes."
+            )
+        return self.axis % len(shape)
+
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return self._run(xp, inputs[0], lambda group, x: group.all_gather(x, self.axis))
+        return self._run(xp, inputs[0], lambda group, x: group.all_gather(x, self._from_front(x.shape)))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (x,), (dy,) = node.inputs, cotangents
@@ -364,6 +377,7 @@ class AllGather(Collective):
     def error_samples(cls) -> Iterable[ErrorSample]:
         yield ErrorSample(lambda: all_gather(1.0), ValueError, "no axis 0 in shape")
         yield ErrorSample(lambda: all_gather([1.0], axis=1), ValueError, "no axis 1")
+        yield ErrorSample(lambda: all_gather([1.0], axis=-2), ValueError, "no axis -2")
 
 
 @dataclass(frozen=True)
@@ -417,6 +431,19 @@ class Barrier(Collective):
         return ()
 
 
+def _index(name: str, argument: str, value: Any, expected: str) -> int:
+    """Return an argument that is an int.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        given = f"{value!r} of type {type(value).__name__}"
+        raise TypeError(f"{name}: {argument} must be {expected}; got {given}.") from None
+
+
 def _own(found: Any, given: Any) -> Any:
     """Return a result that is not the array that was given, for whoever owns that may write to it."""
     return np.array(found)[()] if found is given or np.may_share_memory(found, given) else found[()]
@@ -459,16 +486,15 @@ def all_gather(tensor: TensorLike, axis: int = 0, group: Iterable[int] | None = 
 
     Raises:
         ValueError: there is no such axis, `group` can't be, or, at run time, members disagree.
+        TypeError: `axis` is no int.
         TaskFailedError: at run time, a member is gone.
 
     >>> import anabranch as ab
     >>> ab.distribute.all_gather([[1.0, 2.0]]).shape  # this process is alone
     (1, 2)
     """
-    x = to_tensor(tensor)
-    known = x.spec.shape
-    axis = axis + len(known) if axis < 0 and known is not None else axis
-    return apply(AllGather(axis, members_of(group, "all_gather")), x, name="all_gather")
+    axis = _index("all_gather", "axis", axis, "an int")
+    return apply(AllGather(axis, members_of(group, "all_gather")), to_tensor(tensor), name="all_gather")
 
 
 def reduce_scatter(tensor: TensorLike, reduce_op: str = "sum", group: Iterable[int] | None = None) -> Tensor:
@@ -487,13 +513,9 @@ def reduce_scatter(tensor: TensorLike, reduce_op: str = "sum", group: Iterable[i
     >>> ab.distribute.reduce_scatter([[1.0], [2.0]]).shape  # this process is alone
     (2, 1)
     """
-    x, ranks = to_tensor(tensor), members_of(group, "reduce_scatter")
-    members = _group_of(ranks)
-    if reduce_op in ("sum", "mean"):
-        return apply(ReduceScatter(reduce_op, members.size, ranks), x, name="reduce_scatter")
-    share = (ReduceScatter(reduce_op, members.size).infer(x.spec).shape or (0,))[0] or 0
-    begin = members.rank * share
-    return all_reduce(x, reduce_op, ranks)[begin : begin + share]
+    ranks = members_of(group, "reduce_scatter")
+    op = ReduceScatter(reduce_op, _group_of(ranks).size, ranks)
+    return apply(op, to_tensor(tensor), name="reduce_scatter")
 
 
 def broadcast(tensor: TensorLike, root: int = 0, group: Iterable[int] | None = None) -> Tensor:
@@ -506,12 +528,14 @@ def broadcast(tensor: TensorLike, root: int = 0, group: Iterable[int] | None = N
 
     Raises:
         ValueError: there is no such member, `group` can't be, or, at run time, members disagree.
+        TypeError: `root` is no int.
         TaskFailedError: at run time, a member is gone.
 
     >>> import anabranch as ab
     >>> float(ab.distribute.broadcast(2.0))  # this process is alone
     2.0
     """
+    root = _index("broadcast", "root", root, "a rank, an int")
     if not 0 <= root < current_group().size:
         raise ValueError(f"broadcast: root={root} is no rank of a group of {current_group().size}; ranks begin at 0.")
     ranks = members_of(group, "broadcast")

@@ -188,6 +188,11 @@ def test_members_learn_the_addresses_from_the_first_one(host: str) -> None:
             lambda member: member.reduce_scatter(np.zeros((4, 3)), "sum"),
             r"reduce_scatter, sum, of float64\[2, 6\] .*float64\[4, 3\]",
         ),
+        (
+            lambda member: member.all_reduce(np.zeros(2), "sum"),  # as in a callback of the chief
+            lambda member: member.gather_bytes(b""),  # as in the fit of another worker
+            r"task:1 runs an exchange of fit or of its strategy.* in fit, .*unless they have on_all_workers = True",
+        ),
     ],
 )
 def test_members_that_disagree_are_both_named(first: Any, second: Any, match: str) -> None:
@@ -217,6 +222,9 @@ def test_a_member_that_is_gone_is_named() -> None:
     for member, found in zip((group[0], group[2]), all_at_once(group[0].barrier, group[2].barrier), strict=True):
         assert isinstance(found, TaskFailedError)
         assert found.task == "/job:worker/task:1"
+        assert "barrier (number 0)" in found.__notes__[0]
+        assert "All members have to run the same collectives, as often." in found.__notes__[0]
+        assert "or its script has ended" in str(found)
         with pytest.raises(TaskFailedError, match="task:1 has failed"):
             member.all_reduce(np.zeros(3), "sum")
         member.close()
@@ -381,6 +389,56 @@ def test_reduce_scatter_gives_each_its_rows(members: Members, in_threads: Any) -
         np.testing.assert_array_equal(found, (x * sum(range(n)))[2 * rank : 2 * rank + 2])
     with pytest.raises(ValueError, match="do not divide"):
         in_threads(lambda member: collectives.reduce_scatter(np.zeros((n + 1, 2))))
+
+
+@pytest.mark.parametrize("reduce_op", ["sum", "mean", "max", "min"])
+def test_shares_of_rows_whose_number_is_found_at_run_time(members: Members, in_threads: Any, reduce_op: str) -> None:
+    """Their gradients, too, in which ties share; so are all_gather's axes from the end, where no rank is known."""
+    n, reduce = len(members), {"mean": np.mean, "max": np.max, "min": np.min}.get(reduce_op, np.sum)
+    xs = [np.random.default_rng(rank).integers(0, 3, (2 * n, 3)).astype("float64") for rank in range(n)]
+
+    def run(member: ProcessGroup) -> Any:
+        with ab.Graph().as_default() as graph:
+            rows, anything = ab.placeholder((None, 3), "float64"), ab.placeholder(None, "float64")
+            share = collectives.reduce_scatter(rows, reduce_op)
+            (gradient,) = ab.gradients(ab.ops.sum(share * (member.rank + 1.0)), [rows])
+            others = collectives.reduce_scatter(anything, reduce_op), collectives.all_gather(anything, -1)
+            x = xs[member.rank]
+            return ab.Session(graph).run([share, gradient, *others], {rows: x, anything: x})
+
+    whole, stacked = reduce(xs, axis=0), np.stack(xs)
+    cotangent = np.repeat(np.arange(1.0, n + 1), 2)[:, None]
+    for rank, (share, gradient, other, joined) in enumerate(in_threads(run)):
+        here = stacked == whole if reduce_op in ("max", "min") else np.ones_like(stacked)
+        count = np.sum(here, axis=0) if reduce_op in ("max", "min") else n if reduce_op == "mean" else 1
+        np.testing.assert_allclose(share, whole[2 * rank : 2 * rank + 2])
+        np.testing.assert_allclose(other, share)
+        np.testing.assert_allclose(gradient, cotangent * here[rank] / count)
+        np.testing.assert_array_equal(joined, np.concatenate(xs, axis=-1))
+
+
+def test_rows_that_do_not_divide_at_run_time_are_refused(members: Members, in_threads: Any) -> None:
+    def run(member: ProcessGroup) -> Any:
+        with ab.Graph().as_default() as graph:
+            x = ab.placeholder((None, 2), "float64")
+            return ab.Session(graph).run(collectives.reduce_scatter(x, "max"), {x: np.zeros((len(members) + 1, 2))})
+
+    with pytest.raises(ValueError, match=r"the rows of float64\[\d,2\] do not divide by \d members. Pad them."):
+        in_threads(run)
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "message"),
+    [
+        (ab.distribute.broadcast, 0.5, "broadcast: root must be a rank, an int; got 0.5 of type float"),
+        (ab.distribute.broadcast, "0", "broadcast: root must be a rank, an int; got '0' of type str"),
+        (ab.distribute.all_gather, "rows", "all_gather: axis must be an int; got 'rows' of type str"),
+        (ab.distribute.all_gather, None, "all_gather: axis must be an int; got None of type NoneType"),
+    ],
+)
+def test_ranks_and_axes_are_whole_numbers(call: Any, value: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call([1.0], value)
 
 
 @pytest.mark.parametrize("masked", [False, True])

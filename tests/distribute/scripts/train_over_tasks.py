@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 
 import anabranch as ab
 from anabranch import distribution, layers
@@ -63,12 +64,19 @@ def trained(make: Any, x: Any, strategy: Any) -> dict[str, Any]:
     return found | {f"state {number}": value for number, value in enumerate(state)}
 
 
+def check_that_collectives_are_refused() -> None:
+    """They would wait for processes that run no script."""
+    with pytest.raises(ValueError, match="over 2 processes, of which this one alone runs the script"):
+        ab.distribute.all_reduce(1.0)
+
+
 def main(path: str, names: list[str]) -> None:
     ab.config.set_floatx("float64")
     found: dict[str, Any] = {}
     for name in names:
         make, x, strategy = CASES[name]
         over = trained(make, x, strategy())
+        check_that_collectives_are_refused()
         alone = trained(make, x, None)
         found |= {f"{name}: {key}: over": value for key, value in over.items()}
         found |= {f"{name}: {key}: alone": value for key, value in alone.items()}
