@@ -109,8 +109,9 @@ class CutSteps:
 
     def build_whole(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         """Build a step of all rows at once; see `build`."""
-        if mode not in self._traced and (mode == "train" or not self._traced):
-            with eagerly(), Graph().as_default():  # makes what the model makes at first, on no device in particular
+        # Makes what the model makes at first, on no device in particular; a first test step makes metrics.
+        if mode not in self._traced and (mode != "predict" or not self._traced):
+            with eagerly(), Graph().as_default():
                 self.model._build_plain_step(mode, layout, placeholders(like_batch(layout, tensors)))
             self._traced.add(mode)
         with self.placed():
