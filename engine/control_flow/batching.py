@@ -143,7 +143,9 @@ class Batch:
     def looked_up(self, tensor: Symbol) -> Value:
         """Find the value that stands for a tensor not among the values: a captured one, or one from around."""
         graph = tensor.graph
-        if isinstance(tensor.operation.op, Parameter) and isinstance(graph, Region):
+        # Not what is captured around the function: it may become a read of a variable that a loop there writes.
+        is_inside = not self._graph.is_inside(graph)
+        if is_inside and isinstance(tensor.operation.op, Parameter) and isinstance(graph, Region):
             for outer, parameter in graph.captures:
                 if parameter is tensor:
                     return self.get(outer)

@@ -567,3 +567,43 @@ def test_a_case_without_default_for_effects_is_an_operation() -> None:
         with pytest.raises(ab.errors.InvalidArgumentError, match="none of its 1 predicates holds"):
             session.run(operation, {holds: False})
     assert float(w.numpy()) == 11.0
+
+
+# --- variables that a loop writes -----------------------------------------------------------------------------------
+
+READS: dict[str, Callable[[Any, Any], Any]] = {
+    "plain": lambda x, v: x * v,
+    "vectorized_map": lambda x, v: ab.vectorized_map(lambda row: row * v, x),
+    "vectorized_map twice": lambda x, v: ab.vectorized_map(
+        lambda row: ops.sum(ab.vectorized_map(lambda r: r * row * v, x)), x
+    ),
+    "branch in vectorized_map": lambda x, v: ab.vectorized_map(
+        lambda row: ab.cond(row > 1, lambda: row * v, lambda: row), x
+    ),
+    "loop in vectorized_map": lambda x, v: ab.vectorized_map(lambda row: repeat(2, lambda _, value: value * v, row), x),
+    "jacobian": lambda x, v: ops.diagonal(ab.jacobian(ops.sin(x * v), x)),
+    "map_fn": lambda x, v: ab.map_fn(lambda row: row * v, x),
+    "remat": lambda x, v: ab.remat(lambda rows: rows * v)(x),
+    "function": lambda x, v: ab.function(lambda rows: rows * v)(x),
+    "cond": lambda x, v: ab.cond(v > 0, lambda: x * v, lambda: x),
+    "batched_cond": lambda x, v: ab.batched_cond(x > 1, lambda rows: rows * v, lambda rows: rows, x),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_each_iteration_reads_what_the_one_before_has_written(name: str):
+    x, numbers = ab.placeholder((3,), "float64"), [1.5, -0.5, 0.7]
+    v = ab.Variable(numbers[0], dtype="float64")
+
+    def step(i: Any, acc: Any) -> Any:
+        y = READS[name](x, v)
+        with ab.control_dependencies([y]):
+            v.assign(ops.take(ab.constant(numbers, "float64"), (i + 1) % 3))
+        return acc * 0.5 + y
+
+    def found(steps: Callable[..., Any], step: Callable[[Any, Any], Any]) -> list[Any]:
+        y = steps(3, step, x)
+        return [y, *ab.gradients(ops.sum(y), x)]
+
+    plain = found(unrolled, lambda i, acc: acc * 0.5 + READS[name](x, ab.constant(numbers[i], "float64")))
+    assert_same(found(repeat, step), plain, {x: np.array([0.5, 1.5, 2.5])})
