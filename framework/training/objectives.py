@@ -117,9 +117,10 @@ def per_output(value: object, names: Names, keys: Names | None, what: str) -> li
         return list(value)
     if len(names) == 1:
         return [value]
+    kind = "array" if isinstance(value, Tensor) else type(value).__name__
     raise ValueError(
-        f"{what}: the model has {len(names)} outputs ({', '.join(names)}), but a single {type(value).__name__} was "
-        "given. Give a list with one entry for each output, or a dict with their names."
+        f"{what}: the model has {len(names)} outputs ({', '.join(names)}), but a single {kind} was given. Give a list "
+        "with one entry for each output, or a dict with their names."
     )
 
 

@@ -358,10 +358,21 @@ def test_the_wrong_number_of_inputs_is_refused() -> None:
         two_towers()({"left": inputs()[0]})
 
 
+class OfAnyTarget(ab.losses.Loss):
+    def call(self, y_true, y_pred):
+        return ab.ops.mean(y_pred**2)
+
+
 def test_y_that_does_not_match_the_outputs_is_refused() -> None:
     model = two_towers()
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match=r"has 2 outputs \(score, kind\), but y is one array"):
+        model.fit(inputs(), np.zeros((6, 1)), verbose=0)
+    model.compile("sgd", ["mse", "mse"])
+    with pytest.raises(ValueError, match=r"has 2 outputs \(score, kind\), but a single array was given"):
+        model.fit(inputs(), np.zeros((6, 1)), verbose=0)
+    model.compile("sgd", [OfAnyTarget(), OfAnyTarget()])
+    with pytest.raises(ValueError, match=r"has 2 outputs \(score, kind\), but a single array was given"):
         model.fit(inputs(), np.zeros((6, 1)), verbose=0)
     with pytest.raises(ValueError, match=r"\['other'\] name no output"):
         model.fit(inputs(), {"score": np.zeros((6, 1)), "other": np.zeros((6, 3))}, verbose=0)
