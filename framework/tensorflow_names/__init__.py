@@ -45,6 +45,7 @@ from . import dtypes as dtypes
 from . import image as image
 from . import io as io
 from . import linalg as linalg
+from . import lookup as lookup
 from . import math as math
 from . import nn as nn
 from . import random as random
@@ -268,7 +269,6 @@ _INSTEAD = {
     "compat": "It holds names of TensorFlow 1. Those of its graphs are in anabranch: placeholder, Session, while_loop.",
     "distribute": "Use the strategies of anabranch.distribute, such as ParameterServer and DataParallel.",
     "estimator": "Use anabranch.Model with fit, or anabranch.wrappers for scikit-learn.",
-    "lookup": "Use anabranch.layers.StringLookup or IntegerLookup, which look up a vocabulary.",
     "placeholder": "It is a part of graphs. Use anabranch.placeholder in an anabranch.Graph.",
     "ragged": _PADDED,
     "saved_model": "Use model.export and anabranch.serving.load.",
@@ -384,6 +384,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "lookup",
     "losses",
     "map_fn",
     "math",

@@ -416,6 +416,34 @@ def test_signals_and_images_of_open_sizes_have_gradients() -> None:
         assert np.abs(by_images[1:]).sum() == 0
 
 
+def test_tables_give_the_values_of_keys() -> None:
+    make = tf.lookup.KeyValueTensorInitializer
+    words = tf.lookup.StaticHashTable(make(["b", "a", "c"], [1, 2, 3]), default_value=-1)
+    np.testing.assert_array_equal(words.lookup([["a", "x"], ["c", "b"]]), [[2, -1], [3, 1]])
+    np.testing.assert_array_equal(words[tf.constant(["", "b"])], [-1, 1])
+    assert (int(words.size()), words.size().dtype, words.value_dtype) == (3, "int64", "int32")
+    assert words.key_dtype == tf.constant("a").dtype
+    assert [each.tolist() for each in words.export()] == [["a", "b", "c"], [2, 1, 3]]
+
+    texts = tf.lookup.StaticHashTable(make(tf.range(3), ["zero", "one", "two"], key_dtype=tf.int64), "?")
+    assert texts.key_dtype == "int64"
+    names = tf.data.Dataset.from_tensor_slices([2, 5, 0]).map(lambda n: texts.lookup(tf.cast(n, tf.int64)))
+    assert list(names.as_numpy_iterator()) == ["two", "?", "zero"]
+
+    @tf.function
+    def shares(ids: Any) -> Any:
+        return tf.lookup.StaticHashTable(make([4, 7], [0.25, 0.5]), 0.0).lookup(ids)
+
+    np.testing.assert_array_equal(shares([7, 1, 4]), [0.5, 0.0, 0.25])
+    empty = tf.lookup.StaticHashTable(make([], [], tf.string, tf.float32), 2.0)
+    np.testing.assert_array_equal(empty.lookup(["a", "b"]), [2.0, 2.0])
+    with pytest.raises(ValueError, match=r"one length; got shapes \(2,\) and \(1,\)"):
+        make(["a", "b"], [1])
+    with pytest.raises(ValueError, match="key 'a' has several values"):
+        make(["a", "b", "a"], [1, 2, 3])
+    assert int(tf.lookup.StaticHashTable(make(["a", "a"], [1, 1]), 0)["a"]) == 1
+
+
 def test_keras_and_modules_are_those_of_the_package() -> None:
     assert tf.keras is ab
     assert tf.keras.layers is ab.layers
@@ -427,7 +455,7 @@ def test_keras_and_modules_are_those_of_the_package() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("Session", "compat", "distribute", "estimator", "lookup", "placeholder", "saved_model", "train"),
+        *("Session", "compat", "distribute", "estimator", "placeholder", "saved_model", "train"),
         *("RaggedTensor", "SparseTensor", "ragged", "sparse"),
     ],
 )
