@@ -176,7 +176,7 @@ class ProcessGroup(Group):
         for place, rank in enumerate(self.ranks):
             if place != self.rank:
                 theirs = slice(*share_of(array.size, place, self.size))
-                found[theirs] = self._shared_by(rank, self._read, _PLACE.unpack(places[rank]), found)[theirs]
+                found[theirs] = self._segments.of(rank, self._read, _PLACE.unpack(places[rank]), found)[theirs]
         return found.reshape(array.shape)
 
     def _reduced_over_sockets(self, array: Any, option: int, reduce: Any) -> Any:
@@ -231,7 +231,8 @@ class ProcessGroup(Group):
         mine[:] = flat
         self._exchange(b"\x01", [rank for rank in here if rank != self._own])
         arrays = {
-            rank: mine if rank == self._own else self._shared_by(rank, slot, headers[rank].place, flat) for rank in here
+            rank: mine if rank == self._own else self._segments.of(rank, slot, headers[rank].place, flat)
+            for rank in here
         }
         self._read = slot
         lanes, host, lane = min(map(len, self._parts)), self._parts.index(here), here.index(self._own)
@@ -513,8 +514,7 @@ class ProcessGroup(Group):
     def _in_memory(self, kind: str, option: int, array: Any) -> list[Any]:
         """Share the numbers that others reduce; return the numbers of all members, by rank.
 
-        Those of others lack the shares that they reduce themselves. They are in that of their two segments which nobody
-        reads any more.
+        Those of others lack the shares that they reduce themselves, and are in segments that nobody reads any more.
         """
         slot = 1 - self._read
         segment, flat = self._segments.own(slot, array.nbytes), array.reshape(-1)
@@ -523,12 +523,9 @@ class ProcessGroup(Group):
         mine[:first], mine[last:] = flat[:first], flat[last:]
         headers = self._agreed(self._header(kind, option, array, segment), {})
         return [
-            flat if rank == self._own else self._shared_by(rank, slot, headers[rank].place, flat) for rank in self.ranks
+            flat if rank == self._own else self._segments.of(rank, slot, headers[rank].place, flat)
+            for rank in self.ranks
         ]
-
-    def _shared_by(self, rank: int, slot: int, place: tuple[int, int], like: Any) -> Any:
-        """Return the numbers in a segment of another member, as many as `like` has, and of its dtype."""
-        return self._segments.of(rank, slot, *place)[: like.nbytes].view(like.dtype)
 
     def _header(self, kind: str, option: int, array: Any, segment: Segment | None = None) -> Header:
         place = (-1, 0) if segment is None else (segment.descriptor, segment.size)
@@ -562,9 +559,8 @@ class ProcessGroup(Group):
 
     def _exchanged(self, own: Header, data: dict[int, Sequence[Any]]) -> dict[int, Header]:
         """Send the header, and data behind it; return the headers of all members by rank."""
-        packed = own.packed()
+        packed, found = own.packed(), {self._own: own}
         into = {rank: bytearray(Header.nbytes_among(len(self.links.names))) for rank in self._others}
-        found = {self._own: own}
 
         def arrived(rank: int) -> None:  # each is looked at as it comes: who disagrees may keep others away
             found[rank] = self._checked(own, rank, Header.unpacked(into[rank]))

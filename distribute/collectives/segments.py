@@ -65,19 +65,19 @@ class Segments:
         segment.grow(size)
         return segment
 
-    def of(self, rank: int, slot: int, descriptor: int, size: int) -> Any:
-        """Return the bytes of the segment of another member.
+    def of(self, rank: int, slot: int, file: tuple[int, int], like: Any) -> Any:
+        """Return the numbers in a segment of another member, as many as `like` has, and of its dtype.
 
         Args:
             rank: of the member.
             slot: which of its two.
-            descriptor, size: of the file, as the member has sent them.
+            file: its descriptor and size, as the member has sent them.
+            like: a contiguous array.
         """
-        file = descriptor, size
         known = self._maps.get((rank, slot))
         if known is None or known[0] != file:
             known = self._maps[rank, slot] = (file, opened(self._processes[rank], *file))
-        return known[1]
+        return known[1][: like.nbytes].view(like.dtype)
 
     def close(self) -> None:
         """Give the memory up."""
