@@ -145,11 +145,14 @@ def check_layouts(model: Model, strategy: ModelParallel) -> None:
         for weight, names in _parts_of_layer(layer, strategy):
             followers[id(weight)] = weight, names
     for variable in grouped(model.variables):
+        owner = owners.get(id(variable))
+        if getattr(owner, "quantization_mode", None) and any(strategy.get_variable_layout(variable).axes):
+            _refuse(variable, owner, strategy)
         found = strategy.parts_of(variable)
         if found is None:
             continue
         if id(variable) not in followers:
-            _refuse(variable, owners.get(id(variable)), strategy)
+            _refuse(variable, owner, strategy)
         expected = followers[id(variable)][1]
         axes = strategy.get_variable_layout(variable).axes
         if expected and any(axis is not None and axis != other for axis, other in zip(axes, expected, strict=True)):

@@ -77,8 +77,8 @@ class AdaptableLayer(Layer):
             self.enable_lora(rank, alpha)
 
     def _drop(self, name: str) -> None:
-        dropped = getattr(self, name)
-        self._weights = [weight for weight in self._weights if weight is not dropped]
+        dropped = {id(part) for part in expanded([getattr(self, name)])}
+        self._weights = [weight for weight in self._weights if id(weight) not in dropped]
         setattr(self, name, None)
 
     # --- adapters of low rank -------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class AdaptableLayer(Layer):
                 factor = self.add_weight(
                     shape=tuple(shape),
                     initializer=initializers.get(initializer),
-                    dtype="float32",
+                    dtype="float64" if self.variable_dtype == "float64" else "float32",
                     regularizer=regularizer,
                     name=name,
                 )
@@ -146,7 +146,7 @@ class AdaptableLayer(Layer):
     def _lora_delta(self) -> Array:
         """Return the sum that the adapters add to the weight."""
         a, b = [factor.numpy() for factor in self._lora_factors()]
-        return np.matmul(a, b) * np.float32(self._lora_scale)
+        return np.matmul(a, b) * np.asarray(self._lora_scale, a.dtype)
 
     def merge_lora(self) -> None:
         """Add the adapters' product to the weight, and take them away. The weight is trained again.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ...engine.graph import eagerly
+from ...engine.common.partitioners import GridPartitioner
+from ...engine.graph import ShardedVariable, eagerly
 from ...engine.objects import policies
 from ...engine.objects.registry import serialize_keras_object
 from ..core.layer_config import config_from_signature
@@ -186,6 +187,12 @@ class QuantizableLayer(AdaptableLayer):
                 "Quantization mode='int8' doesn't work well with compute_dtype='float16'. Consider loading "
                 "model/layer with another dtype policy such as 'mixed_bfloat16' before calling `quantize()`."
             )
+        check_whole([self])
+
+    def is_in_mesh(self) -> bool:
+        """Test whether the layer's weight is in parts that a layout asks for."""
+        is_cut = isinstance(getattr(self, f"_{self.main_weight}", None), ShardedVariable)
+        return is_cut and isinstance(self._partitioner, GridPartitioner)
 
     def _is_own_class(self) -> bool:
         """Test whether the layer's class is one of anabranch, not derived from one by a user."""
@@ -212,10 +219,16 @@ class QuantizableLayer(AdaptableLayer):
     def _frozen_weight(
         self, name: str, shape: Sequence[int], dtype: str | None = None, initializer: str = "zeros"
     ) -> Weight:
-        """Make a weight that is neither trained nor read in another dtype."""
-        return self.add_weight(
-            shape=tuple(shape), initializer=initializer, dtype=dtype, trainable=False, autocast=False, name=name
-        )
+        """Make a weight that is neither trained nor read in another dtype, and that no layout cuts."""
+        before = self._partitioner
+        if isinstance(before, GridPartitioner):
+            self._partitioner = None
+        try:
+            return self.add_weight(
+                shape=tuple(shape), initializer=initializer, dtype=dtype, trainable=False, autocast=False, name=name
+            )
+        finally:
+            self._partitioner = before
 
     # --- adapters and files ---------------------------------------------------------------------------------
 
@@ -256,6 +269,21 @@ def check_not_quantized(layer: Layer, mode: str | None) -> None:
     policy = layer._own_policy
     form = f"with dtype_policy='{policy.name}'" if policy.quantization_mode else "to int8 by include='all'"
     raise ValueError(f"Layer '{layer.name}' is already quantized {form}. Received: mode={mode}")
+
+
+def check_whole(layers: Iterable[Layer]) -> None:
+    """Refuse to quantise layers whose weights are in parts that layouts of a mesh ask for.
+
+    Raises:
+        ValueError: some are.
+    """
+    cut = [layer.name for layer in layers if isinstance(layer, QuantizableLayer) and layer.is_in_mesh()]
+    if cut:
+        raise ValueError(
+            f"quantize: the weights of layers {cut} are in parts on the devices of a mesh (ModelParallel), and weights "
+            "of few bits can't be cut. Save the model, load the file outside of the strategy's scope, and quantise "
+            "that model; or quantise other layers alone: quantize(mode, filters=...)."
+        )
 
 
 def _terms_of(block_size: int | None) -> int | None:

@@ -13,7 +13,7 @@ from ..core.layer import Layer
 from .base_config import QuantizationConfig
 from .configs import resolved_config
 from .products import rounds_by_rows
-from .quantizable import QuantizableLayer, check_not_quantized
+from .quantizable import QuantizableLayer, check_not_quantized, check_whole
 
 if TYPE_CHECKING:
     from .kernels import QuantizableKernel
@@ -47,6 +47,7 @@ def quantize_layers(
             f"Cannot quantize a layer that isn't yet built. Layer '{model.name}' (of type '{type(model).__name__}') "
             "is not built yet. Call it on data, or build(input_shape), first."
         )
+    check_whole(layer for layer in model._flatten_layers() if is_wanted(layer, filters))
     fixed_scales = _fixed_scales(model, calibration, found, filters, type_check)
     result: dict[str, str] = {}
     chosen: list[QuantizableKernel] = []

@@ -444,3 +444,33 @@ def test_adapters_freeze_the_weight_of_which_each_device_has_a_part(tmp_path: Pa
     np.testing.assert_allclose(again.predict(X, verbose=0), alone.predict(X, verbose=0), 1e-6)
     found.layers[-1].merge_lora()
     assert len(found.trainable_variables) == 3
+
+
+# --- quantised weights ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_weights_in_parts_are_not_quantised(mode: str, tmp_path: Path) -> None:
+    """The error comes before anything has changed, and names the layers; it named the shape of a scale."""
+    ab.config.set_devices(cpu=2)
+    strategy = strategy_of((2,), {"down/kernel": (None, "model")}, ("model",))
+    with strategy.scope():
+        model = dense()
+        model.compile("sgd", "mse")
+    expected = model.predict(X, verbose=0)
+    message = (
+        r"quantize: the weights of layers \['down'\] are in parts .* load the file outside of the strategy's scope"
+    )
+    for call in (model.quantize, model.get_layer("down").quantize):
+        with pytest.raises(ValueError, match=message):
+            call(mode)
+    np.testing.assert_array_equal(model.predict(X, verbose=0), expected)
+    model.save(tmp_path / "whole.keras")
+    assert model.quantize(mode, filters="up|out")["up"] == mode
+    assert model.predict(X, verbose=0).shape == expected.shape
+    whole = ab.models.load_model(tmp_path / "whole.keras")
+    whole.quantize(mode)
+    whole.save(tmp_path / "quantised.keras")
+    message = rf"'down/kernel' of layer 'down' .* can't be cut: it is quantised \({mode}\)"
+    with strategy.scope(), pytest.raises(ValueError, match=message):
+        ab.models.load_model(tmp_path / "quantised.keras")

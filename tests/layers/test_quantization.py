@@ -456,3 +456,33 @@ def test_a_policy_that_can_not_be_had_changes_nothing() -> None:
         layer.dtype_policy = "gptq/4/128_from_float32"
     assert layer.dtype_policy.name == "float32"
     np.testing.assert_array_equal(layer(normal(4, 8)), before)
+
+
+def test_weights_in_shards_are_replaced(tmp_path: Path) -> None:
+    """The floats stayed, so that the file had weights too many to be opened."""
+    x = np.random.default_rng(0).normal(size=(4, 16)).astype("float32")
+    strategy = ab.distribute.ParameterServer(variable_partitioner=ab.distribute.MinSizePartitioner(64, max_shards=2))
+    with strategy.scope():
+        model = ab.Sequential([ab.Input((16,)), ab.layers.Dense(16, name="a")])
+    whole = ab.models.clone_model(model)
+    whole.set_weights(model.get_weights())
+    for each in (model, whole):
+        each.quantize("int8")
+    assert len(model.get_weights()) == len(whole.get_weights()) == 3
+    model.save(tmp_path / "model.keras")
+    opened = ab.models.load_model(tmp_path / "model.keras")
+    for each in (model, opened):
+        np.testing.assert_array_equal(each.predict(x, verbose=0), whole.predict(x, verbose=0))
+
+
+def test_adapters_of_doubles_are_doubles():
+    """They were float32, so that results of doubles had the precision of these."""
+    layer: Any = layers.Dense(3, dtype="float64")
+    layer.build((None, 4))
+    layer.enable_lora(3, lora_alpha=1.0)
+    layer.lora_kernel_b.assign(np.full((3, 3), 1 / 3))
+    x = np.random.default_rng(0).normal(size=(2, 4))
+    expected = layer(x).numpy()
+    assert [weight.dtype.name for weight in layer.weights] == ["float64"] * 4
+    layer.merge_lora()
+    np.testing.assert_allclose(layer(x).numpy(), expected, 1e-14)
