@@ -52,7 +52,8 @@ def resize(
     Args:
         images: height, width and channels, with or without rows before.
         size: the new height and width.
-        method: "bilinear", "nearest", "bicubic", "lanczos3", "lanczos5" or "area" as `ops.image.resize` has them.
+        method: "bilinear", "nearest", "bicubic", "lanczos3" or "lanczos5" as `ops.image.resize` has them, or "area",
+            the mean of what a new pixel covers. `ResizeMethod` has them by name.
         preserve_aspect_ratio: whether sizes keep their ratio, so that one of them may become less than `size`.
         antialias: whether to smooth where an image becomes smaller.
     """
@@ -63,7 +64,30 @@ def resize(
         scale = min(height / rows, width / columns)
         height, width = (round(scale * each) for each in (rows, columns))
     values = images if method == "nearest" else ops.cast(images, "float32")
+    if method == "area":
+        return _covered(_covered(values, height, -3), width, -2)
     return ops.image.resize(values, (height, width), method, antialias, data_format="channels_last")
+
+
+class ResizeMethod:
+    """The methods of `resize`."""
+
+    AREA = "area"
+    BICUBIC = "bicubic"
+    BILINEAR = "bilinear"
+    LANCZOS3 = "lanczos3"
+    LANCZOS5 = "lanczos5"
+    NEAREST_NEIGHBOR = "nearest"
+
+
+def _covered(images: Tensor, count: int, axis: int) -> Tensor:
+    """Return the means of the parts of an axis, of known size, that each of `count` new elements covers."""
+    size = int(ops.shape(images)[axis])
+    starts, old = np.arange(count)[:, None] * size / count, np.arange(size)
+    shares = np.clip(np.minimum(old + 1, starts + size / count) - np.maximum(old, starts), 0, None) * count / size
+    return ops.moveaxis(
+        ops.matmul(ops.moveaxis(images, axis, -1), ops.convert_to_tensor(shares.T, "float32")), -1, axis
+    )
 
 
 def crop_to_bounding_box(
@@ -339,6 +363,7 @@ def decode_png(contents: TensorLike, channels: int = 0, dtype: DTypeLike = "uint
 
 
 __all__ = [
+    "ResizeMethod",
     "adjust_brightness",
     "adjust_contrast",
     "adjust_hue",

@@ -367,4 +367,8 @@ CALLS = [
     "tf.linalg.set_diag(images, images[:, :, 0, :])",
     "tf.nn.depth_to_space(np.arange(48, dtype='float32').reshape(1, 2, 3, 8), 2)",
     "tf.nn.space_to_depth(np.arange(48, dtype='float32').reshape(1, 4, 6, 2), block_size=2)",
+    "tf.image.resize(images, (3, 4), method='area')",
+    "tf.image.resize(whole, [9, 13], tf.image.ResizeMethod.AREA)",
+    "tf.image.resize(images[0], (7, 3), 'area')",
+    "tf.image.resize(images, (3, 4), tf.image.ResizeMethod.NEAREST_NEIGHBOR)",
 ]
