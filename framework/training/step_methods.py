@@ -153,9 +153,9 @@ class StepMethods:
                     f"Model {self.name!r} has no loss to minimise: pass loss=... to compile(), or add one in a layer "
                     "with add_loss()."
                 )
+            self._loss_tracker.update_state(loss, sample_weight=row_count(x))
             variables = self.trainable_variables
             found = gradients(self.optimizer.scale_loss(loss), variables) if variables else []
-        self._loss_tracker.update_state(loss, sample_weight=row_count(x))
         if variables:
             self.optimizer.apply(found, variables)
         else:
