@@ -308,10 +308,15 @@ class ProcessGroup(Group):
         with self._turn():
             self._agreed(self._header("barrier", 0, np.zeros(0, "uint8")), {})
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Gather what each member has in all members, by rank: for what isn't an array of one dtype."""
+    def gather_bytes(self, data: bytes, option: int = 0) -> list[bytes]:
+        """Gather what each member has in all members, by rank: for what isn't an array of one dtype.
+
+        Args:
+            data: what this member has.
+            option: 0, or `SPREAD` where processes serve the devices of a model.
+        """
         with self._turn():
-            return [part.tobytes() for part in self._gathered("bytes", 0, np.frombuffer(data, "uint8"))]
+            return [part.tobytes() for part in self._gathered("bytes", option, np.frombuffer(data, "uint8"))]
 
     def scatter_bytes(self, parts: Sequence[bytes] | None, root: int) -> bytes:
         """Give each member its part of what one of them has, by place in the group; others pass None."""

@@ -14,6 +14,7 @@ from ...engine.common.dtypes import as_dtype, name_of
 ABORT = 255
 KINDS = ("barrier", "all_reduce", "all_gather", "broadcast", "reduce_scatter", "offer", "bytes")
 OFFER, BYTES = KINDS.index("offer"), KINDS.index("bytes")  # what strategies run themselves
+SPREAD = 1  # the option of exchanges of bytes between the processes that a model is spread over
 SMALL = 1 << 14  # bytes of an array that are sent with the header
 REDUCTIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
 NAMES = list(REDUCTIONS)
@@ -110,7 +111,7 @@ class Header(NamedTuple):
             return False
         if self[:5] != other[:5] or KINDS[self.kind] == "barrier":
             return self[:5] == other[:5]
-        free = self.option if KINDS[self.kind] in ("all_gather", "bytes") else -1
+        free = {"all_gather": self.option, "bytes": 0}.get(KINDS[self.kind], -1)
         pairs = enumerate(zip(self.shape, other.shape, strict=True))
         return all(axis == free or mine == theirs for axis, (mine, theirs) in pairs)
 
@@ -120,7 +121,8 @@ class Header(NamedTuple):
         ranks = ranks_of(self.group)
         number = f"(number {self.number})" if len(ranks) == processes else f"in group {ranks} (number {self.number})"
         if kind in ("barrier", "offer", "bytes"):
-            names = {"offer": "evaluate or predict", "bytes": "an exchange of fit or of its strategy"}
+            exchange = "a model over several processes" if self.option == SPREAD else "fit or of its strategy"
+            names = {"offer": "evaluate or predict", "bytes": f"an exchange of {exchange}"}
             return f"{names.get(kind, kind)} {number}"
         option = {
             "all_reduce": NAMES[self.option % len(NAMES)],
@@ -143,6 +145,8 @@ def disagreement(names: Sequence[str], pair: Sequence[tuple[int, Header]]) -> st
         f"Members of the group disagree: {', and '.join(runs)}. All members have to run the same collectives in the "
         "same order, on the same shapes and dtypes."
     )
+    if any(header.kind == BYTES and header.option == SPREAD for _, header in pair):
+        return f"{text} All processes make the same Pipeline or ModelParallel, and only the first one goes on."
     if sum(header.kind in (OFFER, BYTES) for _, header in pair) != 1:
         return text
     return (
@@ -176,6 +180,7 @@ __all__ = [
     "OFFER",
     "REDUCTIONS",
     "SMALL",
+    "SPREAD",
     "Header",
     "disagreement",
     "group_bits",

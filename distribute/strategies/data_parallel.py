@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
-from ...engine.objects.arguments import listed
+from ...engine.objects.arguments import refused
 from ...engine.ops import collectives
 from ...engine.place.devices import list_devices as devices_here
 from ..cluster import ClusterSpec
@@ -14,7 +15,7 @@ from ..collectives.group import ProcessGroup
 from ..collectives.joiner import Joiner
 from ..collectives.public import joined
 from ..environment import Place
-from .mesh import DeviceMesh, TensorLayout, list_devices
+from .mesh import DeviceMesh, TensorLayout, device_names, list_devices
 from .pipeline import Pipeline
 from .strategy import Strategy, place_of
 
@@ -93,6 +94,8 @@ class DataParallel(Strategy):
                 "DataParallel: with of= each pipeline has the whole optimizer; its variables are not spread over "
                 f"workers. Drop shard={shard!r}, or of=."
             )
+        if bucket_bytes is not None and not isinstance(bucket_bytes, Integral):
+            raise refused("DataParallel", "bucket_bytes", bucket_bytes, "a whole number, or None")
         if bucket_bytes is not None and bucket_bytes < 1:
             raise ValueError(f"DataParallel: bucket_bytes must be at least 1, or None; got {bucket_bytes}.")
         if gradient_dtype not in (None, "bfloat16", "float16"):
@@ -123,6 +126,11 @@ class DataParallel(Strategy):
         """Find this worker's group: that of a collective before, or the one of a cluster, which it joins."""
         if cluster is None:
             found = collectives.current_group()  # what a collective before this has joined
+            if found.refuses:
+                raise ValueError(
+                    f"DataParallel: {found.refuses} Train all models of this script under strategies of that kind, or "
+                    "this one in a script of its own."
+                )
         else:
             found = joined(place)
             collectives.set_group(found)
@@ -146,7 +154,7 @@ class DataParallel(Strategy):
         if device_mesh is None and devices is None:
             return None
         if device_mesh is None:
-            names = listed("DataParallel", "devices", devices, "a list of names")
+            names = device_names("DataParallel", devices)
             given = DeviceMesh([len(names)], [BATCH], names)
         else:
             given = device_mesh

@@ -8,8 +8,28 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.objects.arguments import listed
 from ...engine.ops.collectives import current_group
 from ...engine.place.devices import list_devices as local_devices
+
+
+def device_names(owner: str, devices: Any) -> list[str]:
+    """Return the names of devices that an argument lists.
+
+    Raises:
+        ValueError: it is no list, or something in it is no name.
+
+    >>> device_names("Pipeline", ["cpu:0", 1])
+    Traceback (most recent call last):
+    ...
+    ValueError: Pipeline: devices must be a list of names, such as 'cpu:0'; got [1] in it.
+    """
+    expected = "a list of names, such as 'cpu:0'"
+    found = listed(owner, "devices", devices, expected)
+    strange = [name for name in found if not isinstance(name, str)]
+    if strange:
+        raise ValueError(f"{owner}: devices must be {expected}; got {strange} in it.")
+    return found
 
 
 def list_devices(device_type: str | None = None) -> list[str]:
@@ -79,6 +99,8 @@ class DeviceMesh:
         if any(size < 1 for size in shape):
             raise ValueError(f"DeviceMesh: shape={tuple(shape)} must have sizes of at least 1.")
         given = np.array(list_devices() if devices is None else devices)
+        if given.dtype.kind != "U":
+            device_names("DeviceMesh", given.reshape(-1).tolist())
         if int(np.prod(shape)) != given.size:
             raise ValueError(
                 f"DeviceMesh: shape={tuple(shape)} takes {int(np.prod(shape))} devices, but there are {given.size}: "

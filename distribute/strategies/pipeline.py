@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from ...engine.graph.device import DeviceName
-from ...engine.objects.arguments import listed
 from ..environment import cluster_from_environment
+from .mesh import device_names
 from .spread import tasks_of
 from .strategy import Strategy
 
@@ -71,7 +72,7 @@ class Pipeline(Strategy):
     ) -> None:
         self.stages: int | list[list[Any]] = _checked_stages(stages)
         self.microbatches = _count("microbatches", microbatches)
-        given = None if devices is None else listed("Pipeline", "devices", devices, "a list of names")
+        given = None if devices is None else device_names("Pipeline", devices)
         self.devices = None if given is None else [str(DeviceName.parse(name)) for name in given]
         if self.devices is not None and len(self.devices) != self.num_stages:
             raise ValueError(
@@ -131,12 +132,12 @@ def _checked_stages(stages: Any) -> int | list[list[Any]]:
 
 
 def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         more = ", or lists of layers" if name == "stages" else ""
         raise TypeError(f"Pipeline: {name} must be a whole number{more}; got {value!r} of type {type(value).__name__}.")
     if value < 1:
         raise ValueError(f"Pipeline: {name} must be at least 1; got {value}.")
-    return value
+    return int(value)
 
 
 __all__ = ["Pipeline"]

@@ -18,6 +18,7 @@ from ...engine.ops.random.keys import SeedGenerator
 from ...engine.place.devices import list_devices
 from ..cluster import ClusterSpec, host_to_bind, joined_address, resolved
 from ..collectives.group import ProcessGroup
+from ..collectives.headers import SPREAD
 from ..ports import free_ports
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ class SpreadTasks:
     Args:
         group: of all processes.
         strategy: as messages call it.
+        names: the devices that it asks for.
 
     Raises:
+        ValueError: a process has no such device.
         SystemExit: in the others, with status 0 when the first one has ended.
         TaskFailedError: in the others, when the first one is lost.
 
@@ -39,18 +42,23 @@ class SpreadTasks:
         client: runs steps on all tasks.
     """
 
-    def __init__(self, group: ProcessGroup, strategy: str) -> None:
+    def __init__(self, group: ProcessGroup, strategy: str, names: Iterable[DeviceName]) -> None:
         from ..tasks.client import connect
         from ..tasks.server import Server
 
         self._group = group
+        here = " ".join(device.name.upper() for device in list_devices("cpu")).encode()
+        found = [each.decode().split() for each in group.gather_bytes(here, SPREAD)]
+        tasks = zip(group.links.names, found, strict=True)
+        self._devices = [f"{task}/device:{name}" for task, devices in tasks for name in devices]
+        self.check_devices(names, strategy)
         host = group.links.host
         own = joined_address(host, free_ports(resolved(host), 1)[0]).encode()
-        addresses = [each.decode() for each in group.gather_bytes(own)]
+        addresses = [each.decode() for each in group.gather_bytes(own, SPREAD)]
         cluster = ClusterSpec({"worker": addresses})
         devices = {"cpu": len(list_devices("cpu"))}
         self._server = Server(cluster, "worker", group.rank, devices, bind=host_to_bind(addresses[group.rank]))
-        group.gather_bytes(b"")  # all serve
+        group.gather_bytes(b"", SPREAD)  # all serve
         if group.rank:
             self._serve()
         self.own = self._server.name
@@ -58,9 +66,8 @@ class SpreadTasks:
         self.client.places = self._places
         self._containers: dict[Any, str] = {}  # of what this process shares with its task
         group.refuses = (
-            f"{strategy} is over {group.size} processes, of which this one alone runs the script; the others serve "
-            "their devices, and would not run it. Leave it out: tensors are whole here. DataParallel has replicas of "
-            "the script, which run collectives."
+            f"{strategy} is over {group.size} processes, of which this one alone runs the script. The others serve "
+            "their devices, and take no part."
         )
         atexit.register(self.close)
 
@@ -68,11 +75,25 @@ class SpreadTasks:
         """Serve as a task until the first process ends."""
         try:
             self._group.links.wait_for(0)
-            self._group.gather_bytes(b"")
+            self._group.gather_bytes(b"", SPREAD)
         finally:
             self._server.stop()
-        self._group.gather_bytes(b"")
+        self._group.gather_bytes(b"", SPREAD)
         raise SystemExit(0)
+
+    def check_devices(self, names: Iterable[DeviceName], strategy: str) -> None:
+        """Check that the processes have the devices that a strategy asks for.
+
+        Raises:
+            ValueError: they have not.
+        """
+        known = [DeviceName.parse(each) for each in self._devices]
+        absent = [str(name) for name in names if not any(name.accepts(each) for each in known)]
+        if absent:
+            raise ValueError(
+                f"{strategy}: there are no devices {absent}; the processes have {self._devices}. Declare others with "
+                "ab.config.set_devices(cpu=...) before the strategy is made, or name some of these."
+            )
 
     def is_elsewhere(self, place: str) -> bool:
         """Test whether a device is one of another task."""
@@ -102,8 +123,8 @@ class SpreadTasks:
         atexit.unregister(self.close)
         self.client.close()
         with contextlib.suppress(Exception):  # one that is lost has been reported by a step
-            self._group.gather_bytes(b"")  # they may end,
-            self._group.gather_bytes(b"")  # and ask this task no more
+            self._group.gather_bytes(b"", SPREAD)  # they may end,
+            self._group.gather_bytes(b"", SPREAD)  # and ask this task no more
         self._server.stop()
 
 
@@ -142,7 +163,8 @@ def tasks_of(devices: Iterable[Any], strategy: str) -> SpreadTasks | None:
     if strange:
         raise ValueError(f"{strategy}: there are no tasks {strange}; the processes are {sorted(known)}.")
     if group not in _made:
-        _made[group] = SpreadTasks(group, strategy)
+        _made[group] = SpreadTasks(group, strategy, given)
+    _made[group].check_devices(given, strategy)
     return _made[group]
 
 

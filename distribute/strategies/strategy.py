@@ -9,9 +9,11 @@ import atexit
 import contextlib
 import threading
 from collections.abc import Callable, Generator
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 from ...engine.common.partitioners import partitioning, set_default_partitioner
+from ...engine.objects.arguments import refused
 from ..cluster import ClusterSpec
 from ..environment import (
     WORKER_JOBS,
@@ -194,6 +196,14 @@ class ParameterServer(Strategy):
             self._start(place)
 
     def _check(self) -> None:
+        for name in ("sync", "deterministic"):
+            if not isinstance(getattr(self, name), bool):
+                raise refused("ParameterServer", name, getattr(self, name), "True or False")
+        for name in ("backup_workers", "max_restarts", "min_workers"):
+            if not isinstance(getattr(self, name), Integral):
+                raise refused("ParameterServer", name, getattr(self, name), "a whole number")
+        if self.max_staleness is not None and not isinstance(self.max_staleness, Integral):
+            raise refused("ParameterServer", "max_staleness", self.max_staleness, "a whole number, or None")
         if self.on_drop not in ("requeue", "skip"):
             raise ValueError(f"ParameterServer: on_drop must be 'requeue' or 'skip'; got {self.on_drop!r}.")
         if self.max_staleness is not None and (self.sync or self.max_staleness < 0):

@@ -34,7 +34,7 @@ class Group:
         rank: the number of this process in the group, from 0.
         size: how many there are.
         ranks: their numbers among all processes, in ascending order.
-        refuses: why scripts can't run collectives in it, with a remedy; empty where they can.
+        refuses: why scripts can't run collectives in it, in sentences; empty where they can.
     """
 
     rank = 0
@@ -121,7 +121,10 @@ def members_of(group: Iterable[int] | None, name: str) -> Members:
     """
     whole = current_group()
     if whole.refuses:
-        raise ValueError(f"{name}: {whole.refuses}")
+        raise ValueError(
+            f"{name}: {whole.refuses} Leave it out: tensors are whole here. DataParallel has replicas of the script, "
+            "which run collectives."
+        )
     if group is None:
         return None
     try:

@@ -22,7 +22,7 @@ from ..graph.tensor import Symbol
 from ..ops.containers.record_value import RecordSpec
 from ..ops.math.elementwise import Add
 from ..passes.framework.prune import all_blocks, needed_operations
-from .devices import LOCAL, Device, host_of, list_devices, named
+from .devices import KINDS, LOCAL, Device, host_of, list_devices, named
 from .kernels import all_operations, is_split, runs_on_host, why_not
 
 
@@ -59,6 +59,8 @@ def declared_for(asking: str, name: str) -> list[Device]:
 def _no_such_device(asking: str, name: str, devices: Sequence[Device]) -> PlacementError:
     kind = (DeviceName.parse(name).kind or "cpu").lower()
     remedy = f"Declare others with ab.config.set_devices({kind}=...), or ask for one of these."
+    if kind not in KINDS:
+        remedy = f"There is no kind of device {kind!r}: ask for one of these."
     if any(device.spec.job != LOCAL.job for device in devices):
         more = "Give the task more of them (Server(devices={'cpu': n}), worker --cpus), or ask"
         remedy = f"{more if kind == 'cpu' else 'Tasks have CPUs alone: ask'} for one of these."

@@ -27,7 +27,7 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch.distribute.collectives import links
 from anabranch.distribute.collectives.group import ProcessGroup
-from anabranch.distribute.collectives.headers import SMALL
+from anabranch.distribute.collectives.headers import SMALL, SPREAD
 from anabranch.distribute.collectives.links import Links
 from anabranch.distribute.environment import note_end, time_of_end
 from anabranch.distribute.transport.connections import RefusedError
@@ -192,6 +192,11 @@ def test_members_learn_the_addresses_from_the_first_one(host: str) -> None:
             lambda member: member.all_reduce(np.zeros(2), "sum"),  # as in a callback of the chief
             lambda member: member.gather_bytes(b""),  # as in the fit of another worker
             r"task:1 runs an exchange of fit or of its strategy.* in fit, .*unless they have on_all_workers = True",
+        ),
+        (
+            lambda member: member.gather_bytes(b""),  # as in the fit of a worker under DataParallel
+            lambda member: member.gather_bytes(b"", SPREAD),  # as in a process that makes a Pipeline
+            r"of fit or of its strategy.*of a model over several processes.* make the same Pipeline or ModelParallel",
         ),
     ],
 )

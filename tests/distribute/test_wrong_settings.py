@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.distribute import DataParallel, ParameterServer, Pipeline
+from anabranch.distribution import DeviceMesh
 from anabranch.engine.place.constraints import PlacementError
 
 CLUSTER = {"worker": ["localhost:0"]}
@@ -84,6 +87,40 @@ def test_a_tf_config_that_can_not_be_read_is_named(text: str, message: str):
     with pytest.raises(ValueError, match=message) as caught:
         ab.distribute.cluster_from_environment({"TF_CONFIG": text})
     assert ".." not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (Pipeline, {"stages": 2.5}, "stages must be a whole number, or lists of layers; got 2.5 of type float"),
+        (Pipeline, {"devices": [0, "cpu:1"]}, r"Pipeline: devices must be a list of names.*; got \[0\] in it"),
+        (Pipeline, {"devices": "cpu:0"}, r"Pipeline: devices must be a list of names.*; got 'cpu:0' of type str"),
+        (DataParallel, {"devices": [None]}, r"DataParallel: devices must be a list of names.*; got \[None\] in it"),
+        (DataParallel, {"bucket_bytes": "1MB"}, "bucket_bytes must be a whole number, or None; got '1MB' of type str"),
+        (DeviceMesh, {"devices": [0, 1]}, r"DeviceMesh: devices must be a list of names.*; got \[0, 1\] in it"),
+        (ParameterServer, {"sync": "no"}, "ParameterServer: sync must be True or False; got 'no' of type str"),
+        (ParameterServer, {"backup_workers": "1"}, "backup_workers must be a whole number; got '1' of type str"),
+        (ParameterServer, {"sync": False, "max_staleness": 1.5}, "must be a whole number, or None; got 1.5 of type fl"),
+    ],
+)
+def test_strategies_name_the_argument_of_a_wrong_type(make: Any, settings: dict[str, Any], message: str):
+    """They had errors of Python's own, or were taken for something else."""
+    more = {Pipeline: {"stages": 2, "microbatches": 2}, DeviceMesh: {"shape": (2,), "axis_names": ["model"]}}
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(**{**more.get(make, {}), **settings})
+
+
+def test_numbers_of_numpy_are_whole_numbers():
+    counts: Any = np.array([3, 4])
+    strategy = Pipeline(counts[0], counts[1])
+    assert (strategy.num_stages, strategy.microbatches) == (3, 4)
+
+
+def test_a_kind_of_device_that_there_is_not_is_named(graph: ab.Graph):
+    with ab.device("first:0"):
+        y = ab.constant(1.0) + 1.0
+    with pytest.raises(PlacementError, match="There is no kind of device 'first': ask for one of these"):
+        ab.Session(graph).run(y)
 
 
 def test_stages_of_one_process_are_refused_among_several_workers(monkeypatch: pytest.MonkeyPatch):

@@ -65,10 +65,15 @@ def trained(make: Any, x: Any, strategy: Any) -> dict[str, Any]:
     return found | {f"state {number}": value for number, value in enumerate(state)}
 
 
-def check_that_collectives_are_refused() -> None:
-    """They would wait for processes that run no script."""
+def check_what_is_refused() -> None:
+    """Collectives would wait for processes that run no script."""
     with pytest.raises(ValueError, match="over 2 processes, of which this one alone runs the script"):
         ab.distribute.all_reduce(1.0)
+    with pytest.raises(ValueError, match=r"DataParallel: .* runs the script.* or this one in a script of its own"):
+        ab.distribute.DataParallel()
+    absent = "/job:worker/task:1/device:CPU:7"
+    with pytest.raises(ValueError, match=f"Pipeline: there are no devices .*{absent}.*; the processes have .*task:1"):
+        Pipeline(1, 2, devices=[absent])
 
 
 def main(path: str, names: list[str]) -> None:
@@ -77,7 +82,7 @@ def main(path: str, names: list[str]) -> None:
     for name in names:
         make, x, strategy = CASES[name]
         over = trained(make, x, strategy())
-        check_that_collectives_are_refused()
+        check_what_is_refused()
         alone = trained(make, x, None)
         found |= {f"{name}: {key}: over": value for key, value in over.items()}
         found |= {f"{name}: {key}: alone": value for key, value in alone.items()}
