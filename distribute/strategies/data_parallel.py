@@ -17,7 +17,7 @@ from ..collectives.public import joined
 from ..environment import Place
 from .mesh import DeviceMesh, TensorLayout, device_names, list_devices
 from .pipeline import Pipeline
-from .strategy import Strategy, place_of
+from .strategy import Strategy, note_made, place_of
 
 BATCH = "batch"  # the axis of a mesh over which rows are spread
 
@@ -121,6 +121,8 @@ class DataParallel(Strategy):
                 "DataParallel: auto_shard_dataset=False is not supported on clusters: all workers read the same data, "
                 "each its rows of a batch. Give each the whole data, and leave auto_shard_dataset out."
             )
+        if self.is_distributed:
+            note_made(self)
 
     def _join(self, cluster: ClusterSpec | dict[str, Any] | None, place: Place | None) -> None:
         """Find this worker's group: that of a collective before, or the one of a cluster, which it joins."""

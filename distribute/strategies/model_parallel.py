@@ -10,7 +10,7 @@ import numpy as np
 from ...engine.common.partitioners import GridPartitioner
 from .mesh import DeviceMesh, LayoutMap, TensorLayout
 from .spread import tasks_of
-from .strategy import Strategy
+from .strategy import Strategy, note_made
 
 
 class ModelParallel(Strategy):
@@ -108,6 +108,8 @@ class ModelParallel(Strategy):
                 f"ModelParallel: expert_axis={expert_axis!r} is no axis of the mesh, which has {mesh.axis_names}."
             )
         self.tasks = tasks_of(mesh.devices.reshape(-1), "ModelParallel")
+        if self.tasks is not None:
+            note_made(self)
         self.expert_axis = expert_axis
         self._layout_map = layout_map
         self._mesh = mesh

@@ -10,7 +10,7 @@ from ...engine.graph.device import DeviceName
 from ..environment import cluster_from_environment
 from .mesh import device_names
 from .spread import tasks_of
-from .strategy import Strategy
+from .strategy import Strategy, note_made
 
 
 class Pipeline(Strategy):
@@ -84,6 +84,8 @@ class Pipeline(Strategy):
         if parallel_iterations is not None:
             parallel_iterations = _count("parallel_iterations", parallel_iterations)
         self.parallel_iterations = parallel_iterations or self.num_stages + 2
+        if spreads:
+            note_made(self)
         self.names: list[list[str]] = []  # of the layers of each stage, once a step was built
         self.places: list[str] = []  # the device of each stage
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from ..tasks.client import Client
 
 
+_logger = logging.getLogger(__name__)
+
+
 class _Scopes(threading.local):
     def __init__(self) -> None:
         self.stack: list[Strategy] = []
@@ -38,6 +43,12 @@ _scopes = _Scopes()
 
 class _Default:
     strategy: Strategy | None = None
+
+
+class _Unused:
+    """The latest strategy over several processes, as long as nothing is made in its scope."""
+
+    found: weakref.ref[Strategy] | None = None
 
 
 def current_strategy() -> Strategy | None:
@@ -52,8 +63,33 @@ def strategy_around() -> Strategy | None:
 
 def set_default_strategy(strategy: Strategy | None) -> None:
     """Set the strategy of this process, which holds where no `scope` is around."""
-    _Default.strategy = strategy
+    _Default.strategy, _Unused.found = strategy, None
     set_default_partitioner(None if strategy is None else strategy.variable_partitioner)
+
+
+def note_made(strategy: Strategy) -> None:
+    """Note that a strategy over several processes was made, whose scope a script may forget."""
+    _Unused.found = weakref.ref(strategy)
+
+
+def warn_of_forgotten_scope(model: str) -> None:
+    """Log, once, that a model is trained without the strategy over several processes that the script has made.
+
+    Args:
+        model: its name.
+    """
+    strategy = None if _Unused.found is None else _Unused.found()
+    _Unused.found = None
+    if strategy is None:
+        return
+    kind = type(strategy).__name__
+    _logger.warning(
+        "fit trains model %r in this process alone: %s was made over several processes, but its scope was not entered. "
+        "Make or compile the model in `with strategy.scope():`, or give the strategy to all models by "
+        "ab.distribution.set_distribution(strategy).",
+        model,
+        kind,
+    )
 
 
 class Strategy:
@@ -108,6 +144,7 @@ class Strategy:
         A model that is made in the scope of one strategy and compiled in that of another is trained under the latter.
         """
         _scopes.stack.append(self)
+        _Unused.found = None
         try:
             with partitioning(self.variable_partitioner):
                 yield self
@@ -194,6 +231,7 @@ class ParameterServer(Strategy):
         self.ends: list[Callable[[], None]] = []  # what else ends with this process's task, before it
         if place is not None:
             self._start(place)
+            note_made(self)
 
     def _check(self) -> None:
         for name in ("sync", "deterministic"):

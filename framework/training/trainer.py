@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import optim
-from ...distribute.strategies.strategy import Strategy, current_strategy, strategy_around
+from ...distribute.strategies.strategy import Strategy, current_strategy, strategy_around, warn_of_forgotten_scope
 from ...engine.graph import in_explicit_graph
 from ...engine.graph.provenance import user_stacklevel
 from ...engine.graph.tracebacks import short_tracebacks
@@ -324,6 +324,8 @@ class Trainer(PassMethods):
 
             given = None if validation is None else validate
             return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, given)
+        if self.distribute_strategy is None:
+            warn_of_forgotten_scope(self.name)
         return self._fit_alone(epochs_of_data, callbacks, span, verbosity, validate)
 
     def _fit_alone(

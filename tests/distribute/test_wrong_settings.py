@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.members import made
 
 import anabranch as ab
 from anabranch.distribute import DataParallel, ParameterServer, Pipeline
-from anabranch.distribution import DeviceMesh
+from anabranch.distribute.strategies.mesh import DeviceMesh
+from anabranch.engine.ops.collectives import set_group
 from anabranch.engine.place.constraints import PlacementError
 
 CLUSTER = {"worker": ["localhost:0"]}
@@ -158,3 +160,31 @@ def test_a_device_that_a_task_does_not_have_is_named_with_a_remedy(graph: ab.Gra
         patch.setenv("ANABRANCH_TOKEN", token)
         with ab.Session(graph, target=server.target) as session, pytest.raises(PlacementError, match=remedy):
             session.run(y)
+
+
+def test_a_scope_that_was_forgotten_is_logged(caplog: pytest.LogCaptureFixture):
+    """Each process trained the whole model by itself, and said nothing."""
+    members = made(2, shares_memory=False)
+    model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)], name="small")
+    model.compile("sgd", "mse")
+    rows = np.ones((4, 2))
+
+    def said(strategy: DataParallel) -> str:
+        assert strategy.num_workers == 2
+        caplog.clear()
+        model.fit(rows, rows[:, :1], verbose=0)
+        return caplog.text
+
+    set_group(members[0])
+    try:
+        strategy = DataParallel()
+        assert "fit trains model 'small' in this process alone: DataParallel was made over several" in said(strategy)
+        assert not said(strategy), "it is logged once"
+        other = DataParallel()
+        with other.scope():
+            pass
+        assert not said(other)
+    finally:
+        set_group(None)
+        for member in members:
+            member.close()
