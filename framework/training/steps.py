@@ -48,7 +48,7 @@ class StepPrograms:
         build: builds a step in the current graph from the layout and the tensors of a batch, and returns what to
             fetch. All effects that it builds (assignments) are part of the step, whether or not a fetch needs them.
         remote: gives what runs the steps elsewhere, if something does.
-        is_eager: tells whether Python computes each step anew, on values, and nothing is compiled.
+        is_eager: tests whether Python computes each step, on values, and nothing is compiled.
     """
 
     def __init__(
