@@ -36,7 +36,7 @@ from ...engine.objects.on_demand import no_attribute
 from ...engine.ops import constant as constant
 from ...engine.ops import is_tensor as is_tensor
 from ...engine.ops import print as print
-from ...engine.session.function import function as trace_function
+from ...engine.session.function import Function
 from ..training.gradient_tape import GradientTape as GradientTape
 from . import config as config
 from . import data as data
@@ -222,9 +222,21 @@ def device(device_name: str | DeviceFunction | None) -> AbstractContextManager[N
     return device_scope(device_name)
 
 
+class _Function(Function[Any]):
+    """A function of a script for TensorFlow, which may be run in Python for debugging."""
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if config.functions_run_eagerly() and executing_eagerly():
+            return self.python_function(*args, **kwargs)
+        return super()._called(args, kwargs)
+
+
 def function(func: Callable[..., object] | None = None, **options: object) -> Any:
-    """Compile a function by `anabranch.function`, with or without TensorFlow's options, which do nothing here."""
-    return trace_function if func is None else trace_function(func)
+    """Compile a function as `anabranch.function` does, with or without TensorFlow's options, which do nothing here.
+
+    See `tf.config.run_functions_eagerly` for how to look at values in it.
+    """
+    return _Function if func is None else _Function(func)
 
 
 def _tensor_spec(shape: ShapeLike, dtype: DTypeLike = "float32", name: str | None = None) -> specs.TensorSpec:

@@ -1,10 +1,12 @@
-"""`tf.config`: which devices there are."""
+"""`tf.config`: which devices there are, and how functions are run."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from ...engine.place import list_devices
+from ...engine.session.eager_functions import functions_run_eagerly as functions_run_eagerly
+from ...engine.session.eager_functions import run_functions_eagerly as run_functions_eagerly
 
 
 class PhysicalDevice(NamedTuple):
@@ -20,4 +22,4 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
     return [PhysicalDevice(f"/physical_device:{name}", kind) for name, kind in found]
 
 
-__all__ = ["PhysicalDevice", "list_physical_devices"]
+__all__ = ["PhysicalDevice", "functions_run_eagerly", "list_physical_devices", "run_functions_eagerly"]

@@ -25,6 +25,7 @@ from ...engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_a
 from ...engine.graph.provenance import building_part, user_stacklevel
 from ...engine.graph.tensor import NoValueError
 from ...engine.place.devices import devices_version
+from ...engine.session.eager_functions import functions_run_eagerly
 from ...engine.summaries.scopes import using_step
 from ...layers.core.layer import Layer
 from ...layers.core.tracking import held_by_attributes
@@ -96,8 +97,8 @@ class StepMethods:
         self._found_metrics: tuple[list[Metric], dict[int, str]] | None = None  # so that single steps are quick
 
     def _is_eager(self) -> bool:
-        """Test whether Python computes each step on values, as `run_eagerly` asks for."""
-        return self.run_eagerly and self._cut_steps is None
+        """Test whether Python computes each step on values, as `run_eagerly` asks for, or a switch for all models."""
+        return (self.run_eagerly or functions_run_eagerly()) and self._cut_steps is None
 
     def _forget_programs(self) -> None:
         for steps in self._steps.values():

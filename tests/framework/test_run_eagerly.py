@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import layers, tf
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(12, 5, 3)).astype("float32")
@@ -203,3 +203,43 @@ def test_steps_that_devices_share_are_compiled_with_a_warning():
             model.compile("sgd", "mse", run_eagerly=True)
     model.fit(ROWS, Y, verbose=0)
     assert model._steps["train"].count() == 1
+
+
+@pytest.fixture
+def eager_functions() -> Iterator[None]:
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def test_functions_and_steps_run_eagerly_while_it_is_switched_on(eager_functions: None):
+    seen: list[float] = []
+
+    class Owner:
+        @tf.function(reduce_retracing=True)
+        def doubled(self, x: Any, *, by: Any = 2) -> Any:
+            seen.append(float(x))
+            return x * by
+
+    @tf.function
+    def quadrupled(x: Any) -> Any:
+        return Owner().doubled(Owner().doubled(x))
+
+    x = tf.constant(1.5)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = quadrupled(x)
+    assert tf.config.functions_run_eagerly()
+    assert (float(y), float(tape.gradient(y, x)), seen) == (6.0, 4.0, [1.5, 3.0])
+    assert float(Owner().doubled(x, by=tf.constant(3.0))) == 4.5
+
+    model = looking()
+    model.run_eagerly = False
+    model.fit(ROWS, Y, batch_size=6, verbose=0)
+    assert len(model.seen) == 4
+    tf.config.run_functions_eagerly(False)
+    assert not tf.config.functions_run_eagerly()
+    with pytest.raises(TypeError, match="so it can't become a float"):
+        model.fit(ROWS, Y, verbose=0)
+    with pytest.raises(TypeError, match="so it can't become a float"):
+        quadrupled(x)
