@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..common import dtypes
 from ..common.quick_dataclass import dataclass
-from ..graph.op import Effect
+from ..graph.op import Effect, Op
 from ..graph.spec import TensorSpec
 from .attempts import Course, WaitingOp
 
@@ -34,6 +36,24 @@ class Method(NamedTuple):
     inputs: str
     outputs: tuple[TensorSpec, ...] = ()
     is_leaders: bool = False
+
+
+_training: ContextVar[Any] = ContextVar("training", default=0)
+
+
+@contextmanager
+def in_training(number: Any) -> Generator[None]:
+    """Make a block: operations that are built inside ask for the training of a number, which may be a tensor."""
+    token = _training.set(number)
+    try:
+        yield
+    finally:
+        _training.reset(token)
+
+
+def training_now() -> Any:
+    """Return the number of the training that operations ask for which are built now."""
+    return _training.get()
 
 
 METHODS = {
@@ -100,8 +120,18 @@ def read(letter: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
+class ReplicaOp(Op):
+    """Base: ops on the state of replicas. They always run, in order, and nothing flows back through them."""
+
+    no_samples: ClassVar[str] = "holds the state of replicas: test_replica_steps"
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return [None] * len(node.inputs)
+
+
+@dataclass(frozen=True, eq=False)
 class ReplicaStepsSum(WaitingOp):
-    """The sum of a tensor over all workers that compute a step together. Inputs: ticket, tensor.
+    """The sum of a tensor over all workers that compute a step together. Inputs: training, ticket, tensor.
 
     Attributes:
         steps: those that exchange it.
@@ -118,16 +148,29 @@ class ReplicaStepsSum(WaitingOp):
         return (Effect(self.steps, writes=True),)
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        return inputs[1]
+        return inputs[2]
 
     def course(self, *inputs: Any) -> Course:
-        ticket, value = inputs
-        (total,) = yield self.steps.asking("sum", "", (ticket, self.number, value))
+        training, ticket, value = inputs
+        (total,) = yield self.steps.asking("sum", "", (training, ticket, self.number, value))
         return np.array(total)  # others have the same one, and whoever owns a result may write to it
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
-        return None, None if dy is None else self.steps.sum(node.inputs[0], dy)
+        training, ticket, _ = node.inputs
+        with in_training(training):
+            return None, None, None if dy is None else self.steps.sum(ticket, dy)
 
 
-__all__ = ["METHODS", "WAITING", "WORDS", "Method", "ReplicaStepsSum", "fits", "read"]
+__all__ = [
+    "METHODS",
+    "WAITING",
+    "WORDS",
+    "Method",
+    "ReplicaOp",
+    "ReplicaStepsSum",
+    "fits",
+    "in_training",
+    "read",
+    "training_now",
+]

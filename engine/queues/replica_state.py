@@ -19,10 +19,9 @@ from .arrivals import Arrivals
 from .attempts import Attempt
 from .errors import CancelledError, StateLostError
 from .replica_leader import ReplicaLeader
-from .replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY, Chosen, Member, Out, Receipt, Ticket
+from .replica_tickets import LEAD, LEAVE, NO_TICKET, SUPPLY, TICKET_BITS, Chosen, Member, Out, Receipt, Ticket
 
 _NO_FURTHER_SET = "no further set is wanted"
-_TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 
 
 class ReplicaStepsState(ReplicaLeader):
@@ -191,7 +190,7 @@ class ReplicaStepsState(ReplicaLeader):
         self._is_appointed, self._notes, self._handed, self._beginner = False, "", None, None
         self._is_awaited = True
         self.generation = self.token
-        self._next_ticket = self.generation << _TICKET_BITS
+        self._next_ticket = self.generation << TICKET_BITS
         self.join(worker, task, incarnation)
         return self.token
 

@@ -13,6 +13,7 @@ NO_TICKET = -1  # in place of a ticket's number: the epoch is over
 LEAD = -2  # in place of a ticket's number: the worker is to lead from now on
 LEAVE = -3  # in place of a ticket's number: the worker has nothing out, and may leave as it was to
 SUPPLY = -4  # in place of a ticket's number: the leader is to supply a batch, or to seal the epoch
+TICKET_BITS = 31  # tickets of a generation are numbered from its number times two to the power of this
 LEAVE_TEXT = "leave"  # the same in place of an announcement, which is JSON
 
 

@@ -20,7 +20,8 @@ from ..ops.random.draws import described_draw
 from ..ops.random.keys import SeedGenerator
 from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
-from ..queues.replica_steps import ReplicaGradients, ReplicaSteps
+from ..queues.replica_gradients import ReplicaGradients
+from ..queues.replica_steps import ReplicaSteps
 from ..queues.shared_work import SharedWork
 from ..summaries.writer import SummaryWriter
 from .late import late_op, late_resource

@@ -14,7 +14,8 @@ from ...engine.graph.scopes import device
 from ...engine.ops.random.keys import SeedGenerator
 from ...engine.ops.random.rows import Window, drawing_rows
 from ...engine.ops.replicas import replicated
-from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
+from ...engine.queues.replica_gradients import ReplicaGradients
+from ...engine.queues.replica_steps import ReplicaSteps
 from ...engine.session.programs import make_program
 from ..data.adapters import Batch
 from .alike import unnumbered

@@ -20,7 +20,7 @@ from ...engine.graph import Graph, IndexedSlices, Placeholder, TensorSpec, Varia
 from ...engine.graph.scopes import device
 from ...engine.ops.random.rows import Window
 from ...engine.queues.errors import CancelledError, DeadlineExceededError
-from ...engine.queues.replica_steps import FORGET
+from ...engine.queues.replica_gradients import FORGET
 from ...engine.queues.replica_tickets import LEAVE_TEXT, Receipt, Ticket
 from ..data.adapters import Batch
 from .cluster_fit import read_message, write_message

@@ -16,7 +16,8 @@ from shared.waiting import out_of_time
 import anabranch as ab
 from anabranch.engine.graph.graph import eagerly
 from anabranch.engine.place.constraints import PlacementError
-from anabranch.engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
+from anabranch.engine.queues.replica_gradients import Part, ReplicaGradients
+from anabranch.engine.queues.replica_steps import ReplicaSteps
 from anabranch.engine.queues.replica_tickets import NO_TICKET, Receipt
 
 pytestmark = pytest.mark.xdist_group("tasks")

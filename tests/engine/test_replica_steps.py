@@ -1,15 +1,20 @@
 """The state of replicas as operations: what is put and reduced, and what is refused."""
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
 
+import anabranch as ab
+from anabranch.engine.common import dtypes
 from anabranch.engine.graph import Graph, control_dependencies
 from anabranch.engine.queues import DeadlineExceededError
 from anabranch.engine.queues.errors import CancelledError, StateLostError
+from anabranch.engine.queues.replica_gradients import FORGET, Part, ReplicaGradients
+from anabranch.engine.queues.replica_requests import in_training
 from anabranch.engine.queues.replica_state import ReplicaStepsState
-from anabranch.engine.queues.replica_steps import FORGET, Part, ReplicaGradients, ReplicaSteps
+from anabranch.engine.queues.replica_steps import ReplicaSteps
 from anabranch.engine.queues.replica_sums import reduced
 from anabranch.engine.queues.replica_tickets import LEAVE, Receipt
 from anabranch.engine.session import Session
@@ -218,12 +223,65 @@ def test_a_worker_takes_over_from_a_task_that_is_lost():
         assert [int(mark) for mark in session.run(gradients.marks())] == [3, 3]
 
 
+def test_a_training_that_is_over_is_there_for_whoever_comes_later():
+    """Trainings have tokens that grow, also of leaders that began within one second."""
+    steps = ReplicaSteps(1)
+    with Graph().as_default() as graph:
+        session = Session(graph)
+        tokens: list[int] = []
+        for training in (1, 2):
+            with in_training(training):
+                tokens.append(int(session.run(steps.lead(0, 7, 5, 0, "/job:worker/task:0"))))
+                session.run(steps.announce(tokens[-1], f"training {training}"))
+        assert tokens == [5, 6]
+        with in_training(1):
+            session.run(steps.leave(0, 7))
+            assert int(session.run(steps.enrol(1, 8, 0, 0, "/job:worker/task:1"))) == 5
+            assert str(session.run(steps.hear(1, 8, 0))) == "training 1"
+        with in_training(2):
+            assert str(session.run(steps.hear(0, 7, 0))) == "training 2"
+            with pytest.raises(CancelledError, match="token 5 does not lead any more"):
+                session.run(steps.announce(tokens[0], "late"))
+        with in_training(3):
+            assert int(session.run(steps.current())) == 0
+    assert steps.report() is not None
+    assert steps.state_of(2).members == [0]
+
+
+def test_the_values_of_a_training_that_is_over_are_kept_when_another_one_begins():
+    gradients = kept(Part("float32", ()))
+    values = np.zeros(3)
+    with Graph().as_default() as graph:
+        session = Session(graph)
+        given, names = ab.placeholder((3,), "float64"), np.array(["a"], dtypes.string)
+
+        def run(what: Any) -> Any:
+            return session.run(what, {given: values})
+
+        for training, token in ((1, 5), (2, 9)):
+            with in_training(training):
+                values[...] = training
+                run(gradients.begin(token, [given, names]))
+                gradients.put_now((token << 31) + 1, [np.float32(1.0)])
+                values += 10
+                run(gradients.begin(token + 1, [given, names]))  # it begins again: nothing is over
+        assert len(gradients) == 1, "what was put in a training that is over counts no more"
+        gradients.put_now((6 << 31) + 1, [np.float32(1.0)])
+        assert len(gradients) == 1, "nor what is put for it later"
+        for training, is_known, value in ((1, 1, 2), (2, 1, 12), (3, 0, 12)):  # by the second one's begin
+            with in_training(training):
+                found = run(gradients.final([given, names]))
+            assert [int(found[0]), found[1].tolist(), found[2].tolist()] == [is_known, [value] * 3, ["a"]]
+        with pytest.raises(CancelledError, match="token 6 does not lead any more"):
+            run(gradients.fence(6))
+
+
 def test_steps_are_not_reported_to_wait_when_all_workers_are_gone(caplog: pytest.LogCaptureFixture):
     """Ctrl-C ends all workers: a ps task, which ended behind them, reported that steps waited for them."""
     steps = ReplicaSteps(2, min_workers=2)
     for worker in (0, 1):
-        steps.answer("join", f"/job:worker/task:{worker}", [np.int64(worker), np.int64(100 + worker)])
-    steps._state.begin_epoch(2)
+        steps.answer("join", f"/job:worker/task:{worker}", [np.int64(0), np.int64(worker), np.int64(100 + worker)])
+    steps.state_of(0).begin_epoch(2)
     steps.task_lost("/job:worker/task:1", 101)
     assert "wait for worker 1; taking part: worker 0" in caplog.text
     caplog.clear()
