@@ -110,16 +110,17 @@ class OptimizerShards:
         made._iterations = optimizer._iterations
         made._learning_rate = optimizer._learning_rate
         made.build([part.own for part in self._parts])
-        places = {id(part.own): part for part in self._parts}
         self._slots: list[tuple[Variable, Variable, _Part]] = []
-        own, whole = list(made._variables), list(optimizer._variables)
-        for mine, theirs in zip(own, whole, strict=True):
-            near = [places[id(each)] for each in mine.colocations if id(each) in places]
-            if near and tuple(theirs.shape or ()) == tuple(near[0].whole.shape or ()):
-                self._slots.append((theirs, mine, near[0]))
-            else:  # such as the count of steps
-                made._variables = [theirs if variable is mine else variable for variable in made._variables]
-                _replace(made, mine, theirs)
+        of_mine = _by_owner(made, [part.own for part in self._parts])
+        of_theirs = _by_owner(optimizer, [part.whole for part in self._parts])  # others are those of frozen variables
+        for place, part in enumerate(self._parts):
+            for mine, theirs in zip(of_mine[place], of_theirs[place], strict=True):
+                if tuple(theirs.shape or ()) == tuple(part.whole.shape or ()):
+                    self._slots.append((theirs, mine, part))
+                else:
+                    _share(made, mine, theirs)
+        for mine, theirs in zip(of_mine[None], of_theirs[None], strict=True):  # such as the count of steps
+            _share(made, mine, theirs)
         return made
 
     @property
@@ -284,6 +285,24 @@ def _padded(parts: list[Any], size: int) -> Tensor:
     if missing:
         parts = [*parts, ops.zeros((missing,), parts[0].dtype)]
     return parts[0] if len(parts) == 1 else ops.concatenate(parts)
+
+
+def _by_owner(optimizer: Optimizer, owners: Sequence[Variable]) -> dict[int | None, list[Variable]]:
+    """Return an optimizer's variables by the place of the variable that each is for, or by None."""
+    places = {id(owner): place for place, owner in enumerate(owners)}
+    found: dict[int | None, list[Variable]] = {None: [], **{place: [] for place in range(len(owners))}}
+    for variable in optimizer._variables:
+        near = [each for each in variable.colocations if isinstance(each, Variable)]
+        known = [places[id(each)] for each in near if id(each) in places]
+        if known or not near:
+            found[known[0] if known else None].append(variable)
+    return found
+
+
+def _share(made: Optimizer, mine: Variable, theirs: Variable) -> None:
+    """Have an optimizer use a variable of another one in place of its own."""
+    made._variables = [theirs if variable is mine else variable for variable in made._variables]
+    _replace(made, mine, theirs)
 
 
 def _replace(holder: object, old: object, new: object) -> None:

@@ -186,6 +186,24 @@ def test_parts_of_an_optimizer_have_its_schedule(strategy: ab.distribute.DataPar
     np.testing.assert_allclose(fitted(ab.distribute.DataParallel(shard="optimizer")), fitted(strategy), 1e-5)
 
 
+def test_layers_are_frozen_between_two_calls_whose_optimizer_is_in_parts(strategy: ab.distribute.DataParallel) -> None:
+    """The optimizer keeps its variables for those that are frozen; that was an error of `zip`."""
+
+    def fitted(each: ab.distribute.DataParallel) -> list[Any]:
+        ab.utils.set_random_seed(3)
+        with each.scope():
+            model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3, "tanh"), ab.layers.Dense(1)])
+            model.compile(ab.optim.Adam(0.1, amsgrad=True), "mse")
+        for is_trained in (True, False, True):
+            model.layers[0].trainable = is_trained
+            model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=2, verbose=0)
+        return [*model.get_weights(), *[variable.numpy() for variable in model.optimizer.variables]]
+
+    parts, whole = fitted(ab.distribute.DataParallel(shard="optimizer")), fitted(strategy)
+    for part, other in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(part, other, 1e-5, 1e-6)
+
+
 def test_the_loss_of_a_worker_that_never_came_to_fit_is_explained() -> None:
     """As in a script that calls fit in the chief alone: the error named a broken pipe."""
     before = collectives.current_group()
